@@ -68,7 +68,7 @@ def _state(processes: DurableProcesses, run: str) -> str:
 
 
 def _wait_for_limit(processes: DurableProcesses, run: str) -> None:
-    wait_until(lambda: _state(processes, run) == "DELAYED", f"{run}: {processes.output()}")
+    wait_until(lambda: _state(processes, run) == "delayed", f"{run}: {processes.output()}")
 
 
 @pytest.mark.seconds

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from corral.durable import query
 from corral.durable.dbos.client import Client, with_client
-from corral.durable.dbos.database import OPEN_STATES, find
+from corral.durable.dbos.database import find
+from corral.durable.dbos.states import OPEN_STATES
 from corral.durable.payloads import (
     NODE_WORKFLOW,
     QUESTIONS,

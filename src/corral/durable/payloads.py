@@ -101,9 +101,6 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of runs that this one is nested in."""
     local_nodes: bool = False
     """Whether nodes run in the process of the run, as tasks, instead of as queued workflows."""
-    enqueues_together: bool = False
-    """Whether nodes that start at the same time are enqueued in one step. Runs of an older corral
-    have one for each."""
 
 
 class NodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -23,8 +23,9 @@ from corral.durable.dbos.client import (
     open_client,
     with_client,
 )
-from corral.durable.dbos.database import ENDED_STATES, find, is_there
+from corral.durable.dbos.database import find, is_there
 from corral.durable.dbos.leases import ExecutorLiveness
+from corral.durable.dbos.states import ENDED_STATES
 from corral.durable.payloads import (
     RUN_WORKFLOW,
     AgentAsks,
@@ -215,7 +216,7 @@ def run_output(client: Client, run: str) -> RunOutput | None:
         raise run_not_found(run)
     if state not in ENDED_STATES:
         return None
-    if state == "CANCELLED":
+    if state == "cancelled":
         found = client.list_workflows(ids=[run])
         reason = found[0].labels.get("reason") if found else None
         return RunOutput(status="cancelled", reason=str(reason or "cancelled"))

@@ -68,11 +68,11 @@ def _overview(row: WorkflowInfo, liveness: ExecutorLiveness) -> RunOverview:
 def run_status(row: WorkflowInfo, liveness: ExecutorLiveness) -> Status:
     """What a list shows of a run."""
     match row.state:
-        case "PENDING":
+        case "running":
             return "running" if liveness.is_alive(row.executor) else "interrupted"
-        case "CANCELLED":
+        case "cancelled":
             return "cancelled"
-        case "SUCCESS":
+        case "succeeded":
             match row.labels.get("status"):
                 case "cancelled":
                     return "cancelled"
@@ -80,7 +80,7 @@ def run_status(row: WorkflowInfo, liveness: ExecutorLiveness) -> Status:
                     return "fail"
                 case _:
                     return "success"
-        case "ENQUEUED" | "DELAYED":
+        case "queued" | "delayed":
             owner = queue_owner(row.queue)
             return "queued" if owner is None or liveness.is_alive(owner) else "interrupted"
         case _:

@@ -31,8 +31,9 @@ from corral.durable.dbos.client import (
     responsible_executor,
     with_client,
 )
-from corral.durable.dbos.database import OPEN_STATES, Database, find, prepare, storage_errors
+from corral.durable.dbos.database import Database, find, prepare, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
+from corral.durable.dbos.states import OPEN_STATES
 from corral.durable.open_questions import OpenQuestion
 from corral.durable.payloads import (
     RUN_WORKFLOW,
@@ -240,7 +241,6 @@ async def start(
         known=dict(request.known),
         forked_from=request.forked_from,
         local_nodes=local_nodes,
-        enqueues_together=True,
     )
     exists = await with_client(database, lambda client: _submit(client, run_input))
     if exists:
@@ -466,7 +466,7 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
         if status.has_ended:
             return None
         with closing(ExecutorLiveness(database, is_strict=True)) as liveness:
-            if status.state == "PENDING" and liveness.is_alive(status.executor):
+            if status.state == "running" and liveness.is_alive(status.executor):
                 client.send(run, message)
                 return None
         client.set_labels(run, {"reason": reason})

@@ -65,7 +65,7 @@ async def test_a_failed_attempt_is_repeated_and_not_made_again(
         journal = [each.name for each in connected.journal("b/b") if "#" in each.name]
         (row,) = connected.list_workflows(ids=["b/a"], name=NODE_WORKFLOW)
     assert journal == ["item#1", "item#2", "item#3"]
-    assert row.state == "SUCCESS"
+    assert row.state == "succeeded"
 
 
 async def test_a_task_that_is_cancelled_from_outside_ends(

@@ -26,7 +26,7 @@ def test_an_output_is_stored_once_and_only_by_the_owner(db: str) -> None:
         assert second.begin(claims("c", "d")) == {"d"}
         started = connected.get_workflow("a")
         assert started is not None
-        assert (started.state, started.executor, started.input) == ("PENDING", "one", {"of": "a"})
+        assert (started.state, started.executor, started.input) == ("running", "one", {"of": "a"})
         connected.cancel(["b"])
         connected.resume(["c"], QUEUE)
         outputs: dict[str, Json] = {"a": [1], "b": [2], "c": [3]}
@@ -34,5 +34,5 @@ def test_an_output_is_stored_once_and_only_by_the_owner(db: str) -> None:
         assert first.complete(outputs) == {"a"}
         assert first.complete(outputs) == set()
         ended = {each.id: (each.state, each.output) for each in connected.get_outputs([*"abcd"])}
-        assert ended == {"a": ("SUCCESS", [1]), "b": ("CANCELLED", None)}
-        assert [each.state for each in connected.list_workflows(ids=["c"])] == ["ENQUEUED"]
+        assert ended == {"a": ("succeeded", [1]), "b": ("cancelled", None)}
+        assert [each.state for each in connected.list_workflows(ids=["c"])] == ["queued"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import Path
+
+import pytest
+from support.descriptors import free_descriptors
 
 from corral.durable.dbos import adapter, client
 from corral.durable.dbos.database import find, prepare
+from corral.errors import ProcessFailed
 from corral.values import Json
 
 QUEUE = "some-queue"
@@ -50,27 +53,22 @@ def test_a_workflow_that_calls_the_closing_library_stays_pending(tmp_path: Path)
                 await asyncio.to_thread(adapter.close)
             info = connected.get_workflow("some-id")
         assert info is not None
-        assert info.state == "PENDING"
+        assert info.state == "running"
 
     asyncio.run(main())
     assert calls == ["end"]
 
 
-def test_loops_of_the_library_that_corral_does_not_need_end_at_once(tmp_path: Path) -> None:
-    from dbos._workflow_commands import WORKFLOW_TIMEOUT_THREAD_NAME
-
+@pytest.mark.timeout(60)
+def test_a_launch_without_descriptors_fails_instead_of_waiting(tmp_path: Path) -> None:
+    """The library would wait for ever for its second event loop."""
     database = find(str(tmp_path / "runs.db"))
     prepare(database)
 
     async def main() -> None:
-        adapter.launch(database.url, executor="one", workflows={}, queues=[QUEUE], poll=0.05)
         try:
-            started = threading.enumerate()
-            assert not [each.name for each in started if "scheduler" in each.name]
-            for each in started:
-                if each.name == WORKFLOW_TIMEOUT_THREAD_NAME:
-                    each.join(60)
-                    assert not each.is_alive()
+            with free_descriptors(1), pytest.raises(ProcessFailed, match="event loop"):
+                adapter.launch(database.url, executor="one", workflows={}, queues=[], poll=0.05)
         finally:
             await asyncio.to_thread(adapter.close)
 

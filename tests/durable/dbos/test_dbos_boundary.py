@@ -1,4 +1,4 @@
-"""Only ``corral.durable.dbos`` knows the DBOS library, its types and its tables."""
+"""Only ``corral.durable.dbos`` knows the DBOS library, its types, tables and states."""
 
 from __future__ import annotations
 
@@ -10,10 +10,20 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral.durable.dbos import states
 
 SOURCE = Path(corral.__file__).parent
 PACKAGE = "corral.durable.dbos"
 TABLES = re.compile(r"\b(workflow_status|operation_outputs|workflow_events|application_versions)\b")
+STATES = {
+    "DELAYED",
+    "ENQUEUED",
+    "PENDING",
+    "SUCCESS",
+    "ERROR",
+    "CANCELLED",
+    "MAX_RECOVERY_ATTEMPTS_EXCEEDED",
+}
 
 
 def mentions(code: str) -> Iterator[str]:
@@ -43,6 +53,42 @@ def _words(node: ast.AST) -> list[str]:
             return [name or ""]
         case _:
             return []
+
+
+def states_in_text(code: str) -> list[str]:
+    """The states of the library that a module has as texts."""
+    if not any(state in code for state in STATES):
+        return []
+    nodes = ast.walk(ast.parse(code))
+    return [
+        f"line {node.lineno}: {node.value}"
+        for node in nodes
+        if isinstance(node, ast.Constant) and node.value in STATES
+    ]
+
+
+def test_states_have_corrals_own_names_outside_of_the_package() -> None:
+    named = {
+        str(path.relative_to(SOURCE)): states_in_text(path.read_text("utf-8"))
+        for path in SOURCE.rglob("*.py")
+        if path.parent != SOURCE / "durable" / "dbos"
+    }
+    # The status of a call, as the API of Gemini has it.
+    others = {"models/errors.py", "testing/model_server/gemini.py"}
+    assert {path for path, lines in named.items() if lines} == others
+    assert states_in_text("match row.state:\n    case 'PENDING': pass")
+
+
+def test_every_state_of_the_library_has_a_name() -> None:
+    from dbos import WorkflowStatusString
+
+    assert {each.value for each in WorkflowStatusString} == STATES
+    words = {states.from_library(each) for each in STATES}
+    assert words == {*states.OPEN_STATES, *states.ENDED_STATES}
+    assert states.to_library(["queued", "dead_letter"]) == [
+        "ENQUEUED",
+        "MAX_RECOVERY_ATTEMPTS_EXCEEDED",
+    ]
 
 
 @pytest.mark.seconds

@@ -36,7 +36,7 @@ def _node(processes: DurableProcesses, run: str = "r") -> WorkflowInfo | None:
 
 def _waits(processes: DurableProcesses) -> bool:
     node = _node(processes)
-    return node is not None and node.state == "DELAYED"
+    return node is not None and node.state == "delayed"
 
 
 def test_a_waiting_node_has_no_place_in_a_limited_queue(processes: DurableProcesses) -> None:
@@ -101,4 +101,4 @@ def test_a_waiting_node_is_cancelled_with_its_run(file_processes: DurableProcess
     assert processes.wait_for_run().status == "cancelled"
     node = _node(processes)
     assert node is not None
-    assert node.state == "CANCELLED"
+    assert node.state == "cancelled"

@@ -136,7 +136,7 @@ def take_work_of(processes: DurableProcesses, pid: int) -> None:
     name = (processes.folder / "ready1").read_text()
 
     def move(client: Client) -> None:
-        for each in client.list_workflows(states=["PENDING"]):
+        for each in client.list_workflows(states=["running"]):
             if each.executor == name:
                 client.resume([each.id], each.queue)
 

@@ -143,6 +143,7 @@ def run(file: str, **flags: Unpack[RunFlags]) -> int:
     import_modules(flags["modules"])
     from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable import api
+    from corral.durable.dbos import database
 
     durable = not flags["no_durable"]
     values = _values(flags["given"])
@@ -159,7 +160,7 @@ def run(file: str, **flags: Unpack[RunFlags]) -> int:
     if not flags["quiet"]:
         _warn(file, graph)
     if durable:
-        _require_engine()
+        database.load()
     elif not flags["auto_approve"]:
         _require_no_questions(graph)
     show = RunOutput(
@@ -232,9 +233,11 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     codes are those of run.
     """
     import_modules(flags["modules"])
-    _require_engine()
     from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable import api, query
+    from corral.durable.dbos import database
+
+    database.load()
 
     name = run_id(name, flags["db"])
     shown = _run_async(query.show(name, db=flags["db"]))
@@ -274,9 +277,11 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
 
     Uses the current file of the pipeline. The exit codes are those of run.
     """
-    _require_engine()
     from corral.cli.ui.pipeline_output import RunOutput
     from corral.durable import api, query
+    from corral.durable.dbos import database
+
+    database.load()
 
     name = run_id(name, flags["db"])
     shown = _run_async(query.show(name, db=flags["db"]))
@@ -336,14 +341,6 @@ def _values(given: tuple[str, ...]) -> dict[str, Json]:
         except msgspec.DecodeError as error:
             raise ConfigError(f"--set {text}: invalid JSON: {error}") from error
     return values
-
-
-def _require_engine() -> None:
-    from corral.durable.dbos import lean_import
-    from corral.durable.dbos.database import require
-
-    require()
-    lean_import.load()
 
 
 def _require_no_questions(graph: Graph) -> None:

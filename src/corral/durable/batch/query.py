@@ -24,8 +24,9 @@ from corral.durable.batch.results import (
 from corral.durable.batch.resume import TaskWorkflows, find_workflows
 from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos.client import WorkflowInfo, queue_owner, responsible_executor
-from corral.durable.dbos.database import OPEN_STATES, find, is_there, storage_errors
+from corral.durable.dbos.database import find, is_there, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
+from corral.durable.dbos.states import OPEN_STATES
 from corral.durable.payloads import BATCH_WORKFLOW, unpack
 from corral.errors import ConfigError
 from corral.id_lookup import find_id

@@ -54,8 +54,9 @@ from corral.durable.dbos.client import (
     WorkflowInfo,
     responsible_executor,
 )
-from corral.durable.dbos.database import OPEN_STATES, Database, storage_errors
+from corral.durable.dbos.database import Database, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
+from corral.durable.dbos.states import OPEN_STATES
 from corral.durable.payloads import BATCH_WORKFLOW, NODE_WORKFLOW, NodeInput, RunInput, pack, unpack
 from corral.durable.worker import executor
 from corral.errors import ConfigError
@@ -227,7 +228,7 @@ class BatchStore:
                 if executor_id is None or liveness.is_alive(executor_id):
                     continue
                 crashes = int(str(each.labels.get(CRASHES, 0)))
-                if counts_crashes and (each.state == "PENDING" or each.recoveries):
+                if counts_crashes and (each.state == "running" or each.recoveries):
                     crashes += 1
                     self.client.set_labels(each.id, {CRASHES: crashes})
                     # Counted once: until it starts again, another check must not count it.
@@ -260,11 +261,11 @@ class BatchStore:
 
 def _outcome(row: WorkflowInfo) -> Outcome:
     """The outcome of a workflow that has ended in any way."""
-    if row.state == "SUCCESS":
+    if row.state == "succeeded":
         return unpack(row.output, Outcome)
     reasons = {
-        "CANCELLED": ("cancelled", "it was cancelled from outside"),
-        "MAX_RECOVERY_ATTEMPTS_EXCEEDED": (
+        "cancelled": ("cancelled", "it was cancelled from outside"),
+        "dead_letter": (
             "dead_letter",
             "its worker died too many times while it ran",
         ),

@@ -19,10 +19,10 @@ import functools
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeAlias, TypeVar
-from uuid import uuid4
+from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
-from corral.durable.dbos import database
+from corral.durable.dbos import database, private_calls
+from corral.durable.dbos.states import State, from_library
 from corral.errors import lacks_descriptors
 from corral.system import clock, threads
 from corral.values import Json
@@ -49,8 +49,6 @@ def _quiet(_moment: str) -> None:
 
 watch: Callable[[str], None] = _quiet
 """Called before and after each write to a journal; for tests that kill the process there."""
-_enqueued: Callable[[str], None] = _quiet
-"""Called with the queue of each workflow that was enqueued here."""
 
 _workflows: dict[str, Workflow] = {}
 _engines: list[Engine] = []
@@ -82,41 +80,6 @@ def is_cancellation(error: BaseException) -> bool:
     return isinstance(error, errors.DBOSWorkflowCancelledError)
 
 
-class ForeignRow(Exception):
-    """A row that corral did not write."""
-
-
-def refuse_pickles() -> None:
-    """The library decodes each row by the format that the row names, and decoding a pickle executes
-    its content. All rows of corral are JSON, so in this process no pickle is decoded."""
-    from dbos._serialization import DefaultSerializer
-
-    def refuse(_self: object, _text: str) -> NoReturn:
-        raise ForeignRow("a row of the database was not written by corral: it is a pickle")
-
-    setattr(DefaultSerializer, "deserialize", refuse)  # noqa: B010 (a checker would complain)
-
-
-def _use_one_loop() -> None:
-    """The library starts a second event loop, for programs that launch it outside of one, and waits
-    for ever for a loop that gets no descriptors. It is launched in a loop here (``launch``)."""
-    from dbos._event_loop import BackgroundEventLoop
-
-    setattr(BackgroundEventLoop, "start", BackgroundEventLoop.set_main_loop)  # noqa: B010
-
-
-def _leave_out_unused_loops() -> None:
-    """The library looks every second for schedules, and for workflows whose time is over; the
-    latter locks a database file for other writers. corral has neither."""
-    from dbos import _dbos  # pyright: ignore[reportPrivateUsage]
-
-    def end(*_given: object) -> None:
-        """In place of the loop of a thread."""
-
-    for loop in ("dynamic_scheduler_loop", "workflow_timeout_thread"):
-        setattr(_dbos, loop, end)
-
-
 def launch(
     url: str,
     *,
@@ -125,43 +88,34 @@ def launch(
     queues: Sequence[str],
     poll: float,
     on_unusable: Callable[[BaseException], None] | None = None,
-    shared: Sequence[str] | None = None,
 ) -> None:
     """Start to run workflows of these queues, in the running loop. ``workflows``: name ->
     (function, how often it is started again after a crash). ``on_unusable`` is called when
-    the database cannot be written or opened any more. ``shared``: those queues with a limit for all
-    workers together; None if no other process uses the queues."""
-    global _enqueued  # noqa: PLW0603
+    the database cannot be written or opened any more."""
     database.require()
-    refuse_pickles()
-    _use_one_loop()
-    _leave_out_unused_loops()
     _is_closing.clear()
-    from dbos import DBOS, DBOSConfig
-    from dbos._serialization import DBOSPortableJSON
+    from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer
 
     config: DBOSConfig = {
         "name": database.APPLICATION,
         "system_database_url": url,
         "application_version": str(database.PROTOCOL),
         "executor_id": executor,
-        "serializer": DBOSPortableJSON,
+        "serializer": DBOSPortableJSONSerializer(),
         "log_level": "ERROR",
         "notification_listener_polling_interval_sec": poll,
+        "scheduler_polling_interval_sec": 3600.0,  # corral has no schedules
     }
     engine = config["system_database_engine"] = database.open_engine(url, _POOL, on_unusable)
     _engines.append(engine)
-    instance = DBOS(config=config)
-    _enqueued = _quiet
-    if shared is not None:
-        from corral.durable.dbos import queue_wakeups
-
-        queue_wakeups.install(instance, shared=shared)
-        _enqueued = queue_wakeups.enqueued
+    DBOS(config=config)
     logging.getLogger("dbos").addFilter(_is_news)
     for name, (function, recoveries) in workflows.items():
         _workflows[name] = DBOS.workflow(name=name, max_recovery_attempts=recoveries)(function)
     DBOS.listen_queues(queues)
+    # The library starts a second event loop, for workflows that are started outside of this one.
+    # Without descriptors for it the launch would not end.
+    threads.check_descriptors()
     DBOS.launch()
 
 
@@ -177,29 +131,10 @@ def close() -> None:
     from dbos import DBOS
 
     stop_workflows()
-    if _enqueued is not _quiet:
-        from corral.durable.dbos import queue_wakeups
-
-        queue_wakeups.close()
     DBOS.destroy(destroy_registry=True)
     _workflows.clear()
     while _engines:
         database.close_engine(_engines.pop())
-
-
-def recover(executor: str) -> int:
-    """Put the workflows of a dead executor back on their queues; their recoveries are counted. The
-    caller holds the executor's lease. This is the only private call of the library: its public
-    substitute resets the count, and a workflow that kills its worker would loop for ever."""
-    from dbos import DBOS
-
-    recover_pending = DBOS._recover_pending_workflows  # pyright: ignore[reportPrivateUsage]
-    recovered = len(recover_pending([executor]))
-    if recovered and _enqueued is not _quiet:
-        from corral.durable.dbos import queue_wakeups
-
-        queue_wakeups.recovered()
-    return recovered
 
 
 # For workflows. Each call is recorded once, and replayed by its position.
@@ -239,47 +174,6 @@ async def enqueue(name: str, workflow_id: str, queue: str, payload: dict[str, Js
             f"replay started {workflow_id}, but the journal has {handle.get_workflow_id()}"
         )
     watch(f"after enqueue {workflow_id}")
-    _enqueued(queue)
-
-
-async def enqueue_all(
-    name: str, parent: str, workflows: Mapping[str, tuple[str, dict[str, Json]]]
-) -> None:
-    """Enqueue workflows of the workflow ``parent`` in one transaction and one step. ``workflows``:
-    id -> (queue, payload). Those that exist stay as they are."""
-    ids: list[Json] = [*workflows]
-
-    async def insert() -> Json:
-        await asyncio.to_thread(_insert, name, parent, workflows)
-        return ids
-
-    recorded = await step("enqueue", insert)
-    if recorded != ids:
-        # The journal has another call at this position: results would be mixed up.
-        raise RuntimeError(f"replay started {ids}, but the journal has {recorded}")
-    for queue in dict.fromkeys(queue for queue, _ in workflows.values()):
-        _enqueued(queue)
-
-
-def _insert(name: str, parent: str, workflows: Mapping[str, tuple[str, dict[str, Json]]]) -> None:
-    """The library has no call that enqueues several workflows of a parent."""
-    from dbos._dbos import _get_dbos_instance  # pyright: ignore[reportPrivateUsage]
-    from dbos._enqueue_options import EnqueueOptions, build_enqueue_status
-    from dbos._serialization import DBOSPortableJSON
-
-    library = _get_dbos_instance()._sys_db  # pyright: ignore[reportPrivateUsage]
-    with _engines[-1].begin() as transaction:
-        for workflow_id, (queue, payload) in workflows.items():
-            options: EnqueueOptions = {
-                "workflow_name": name,
-                "workflow_id": workflow_id,
-                "queue_name": queue,
-                "app_version": str(database.PROTOCOL),
-            }
-            _, status = build_enqueue_status(options, DBOSPortableJSON, (payload,), {})
-            status["parent_workflow_id"] = parent
-            status["application_name"] = database.APPLICATION
-            library.init_workflow_with_connection(status, transaction, creator_xid=uuid4().hex)
 
 
 @_unless_closing
@@ -313,17 +207,15 @@ async def sleep(seconds: float) -> None:
 @_unless_closing
 async def leave_until(until: float) -> None:
     """Return if this time, in seconds since the epoch, has come. Else leave the workflow to the
-    executor that takes it then (``delays``): it replays the workflow up to this call. Not
+    executor that takes it then (``put_back``): it replays the workflow up to this call. Not
     recorded."""
     from dbos import DBOS
     from sqlalchemy.exc import DBAPIError
 
-    from corral.durable.dbos import delays
-
     while (left := until - clock.now()) > 0:
         watch("before leaving")
         put_back = functools.partial(
-            delays.put_back, _engines[-1], str(DBOS.workflow_id), DBOS.executor_id, until
+            private_calls.put_back, _engines[-1], str(DBOS.workflow_id), DBOS.executor_id, until
         )
         try:
             await asyncio.to_thread(put_back)
@@ -358,7 +250,7 @@ async def receive(timeout: float) -> Json:
 @_unless_closing
 async def has_mail(workflow_id: str) -> bool:
     """Whether a message waits in the workflow's inbox. Only within a step."""
-    find = functools.partial(database.has_unread_message, _engines[-1], workflow_id, INBOX)
+    find = functools.partial(private_calls.has_unread_message, _engines[-1], workflow_id, INBOX)
     return await asyncio.to_thread(find)
 
 
@@ -393,14 +285,14 @@ async def cancel(workflow_ids: list[str]) -> None:
 
 
 @_unless_closing
-async def states(workflow_ids: list[str]) -> dict[str, database.State]:
+async def states(workflow_ids: list[str]) -> dict[str, State]:
     """Only within a step: the result is not JSON and cannot be recorded itself."""
     from dbos import DBOS
 
     found = await DBOS.list_workflows_async(
         workflow_ids=workflow_ids, load_input=False, load_output=False
     )
-    return {status.workflow_id: status.status for status in found}
+    return {status.workflow_id: from_library(status.status) for status in found}
 
 
 @_unless_closing

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from corral.durable.dbos import adapter
-from corral.durable.dbos.database import APPLICATION, PROTOCOL, table_name
+from corral.durable.dbos.database import APPLICATION, PROTOCOL
+from corral.durable.dbos.private_calls import table_name
 from corral.system import clock
 from corral.values import Json
 
@@ -41,7 +42,10 @@ class Claims:
     """The workflows of one process. Blocking."""
 
     def __init__(self, engine: Engine, executor: str) -> None:
+        from dbos import DBOSPortableJSONSerializer
+
         self._engine, self._executor = engine, executor
+        self._serializer = DBOSPortableJSONSerializer()
         self._owner = uuid4().hex
         is_file = engine.dialect.name == "sqlite"
         status = table_name("workflow_status", is_file=is_file)
@@ -66,14 +70,13 @@ class Claims:
         """Store them as running, in one transaction: all or none. Returns the ids of those that
         are new; others exist already, and stay as they are."""
         import sqlalchemy as sa
-        from dbos._serialization import DBOSPortableJSON, serialize_args
 
         shared = {
             "executor": self._executor,
             "owner": self._owner,
             "now": _now(),
             "version": str(PROTOCOL),
-            "serialization": DBOSPortableJSON.name(),
+            "serialization": self._serializer.name(),
             "application": APPLICATION,
         }
         rows = [
@@ -81,7 +84,9 @@ class Claims:
                 "id": claim.id,
                 "name": claim.name,
                 "queue": claim.queue,
-                "inputs": serialize_args((claim.payload,), {}, None, DBOSPortableJSON)[0],
+                "inputs": self._serializer.serialize(
+                    {"positionalArgs": [claim.payload], "namedArgs": {}}
+                ),
                 **shared,
             }
             for claim in claims
@@ -103,7 +108,6 @@ class Claims:
         """Store outputs in one transaction. Returns the ids of those that were stored: a workflow
         that is no longer ours has no output from us."""
         import sqlalchemy as sa
-        from dbos._serialization import DBOSPortableJSON
 
         is_file = self._engine.dialect.name == "sqlite"
         update = sa.text(
@@ -123,7 +127,7 @@ class Claims:
             ours = {str(row[0]) for row in transaction.execute(update, values)}
             if ours:
                 rows = [
-                    {"id": each, "output": DBOSPortableJSON.serialize(outputs[each])}
+                    {"id": each, "output": self._serializer.serialize(outputs[each])}
                     for each in outputs
                     if each in ours
                 ]
@@ -134,7 +138,6 @@ class Claims:
     def record_step(self, workflow_id: str, name: str, output: Json) -> None:
         """Store the result of the workflow's first step: the library continues after it."""
         import sqlalchemy as sa
-        from dbos._serialization import DBOSPortableJSON
 
         table = table_name("operation_outputs", is_file=self._engine.dialect.name == "sqlite")
         insert = sa.text(
@@ -150,8 +153,8 @@ class Claims:
                 {
                     "id": workflow_id,
                     "name": name,
-                    "output": DBOSPortableJSON.serialize(output),
-                    "serialization": DBOSPortableJSON.name(),
+                    "output": self._serializer.serialize(output),
+                    "serialization": self._serializer.name(),
                     "now": _now(),
                     "application": APPLICATION,
                 },

@@ -28,23 +28,22 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from corral.durable.dbos import adapter
+from corral.durable.dbos import adapter, private_calls
 from corral.durable.dbos.database import (
     APPLICATION,
-    ENDED_STATES,
-    OPEN_STATES,
     PROTOCOL,
     Database,
-    State,
-    check_origin,
-    check_origins,
     close_engine,
-    find_message,
     open_engine,
-    read_top_rows,
     require,
     storage_errors,
-    workflow_state,
+)
+from corral.durable.dbos.states import (
+    ENDED_STATES,
+    OPEN_STATES,
+    State,
+    from_library,
+    to_library,
 )
 from corral.errors import ConfigError
 from corral.pipelines import node_kinds
@@ -52,9 +51,7 @@ from corral.pipelines.graph import Node
 from corral.values import Json, as_object
 
 if TYPE_CHECKING:
-    from dbos import DBOSClient, EnqueueOptions
-    from dbos._queue import QueueRateLimit
-    from dbos._sys_db import StepInfo, WorkflowStatus
+    from dbos import DBOSClient, EnqueueOptions, StepInfo, WorkflowStatus
     from sqlalchemy import Engine
 
     from corral.durable.dbos.claims import Claims
@@ -144,16 +141,14 @@ class Client:
 
     def __init__(self, url: str) -> None:
         require()
-        adapter.refuse_pickles()
-        from dbos import DBOSClient
-        from dbos._serialization import DBOSPortableJSON
+        from dbos import DBOSClient, DBOSPortableJSONSerializer
 
         logging.getLogger("dbos").setLevel("ERROR")
         self._engine: Engine = open_engine(url, CONNECTIONS)
         try:
             self._client: DBOSClient = DBOSClient(
                 system_database_engine=self._engine,
-                serializer=DBOSPortableJSON,
+                serializer=DBOSPortableJSONSerializer(),
                 application_name=APPLICATION,
             )
         except BaseException:
@@ -169,27 +164,18 @@ class Client:
     def submit(self, submission: Submission) -> None:
         """Enqueue a workflow. If one with this id exists, it stays as it is."""
         self._client.enqueue(_options(submission), submission.payload)
-        self._announce([submission.queue])
 
     def submit_all(self, submissions: Sequence[Submission]) -> None:
         """Enqueue workflows in one transaction: all of them or none."""
         with self._engine.begin() as transaction:
             for each in submissions:
                 self._client.enqueue_in_transaction(transaction, _options(each), each.payload)
-        self._announce([each.queue for each in submissions])
 
     def claims(self, executor: str) -> Claims:
         """To run workflows of this executor without the library."""
         from corral.durable.dbos.claims import Claims
 
         return Claims(self._engine, executor)
-
-    def _announce(self, queues: Sequence[str]) -> None:
-        """Tell the workers of these queues that there is work."""
-        if shared := [each for each in queues if queue_owner(each) is None]:
-            from corral.durable.dbos import queue_wakeups
-
-            queue_wakeups.announce(self._engine, shared)
 
     def list_workflows(
         self,
@@ -208,7 +194,7 @@ class Client:
             workflow_ids=ids,
             workflow_id_prefix=prefix,
             name=name,
-            status=list(states) if states is not None else None,
+            status=to_library(states) if states is not None else None,
             queue_name=list(queues) if queues is not None else None,
             limit=limit,
             sort_desc=True,
@@ -220,11 +206,11 @@ class Client:
 
     def state(self, workflow_id: str) -> State | None:
         """The state of a workflow; None if there is no such workflow."""
-        return workflow_state(self._engine, workflow_id)
+        rows = self.list_workflows(ids=[workflow_id])
+        return rows[0].state if rows else None
 
     def get_workflow(self, workflow_id: str) -> WorkflowInfo | None:
         """With its input and output. Raises ``ConfigError`` if corral did not write the row."""
-        check_origin(self._engine, workflow_id)
         found = self._client.list_workflows(workflow_ids=[workflow_id])
         return _info(found[0]) if found else None
 
@@ -236,15 +222,12 @@ class Client:
             chunk = list(workflow_ids[at : at + CHUNK])
             ended = [each.id for each in self.list_workflows(ids=chunk) if each.has_ended]
             if ended:
-                check_origins(self._engine, ended)
                 rows = self._client.list_workflows(workflow_ids=ended, load_input=False)
                 outputs += [_info(row) for row in rows]
         return outputs
 
     def journal(self, workflow_id: str, *, offset: int = 0) -> list[JournalEntry]:
-        """The steps it has recorded, in order. Raises ``ConfigError`` if corral did not write
-        them."""
-        check_origin(self._engine, workflow_id)
+        """The steps it has recorded, in order."""
         return [
             _entry(step) for step in self._client.list_workflow_steps(workflow_id, offset=offset)
         ]
@@ -262,7 +245,6 @@ class Client:
         """Put workflows that no executor runs any more on this queue."""
         for at in range(0, len(workflow_ids), CHUNK):
             self._client.resume_workflows(list(workflow_ids[at : at + CHUNK]), queue_name=queue)
-        self._announce([queue])
 
     def delete(self, workflow_ids: Sequence[str]) -> None:
         """The last ones first: if it is interrupted, the first ones are still there."""
@@ -281,27 +263,32 @@ class Client:
 
     def find_message(self, workflow_id: str, key: str) -> Json:
         """The message sent with this key, received or not; None if there is none."""
-        raw = find_message(self._engine, workflow_id, key)
-        return None if raw is None else json.loads(raw)
+        raw = private_calls.find_message(self._engine, workflow_id, key)
+        try:
+            return None if raw is None else json.loads(raw)
+        except ValueError as error:
+            raise _not_ours(workflow_id) from error
 
     def get_event(self, workflow_id: str, key: str) -> Json:
-        """The value that the workflow published last under this key; None if there is none."""
-        check_origin(self._engine, workflow_id)
-        value: Json = self._client.get_event(workflow_id, key, 0)
+        """The value that the workflow published last under this key; None if there is none. Raises
+        ``ConfigError`` if corral did not write it."""
+        try:
+            value: Json = self._client.get_event(workflow_id, key, 0)
+        except ValueError as error:
+            raise _not_ours(workflow_id) from error
         return value
 
     # Queues.
 
     def register_queue(self, name: str, limit: Limit | None = None, *, poll: float = 1.0) -> None:
         """Create a queue or change its limit. ``poll``: seconds between two checks for work."""
-        limiter: QueueRateLimit | None = None
-        if limit is not None and limit.starts:
-            limiter = {"limit": limit.starts, "period": limit.per}
         self._client.register_queue(
             name,
             global_concurrency=limit.everywhere if limit else None,
             worker_concurrency=limit.each if limit else None,
-            limiter=limiter,
+            limiter={"limit": limit.starts, "period": limit.per}
+            if limit and limit.starts
+            else None,
             polling_interval_sec=poll,
         )
 
@@ -325,12 +312,12 @@ def list_top(database: Database, name: str, limit: int | None) -> list[WorkflowI
             return client.list_workflows(name=name, limit=limit, top=True)
     columns = "workflow_uuid, status, queue_name, executor_id, attributes, created_at,"
     columns += " completed_at, recovery_attempts"
-    rows = read_top_rows(database, columns, name, limit)
+    rows = private_calls.read_top_rows(database, columns, name, limit)
     return [
         WorkflowInfo(
             id=row[0],
             name=name,
-            state=row[1],
+            state=from_library(row[1]),
             queue=row[2] or "",
             executor=row[3] or "",
             labels=as_object(json.loads(row[4])) if row[4] else {},
@@ -353,10 +340,13 @@ def _options(submission: Submission) -> EnqueueOptions:
 
 
 def _info(row: WorkflowStatus) -> WorkflowInfo:
+    # The library returns the text of what it cannot decode. corral stores only objects.
+    if isinstance(row.input, str) or isinstance(row.output, str):
+        raise _not_ours(row.workflow_id)
     return WorkflowInfo(
         id=row.workflow_id,
         name=row.name or "",
-        state=row.status,
+        state=from_library(row.status),
         queue=row.queue_name or "",
         executor=row.executor_id or "",
         labels=dict(row.attributes or {}),
@@ -367,6 +357,10 @@ def _info(row: WorkflowStatus) -> WorkflowInfo:
         output=row.output,
         error=str(row.error) if row.error is not None else "",
     )
+
+
+def _not_ours(workflow_id: str) -> ConfigError:
+    return ConfigError(f"the record of {workflow_id!r} was not written by corral")
 
 
 def _entry(step: StepInfo) -> JournalEntry:
@@ -447,7 +441,7 @@ def queue_owner(queue: str) -> str | None:
 def responsible_executor(workflow: WorkflowInfo) -> str | None:
     """The executor that runs a workflow or has it on its own queue; None if it waits on a queue
     of workers: any of them will take it."""
-    return workflow.executor if workflow.state == "PENDING" else queue_owner(workflow.queue)
+    return workflow.executor if workflow.state == "running" else queue_owner(workflow.queue)
 
 
 def queue_for_node(queue: str, node: Node, names: Sequence[str]) -> str:

@@ -5,8 +5,7 @@ is spent. ``open_engine`` connects to it with the settings that corral needs. Th
 that read the library's tables directly, where the library has no call for it.
 
 A user who can write to the database decides what the workers do, so only the owner may read or
-write a database file. The library executes the content of a row that is marked as a pickle, so
-rows that corral did not write are never decoded (``check_origin``).
+write a database file. A row that is marked as a pickle is never decoded (``read_text``).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from __future__ import annotations
 import errno
 import functools
 import glob
+import importlib
 import importlib.util
 import logging
 import os
@@ -24,16 +24,17 @@ import threading
 from collections.abc import Callable, Generator, MutableMapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from corral.durable.dbos.states import OPEN_STATES, to_library
 from corral.errors import ConfigError, StorageFailed
 from corral.system import clock, fs, paths
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine, TextClause
+    from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import ExceptionContext
     from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
     from sqlalchemy.pool import ConnectionPoolEntry
@@ -45,20 +46,6 @@ PROTOCOL = 1
 """The version of the journal: raised only if this corral cannot continue runs of an older one."""
 APPLICATION = "corral"
 INSTALL = "pip install 'corral[engine]'"
-
-State: TypeAlias = Literal[
-    "DELAYED",
-    "ENQUEUED",
-    "PENDING",
-    "SUCCESS",
-    "ERROR",
-    "CANCELLED",
-    "MAX_RECOVERY_ATTEMPTS_EXCEEDED",
-]
-OPEN_STATES: tuple[State, ...] = ("DELAYED", "ENQUEUED", "PENDING")
-"""States of workflows that have not ended."""
-
-ENDED_STATES = {"SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"}
 
 
 def is_installed() -> bool:
@@ -73,6 +60,13 @@ def require() -> None:
             "durable runs need the engine, which is not installed",
             hint=f"{INSTALL}; or use --no-durable to run in memory.",
         )
+
+
+def load() -> None:
+    """Import the engine. Raises ``ConfigError`` if it is not installed. For commands: while garbage
+    collection is off, as it is until a command starts to work, this takes a quarter less time."""
+    require()
+    importlib.import_module("dbos")
 
 
 _SECRET = re.compile(r"(?i)((?:^|&)(?:ssl)?password=)[^&]*")
@@ -265,7 +259,8 @@ def storage_errors(database: Database) -> Generator[None]:
     try:
         yield
     except Exception as error:
-        cause = getattr(error, "orig", None)  # as SQLAlchemy has it
+        # SQLAlchemy wraps the errors of its drivers.
+        cause = error if isinstance(error, sqlite3.Error) else getattr(error, "orig", None)
         if isinstance(cause, sqlite3.Error):
             raise _explain(database, cause) from error
         if cause is not None:
@@ -315,7 +310,7 @@ def protocol_versions(select: Select, table: str) -> list[str]:
 
 def count_open_workflows(select: Select, table: str) -> dict[str, int]:
     """Protocol -> number of its workflows that have not ended."""
-    states = ", ".join(f"'{state}'" for state in OPEN_STATES)
+    states = ", ".join(f"'{state}'" for state in to_library(OPEN_STATES))
     rows = select(
         f"SELECT application_version, count(*) FROM {table}"
         f" WHERE status IN ({states}) AND application_version IS NOT NULL GROUP BY 1"
@@ -415,7 +410,7 @@ def _create_engine(url: str, connections: int) -> Engine:
     else:
         from corral.durable.dbos import server_database
 
-        server_database.limit_times(engine)
+        server_database.set_up(engine)
     return engine
 
 
@@ -463,12 +458,25 @@ def _close_returned(_connection: DBAPIConnection, record: ConnectionPoolEntry) -
 
 
 def _set_up_file(connection: sqlite3.Connection, _record: ConnectionPoolEntry) -> None:
-    """As the library does."""
+    """As the library does, but no text is the name of pickles."""
+    connection.text_factory = read_text
     connection.isolation_level = "IMMEDIATE"
     connection.execute("PRAGMA busy_timeout=30000")
     connection.execute("PRAGMA foreign_keys=ON")
     if sqlite3.sqlite_version_info < _SUBSECONDS:
         connection.create_function("unixepoch", 1, _unixepoch)
+
+
+PICKLE = b"py_pickle"
+JSON = "portable_json"
+"""What the library calls the format of corral's rows."""
+
+
+def read_text(raw: bytes) -> str:
+    """The text of a column. The library decodes each row in the format that the row names, and
+    decoding a pickle executes its content. corral's rows are JSON, so a row that names that format
+    is read as if it named JSON, and decoding it fails. No other text is the name of a format."""
+    return JSON if raw == PICKLE else raw.decode()
 
 
 def _unixepoch(modifier: str) -> float:
@@ -485,115 +493,3 @@ def _begin(connection: Connection, cursor: DBAPICursor, statement: str, *_other:
     a limited queue."""
     if statement.startswith("SELECT count(") and not connection.connection.in_transaction:
         cursor.execute("BEGIN IMMEDIATE")
-
-
-def read_top_rows(
-    database: Database, columns: str, name: str, limit: int | None
-) -> list[tuple[Any, ...]]:
-    """These columns of the workflows with this name in a database file that no other workflow
-    started, newest first. Raises ``StorageFailed`` or ``ConfigError``."""
-    statement = (
-        f"SELECT {columns} FROM workflow_status WHERE name = ? AND parent_workflow_id IS NULL"
-        " ORDER BY created_at DESC LIMIT ?"
-    )
-    try:
-        with closing(sqlite3.connect(str(database.path), timeout=30)) as opened:
-            return opened.execute(statement, (name, -1 if limit is None else limit)).fetchall()
-    except sqlite3.Error as error:
-        raise _explain(database, error) from error
-
-
-_OUR_SERIALIZATION = "portable_json"
-"""How corral's rows are serialized."""
-
-
-def select_busy_executors(*, is_file: bool) -> str:
-    """The executors with workflows that have not ended. Executors run it every second, so it
-    goes to the database directly."""
-    table = table_name("workflow_status", is_file=is_file)
-    return f"SELECT DISTINCT executor_id FROM {table} WHERE status = 'PENDING'"
-
-
-def check_origin(engine: Engine, workflow_id: str) -> None:
-    """Raises ``ConfigError`` if corral did not write all rows of this workflow: the library
-    would execute the content of a row that is marked as a pickle."""
-    _check_rows(engine, ("workflow_status", "operation_outputs", "workflow_events"), [workflow_id])
-
-
-def check_origins(engine: Engine, workflow_ids: Sequence[str]) -> None:
-    """Raises ``ConfigError`` if corral did not write the outputs of these workflows."""
-    _check_rows(engine, ("workflow_status",), workflow_ids)
-
-
-def _check_rows(engine: Engine, tables: tuple[str, ...], workflow_ids: Sequence[str]) -> None:
-    statement = _select_foreign(tables, is_file=engine.dialect.name == "sqlite")
-    with engine.connect() as connection:
-        found = connection.execute(statement, {"ids": list(workflow_ids)}).first()
-    if found is not None:
-        raise ConfigError(f"the record of {found[0]!r} was not written by corral")
-
-
-@functools.cache
-def _select_foreign(tables: tuple[str, ...], *, is_file: bool) -> TextClause:
-    """The first workflow of ``ids`` that has a row in one of these tables that corral did not
-    write."""
-    import sqlalchemy as sa
-
-    selects = (
-        f"SELECT workflow_uuid FROM {table_name(table, is_file=is_file)}"
-        f" WHERE workflow_uuid IN :ids AND serialization <> '{_OUR_SERIALIZATION}'"
-        for table in tables
-    )
-    text = sa.text(" UNION ALL ".join(selects) + " LIMIT 1")
-    return text.bindparams(sa.bindparam("ids", expanding=True))
-
-
-def workflow_state(engine: Engine, workflow_id: str) -> State | None:
-    """The state of a workflow; None if there is no such workflow."""
-    statement = _select_state(is_file=engine.dialect.name == "sqlite")
-    with engine.connect() as connection:
-        return connection.execute(statement, {"id": workflow_id}).scalar()
-
-
-@functools.cache
-def _select_state(*, is_file: bool) -> TextClause:
-    import sqlalchemy as sa
-
-    table = table_name("workflow_status", is_file=is_file)
-    return sa.text(f"SELECT status FROM {table} WHERE workflow_uuid = :id")
-
-
-def has_unread_message(engine: Engine, workflow_id: str, topic: str) -> bool:
-    """Whether a message to the workflow was sent that it has not received."""
-    import sqlalchemy as sa
-
-    table = table_name("notifications", is_file=engine.dialect.name == "sqlite")
-    statement = sa.text(
-        f"SELECT 1 FROM {table} WHERE destination_uuid = :id AND topic = :topic AND NOT consumed"
-        " LIMIT 1"
-    )
-    with engine.connect() as connection:
-        return (
-            connection.execute(statement, {"id": workflow_id, "topic": topic}).first() is not None
-        )
-
-
-def find_message(engine: Engine, workflow_id: str, key: str) -> str | None:
-    """The message that was sent to the workflow with this key, received or not, as JSON; None
-    if there is none. Raises ``ConfigError`` if corral did not write it."""
-    import sqlalchemy as sa
-
-    table = table_name("notifications", is_file=engine.dialect.name == "sqlite")
-    statement = sa.text(f"SELECT message, serialization FROM {table} WHERE message_uuid = :id")
-    with engine.connect() as connection:
-        found = connection.execute(statement, {"id": f"{key}::{workflow_id}"}).first()
-    if found is None:
-        return None
-    if found[1] != _OUR_SERIALIZATION:
-        raise ConfigError(f"a message to {workflow_id!r} was not written by corral")
-    return str(found[0])
-
-
-def table_name(name: str, *, is_file: bool) -> str:
-    """The name of a table of the library in a database file, or on a server."""
-    return name if is_file else f"dbos.{name}"

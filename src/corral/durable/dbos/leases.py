@@ -21,8 +21,8 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from corral.durable.dbos import queue_wakeups
-from corral.durable.dbos.database import CONNECT, Database, locks_of, select_busy_executors
+from corral.durable.dbos.database import CONNECT, Database, locks_of
+from corral.durable.dbos.private_calls import select_busy_executors
 from corral.system import fs
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ class Leases(Protocol):
         ...
 
     def wait(self, seconds: float) -> bool:
-        """Wait that long. Notifications about queues (``queue_wakeups``) arrive meanwhile. Returns
-        False if the lease may be lost."""
+        """Wait that long. Returns False, at once, if the lease may be lost."""
         ...
 
     def release(self) -> None:
@@ -205,10 +204,7 @@ class ServerLeases:
             if self._executor is None:
                 return False
             with contextlib.suppress(psycopg.Error):
-                held = self._run("SELECT pg_try_advisory_lock(%s)", self._executor)
-                if held:
-                    self._open().execute(f"LISTEN {queue_wakeups.CHANNEL}".encode())
-                return held
+                return self._run("SELECT pg_try_advisory_lock(%s)", self._executor)
             self._disconnect()
             return False
 
@@ -224,8 +220,9 @@ class ServerLeases:
         connection = self._connection
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
-                for note in connection.notifies(timeout=seconds):
-                    queue_wakeups.notified(note.payload)
+                # There are no notifications; but a connection that the server closes ends the wait.
+                for _ in connection.notifies(timeout=seconds):
+                    pass
                 return True
         time.sleep(seconds)
         return False

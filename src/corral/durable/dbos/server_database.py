@@ -1,5 +1,5 @@
-"""A database on a Postgres server: ``prepare`` checks or creates it, and ``limit_times`` limits how
-long a connection may wait."""
+"""A database on a Postgres server: ``prepare`` checks or creates it, ``set_up`` prepares its
+connections."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from urllib.parse import unquote, urlsplit
 from corral.durable.dbos import pooler
 from corral.durable.dbos.database import (
     CONNECT,
+    JSON,
+    PICKLE,
     Database,
     check_protocol,
     count_open_workflows,
@@ -20,6 +22,7 @@ from corral.errors import StorageFailed
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg.abc import Buffer
     from psycopg.rows import TupleRow
     from sqlalchemy import Engine
     from sqlalchemy.engine import Dialect
@@ -79,13 +82,13 @@ def prepare(database: Database) -> None:
             ) from error
 
 
-def limit_times(engine: Engine) -> None:
+def set_up(engine: Engine) -> None:
     """Limit the time for a connection, and the time that a connection may be idle in a
-    transaction."""
+    transaction; refuse pickles."""
     from sqlalchemy import event
 
     event.listen(engine, "do_connect", _limit_connect_time)
-    event.listen(engine, "connect", _limit_idle_time)
+    event.listen(engine, "connect", _set_up_connection)
 
 
 def _limit_connect_time(
@@ -95,10 +98,19 @@ def _limit_connect_time(
     options.setdefault("application_name", "corral")
 
 
-def _limit_idle_time(
+def _set_up_connection(
     connection: psycopg.Connection[TupleRow], _record: ConnectionPoolEntry
 ) -> None:
-    """As the library does: a session that is idle in a transaction releases its locks."""
+    """As the library does, a session that is idle in a transaction releases its locks. And no text
+    is the name of pickles (``database.read_text``)."""
+    from psycopg.types.string import TextLoader
+
+    class Loader(TextLoader):
+        def load(self, data: Buffer) -> bytes | str:
+            return JSON if bytes(data) == PICKLE else super().load(data)
+
+    for kind in ("text", "varchar"):
+        connection.adapters.register_loader(kind, Loader)
     if "idle_in_transaction_session_timeout" not in connection.info.options:
         connection.execute(b"SET idle_in_transaction_session_timeout = %d" % (STUCK * 1000))
         connection.commit()

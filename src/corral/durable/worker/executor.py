@@ -30,13 +30,12 @@ from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.display import shorten
-from corral.durable.dbos import adapter, leases
+from corral.durable.dbos import adapter, leases, private_calls
 from corral.durable.dbos.client import (
     Limit,
     own_queue,
     register_queues,
     remove_queue,
-    subqueue,
 )
 from corral.durable.dbos.database import CANNOT_OPEN, Database, is_unusable, prepare, storage_errors
 from corral.durable.payloads import RunConfig
@@ -341,13 +340,7 @@ class Executor:
             queues=self.all_queues,
             poll=min(self.poll, 1.0),
             on_unusable=self._on_unusable,
-            shared=None if self.own is not None else self._shared_queues(),
         )
-
-    def _shared_queues(self) -> list[str]:
-        """The queues with a limit for all workers together."""
-        resources = [limit.resource for limit in self.limits if limit.everywhere is not None]
-        return [subqueue(queue, each) for queue in self.queue_names for each in resources]
 
     async def _drain(self) -> None:
         while (left := min(self._deadlines, default=0.0) - time.monotonic()) > 0:
@@ -445,7 +438,7 @@ class Executor:
                 ProcessRegistry(paths.process_registry()).reap()
                 with leases.taking_over, self.leases.claim(executor) as is_dead:
                     if is_dead:
-                        adapter.recover(executor)
+                        private_calls.recover(executor)
         self._suspects = suspects
 
     def _give_up(self) -> None:

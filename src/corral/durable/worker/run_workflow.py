@@ -59,7 +59,7 @@ import msgspec
 from corral.durable.agent_host import client
 from corral.durable.dbos import adapter
 from corral.durable.dbos.client import queue_for_node
-from corral.durable.dbos.database import OPEN_STATES
+from corral.durable.dbos.states import OPEN_STATES
 from corral.durable.payloads import (
     BATCH_WORKFLOW,
     NODE_WORKFLOW,
@@ -155,8 +155,6 @@ class _Run:
         """Whether a step has seen a message in the inbox, which is received next."""
         self.in_flight: dict[str, str] = {}
         """Id of a visit, child run or wait -> its workflow id."""
-        self.starting: dict[str, tuple[str, dict[str, Json]]] = {}
-        """Of those, node workflows that are not enqueued yet: id -> (queue, payload)."""
         self.questions: dict[str, Question] = {}
         self.timers: dict[str, str] = {}
         self.pending: list[Message] = []
@@ -180,12 +178,9 @@ class _Run:
         while True:
             for command in commands:
                 self.projection.record(command, self.scheduler.state)
-                if not isinstance(command, RunNode | EmitEvent | Restart):
-                    await self._enqueue_nodes()
                 if isinstance(command, FinishRun):
                     return await self._finish(command)
                 await self._execute(command)
-            await self._enqueue_nodes()
             commands = list[Command]()
             for message in await self._messages():
                 commands += self.scheduler.receive(message)
@@ -288,18 +283,7 @@ class _Run:
             return
         node = self.run_input.graph.nodes[command.node]
         queue = queue_for_node(self.queue, node, executor.current().all_queues)
-        task = NodeInput(run_id=self.id, visit=command)
-        if not self.run_input.enqueues_together:
-            await self._start(command.id, task, queue)
-            return
-        self.in_flight[command.id] = f"{self.id}/{command.id}"
-        self.starting[self.in_flight[command.id]] = (queue, pack(task))
-
-    async def _enqueue_nodes(self) -> None:
-        """Enqueue the nodes that were to start, in one step: each would take as long alone."""
-        starting, self.starting = self.starting, {}
-        if starting:
-            await adapter.enqueue_all(NODE_WORKFLOW, self.id, starting)
+        await self._start(command.id, NodeInput(run_id=self.id, visit=command), queue)
 
     async def _start_wait(self, command: Wait) -> None:
         child = self.in_flight.get(command.child, "") if command.child else ""
@@ -406,7 +390,6 @@ class _Run:
             reply_id=command.id,
             depth=self.run_input.depth + 1,
             local_nodes=self.run_input.local_nodes,
-            enqueues_together=self.run_input.enqueues_together,
         )
         self.in_flight[command.id] = child
         await adapter.enqueue(RUN_WORKFLOW, child, self.queue, pack(run_input))
@@ -485,9 +468,9 @@ async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
     """Messages on behalf of workflows that ended without sending one."""
     states = await adapter.states(list(in_flight.values()))
     reasons = {
-        "CANCELLED": "it was cancelled from outside",
-        "ERROR": "the engine failed",
-        "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "its worker died too many times while it ran",
+        "cancelled": "it was cancelled from outside",
+        "failed": "the engine failed",
+        "dead_letter": "its worker died too many times while it ran",
     }
     return [
         pack(
@@ -496,7 +479,7 @@ async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
             else Ended(id=known, outcome=failed(reasons.get(state, "its record was deleted")))
         )
         for known, workflow in in_flight.items()
-        if (state := states.get(workflow, "")) not in (*OPEN_STATES, "SUCCESS")
+        if (state := states.get(workflow, "")) not in (*OPEN_STATES, "succeeded")
     ]
 
 
