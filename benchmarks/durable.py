@@ -48,7 +48,7 @@ MANY_TASKS, MOST_BYTES = 10_000, 500
 """What a task may leave in memory: its id and its fields are there before it runs."""
 SOONEST = 5.0
 TAKEOVERS = 3
-PROGRAM_WALL, PROGRAM_CPU, LISTED_WALL = 1.0, 0.6, 0.3
+PROGRAM_WALL, PROGRAM_CPU, LISTED_WALL = 1.0, 1.0, 0.3
 PROGRAM_ROUNDS = 7
 WAITING = 100
 """Runs that wait for a person."""

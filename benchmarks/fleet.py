@@ -25,7 +25,9 @@ COUNTS = (1, 2, 4, 8)
 CLOSEST, FARTHEST = 0.75, 1.33
 """The measured time may be so many times the time of the model."""
 LONGEST = 1.3
-"""Times the waiting alone, with one worker."""
+"""Times the waiting for nodes and for looks, with one worker."""
+LOOK = 1.0
+"""Seconds between two looks of a worker for work."""
 PLACES = 100
 """Agents at once in each worker of the large fleets."""
 LARGE = ((10, 2), (100, 4))
@@ -34,8 +36,6 @@ MEDIANS = (15.0, 60.0, 300.0)
 """Seconds of their agents."""
 HORIZON = 60.0
 """Seconds that are simulated."""
-QUEUES = 4
-"""A poll looks into so many queues, a worker that is woken into one."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -108,7 +108,6 @@ def _measure(engine: Engine, server: PostgresServer, folder: Path) -> Measured:
         costs = Costs(
             worker=each[0],
             server=each[1],
-            look=idle[1] / QUEUES,
             idle_worker=idle[0],
             idle_server=idle[1],
         )
@@ -145,13 +144,15 @@ def _compared(measured: Measured) -> list[Row]:
     """The measured times, the limit, and the times of the model for this machine."""
     rows: list[Row] = []
     for count, took in measured.seconds.items():
-        limit = NODES * SECONDS / (AT_ONCE * count)
+        # Nodes that a worker takes together end together, before its next look.
+        limit = NODES / (AT_ONCE * count) * max(SECONDS, LOOK)
         what = (
             f"{count} worker{'s' * (count > 1)} on one Postgres, {NODES} nodes of {SECONDS} s, wall"
         )
         ratio = took / limit
         bar = Bar(f"≤ {LONGEST:g} ×", ratio <= LONGEST) if count == 1 else None
-        rows.append(Row(what, f"{took:.1f} s", f"the waiting alone {limit:.1f} s", ratio, bar))
+        peer = f"nodes and looks alone {limit:.1f} s"
+        rows.append(Row(what, f"{took:.1f} s", peer, ratio, bar))
         model = predicted(measured.costs, count).seconds + measured.shortest
         near = Bar(f"{CLOSEST:g}–{FARTHEST:g} ×", CLOSEST <= took / model <= FARTHEST)
         rows.append(

@@ -1,10 +1,10 @@
 """A queueing model of workers on one database, as a simulation of discrete events.
 
-A node waits in the queue until a worker with a free place looks for work. It then costs CPU time in
-the worker and on the database server, runs for the time of its agent, and costs CPU time again when
-it ends. Each worker computes in one thread. It looks for work when a node has entered the queue,
-when one of its own has ended, and at every poll. The costs are measured (``fleet``); the model says
-what follows from them for fleets that are larger than the machine at hand.
+A node waits in the queue until a worker with a free place looks for work, which each worker does
+after a fixed time. It then costs CPU time in the worker and on the database server, runs for the
+time of its agent, and costs CPU time again when it ends. Each worker computes in one thread. The
+costs are measured (``fleet``); the model says what follows from them for fleets that are larger
+than the machine at hand.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import exp, inf, log
+from math import ceil, exp, inf, log
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
@@ -31,8 +31,6 @@ class Costs:
     """Of a worker for each node."""
     server: float
     """Of the database server for each node."""
-    look: float = 0.0
-    """Of the database server each time that a worker looks for work."""
     idle_worker: float = 0.0
     """Of a worker in each second, without any work."""
     idle_server: float = 0.0
@@ -47,13 +45,7 @@ class Fleet:
     server_cores: int
     """Of the database server."""
     poll: float = 1.0
-    """Seconds until a worker that nothing wakes looks for work."""
-    between: float = 0.05
-    """The shortest time between two looks of a worker. Doubled after each that found nothing, up
-    to the poll."""
-    is_woken: bool = True
-    """Whether a worker looks when a node has entered the queue, and when one of its own has
-    ended."""
+    """Seconds between two looks of a worker. Their costs are part of those without work."""
     shared_cores: int | None = None
     """If workers and database are on one machine: its cores."""
 
@@ -119,9 +111,8 @@ class _Simulation:
         self._threads = [_Station(1) for _ in range(fleet.workers)]
         self._free = [fleet.at_once] * fleet.workers
         self._with_room = dict.fromkeys(range(fleet.workers))
-        self._looked = [-fleet.poll] * fleet.workers
-        self._between = [fleet.between] * fleet.workers
-        self._is_awake = [False] * fleet.workers
+        self._first_look = [self._random.uniform(0, fleet.poll) for _ in range(fleet.workers)]
+        self._will_look = [False] * fleet.workers
         self._waiting: deque[tuple[float, float]] = deque()
         self._waits: list[float] = []
         self._left = 0
@@ -135,8 +126,6 @@ class _Simulation:
                 worker = number % self._fleet.workers
                 self._free[worker] -= 1
                 self._add(node.duration, partial(self._stop, worker))
-        for worker in range(self._fleet.workers):
-            self._add(self._random.uniform(0, self._fleet.poll), partial(self._poll, worker))
         now = 0.0
         while self._left and now < until:
             now, _, happens = heapq.heappop(self._events)
@@ -152,27 +141,19 @@ class _Simulation:
     def _enqueue(self, duration: float, now: float) -> None:
         self._waiting.append((now, duration))
         for worker in self._with_room:
-            self._wake(worker, now)
+            self._look_next(worker, now)
 
-    def _wake(self, worker: int, now: float) -> None:
-        if self._fleet.is_woken and not self._is_awake[worker]:
-            self._is_awake[worker] = True
-            at = max(now, self._looked[worker] + self._between[worker])
-            self._add(at, partial(self._look, worker))
-
-    def _poll(self, worker: int, now: float) -> None:
-        self._occupy(self._server, now, self._costs.look, partial(self._take, worker))
-        self._add(now + self._fleet.poll, partial(self._poll, worker))
-
-    def _look(self, worker: int, now: float) -> None:
-        self._is_awake[worker] = False
-        self._looked[worker] = now
-        between = self._fleet.between if self._waiting else self._between[worker] * 2
-        self._between[worker] = min(between, self._fleet.poll)
-        self._occupy(self._server, now, self._costs.look, partial(self._take, worker))
+    def _look_next(self, worker: int, now: float) -> None:
+        """The next look of this worker may find work; others need not be simulated."""
+        if not self._will_look[worker]:
+            self._will_look[worker] = True
+            first, poll = self._first_look[worker], self._fleet.poll
+            passed = max(0, ceil((now - first) / poll))
+            self._add(first + passed * poll, partial(self._take, worker))
 
     def _take(self, worker: int, now: float) -> None:
         """A worker takes as many nodes as it has free places."""
+        self._will_look[worker] = False
         while self._free[worker] and self._waiting:
             since, duration = self._waiting.popleft()
             self._free[worker] -= 1
@@ -191,7 +172,8 @@ class _Simulation:
         self._free[worker] += 1
         self._with_room[worker] = None
         self._left -= 1
-        self._wake(worker, now)
+        if self._waiting:
+            self._look_next(worker, now)
 
     def _compute(self, worker: int, now: float, then: Event) -> None:
         """Half of what a node costs, on the server and then in the worker."""

@@ -32,18 +32,17 @@ def test_waits_are_those_of_queueing_theory(workers: int, at_once: int) -> None:
     for _ in range(20_000):
         now += source.expovariate(0.6 * 4)
         nodes.append(Node(now, source.expovariate(1)))
-    fleet = Fleet(workers=workers, at_once=at_once, server_cores=1, poll=10.0, between=0.0)
+    fleet = Fleet(workers=workers, at_once=at_once, server_cores=1, poll=1e-6)
     waited = fmean(simulate(fleet, FREE, nodes).waited)
     assert waited == pytest.approx(erlang_wait(4, 0.6), rel=0.1)
 
 
-def test_a_worker_that_nothing_wakes_waits_for_its_poll() -> None:
-    fleet = Fleet(workers=1, at_once=1, server_cores=1, poll=1.0, is_woken=False)
+def test_a_worker_takes_nodes_only_when_it_looks() -> None:
     nodes = [Node(0.001, 0.25)] * 10
-    slow = simulate(fleet, FREE, nodes).seconds
-    assert 9 < slow < 11
-    woken = Fleet(workers=1, at_once=1, server_cores=1, poll=1.0, between=0.0)
-    assert simulate(woken, FREE, nodes).seconds == pytest.approx(2.501)
+    slow = Fleet(workers=1, at_once=1, server_cores=1, poll=1.0)
+    assert 9 < simulate(slow, FREE, nodes).seconds < 11
+    fast = Fleet(workers=1, at_once=1, server_cores=1, poll=1e-6)
+    assert simulate(fast, FREE, nodes).seconds == pytest.approx(2.501, rel=1e-3)
 
 
 def test_the_database_limits_short_nodes() -> None:
@@ -57,7 +56,7 @@ def test_the_database_limits_short_nodes() -> None:
 
 def test_one_machine_shares_its_cores() -> None:
     costs = Costs(worker=0.03, server=0.01)
-    fleet = Fleet(workers=8, at_once=4, server_cores=2, shared_cores=2)
+    fleet = Fleet(workers=8, at_once=4, server_cores=2, shared_cores=2, poll=0.001)
     found = simulate(fleet, costs, [Node(0.001, 0.0)] * 100)
     assert found.seconds == pytest.approx(100 * 0.04 / 2, rel=0.1)
 
