@@ -8,7 +8,7 @@ import re
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 # Kept as text: re compiles them when first needed.
 _NUMBER = r"\d+(?:\.\d+)?"
-_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
+_PART = r"(?<!\d)(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 
 
 def seconds(value: str | float) -> float:

@@ -93,3 +93,13 @@ def test_depth_is_bounded() -> None:
     for _ in range(5_000):
         given = {"x": given}
     assert named_paths("t", "edit", given) == ()
+
+
+def test_blanks_around_the_path_of_a_patch_are_no_part_of_it() -> None:
+    patch = (
+        "*** Begin Patch\n*** Update File:   a b.txt \t\r\n@@\n*** Move to:\tc.txt\n"
+        "*** Add File:\n *** Delete File: in the text\n*** Delete File:x\n*** End Patch\n"
+    )
+    assert patched_paths(patch) == ("a b.txt", "c.txt", "", "x")
+    hostile = f"*** Add File: a{' ' * 2_000_000}b"
+    assert [len(path) for path in patched_paths(hostile)] == [2_000_002]

@@ -21,6 +21,7 @@ from corral.sessions.structured_output import (
     TypedAnswer,
     answer_schema,
     extract,
+    fenced_blocks,
     find,
     instructions,
     repair_prompt,
@@ -132,6 +133,13 @@ def test_hostile_text_costs_little(text: str) -> None:
     with pytest.raises(errors.SchemaNotMet):
         extract(text, REPORT)
     assert time.monotonic() - begin < 30
+
+
+def test_a_block_ends_at_the_first_line_with_its_marks_only() -> None:
+    assert fenced_blocks("```\n1\n````\n```x\n``` \t\n2") == ["1\n````\n```x"]
+    assert fenced_blocks("~~~\n1\n```\n2\n~~~") == ["1\n```\n2"]
+    assert fenced_blocks("```\n~~~json\n{}\n~~~") == ["{}"]
+    assert fenced_blocks("```") == []
 
 
 def test_the_instructions_contain_the_schema_and_the_repair_prompt_the_complaints() -> None:

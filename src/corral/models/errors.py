@@ -184,7 +184,12 @@ def retry_after_header(headers: Mapping[str, str]) -> float | None:
     return max(0.0, (moment - now).total_seconds())
 
 
+_MARKUP = r"<(script|style)(?:(?!<script|<style).)*?</\1>|<[^<>]*>"
+"""A tag, or a script or style sheet. One that does not end is read up to the next, so that no text
+is read twice."""
+
+
 def _body_excerpt(body: bytes) -> str:
     """The first text of a body that is not the vendor's JSON: most likely a proxy's page."""
-    text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", body[:4000].decode("utf-8", "replace"))
+    text = re.sub(_MARKUP, " ", body[:4000].decode("utf-8", "replace"))
     return " ".join(text.split())[:200]

@@ -50,8 +50,10 @@ CHANGES = "changes"
 """An object whose keys are paths, or a list of objects that name them."""
 MAX_DEPTH = 8
 
+PATCHED = ("*** Add File:", "*** Update File:", "*** Delete File:", "*** Move to:")
+"""Beginnings of the lines of a patch that name a file."""
+
 # Kept as text: re compiles them when first needed, which most runs never do.
-_PATCHED = r"(?m)^\*\*\* (?:Add File|Update File|Delete File|Move to):[ \t]*(.+?)[ \t]*\r?$"
 _DIFFED = r"(?m)^(?:---|\+\+\+) (?:[abciwo]/)?([^\t\r\n]+)"
 _RENAMED = r"(?m)^(?:rename|copy) (?:from|to) (.+)$"
 _WILDCARD = r"[*?\[{(!|]"
@@ -71,10 +73,19 @@ def named_paths(name: str, kind: ToolKind, given: Json) -> tuple[str, ...]:
 
 def patched_paths(text: str) -> tuple[str, ...]:
     """The files that a patch changes: of the ``*** Update File:`` kind, or a unified diff."""
-    found = [*re.findall(_PATCHED, text), *re.findall(_RENAMED, text)]
+    found = [*_headers(text), *re.findall(_RENAMED, text)]
     if not found:
         found = [path for path in re.findall(_DIFFED, text) if path != "/dev/null"]
     return tuple(dict.fromkeys(found))
+
+
+def _headers(text: str) -> Iterator[str]:
+    """The paths in the lines ``*** Update File: PATH``. An empty path is one: it is refused."""
+    if "*** " not in text:
+        return
+    for line in text.split("\n"):
+        if line.startswith(PATCHED):
+            yield line.partition(":")[2].removesuffix("\r").strip(" \t")
 
 
 def _paths_in(given: Json, *, regex: bool, depth: int) -> Iterator[str]:
@@ -97,7 +108,7 @@ def _paths_in(given: Json, *, regex: bool, depth: int) -> Iterator[str]:
 
 def _patched_paths_in(given: Json, depth: int) -> Iterator[str]:
     if isinstance(given, str):
-        if re.search(_PATCHED, given) or given.startswith(("--- ", "diff ")):
+        if next(_headers(given), None) is not None or given.startswith(("--- ", "diff ")):
             yield from patched_paths(given)
     elif depth <= MAX_DEPTH and isinstance(given, dict | list):
         below = given.values() if isinstance(given, dict) else given

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # Kept as text: re compiles them when first needed.
 _URL = r"https?://(?:\[[0-9a-fA-F:]+\]|[\w.-]+)(?::\d+)?"
-_WORK_TREE = r"(?m)^\s*worktree\s*=\s*(\S.*?)\s*$"
+_WORK_TREE = r"(?m)^[ \t]*worktree[ \t]*=(.*)$"
 _LIBRARIES = ("lib", "lib64", "libexec")
 _SHARED = (
     ".cache",
@@ -366,7 +366,8 @@ def git_folders(cwd: str) -> Iterator[str]:
             yield os.path.dirname(os.path.dirname(folder))
         return
     tree = re.search(_WORK_TREE, _read_text(os.path.join(folder, "config")))
-    if tree and os.path.realpath(os.path.join(folder, tree[1])) == os.path.realpath(cwd):
+    named = tree[1].strip() if tree else ""
+    if named and os.path.realpath(os.path.join(folder, named)) == os.path.realpath(cwd):
         yield folder
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar, cast
 
@@ -36,7 +37,8 @@ SCAN_FACTOR = 8
 """The search for JSON reads at most this many times the length of the text. Without a limit, a
 text of many open braces would be read again from each brace."""
 
-_FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
+"""A line that begins or ends a block."""
 
 
 def answer_schema(of: object) -> Schema[object]:
@@ -127,13 +129,36 @@ def unwrap(value: Json, schema: Schema[T]) -> Found[T]:
 
 def _candidates(text: str) -> Iterator[Json]:
     """JSON values in the text, the likeliest first."""
-    blocks = [found[2] for found in _FENCE.finditer(text)]
-    for block in (text, *reversed(blocks)):
+    for block in (text, *reversed(fenced_blocks(text))):
         try:
             yield _parse_json(block)
         except (ValueError, RecursionError):
             continue
     yield from _embedded_json(text)
+
+
+def fenced_blocks(text: str) -> list[str]:
+    """The contents of the fenced blocks. A block ends at the first line that has its marks only;
+    without such a line there is no block."""
+    lines = text.split("\n")
+    marks = [_FENCE.match(line) for line in lines]
+    ends: dict[str, list[int]] = {}
+    for number, mark in enumerate(marks):
+        if mark and not mark[2].strip(" \t\r"):
+            ends.setdefault(mark[1], []).append(number)
+    blocks: list[str] = []
+    at = 0
+    while at < len(lines):
+        begin = marks[at]
+        at += 1
+        if begin is None or "`" in begin[2]:
+            continue
+        possible = ends.get(begin[1], [])
+        first = bisect_left(possible, at)
+        if first < len(possible):
+            blocks.append("\n".join(lines[at : possible[first]]))
+            at = possible[first] + 1
+    return blocks
 
 
 def _reject_constant(constant: str) -> Json:
@@ -157,7 +182,8 @@ def _embedded_json(text: str) -> Iterator[Json]:
         try:
             value, end = _decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
-            budget -= error.pos - at + 1
+            # The error counts the lines before its position, which is fast but not free.
+            budget -= error.pos - at + 1 + error.pos // 64
             at += 1
         except (ValueError, RecursionError):
             budget -= len(text) - at

@@ -30,7 +30,7 @@ _VERSION_ENV = ("PATH", "HOME", "SYSTEMROOT", "PATHEXT", "USERPROFILE")
 _SHIM = rb'"%(?:~)?dp0%?\\([^"]+\.[cm]?js)"'
 _MACHINE = r"-(linux|darwin|win32)-\w+$"
 """Suffix of the version in npm packages for one platform."""
-_NUMBERS = r"\d+(?:\.\d+)+"
+_NUMBERS = r"(?<!\d)\d+(?:\.\d+)+"
 
 ENABLE_CACHE = "enable.cjs"
 """The file of a compile cache that Node loads before the agent's script."""

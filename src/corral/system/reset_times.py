@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, tzinfo
 _EPOCH = r"limit reached\|(\d{10})\b"
 _AFTER = r"(?:try again|retry|retrying|resets?|available(?: again)?) (?:in|after) (?:about )?"
 _UNIT = r"milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|h|days?|d"
-_AMOUNT = rf"(\d+(?:\.\d+)?)\s?({_UNIT})(?![a-z])"
+_AMOUNT = rf"(?<!\d)(\d+(?:\.\d+)?)\s?({_UNIT})(?![a-z])"
 _DURATION = rf"{_AFTER}((?:{_AMOUNT}(?:,? and |,? |,)?)+)"
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DATE = rf"(?:({'|'.join(_MONTHS)})[a-z]* (\d{{1,2}})(?:st|nd|rd|th)?,?(?: (\d{{4}}),?)? (?:at )?)?"

@@ -236,10 +236,9 @@ def usage(reported: Tokens | None) -> Usage:
 
 
 REFUSED = re.compile(r"^(\S+) +ERROR .*codex_core::tools::router: error=(.*)")
-_BLOCKED = re.compile(
-    r"(?:Command|Tool call) blocked by PreToolUse hook: (.*?)(?:\. Tool: (\w+)|\. Command: .*)?$"
-)
-"""Blocked by ``corral.system.hook_guard``. For a patch, its first line follows."""
+_BLOCKED = re.compile(r"(?:Command|Tool call) blocked by PreToolUse hook: (.*)")
+"""Blocked by ``corral.system.hook_guard``. The name of the tool follows the reason, or the first
+line of a patch."""
 
 
 def read_stderr(line: str) -> RawEvent | None:
@@ -249,8 +248,8 @@ def read_stderr(line: str) -> RawEvent | None:
         return None
     when, why = found.groups()
     if blocked := _BLOCKED.match(why):
-        tool = blocked[2] or "apply_patch"
-        return ToolResult(f"call-{when}", "denied", name=tool, error=blocked[1])
+        reason, _, tool = blocked[1].partition(". Command: ")[0].partition(". Tool: ")
+        return ToolResult(f"call-{when}", "denied", name=tool or "apply_patch", error=reason)
     name = "apply_patch" if "patch" in why else "exec_command"
     denied = "rejected" in why or "reject command" in why
     if why.startswith("unsupported call: "):

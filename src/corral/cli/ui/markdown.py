@@ -11,14 +11,12 @@ The input is clean: it has no control characters except newline (``corral.termin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from corral.cli.ui import spans
+from corral.cli.ui.inline_markup import inline
 from corral.cli.ui.spans import Line, Span
 
-LONGEST_PARSED = 4_000
-"""Characters of a line in which emphasis and links are searched. The search takes quadratic time
-for hostile input."""
 LARGEST_TABLE = 200
 """Rows. A longer table is printed in parts."""
 DEEPEST_QUOTE = 4
@@ -26,24 +24,13 @@ DEEPEST_QUOTE = 4
 MIN_COLUMN = 6
 """Columns of the screen for a column of a table, at least."""
 
-_FENCE = re.compile(r"( *)(`{3,}|~{3,}) *([^`\s]*)[^`]*$")
-_HEADING = re.compile(r" {0,3}(#{1,6})(?:\s+(.*?))?(?:\s+#+)?\s*$")
+_FENCE = re.compile(r"( *+)(`{3,}+|~{3,}+) *+([^`\s]*+)[^`]*+$")
+_HEADING = re.compile(r" {0,3}(#{1,6})(?:\s(.*))?$")
 _RULE = re.compile(r" {0,3}([-*_])(?:\s*\1){2,}\s*$")
 _ITEM = re.compile(r"(\s*)([-*+]|\d{1,9}[.)])(\s+)(?:\[([ xX])\]\s+)?(.*)$")
-_QUOTE = re.compile(r"((?: {0,3}> ?)+)(.*)$")
-_ROW = re.compile(r"\s*\|.*\|?\s*$")
-_DELIMITERS = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$")
+_QUOTE = re.compile(r"((?: {0,3}+> ?+)++)(.*)$")
+_DELIMITER = re.compile(r":?-+:?")
 _CELLS = re.compile(r"(?<!\\)\|")
-_INLINE = re.compile(
-    r"(?P<escape>\\[!-/:-@\[-`{-~])"
-    r"|(?P<ticks>`+)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)"
-    r"|!?\[(?P<label>[^\]\[]+)\]\((?P<url>[^()\s]+(?:\([^()\s]*\))?[^()\s]*)(?:\s+\"[^\"]*\")?\)"
-    r"|<(?P<link>https?://[^<>\s]+)>"
-    r"|(?P<strong>\*\*|(?<!\w)__)(?=\S)(?P<bold>.+?)(?<=\S)(?P=strong)(?!\w*_)"
-    r"|~~(?=\S)(?P<strike>.+?)(?<=\S)~~"
-    r"|\*(?=[^\s*])(?P<italic>.+?)(?<=[^\s*])\*(?!\*)"
-    r"|(?<!\w)_(?=[^\s_])(?P<italic2>.+?)(?<=[^\s_])_(?!\w)"
-)
 
 
 class MarkdownStream:
@@ -76,7 +63,7 @@ class MarkdownStream:
 
     def _take(self, source: str, columns: int) -> list[Line]:
         source = source.rstrip("\r").expandtabs(4)
-        if self._fence is None and _ROW.match(source):
+        if self._fence is None and source.lstrip().startswith("|"):
             self._table.append(source)
             return self._end_table(columns) if len(self._table) >= LARGEST_TABLE else []
         lines = self._end_table(columns)
@@ -109,7 +96,7 @@ def block(source: str, columns: int) -> list[Line]:
         return [[Span("─" * min(room, 40), "dim")]]
     if heading := _HEADING.match(source):
         style = "bold underline" if len(heading[1]) == 1 else "bold"
-        return spans.wrap(inline(heading[2] or "", style), room)
+        return spans.wrap(inline(_heading_text(heading[2] or ""), style), room)
     if quote := _QUOTE.match(source):
         bar = [Span("│ " * min(quote[1].count(">"), DEEPEST_QUOTE), "dim")]
         return spans.wrap([*bar, *inline(quote[2], "italic")], room, bar)
@@ -117,6 +104,13 @@ def block(source: str, columns: int) -> list[Line]:
         return _item(item, room)
     lead = source[: len(source) - len(source.lstrip())]
     return spans.wrap([Span(lead), *inline(source.lstrip())], room, [Span(lead[: room // 2])])
+
+
+def _heading_text(text: str) -> str:
+    """Without the marks that may close a heading, too."""
+    text = text.strip()
+    unclosed = text.rstrip("#")
+    return unclosed.rstrip() if not unclosed or unclosed[-1].isspace() else text
 
 
 def _item(item: re.Match[str], room: int) -> list[Line]:
@@ -128,51 +122,9 @@ def _item(item: re.Match[str], room: int) -> list[Line]:
     return spans.wrap([*start, *inline(text)], room, indent)
 
 
-def inline(text: str, style: str = "") -> list[Span]:
-    """Emphasis, code and links within a line."""
-    if len(text) > LONGEST_PARSED:
-        return [Span(text, style)]
-    return [span for span in _inline(text, style) if span.text]
-
-
-def _inline(text: str, style: str) -> Iterator[Span]:
-    at = 0
-    for found in _INLINE.finditer(text):
-        yield Span(text[at : found.start()], style)
-        yield from _element(found, style)
-        at = found.end()
-    yield Span(text[at:], style)
-
-
-def _element(found: re.Match[str], style: str) -> Iterator[Span]:
-    parts = found.groupdict()
-    if parts["escape"]:
-        yield Span(parts["escape"][1], style)
-    elif parts["code"]:
-        yield Span(_code(parts["code"]), f"{style} cyan".strip())
-    elif parts["label"]:
-        yield from _inline(parts["label"], f"{style} underline".strip())
-        if parts["url"] != parts["label"]:
-            yield Span(f" ({parts['url']})", "dim")
-    elif parts["link"]:
-        yield Span(parts["link"], f"{style} underline".strip())
-    else:
-        for name, added in _EMPHASIS.items():
-            if parts[name]:
-                yield from _inline(parts[name], f"{style} {added}".strip())
-
-
-_EMPHASIS = {"bold": "bold", "strike": "strike", "italic": "italic", "italic2": "italic"}
-
-
-def _code(text: str) -> str:
-    """Code may have a space at both ends, to start or end with a backtick."""
-    return text[1:-1] if text.startswith(" ") and text.endswith(" ") and text.strip() else text
-
-
 def _table(rows: Sequence[str], columns: int) -> list[Line]:
     """A table with aligned columns; the rows as text if they are no table."""
-    if len(rows) < 2 or not _DELIMITERS.match(rows[1]):
+    if len(rows) < 2 or not all(map(_DELIMITER.fullmatch, _cells(rows[1]))):
         return [line for row in rows for line in block(row, columns)]
     count = max(len(_cells(row)) for row in rows)
     head = _styled_cells(rows[0], count, "bold")

@@ -75,7 +75,8 @@ def model_quirks(model: str) -> ModelQuirks:
     found = _NAME.search(model)
     if found is None and "claude" not in model:
         return ModelQuirks()
-    family = found["family"] if found else re.sub(r".*claude-([a-z]+).*", r"\1", model)
+    named = found or re.search(r"claude-(?P<family>[a-z]+)", model)
+    family = named["family"] if named else model
 
     def since(*version: int) -> bool:
         return found is None or (int(found["major"]), int(found["minor"] or 0)) >= version

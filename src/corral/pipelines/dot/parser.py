@@ -68,7 +68,9 @@ _USUAL = re.compile(
 before text that can only be another statement, so it matches neither ``a = b`` nor
 ``a:n -> b``."""
 _PAIRS = re.compile(
-    rf'({KEY})\s*+=\s*+(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"|({BARE}))\s*+[,;]?+\s*+', re.DOTALL
+    rf"(?<![A-Za-z0-9_.])({KEY})\s*+=\s*+"
+    rf'(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"|({BARE}))\s*+[,;]?+\s*+',
+    re.DOTALL,
 )
 _CLASS_SEPARATORS = re.compile(r"[,\s]+")
 _NOT_IN_CLASS = re.compile(r"[^\w-]+")

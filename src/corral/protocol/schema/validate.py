@@ -16,6 +16,8 @@ import msgspec
 
 from corral.values import Json, JsonObject, as_list, as_object, as_texts, number_or_none
 
+MAX_MATCHED = 10_000
+"""Characters of a value that has a pattern: the pattern may be slow, and the value a model's."""
 MAX_SHOWN = 60
 """Characters of a wrong value that are shown to the model."""
 
@@ -119,8 +121,11 @@ def _check_value(value: Json, schema: JsonObject, here: str) -> list[str]:
             expected = LIMITS[key].description.format(limit)
             wrong.append(f"{here}: expected {expected}, got {describe(size)}")
     pattern = schema.get("pattern")
-    if isinstance(value, str) and isinstance(pattern, str) and not re.search(pattern, value):
-        wrong.append(f"{here}: expected a match of {pattern}, got {describe(value)}")
+    if isinstance(value, str) and isinstance(pattern, str):
+        if len(value) > MAX_MATCHED:
+            wrong.append(f"{here}: expected at most {MAX_MATCHED:,} characters, got {len(value):,}")
+        elif not re.search(pattern, value):
+            wrong.append(f"{here}: expected a match of {pattern}, got {describe(value)}")
     return wrong
 
 

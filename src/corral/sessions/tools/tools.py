@@ -379,7 +379,8 @@ _SECTIONS = (
 )
 _ENTRY = re.compile(r"\*{0,2}(\w+)(?:(?:\s*\([^)]*\))?:(?:\s+(.*))?|(?: : .*)?)")
 """``name (type): text`` of Google's style, or ``name : type`` of numpy's."""
-_FIELD = re.compile(r":param\s+(?:[^:]*\s)?(\w+):\s*(.*)")
+_FIELD = re.compile(r":param\s([^:]*):\s*(.*)")
+"""``:param type name: text`` of reST."""
 
 
 def documentation(doc: str) -> tuple[str, dict[str, str]]:
@@ -407,8 +408,8 @@ class _DocstringReader:
     def read(self, line: str) -> None:
         text, indent = line.strip(), len(line) - len(line.lstrip())
         section = text.removesuffix(":")
-        if field := _FIELD.match(text):
-            self._current = self.described.setdefault(field[1], [field[2]])
+        if (field := _FIELD.match(text)) and (words := field[1].split()):
+            self._current = self.described.setdefault(words[-1], [field[2]])
         elif text.startswith(":") and not self._in_parameters:
             self._current = []
         elif indent == 0 and section in _SECTIONS:

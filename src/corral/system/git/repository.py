@@ -23,12 +23,11 @@ _SHARED = r"group|all|world|everybody|true|umask|false|0[0-7]{3}"
 
 INDEX_SECONDS = 30.0
 
-_INDEX_ENTRY = re.compile(
-    rb"(\d+) ([0-9a-f]+) \d\t([^\0]+)\0"
+_INDEX_FACTS = re.compile(
     rb"  ctime: (\d+):(\d+)\n  mtime: (\d+):(\d+)\n  dev: \d+\tino: (\d+)\n"
     rb"  uid: \d+\tgid: \d+\n  size: (\d+)\tflags: [0-9a-f]+\n"
 )
-"""An entry in the output of ``ls-files -z --stage --debug``."""
+"""What follows the path of an entry in the output of ``ls-files -z --stage --debug``."""
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -274,8 +273,15 @@ def _list_index(found: Layout, below: bytes, *options: str) -> bytes | None:
 
 def _parse_index(listed: bytes) -> dict[bytes, IndexEntry]:
     entries: dict[bytes, IndexEntry] = {}
-    for mode, blob, path, *numbers in _INDEX_ENTRY.findall(listed):
-        changed, changed_ns, modified, modified_ns, inode, size = map(int, numbers)
+    entry, *rest = listed.split(b"\0")
+    for text in rest:
+        facts = _INDEX_FACTS.match(text)
+        if facts is None:
+            break
+        changed, changed_ns, modified, modified_ns, inode, size = map(int, facts.groups())
         times = (modified * 10**9 + modified_ns, changed * 10**9 + changed_ns)
-        entries[path] = IndexEntry(mode.decode(), blob.decode(), (size, *times, inode))
+        stage, _, path = entry.partition(b"\t")
+        mode, blob, _ = stage.decode().split(" ")
+        entries[path] = IndexEntry(mode, blob, (size, *times, inode))
+        entry = text[facts.end() :]
     return entries

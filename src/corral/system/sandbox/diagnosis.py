@@ -42,7 +42,7 @@ def version(program: str) -> tuple[int, ...] | None:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
         known = done.stdout.strip()
         version_cache.put("sandbox", key, known)
-    numbers = re.search(r"(\d+(?:\.\d+)+)", known)
+    numbers = re.search(r"(?<!\d)(\d+(?:\.\d+)+)", known)
     return tuple(map(int, numbers[1].split("."))) if numbers else None
 
 

@@ -41,7 +41,7 @@ from corral.values import Json
 
 __all__ = ["credential", "env", "receive", "refuse", "refuse_key", "reply", "unscripted"]
 
-PATH = re.compile(r"/+(?:.*/)?chat/completions/?")
+PATH = re.compile(r"/(?:.*/)?chat/completions/?")
 FINISHES = {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter"}
 """Finish reason of a script → of this wire. Any other is sent in lower case."""
 HALF = b'data: {"id":"chatcmpl-scripted","object":"chat.completion.chunk","choices":[{"del\n\n'

@@ -48,7 +48,7 @@ from corral.values import Json
 
 __all__ = ["credential", "env", "receive", "refuse", "refuse_key", "reply", "unscripted"]
 
-PATH = re.compile(r"/+(?:.*/)?responses/?")
+PATH = re.compile(r"/(?:.*/)?responses/?")
 SEALED = "reasoning.encrypted_content"
 REASONS = {"MAX_TOKENS": "max_output_tokens", "SAFETY": "content_filter"}
 """Finish reason of a script → why the response is incomplete. Any other is sent in lower case."""
