@@ -31,13 +31,24 @@ class KeyScan:
 
     def receive(self, data: bytes) -> bytes:
         """The bytes that can be passed on now. Raises ``KeyFound``."""
-        data = self.held + data if self.held else data
+        if self.held:
+            data, self.held = self.held + data, b""
+        cut = size = len(data)
         for key in self._keys:
             if key in data:
                 raise KeyFound
-        cut = min((_beginning(data, key) for key in self._keys), default=len(data))
+            # The longest end of the data that is the beginning of the key.
+            start = size - len(key) + 1
+            at = data.find(key[0], start if start > 0 else 0)
+            while at >= 0:
+                if key.startswith(data[at:]):
+                    cut = at if at < cut else cut
+                    break
+                at = data.find(key[0], at + 1)
+        if cut == size:
+            return data
         self.held = data[cut:]
-        return data[:cut] if self.held else data
+        return data[:cut]
 
     def take_rest(self) -> bytes:
         """What is held at the end."""
@@ -55,13 +66,3 @@ def searched_forms(keys: Iterable[str]) -> tuple[bytes, ...]:
         for form in (key.encode(), quote(key, safe="").encode(), msgspec.json.encode(key)[1:-1])
     ]
     return tuple(dict.fromkeys(forms))
-
-
-def _beginning(data: bytes, key: bytes) -> int:
-    """Where the longest end of the data begins that is the beginning of the key."""
-    at = data.find(key[:1], max(0, len(data) - len(key) + 1))
-    while at >= 0:
-        if key.startswith(data[at:]):
-            return at
-        at = data.find(key[:1], at + 1)
-    return len(data)
