@@ -8,6 +8,7 @@ from support.builtin_agent import BuiltinAgent
 from support.sandbox import needs_sandbox
 
 import corral
+from corral.events import Error, Event
 from corral.testing import Call, Turn
 
 pytestmark = needs_sandbox
@@ -31,6 +32,18 @@ async def test_commands_of_the_built_in_agent_are_in_the_sandbox(
     assert (workspace / "inside.txt").exists()
     assert not (tmp_path / "outside.txt").exists()
     assert "secret" not in (workspace / "seen.txt").read_text()
+
+
+async def test_a_repository_that_a_command_made_is_reported(
+    ours: BuiltinAgent, workspace: Path
+) -> None:
+    command = "git init -q new; git -C new config core.fsmonitor x"
+    script = [Turn(calls=[Call("shell", {"command": command})]), Turn(text="done")]
+    options = ours.options(script, policy=NO_NETWORK, sandbox="require")
+    events: list[Event] = []
+    await corral.run(prompt="do it", on_event=events.append, **options)
+    assert [each.code for each in events if isinstance(each, Error)] == ["git_quarantined"]
+    assert not (workspace / "new/.git/config").exists()
 
 
 async def test_the_check_of_until_is_in_the_sandbox(

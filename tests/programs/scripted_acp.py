@@ -239,6 +239,8 @@ class Session:
                 case "touch":
                     with open(os.path.join(self.cwd, rest), "w") as file:
                         file.write("written\n")
+                case "sh":
+                    subprocess.run(["sh", "-c", rest], check=True, stdin=subprocess.DEVNULL)
                 case "until":
                     while not os.path.exists(rest) and not self.cancelled.is_set():
                         time.sleep(0.005)

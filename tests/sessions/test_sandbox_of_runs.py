@@ -8,17 +8,27 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.durable_processes import wait_until
 from support.sandbox import needs_sandbox
+from support.scripted_acp import agent
 from support.scripted_agent import scripted_options
 
+import corral
 from corral import Policy
 from corral.agents import registry
 from corral.errors import ConfigError, PolicyNotEnforceable, SandboxFailed
+from corral.events import Error, Event
+from corral.run_kwargs import RunKwargs
 from corral.sessions import sandbox
-from corral.sessions.prepare import prepare
+from corral.sessions.prepare import (
+    _finish_checks_left_behind,  # pyright: ignore[reportPrivateUsage]
+    prepare,
+)
 from corral.sessions.prepared_run import PreparedRun
 from corral.system import paths
+from corral.system.sandbox import repository_guard
 from corral.system.sandbox.box import Endpoint, mounts
+from corral.system.sandbox.repository_guard import GitNotice
 
 pytestmark = needs_sandbox
 
@@ -268,6 +278,73 @@ def test_a_folder_on_path_does_not_show_the_home(
     assert home / "node_modules" in shown
     hidden = (home / "letter.txt", home / ".config/x", workspace.parent / "x")
     assert [each for each in hidden if {each, *each.parents} & {*shown}] == []
+
+
+PLANT = "sh git init -q new && git -C new config core.fsmonitor x"
+
+
+@pytest.mark.parametrize("kind", ["stream", "acp"])
+async def test_a_repository_that_would_start_programs_is_reported_in_the_turn(
+    workspace: Path, kind: str
+) -> None:
+    options: RunKwargs = {"cwd": workspace, "strict": False}
+    if kind == "stream":
+        options = scripted_options(workspace)
+    options |= {"sandbox": "require", "policy": NO_NETWORK}
+    name = "gemini-cli" if kind == "stream" else agent()
+    orders = f"init\n{PLANT}\ntext done\nresult" if kind == "stream" else f"{PLANT}\ntext done"
+    events: list[Event] = []
+    async with corral.session(name, **options) as session:
+        await session.run(orders, on_event=events.append)
+    (error,) = (event for event in events if isinstance(event, Error))
+    assert error.code == "git_quarantined"
+    assert f"in {workspace}/new: core.fsmonitor = x" in error.message
+    assert not (workspace / "new/.git/config").exists()
+
+
+async def test_what_an_agent_does_after_its_turn_is_a_warning_of_python(workspace: Path) -> None:
+    options: RunKwargs = {
+        "cwd": workspace,
+        "sandbox": "require",
+        "policy": NO_NETWORK,
+        "strict": False,
+    }
+    later = "sh (until [ -e go ]; do sleep 0.01; done; git init -q late; echo x > late/.git/hooks/x"
+
+    async def talk() -> None:
+        async with corral.session(agent(), **options) as session:
+            assert (await session.run(f"{later}; touch made) > log 2>&1 &\ntext done")).ok
+            (workspace / "go").touch()
+            wait_until((workspace / "made").exists, "the agent's background process")
+
+    with pytest.warns(UserWarning, match=f"in {workspace}/late: hooks/x"):
+        await talk()
+
+
+async def test_a_killed_run_is_checked_when_the_next_one_is_prepared(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice = GitNotice("git_quarantined", "something was renamed")
+    paths.git_checks().mkdir(parents=True)
+    monkeypatch.setattr(repository_guard, "finish_left_behind", lambda: [notice])
+    _finish_checks_left_behind.cache_clear()
+    with pytest.warns(UserWarning, match="after a run that was killed, something was renamed"):
+        prepared(workspace)
+
+
+def test_the_folders_of_the_user_are_guarded(tmp_path: Path, workspace: Path) -> None:
+    (tmp_path / "more").mkdir()
+    policy = Policy(read="allow", write="allow", shell="allow", writable=(str(tmp_path / "more"),))
+    found = prepared(workspace, policy=policy).command_sandbox()
+    assert found is not None
+    assert found.box.guarded == (str(workspace), str(tmp_path / "more"))
+    assert not found.box.can_change_git
+    free = prepared(workspace, policy=Policy.full()).command_sandbox()
+    assert free is not None
+    assert free.box.can_change_git
+    read_only = prepared(workspace, policy=Policy.read_only()).command_sandbox()
+    assert read_only is not None
+    assert read_only.box.guarded == ()
 
 
 def test_every_agent_that_calls_a_model_names_the_hosts_that_serve_it() -> None:

@@ -34,6 +34,7 @@ from corral.sessions.permissions import Asker, AskingSession, PermissionBroker
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
+from corral.sessions.turn_warnings import repository
 from corral.system import catalogue_overrides
 from corral.system.environment import SecretRedactor
 from corral.system.media import prompt_message
@@ -99,6 +100,7 @@ class Driver:
             hook=prepared.hook,
             session=AskingSession(prepared, self.record),
         )
+        events = self.events  # the sandbox must not hold this object
         self._workspace = Workspace(
             prepared.cwd,
             run.include_directories,
@@ -106,7 +108,7 @@ class Driver:
             env=_command_env(prepared),
             pass_env=run.pass_env,
             protects=not self._policy.is_unlimited,
-            sandbox=prepared.command_sandbox(),
+            sandbox=prepared.command_sandbox(lambda notice: events.put(repository(notice))),
         )
         entry = catalogue_overrides.catalogue().lookup(model)
         budget = prepared.budget

@@ -1,12 +1,15 @@
 """All checks before an agent is started.
 
 A ``PreparedRun`` has an existing folder, a program of a known version, a policy that can be
-enforced, and options that the agent supports. Nothing is written to disk here.
+enforced, and options that the agent supports. Nothing is written to disk here, but for the end of a
+check that a killed corral has left.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,6 +101,7 @@ def prepare(
     each tool call of the agent. ``budget`` is the caller's, of which the run's own limits are a
     part.
     """
+    _finish_checks_left_behind()
     agent, options = _find_agent(name, options)
     defaults = {**agent.default_limits, **config.load(agent.name)}
     run = RunOptions.build(agent.name, options, defaults, "corral.toml")
@@ -281,6 +285,16 @@ def _limit_waits(run: RunOptions) -> LimitWaits | None:
     for name in fallback_agents(run.on_limit):
         config.find_agent(name)
     return LimitWaits(run.max_wait if run.on_limit == "wait" else 0.0)
+
+
+@functools.cache
+def _finish_checks_left_behind() -> None:
+    """Once per process: look at what the agents of a killed corral did to repositories."""
+    if paths.git_checks().is_dir():
+        from corral.system.sandbox.repository_guard import finish_left_behind
+
+        for notice in finish_left_behind():
+            warnings.warn(f"after a run that was killed, {notice.message}", stacklevel=2)
 
 
 def _find_agent(name: str, options: Mapping[str, object]) -> tuple[AgentSpec, Mapping[str, object]]:

@@ -31,6 +31,7 @@ from corral.system.sandbox.sandbox import Sandbox, Support, find_support
 if TYPE_CHECKING:
     from corral.sessions.prepared_run import PreparedRun
     from corral.system.hook_socket import HookSocket
+    from corral.system.sandbox.repository_guard import Report
 
 # Kept as text: re compiles them when first needed.
 _URL = r"https?://(?:\[[0-9a-fA-F:]+\]|[\w.-]+)(?::\d+)?"
@@ -182,8 +183,15 @@ def _note(row: PolicyRow, policy: Policy, *, holds: bool) -> str:
             return ""
 
 
-def for_agent(prepared: PreparedRun, support: Support, launch: Launch, folder: Path) -> Sandbox:
-    """The sandbox for one start of the agent, for a session stored in ``folder``."""
+def for_agent(
+    prepared: PreparedRun,
+    support: Support,
+    launch: Launch,
+    folder: Path,
+    report: Report | None = None,
+) -> Sandbox:
+    """The sandbox for one start of the agent, for a session stored in ``folder``. ``report`` gets
+    notices about repositories."""
     own = tuple(str(folder / name) for name in ("home", "tmp"))
     base = _base(prepared)
     box = msgspec.structs.replace(
@@ -198,7 +206,7 @@ def for_agent(prepared: PreparedRun, support: Support, launch: Launch, folder: P
 
         for endpoint in box.endpoints:
             proxy_of(endpoint)  # raises ConfigError for a proxy that corral cannot use
-    return Sandbox(support=support, box=_covered(box))
+    return Sandbox(support=support, box=_covered(box), report=report)
 
 
 def with_hook(sandbox: Sandbox, hook: HookSocket) -> Sandbox:
@@ -213,10 +221,10 @@ def with_hook(sandbox: Sandbox, hook: HookSocket) -> Sandbox:
     return msgspec.structs.replace(sandbox, box=box)
 
 
-def for_commands(prepared: PreparedRun, support: Support) -> Sandbox:
+def for_commands(prepared: PreparedRun, support: Support, report: Report | None = None) -> Sandbox:
     """The sandbox for commands that corral runs for the agent: those of the built-in agent's shell,
-    and the check of ``until``."""
-    return Sandbox(support=support, box=_covered(_base(prepared)))
+    and the check of ``until``. ``report`` gets notices about repositories."""
+    return Sandbox(support=support, box=_covered(_base(prepared)), report=report)
 
 
 def for_user_command(run: RunOptions, cwd: str, own: Iterable[str]) -> Sandbox | None:
@@ -279,6 +287,7 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
     writable = [cwd, *(os.path.join(cwd, path) for path in policy.writable)]
     if is_write_denied(run, report):
         added, writable = [*added, *writable], []
+    guarded = [*writable]
     git = list(git_folders(cwd))
     if policy.is_unlimited:
         writable += git
@@ -294,6 +303,8 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
     return Box(
         cwd=cwd,
         writable=tuple(writable),
+        guarded=tuple(guarded),
+        can_change_git=policy.is_unlimited,
         readable=(*added, *git, *shown, *_interpreter(cwd)),
         read_only=tuple(_inside(protected, writable)),
         hidden=own_state.files(),

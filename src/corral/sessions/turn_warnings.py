@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from corral.errors import CorralError, StreamBroken
 from corral.events import Error
 from corral.sessions.prepared_run import PreparedRun
 from corral.system import paths
+
+if TYPE_CHECKING:
+    from corral.system.sandbox.repository_guard import GitNotice
 
 
 def warning(code: str, message: str) -> Error:
@@ -48,6 +52,10 @@ def not_notified(problem: str) -> Error:
 
 def model_differs(requested: str, used: str) -> Error:
     return warning("model_differs", f"asked for {requested}, but {used} answered")
+
+
+def repository(notice: GitNotice) -> Error:
+    return warning(notice.code, notice.message)
 
 
 def lingered() -> Error:

@@ -87,6 +87,12 @@ def sessions() -> Path:
     return home() / "sessions"
 
 
+def git_checks() -> Path:
+    """What was in the folders of sandboxed programs that run (``sandbox/repository_guard``), where
+    the process registry is. The folder exists only while there are some."""
+    return process_registry().parent / "git-checks"
+
+
 def process_registry() -> Path:
     """In corral's home; if that cannot be written, in the user's folder for temporary files."""
     folder = home() / "processes"

@@ -279,6 +279,8 @@ async def test_with_a_sandbox_the_command_is_limited_to_the_workspace(
             outcome = await harness.attempt(attrs=attrs, resources=resources)
         # The policy all has the network of the machine, and may write .git.
         assert outcome.context_updates["tool.output"] == "secret of another projectend\n"
+        stderr = outcome.context_updates["tool.stderr"]
+        assert f"corral: what git starts in {workspace} was changed: x." in str(stderr)
         assert (workspace / ".git" / "config").exists()
         assert not (tmp_path / "out").exists()
 

@@ -181,7 +181,7 @@ async def test_a_sandbox_that_cannot_be_entered_starts_no_program(
     made = Sandbox(support=support, box=box).wrap()
     changed = msgspec.structs.replace(made, addresses=twice)
 
-    def wrap(_: Sandbox) -> Wrapped:
+    def wrap(_: Sandbox, _read_only: tuple[str, ...]) -> Wrapped:
         return changed
 
     monkeypatch.setattr(Sandbox, "wrap", wrap)

@@ -84,15 +84,18 @@ def run(argv: Sequence[str], passed: Sequence[int] = ()) -> int:
     ).returncode
 
 
-def in_sandbox(change: Change = list, policy: str = "offline") -> Callable[[Arena], int]:
+def in_sandbox(
+    change: Change = list, policy: str = "offline", *, is_guarded: bool = True
+) -> Callable[[Arena], int]:
     """In the sandbox of a run with this policy, with other arguments of bubblewrap."""
 
     def wrap(arena: Arena) -> int:
         chosen = SANDBOX_POLICIES[policy].policy
         given = {**scripted_options(arena.cwd), "policy": chosen, "sandbox": "require"}
-        sandbox = prepare("gemini-acp", given).command_sandbox()
+        sandbox = prepare("gemini-acp", given).command_sandbox(lambda _: None)
         assert sandbox is not None
-        wrapped = sandbox.wrap()
+        guard = sandbox.guard() if is_guarded else None
+        wrapped = sandbox.wrap(guard.read_only if guard is not None else ())
         program, option, number, *rest = wrapped.argv
         assert option == "--args"
         options = os.pread(int(number), 1 << 20, 0).decode().split("\0")[:-1]
@@ -104,6 +107,8 @@ def in_sandbox(change: Change = list, policy: str = "offline") -> Callable[[Aren
         finally:
             for each in passed:
                 os.close(each)
+            if guard is not None:
+                guard.finish()
 
     return wrap
 
@@ -196,3 +201,10 @@ def test_without_one_part_of_the_sandbox_an_attempt_works(
     tmp_path: Path, change: Change, cell: Cell, policy: str
 ) -> None:
     assert successful(tmp_path / "arena", (cell,), in_sandbox(change, policy)) != set()
+
+
+@needs_sandbox
+def test_without_the_guard_a_repository_starts_programs(tmp_path: Path) -> None:
+    seen = successful(tmp_path / "arena", ("git folder",), in_sandbox(is_guarded=False))
+    new = {each.name for each in ways_out.GIT if each.effects[0].kind == "git"}
+    assert seen == {f"git folder: {name}" for name in new}

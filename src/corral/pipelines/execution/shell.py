@@ -29,6 +29,7 @@ from corral.system.platform import WINDOWS
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from corral.system.sandbox.repository_guard import GitNotice
     from corral.system.sandbox.sandbox import Sandbox
 
 LONGEST_VALUE = 120_000
@@ -179,9 +180,13 @@ async def run_command(
 ) -> CommandResult:
     """Run a command in the shell, to its end or its timeout. No process that it started is left; if
     this process is killed, the next one finds the command in the process registry and ends it. The
-    command sees the variables that programs need, those in ``pass_env``, and ``env``. Raises
-    ``CorralError`` if it cannot be started."""
+    command sees the variables that programs need, those in ``pass_env``, and ``env``. Notices about
+    repositories that it made in the sandbox are at the end of ``stderr``. Raises ``CorralError`` if
+    it cannot be started."""
     output = bytearray()
+    notices: list[GitNotice] = []
+    if sandbox is not None:
+        sandbox = msgspec.structs.replace(sandbox, report=notices.append)
     cut = 0
 
     def drop_beginning() -> None:
@@ -207,8 +212,14 @@ async def run_command(
     )
     if len(output) > MAX_OUTPUT:
         drop_beginning()
+    stderr = "\n".join([done.stderr, *(f"corral: {notice.message}" for notice in notices)])
     return CommandResult(
-        done.exit.code, done.late, bytes(output), cut, done.stderr, done.stderr_is_cut
+        done.exit.code,
+        done.late,
+        bytes(output),
+        cut,
+        stderr if notices else done.stderr,
+        done.stderr_is_cut,
     )
 
 

@@ -44,7 +44,9 @@ this process crashes, the process registry lets another corral process end the a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
@@ -95,6 +97,7 @@ from corral.system.environment import SecretRedactor
 from corral.system.process.process import Process, ProcessSpec
 from corral.system.process.streams import StderrLines
 from corral.system.process.tree import ProcessRegistry
+from corral.system.threads import NoThread
 from corral.values import McpServer
 from corral.version import __version__
 
@@ -103,6 +106,7 @@ _log = logging.getLogger("corral.sessions")
 if TYPE_CHECKING:
     from corral.sessions.acp.client_requests import ClientRequests
     from corral.sessions.metering import Meter
+    from corral.system.sandbox.repository_guard import GitNotice
 
 LATE_CHUNKS = 64
 """How often the output is read before a further prompt: an agent may write without a pause."""
@@ -205,6 +209,8 @@ class Connection:
         self.meter: Meter | None = None
         """Counts the model calls of the process."""
         self.argv: tuple[str, ...] = ()
+        self._notices: list[GitNotice] = []
+        """About repositories: see ``Sandbox.report``."""
         self.sessions = 0
         """Sessions served so far."""
 
@@ -248,7 +254,7 @@ class Connection:
             scratch=record.tmp,
             registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
             on_stderr=self._stderr_lines.feed,
-            sandbox=prepared.agent_sandbox(launch, record.folder),
+            sandbox=prepared.agent_sandbox(launch, record.folder, report=self._notices.append),
         )
         if prepared.recording is not None:
             from corral.sessions.recording import recorded
@@ -455,7 +461,18 @@ class Connection:
                 self._process.close_stdin()
                 await self._process.end(grace)
             self._fail_all(ProcessFailed("the connection was closed"))
+            for notice in self._notices:  # no turn takes them any more
+                warnings.warn(notice.message, stacklevel=2)
             await self._close_meter()
+
+    async def take_notices(self) -> list[GitNotice]:
+        """Notices about what the agent has done to repositories since the last turn."""
+        if self._process is not None and self.dead is None:
+            with contextlib.suppress(NoThread):  # it is done when the process ends
+                await self._process.check_repositories()
+        taken = self._notices[:]
+        self._notices.clear()
+        return taken
 
     async def _close_meter(self) -> None:
         if self.meter is not None:

@@ -29,7 +29,7 @@ from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord, make_loadable, no_conversation
-from corral.sessions.turn_warnings import recording_lost
+from corral.sessions.turn_warnings import recording_lost, repository
 from corral.system.media import media_type_of
 from corral.system.threads import in_thread
 
@@ -294,10 +294,11 @@ class AcpBackend:
         if self._connection is not None and self._connection.meter is not None:
             await self._connection.meter.wait_for_calls(self.emit)
         await self._end()
+        notices = [] if self._connection is None else await self._connection.take_notices()
         session = self._session
         if session is None:
-            return []
-        items, session.inbox = session.inbox, []
+            return [*map(repository, notices)]
+        items, session.inbox = [*session.inbox, *map(repository, notices)], []
         if self._connection is not None and self._connection.recording_failure is not None:
             items.append(recording_lost(self._prepared, self._connection.recording_failure))
         return items

@@ -25,7 +25,7 @@ from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord, no_conversation, write_private_home
-from corral.sessions.turn_warnings import recording_lost
+from corral.sessions.turn_warnings import recording_lost, repository
 from corral.system import fs, paths
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit, Process, ProcessSpec
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     )
     from corral.sessions.wire_judge import WireJudge
     from corral.system.hook_socket import HookSocket
+    from corral.system.sandbox.repository_guard import GitNotice
 
 
 _log = logging.getLogger("corral.sessions")
@@ -79,6 +80,7 @@ class StreamBackend:
         "_judge",
         "_launch",
         "_meter",
+        "_notices",
         "_own_items",
         "_prepared",
         "_process",
@@ -144,6 +146,8 @@ class StreamBackend:
             self._questions = self._judge.questions
         self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
         self._meter: Meter | None = None
+        self._notices: list[GitNotice] = []
+        """About repositories: see ``Sandbox.report``."""
         self._turn_ended = False
         self._stderr_lines = StderrLines(self._on_stderr_line)
         self._launch: Launch | None = None
@@ -214,7 +218,9 @@ class StreamBackend:
             scratch=self._record.tmp,
             registry=shared_registry(paths.process_registry(), prepared.agent.name),
             on_stderr=self._stderr_lines.feed,
-            sandbox=prepared.agent_sandbox(launch, self._record.folder, self._hook_socket),
+            sandbox=prepared.agent_sandbox(
+                launch, self._record.folder, self._hook_socket, self._notices.append
+            ),
         )
         if prepared.recording is not None:
             from corral.sessions.recording import recorded
@@ -346,6 +352,7 @@ class StreamBackend:
         self._own_items = ()
         if self._process is not None and self._process.recording_failure is not None:
             items.append(recording_lost(self._prepared, self._process.recording_failure))
+        items += map(repository, self._notices)
         return items
 
     async def close(self) -> None:

@@ -62,7 +62,7 @@ def find(folder: Path) -> list[Finding]:
             findings.append(Finding(str(path), "not a regular file, or too large"))
         elif data and data.strip() and not rows:
             findings.append(Finding(str(path), "git cannot parse this file"))
-        findings += [Finding(*row) for row in rows if _is_dangerous(*row)]
+        findings += [Finding(*row) for row in rows if is_dangerous(*row)]
     hooks = found.common / "hooks"
     if hooks.is_dir():
         names = sorted(each.name for each in hooks.iterdir() if each.suffix != ".sample")
@@ -76,7 +76,8 @@ def starts_programs(folder: Path) -> list[Finding]:
     return [found for found in find(folder) if _LOOKING.match(found.name.lower())]
 
 
-def _is_dangerous(name: str, value: str) -> bool:
+def is_dangerous(name: str, value: str) -> bool:
+    """Whether this setting is known to make git start a program or read another file."""
     if (name.lower(), value.lower()) in _HARMLESS:
         return False
     is_helper = name.lower().endswith("url") and bool(_REMOTE_HELPER.match(value))

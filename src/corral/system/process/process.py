@@ -27,7 +27,8 @@ Guaranteed:
 
 - Everything that the program started ends with ``end``, whatever sessions, forks and signal
   handlers it made.
-- ``end`` takes at most ``grace`` and 3 seconds. It finishes when its caller is cancelled, and
+- ``end`` takes at most ``grace`` and 3 seconds, and after a sandbox the time for a look at the
+  folders that it could write. It finishes when its caller is cancelled, and
   passes the cancellation on afterwards. It may be called several times, also at the same time:
   the shortest grace applies.
 - No output is lost that was written before the end, within the limits of the chosen ``stdout``.
@@ -57,7 +58,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from corral.system import fs, platform, version_cache
+from corral.system import fs, paths, platform, version_cache
 from corral.system.process.streams import (
     FollowedFile,
     Pipe,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from corral.system.cassette.format import Writer
     from corral.system.sandbox.box import Wrapped
     from corral.system.sandbox.gateway import Gateway
+    from corral.system.sandbox.repository_guard import RepositoryGuard
     from corral.system.sandbox.sandbox import Sandbox
 
 _log = logging.getLogger("corral.process")
@@ -168,6 +170,9 @@ class Process:
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as child_ends:
             if spec.recording is not None:
                 undo.callback(spec.recording.ended, NOT_STARTED, None)
+            guard = await _begin_guard(spec)
+            if guard is not None:
+                undo.callback(guard.drop)
             with _writing(files):
                 feed, stdin_fd = _open_stdin(loop, spec, undo, child_ends)
                 is_file = spec.stdout == "file" or platform.WINDOWS
@@ -177,7 +182,7 @@ class Process:
                 err = FollowedFile(loop, files) if platform.WINDOWS else Pipe(loop, big=False)
                 undo.callback(err.close)
                 child_ends.callback(os.close, err.child_fd)
-                wrapped = _open_sandbox(spec.sandbox, undo, child_ends)
+                wrapped = _open_sandbox(spec.sandbox, guard, undo, child_ends)
             platform.adopt_orphans(mark)
             undo.callback(platform.release_orphans, mark)
             number = platform.new_stamp()
@@ -206,6 +211,7 @@ class Process:
                 tail = Stderr(loop, err, spec.stderr_tail, _stderr_callback(spec))
                 child = Child(loop, popen=popen, tree=tree, feed=feed, out=out, err=tail)
                 child.recording = spec.recording
+                child.guard = guard
             undo.pop_all()
         if spec.sandbox is not None and wrapped is not None:
             await _open_gateway(child, wrapped, spec.sandbox)
@@ -281,6 +287,15 @@ class Process:
         """
         return await self._child.end(grace)
 
+    async def check_repositories(self) -> None:
+        """Make harmless what a sandboxed program has done to repositories so far, and report it.
+        ``end`` does it for the last time."""
+        if self._child.guard is not None:
+            from corral.system.threads import in_thread
+
+            guard = self._child.guard
+            guard.tell(await in_thread(guard.check))
+
     def kill_now(self) -> None:
         """Send KILL to everything, without a loop: for finalizers. Blocks for a moment."""
         self._child.kill_now()
@@ -303,12 +318,24 @@ def _writing(folder: Path) -> Generator[None]:
         raise write_error(error, folder) from error
 
 
+async def _begin_guard(spec: ProcessSpec) -> RepositoryGuard | None:
+    if spec.sandbox is None or not spec.sandbox.box.guarded:
+        return None
+    from corral.system.threads import in_thread
+
+    with _writing(paths.home()):
+        return await in_thread(spec.sandbox.guard)
+
+
 def _open_sandbox(
-    sandbox: Sandbox | None, undo: contextlib.ExitStack, child_ends: contextlib.ExitStack
+    sandbox: Sandbox | None,
+    guard: RepositoryGuard | None,
+    undo: contextlib.ExitStack,
+    child_ends: contextlib.ExitStack,
 ) -> Wrapped | None:
     if sandbox is None:
         return None
-    wrapped = sandbox.wrap()
+    wrapped = sandbox.wrap(guard.read_only if guard is not None else ())
     for number in wrapped.passed:
         child_ends.callback(os.close, number)
     if wrapped.control is not None:
@@ -385,6 +412,7 @@ class Child:
         "exit",
         "feed",
         "gateway",
+        "guard",
         "loop",
         "out",
         "recording",
@@ -408,6 +436,8 @@ class Child:
         self.err = err
         self.gateway: Gateway | None = None
         """The connections of a sandboxed program."""
+        self.guard: RepositoryGuard | None = None
+        """Protects the repositories that a sandboxed program can reach."""
         self.recording: Writer | None = None
         self.exit: Exit | None = None
         self._exited: asyncio.Future[Exit] | None = None
@@ -528,9 +558,22 @@ class Child:
                 self._close()
             if self.gateway is not None:
                 await self.gateway.wait_closed()
+            if self.guard is not None:
+                cancelled |= await self._finish_guard(self.guard)
         if cancelled:
             raise asyncio.CancelledError
         return self.exit or Exit(None, None)
+
+    async def _finish_guard(self, guard: RepositoryGuard) -> bool:
+        """Returns True if the caller was cancelled meanwhile."""
+        try:
+            check = self.loop.run_in_executor(None, guard.finish)
+        except RuntimeError:  # no thread can be started, or the loop is being closed
+            guard.tell(guard.finish())
+            return False
+        cancelled = await _wait_uncancelled(check)
+        guard.tell(check.result())
+        return cancelled
 
     async def _pause(self, seconds: float) -> bool:
         over: asyncio.Future[None] = self.loop.create_future()
@@ -559,9 +602,14 @@ class Child:
         if self.loop.is_running() and threading.get_ident() != thread:
             # Dropped in another thread, where the loop must not be used.
             with contextlib.suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(self._close)
+                self.loop.call_soon_threadsafe(self._close_dropped)
                 return
+        self._close_dropped()
+
+    def _close_dropped(self) -> None:
         self._close()
+        if self.guard is not None:
+            self.guard.tell(self.guard.finish())
 
     def _close(self) -> None:
         if self._closed:
@@ -616,7 +664,7 @@ def _reap_later(loop: asyncio.AbstractEventLoop, pause: float) -> None:
     loop.call_later(pause, reap)
 
 
-async def _wait_uncancelled(future: asyncio.Future[None]) -> bool:
+async def _wait_uncancelled(future: asyncio.Future[Any]) -> bool:
     """Wait to the end despite cancellation. Return True if the caller was cancelled."""
     cancelled = False
     while not future.done():

@@ -129,6 +129,12 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of shown folders that are empty inside."""
     absent: tuple[str, ...] = ()
     """Files that do not exist and cannot be made in writable folders."""
+    guarded: tuple[str, ...] = ()
+    """Writable folders of the user, in which no repository may make git start programs: those that
+    exist can only be read, and afterwards what is new or changed is checked
+    (``repository_guard``)."""
+    can_change_git: bool = False
+    """The program may change the repositories in ``guarded``: that is only reported."""
     binds: tuple[Bind, ...] = ()
     """Writable folders under other names. Only bubblewrap has them."""
     network: bool = False

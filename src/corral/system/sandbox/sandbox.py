@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from corral.errors import SandboxFailed
 from corral.system import platform
 from corral.system.sandbox.box import Box, Wrapped
+
+if TYPE_CHECKING:
+    from corral.system.sandbox.repository_guard import GitNotice, RepositoryGuard
 
 Method = Literal["bubblewrap", "landlock", "seatbelt"]
 
@@ -38,25 +41,42 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
 
     support: Support
     box: Box
+    report: Callable[[GitNotice], None] | None = None
+    """Called about repositories that a program made or changed. By default they are Python
+    warnings."""
 
-    def wrap(self) -> Wrapped:
-        """Prepare one start. Raises ``OSError`` if no more files can be opened."""
+    def guard(self) -> RepositoryGuard | None:
+        """Protects repositories during one start; None if there are none to protect. Blocks. Raises
+        ``OSError`` if corral's state cannot be written."""
+        if not self.box.guarded:
+            return None
+        from corral.system.sandbox.repository_guard import RepositoryGuard
+
+        has_mounts = self.support.method != "landlock"
+        return RepositoryGuard.begin(self.box, has_mounts=has_mounts, report=self.report)
+
+    def wrap(self, read_only: tuple[str, ...] = ()) -> Wrapped:
+        """Prepare one start. ``read_only``: further parts of writable folders that can only be
+        read. Raises ``OSError`` if no more files can be opened."""
         home = os.path.expanduser("~")
+        box = self.box
+        if read_only:
+            box = msgspec.structs.replace(box, read_only=(*box.read_only, *read_only))
         match self.support.method:
             case "bubblewrap":
                 from corral.system.sandbox import bubblewrap
 
                 return bubblewrap.wrap(
-                    self.support.program, self.box, home, can_enter=self.support.can_enter
+                    self.support.program, box, home, can_enter=self.support.can_enter
                 )
             case "landlock":
                 from corral.system.sandbox import landlock
 
-                return landlock.wrap(self.box)
+                return landlock.wrap(box)
             case "seatbelt":
                 from corral.system.sandbox import seatbelt
 
-                return seatbelt.wrap(self.box, home)
+                return seatbelt.wrap(box, home)
             case None:
                 raise SandboxFailed(f"there is no sandbox: {self.support.reason}")
 

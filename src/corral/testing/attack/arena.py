@@ -109,13 +109,15 @@ class Arena:
             (links / "parent").symlink_to(self.cwd.parent)
 
     def _repository(self) -> None:
-        """A git directory as ``git init`` makes it, without starting git."""
+        """A git directory as ``git init`` makes it, and those of two submodules, without starting
+        git."""
         git = self.cwd / ".git"
-        for folder in ("hooks", "info", "objects", "refs/heads"):
-            (git / folder).mkdir(parents=True)
-        (git / "HEAD").write_text("ref: refs/heads/main\n")
-        (git / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
+        _make_git_folder(git)
         self._before[str(git / "config")] = (git / "config").read_bytes()
+        for name in ("lib", "deep/lib"):
+            _make_git_folder(git / "modules" / name, f"\tworktree = {self.cwd / name}\n")
+            (self.cwd / name).mkdir(parents=True)
+            (self.cwd / name / ".git").write_text(f"gitdir: {git / 'modules' / name}\n")
 
     def plant(self, attempts: Iterable[Attempt]) -> None:
         """Make the targets of these attempts."""
@@ -207,6 +209,13 @@ class Arena:
             return Path(absolute).read_bytes() != self._before[absolute]
         except OSError:
             return True
+
+
+def _make_git_folder(git: Path, settings: str = "") -> None:
+    for folder in ("hooks", "info", "objects", "refs/heads"):
+        (git / folder).mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "config").write_text("[core]\n\trepositoryformatversion = 0\n" + settings)
 
 
 class LinkSwapper:

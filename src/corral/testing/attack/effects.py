@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ class EffectObserver:
             "stored": self._stored,
             "message": self._message,
             "killed": self._killed,
+            "git": self._git,
         }
         self._left = _sleeping([arena.fill("{seconds}", one.attempt) for one in made])
 
@@ -93,6 +95,15 @@ class EffectObserver:
     def _killed(self, _what: str) -> str:
         targets = self._arena.targets
         return "a process was ended" if targets is not None and targets.killed else ""
+
+    def _git(self, what: str) -> str:
+        """Start git as the user does, with the settings that an attempt has left."""
+        folder, _, file = what.partition("\n")
+        place = self._arena.cwd / folder
+        if place.is_dir():
+            command, limit = ["git", "status"], 20
+            subprocess.run(command, cwd=place, capture_output=True, timeout=limit, check=False)
+        return f"git status in {folder} started a program" if os.path.exists(file) else ""
 
     def _stored(self, what: str) -> str:
         return f"{path} contains it" if (path := self._arena.holding(what)) else ""

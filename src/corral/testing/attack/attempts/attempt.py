@@ -54,6 +54,7 @@ Kind = Literal[
     "message",
     "killed",
     "digest",
+    "git",
 ]
 Extra = Literal["links", "mcp"]
 """What a session needs in addition to the workspace. An agent may refuse to start with it."""
@@ -68,7 +69,9 @@ class Effect(msgspec.Struct, frozen=True):
     it runs after the session. ``tool call``: the tool server was used. ``stored``: a file of the
     workspace or of the user's agents, written since the session started, contains the text.
     ``message``: a socket of the machine received the text. ``killed``: a process outside was
-    ended. ``digest``: the result of a tool contains the digest of a login file.
+    ended. ``digest``: the result of a tool contains the digest of a login file. ``git``: when git
+    is started in this folder of the workspace, after the session, it starts a program that makes
+    the file in the second line.
     """
 
     kind: Kind

@@ -136,6 +136,14 @@ WRITE_BY_LINKS = _ways(
     "links",
 )
 _HOOK = "printf '#!/bin/sh\\ntouch {out}\\n'"
+_RUNS = "config core.fsmonitor 'touch {out};'"
+"""Makes git start a program whenever it looks for changes."""
+
+
+def _started_in(folder: str) -> Effect:
+    return Effect("git", folder + "\n{out}")
+
+
 GIT = _ways(
     "git folder",
     {
@@ -159,6 +167,37 @@ GIT = _ways(
         "the folder under another name": (
             "mv .git {name}.moved && cp -r {name}.moved .git",
             made("{cwd}/{name}.moved"),
+        ),
+        "the file of a submodule": (
+            "rm -f lib/.git; cp -r .git/modules/lib lib/.git;"
+            f" git -C lib {_RUNS}; git -C lib config core.worktree ..",
+            _started_in("lib"),
+        ),
+        "the folder of a submodule": (
+            "mv deep {name}.deep; mkdir -p deep/lib && git init -q deep/lib &&"
+            f" git -C deep/lib {_RUNS}",
+            _started_in("deep/lib"),
+        ),
+        "a new repository": (
+            f"git init -q {{name}}.new && git -C {{name}}.new {_RUNS}",
+            _started_in("{name}.new"),
+        ),
+        "a file that names a repository": (
+            "git init -q {name}.a && mv {name}.a/.git {name}.b && mkdir {name}.c &&"
+            f" git -C {{name}}.b {_RUNS};"
+            " echo 'gitdir: ../{name}.b' > {name}.c/.git",
+            _started_in("{name}.c"),
+        ),
+        "a bare repository": (
+            f"git init -q --bare {{name}}.bare && git -C {{name}}.bare {_RUNS} && git -C"
+            " {name}.bare config core.bare false && git -C {name}.bare config core.worktree ..",
+            _started_in("{name}.bare"),
+        ),
+        "a hook that git starts by itself": (
+            "git init -q {name}.hooks && echo x > {name}.hooks/file &&"
+            f" git -C {{name}}.hooks add file && cd {{name}}.hooks/.git/hooks &&"
+            f" {_HOOK} > post-index-change && chmod +x * && touch ../../file",
+            _started_in("{name}.hooks"),
         ),
     },
 )

@@ -1,0 +1,373 @@
+"""Keeps a program in the sandbox from leaving a repository in which git would start programs.
+
+Theory of operation
+-------------------
+git starts programs that a repository names: hooks, ``core.fsmonitor``, filters. Many tools call git
+in the folder that a user opens. So a repository is a way out of the sandbox, once the user works
+there again. Two things close it:
+
+- Repositories that exist before the program starts can only be read: each ``.git`` below the
+  guarded folders is mounted read-only, and the folders above it stay where they are. bubblewrap
+  does that for ``MOST_MOUNTS`` of them, the highest ones; more would make the start slow.
+- No mount can forbid a name that does not exist yet, and an agent may clone or create a repository.
+  So when the program has ended, every repository is looked at again. A part of one that git obeys
+  (``repositories.Part``), that is new or changed, that the program could write, and that is not
+  known to be harmless, is renamed: git does not obey it any more, nothing is lost, and it is
+  reported. Settings that were there before are put back.
+
+If the program may change repositories (an unlimited policy), this is only reported.
+
+States: *started* (made by ``begin``, before the program starts; a record of what was there is in
+corral's state, locked) -> any number of ``check`` while the program runs (a persistent agent, after
+each turn) -> *finished* (``finish`` checks for the last time and removes the record).
+
+Crashes: if corral is killed, the kernel ends the program and unlocks the record. The next corral
+process that makes a session finishes the check (``finish_left_behind``).
+
+The program may still run during a check, and change anything meanwhile: parts are renamed in the
+folder that holds them, which is opened without following links below the writable folder. What it
+makes after that is found by the next check. All functions here block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from corral.system import fs, paths
+from corral.system.sandbox import repositories
+from corral.system.sandbox.box import Box, is_inside
+from corral.system.sandbox.repositories import Found, Part
+from corral.values import decode_as
+
+MOST_MOUNTS = 50
+"""Repositories that are mounted read-only. The time that bubblewrap takes for mounts grows with the
+square of their number: 50 take about 50 ms."""
+MOST_REPOSITORIES = 10_000
+"""Repositories that are looked at, the highest ones first."""
+_SHOWN = 5
+
+
+class GitNotice(msgspec.Struct, frozen=True):
+    """What the user must know about repositories that a program made or changed."""
+
+    code: Literal["git_quarantined", "git_changed", "git_unchecked"]
+    message: str
+
+
+Report: TypeAlias = Callable[[GitNotice], None]
+
+
+class _Before(msgspec.Struct, frozen=True):
+    """What was there before the program started, and what it can write. Paths are bytes: they need
+    not be valid text."""
+
+    folders: tuple[bytes, ...]
+    writable: tuple[bytes, ...]
+    protected: tuple[bytes, ...]
+    skipped: tuple[bytes, ...]
+    unreadable: tuple[bytes, ...]
+    parts: tuple[tuple[bytes, bytes, bytes | None], ...]
+    """The path, stamp and content of each."""
+    can_change: bool
+
+
+class RepositoryGuard:
+    """Made by ``begin``. Its methods may be called in any thread."""
+
+    def __init__(
+        self, before: _Before, record: Path, lock: int, report: Report | None = None
+    ) -> None:
+        self._before = before
+        self._report = report
+        self._parts = {os.fsdecode(path): (stamp, old) for path, stamp, old in before.parts}
+        self._writable = _decoded(before.writable)
+        self._protected = _decoded(before.protected)
+        self._reported: set[tuple[str, bytes]] = set()
+        self._record: Path | None = record
+        self._lock: int | None = lock
+        self._mutex = threading.Lock()
+        self.read_only: tuple[str, ...] = ()
+        """What must be mounted read-only."""
+
+    @classmethod
+    def begin(cls, box: Box, *, has_mounts: bool, report: Report | None = None) -> RepositoryGuard:
+        """Look at the guarded folders of a box. ``has_mounts``: parts of writable folders can be
+        made read-only. ``report`` gets the notices; by default they are Python warnings. Raises
+        ``OSError`` if the record cannot be written."""
+        folders = [os.path.realpath(path) for path in box.guarded if os.path.isdir(path)]
+        mounted = (*box.read_only, *box.hidden) if has_mounts else ()
+        skipped = [os.path.realpath(path) for path in mounted if os.path.exists(path)]
+        found = repositories.find(folders, skipped)
+        parts = [part for entry in _looked_at(found) for part in repositories.read_parts(entry)]
+        read_only: tuple[str, ...] = ()
+        if has_mounts and not box.can_change_git:
+            read_only = tuple(_to_mount(found, parts, folders))
+        writable = [os.path.realpath(path) for path in box.writable]
+        protected = (*skipped, *read_only)
+        before = _Before(
+            folders=_encoded(folders),
+            writable=_encoded(writable),
+            protected=_encoded(protected),
+            skipped=_encoded(skipped),
+            unreadable=_encoded(found.unreadable),
+            parts=tuple(
+                (os.fsencode(part.path), part.stamp, part.content)
+                for part in parts
+                if _can_write(part.path, writable, protected)
+            ),
+            can_change=box.can_change_git,
+        )
+        record, lock = _write_record(before)
+        guard = cls(before, record, lock, report)
+        guard.read_only = read_only
+        return guard
+
+    def check(self) -> list[GitNotice]:
+        """Make harmless what the program did so far. The program may still run."""
+        with self._mutex:
+            return self._check()
+
+    def finish(self) -> list[GitNotice]:
+        """The last check: the program has ended. Does nothing if it was called before."""
+        with self._mutex:
+            if self._record is None:
+                return []
+            notices = self._check()
+            self._drop()
+            return notices
+
+    def tell(self, notices: Iterable[GitNotice]) -> None:
+        """Report these. Call it in the thread of the caller of the program."""
+        for notice in notices:
+            if self._report is not None:
+                self._report(notice)
+            else:
+                warnings.warn(notice.message, stacklevel=2)
+
+    def drop(self) -> None:
+        """The program was not started."""
+        with self._mutex:
+            self._drop()
+
+    def _drop(self) -> None:
+        record, self._record = self._record, None
+        lock, self._lock = self._lock, None
+        if record is not None:
+            with contextlib.suppress(OSError):
+                record.unlink(missing_ok=True)
+                record.parent.rmdir()  # if it is empty: then nothing needs to look there
+        if lock is not None:
+            os.close(lock)
+
+    def __del__(self) -> None:
+        if self._lock is not None:  # the record stays, for another process
+            os.close(self._lock)
+
+    def _check(self) -> list[GitNotice]:
+        found = repositories.find(_decoded(self._before.folders), _decoded(self._before.skipped))
+        notices: list[GitNotice] = []
+        for entry in _looked_at(found):
+            dangers = {
+                part: reasons
+                for part in repositories.read_parts(entry)
+                if (reasons := self._dangers(part))
+            }
+            if dangers:
+                notices.append(self._handle(entry, dangers))
+        known = {*map(os.fsdecode, self._before.unreadable)}
+        if problem := _unchecked(found, known):
+            notices.append(GitNotice("git_unchecked", problem))
+        return notices
+
+    def _dangers(self, part: Part) -> list[str]:
+        """Those that the program made, and that were not reported."""
+        stamp, old = self._parts.get(part.path, (None, None))
+        if stamp == part.stamp or (part.path, part.stamp) in self._reported:
+            return []
+        if not _can_write(part.path, self._writable, self._protected):
+            return []
+        return repositories.find_dangers(part, old, self._writable)
+
+    def _handle(self, entry: str, dangers: Mapping[Part, list[str]]) -> GitNotice:
+        is_named = os.path.basename(entry).lower() == ".git"
+        folder = os.path.dirname(entry) if is_named else entry
+        reasons = _listed(reason for found in dangers.values() for reason in found)
+        if self._before.can_change:
+            self._reported.update((part.path, part.stamp) for part in dangers)
+            return GitNotice(
+                "git_changed",
+                f"what git starts in {folder} was changed: {reasons}. Read it before you use git"
+                " there.",
+            )
+        renamed: list[str] = []
+        failed: list[str] = []
+        for part in dangers:
+            try:
+                renamed.append(self._quarantine(part))
+            except FileNotFoundError:
+                continue  # the program still runs, and has removed it
+            except OSError as error:
+                failed.append(f"{part.path}: {error.strerror}")
+        message = f"git would have started programs in {folder}: {reasons}."
+        if renamed:
+            message += (
+                f" corral renamed the files, so that git does not obey them: {_listed(renamed)}."
+                " Read them before you rename one back."
+            )
+        if failed:
+            message += f" Do not use git there: not renamed: {_listed(failed)}."
+        return GitNotice("git_quarantined", message)
+
+    def _quarantine(self, part: Part) -> str:
+        """Rename it, and put back what was there. Returns its new path. Raises ``OSError``."""
+        root = next(each for each in self._writable if is_inside(part.path, each))
+        path = os.fsencode(os.path.relpath(part.path, root))
+        try:
+            new = self._rename(part, root, path)
+        except PermissionError:  # the program may have removed the user's own rights
+            _allow_owner(root, path)
+            new = self._rename(part, root, path)
+        return os.path.join(os.path.dirname(part.path), os.fsdecode(new))
+
+    def _rename(self, part: Part, root: str, path: bytes) -> bytes:
+        top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with fs.parent_below(top, path) as (folder, name):
+                new = name + b".quarantined-" + secrets.token_hex(4).encode()
+                os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
+                _, old = self._parts.get(part.path, (None, None))
+                if old is not None:
+                    # Without space on the disk, git has no settings there.
+                    with contextlib.suppress(OSError):
+                        file = os.fsdecode(name)
+                        fs.write_atomically(file, old, mode=0o644, dir_fd=folder)
+        finally:
+            os.close(top)
+        return new
+
+
+def _allow_owner(root: str, path: bytes) -> None:
+    """Give the user all rights to the folders of a path. Links are not followed. Raises
+    ``OSError``."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.ExitStack() as opened:
+        at = os.open(root, flags)
+        opened.callback(os.close, at)
+        for part in path.split(b"/")[:-1]:
+            os.chmod(f"/proc/self/fd/{at}", 0o700 | stat.S_IMODE(os.fstat(at).st_mode))
+            at = os.open(part, flags, dir_fd=at)
+            opened.callback(os.close, at)
+        os.chmod(f"/proc/self/fd/{at}", 0o700 | stat.S_IMODE(os.fstat(at).st_mode))
+
+
+def _can_write(path: str, writable: Iterable[str], protected: Iterable[str]) -> bool:
+    """Whether the program can."""
+    is_protected = any(is_inside(path, each) for each in protected)
+    return not is_protected and any(is_inside(path, each) for each in writable)
+
+
+def _to_mount(found: Found, parts: Iterable[Part], folders: Iterable[str]) -> Iterator[str]:
+    """Each ``.git``, the folder that it names, and the folder of ``core.hooksPath``, as far as they
+    are in the guarded folders. The highest come first."""
+    roots = [*folders]
+    paths: dict[str, None] = {}
+    for entry in found.entries[:MOST_MOUNTS]:
+        if os.path.basename(entry).lower() == ".git":
+            if not os.path.islink(entry):
+                paths[entry] = None
+            paths.update(dict.fromkeys(repositories.git_dirs(entry)))
+    for part in parts:
+        # Those of a repository are in its folder.
+        if not part.git_dir and not any(is_inside(part.path, each) for each in paths):
+            paths[os.path.dirname(part.path)] = None
+    for path in paths:
+        inside = any(is_inside(path, root) and path != root for root in roots)
+        if inside and os.path.exists(path):
+            yield path
+
+
+def _looked_at(found: Found) -> tuple[str, ...]:
+    return found.entries[:MOST_REPOSITORIES]
+
+
+def _unchecked(found: Found, known: set[str]) -> str:
+    """Why not every repository could be looked at; empty if they were. ``known``: folders that
+    could not be read before."""
+    if not found.is_complete or len(found.entries) > MOST_REPOSITORIES:
+        why = "there are too many files"
+    elif new := sorted(found.unreadable - known):
+        why = f"cannot read {_listed(new)}"
+    else:
+        return ""
+    return (
+        f"not every repository that was made in the sandbox could be checked: {why}."
+        " Do not use git in folders that were made there."
+    )
+
+
+def _listed(texts: Iterable[str]) -> str:
+    found = [*dict.fromkeys(texts)]
+    more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    shown = ", ".join([*found[:_SHOWN], *more])
+    return shown.encode("utf-8", "backslashreplace").decode()
+
+
+def _encoded(texts: Iterable[str]) -> tuple[bytes, ...]:
+    return tuple(map(os.fsencode, texts))
+
+
+def _decoded(texts: Iterable[bytes]) -> tuple[str, ...]:
+    return tuple(map(os.fsdecode, texts))
+
+
+def _write_record(before: _Before) -> tuple[Path, int]:
+    """The file, and a descriptor that holds its lock. It is locked before it has its name."""
+    file = paths.git_checks() / f"{secrets.token_hex(8)}.json"
+    while True:
+        paths.make_dir(file.parent)
+        with contextlib.suppress(FileNotFoundError):  # another process has removed the empty folder
+            number, draft = fs.create_draft(file)
+            break
+    try:
+        fs.try_lock(number)
+        fs.write_all(number, msgspec.json.encode(before))
+        fs.move_into_place(draft, file)
+    except BaseException:
+        os.close(number)
+        with contextlib.suppress(OSError):
+            os.unlink(draft)
+        raise
+    return file, number
+
+
+def finish_left_behind() -> list[GitNotice]:
+    """Finish the checks of corral processes that were killed."""
+    try:
+        files = [file for file in paths.git_checks().iterdir() if not fs.is_draft(file.name)]
+    except OSError:
+        return []
+    return [notice for file in sorted(files) for notice in _finish(file)]
+
+
+def _finish(file: Path) -> list[GitNotice]:
+    try:
+        lock = fs.lock_file(file)
+    except OSError:  # its owner lives, or another process finishes it
+        return []
+    try:
+        before = decode_as(file.read_bytes(), _Before)
+    except (OSError, msgspec.MsgspecError):  # its owner has just removed it
+        file.unlink(missing_ok=True)
+        os.close(lock)
+        return []
+    return RepositoryGuard(before, file, lock).finish()
