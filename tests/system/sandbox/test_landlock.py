@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 WRITES = """
-import os, sys
+import os, stat, sys
 outside = sys.argv[1]
 attempts = {
     "create": lambda: open(f"{outside}/new", "w"),
@@ -36,6 +36,13 @@ attempts = {
     "folder": lambda: os.mkdir(f"{outside}/folder"),
     "remove folder": lambda: os.rmdir(f"{outside}/empty"),
     "pipe": lambda: os.mkfifo(f"{outside}/pipe"),
+    "empty": lambda: os.open(f"{outside}/file", os.O_RDONLY | os.O_TRUNC),
+    "by its descriptor": lambda: open(f"/proc/self/fd/{os.open(outside + '/file', 0)}", "w"),
+    "shared memory": lambda: open("/dev/shm/corral-test-landlock", "w"),
+    "a disk": lambda: os.mknod("disk", 0o600 | stat.S_IFBLK, os.makedev(7, 0)),
+    "a device": lambda: os.mknod("device", 0o600 | stat.S_IFCHR, os.makedev(1, 3)),
+    "another process": lambda: open(f"/proc/{os.getppid()}/mem", "r+b"),
+    "the kernel": lambda: open("/proc/sys/kernel/core_pattern", "w"),
     "by a child": lambda: 1 / (os.system(f"touch {outside}/child 2>/dev/null") == 0),
 }
 for name, attempt in attempts.items():
@@ -48,6 +55,16 @@ os.rename("inside", "renamed")
 os.mkdir("folder")
 os.replace("renamed", "folder/renamed")
 open("/dev/null", "w").close()
+os.close(os.openpty()[1])
+for name in os.listdir("/dev"):
+    if stat.S_ISBLK(os.stat(f"/dev/{name}").st_mode) and os.access(f"/dev/{name}", os.W_OK):
+        try:
+            os.open(f"/dev/{name}", os.O_WRONLY)
+        except OSError:
+            continue
+        print("not refused:", name)
+if "CapEff:\\t0000000000000000" not in open("/proc/self/status").read():
+    print("it has capabilities")
 print("done")
 """
 SAVE = """

@@ -104,7 +104,7 @@ def find_support(workspace: str | None = None) -> Support:
     from corral.system.sandbox import diagnosis, landlock
 
     return Support(
-        method="landlock" if landlock.version() else None,
+        method="landlock" if landlock.is_usable() else None,
         program=program or "",
         reason=reason,
         hint=diagnosis.advice(reason) if program else diagnosis.INSTALL,
