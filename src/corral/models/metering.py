@@ -9,6 +9,7 @@ as for corral's own model calls. There is no I/O and no clock here.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
@@ -133,6 +134,8 @@ def _read_call(
     request = decode_or_none(body)
     if not is_object(request):
         return UnknownRequest("the body of the model call is not a JSON object")
+    if _has_repeated_names(body):
+        return UnknownRequest("an object in the body of the model call has a name twice")
     ask = provider.wire.ask_for_usage if provider.traits.stream_usage else None
     return ModelRequest(
         provider=provider,
@@ -143,6 +146,21 @@ def _read_call(
         output_limit=_output_limit(request),
         added_usage=None if ask is None else ask(body, request),
     )
+
+
+def _has_repeated_names(body: bytes) -> bool:
+    """Whether servers could read its objects differently: of two values with one name, some take
+    the first, others the last."""
+
+    def check(pairs: list[tuple[str, object]]) -> None:
+        if len({name for name, _ in pairs}) < len(pairs):
+            raise ValueError(pairs[0][0])
+
+    try:
+        json.loads(body, object_pairs_hook=check)
+    except (ValueError, RecursionError):
+        return True
+    return False
 
 
 def _model(request: JsonObject) -> str:
