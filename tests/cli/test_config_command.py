@@ -31,9 +31,12 @@ def test_one_named_file_replaces_both(workspace: Path, monkeypatch: pytest.Monke
 
 
 def test_show_prints_what_is_set_for_an_agent(workspace: Path) -> None:
-    write(workspace, '[defaults]\ntimeout = 900\n[agents.codex]\nmodel = "m"\n')
+    write(workspace, "[defaults]\ntimeout = 900\n[agents.codex]\nmax_turns = 7\n")
     shown = corral("config", "show", "--agent", "codex-cli", "--json", cwd=workspace).stdout
-    assert json.loads(shown) == {"agent": "codex-cli", "options": {"timeout": 900.0, "model": "m"}}
+    assert json.loads(shown) == {
+        "agent": "codex-cli",
+        "options": {"timeout": 900.0, "max_turns": 7},
+    }
     assert "900" in corral("config", "show", cwd=workspace).stdout
 
 

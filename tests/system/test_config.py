@@ -48,9 +48,30 @@ def test_a_table_of_an_unknown_agent_is_a_warning() -> None:
 
 
 def test_the_folders_file_wins_over_the_users() -> None:
-    write(paths.user_config(), "[defaults]\ntimeout = 1\ngrace = 1\n")
-    write(Path("corral.toml"), "[defaults]\ntimeout = 2\n")
-    assert load("gemini-cli") == {"timeout": 2, "grace": 1}
+    write(paths.user_config(), "[defaults]\ntimeout = 3\ngrace = 1\n")
+    write(Path("corral.toml"), "[defaults]\ntimeout = 2\nmax_turns = 5\n")
+    assert load("gemini-cli") == {"timeout": 2, "grace": 1, "max_turns": 5}
+
+
+@pytest.mark.parametrize(
+    ("own", "given"),
+    [
+        ("timeout = 60", 'timeout = "2m"'),
+        ("max_turns = 3", "max_turns = 4"),
+        ("retries=0", "retries=9"),
+    ],
+)
+def test_the_folders_file_does_not_raise_a_limit_of_the_user(own: str, given: str) -> None:
+    write(paths.user_config(), f"[defaults]\n{own}\n")
+    write(Path("corral.toml"), f"[agents.gemini-cli]\n{given}\n")
+    with pytest.raises(ConfigError, match=f"may not raise {own.partition('=')[0].strip()} above"):
+        load("gemini-cli")
+
+
+def test_the_folders_file_does_not_choose_the_model() -> None:
+    write(Path("corral.toml"), '[defaults]\nmodel = "the-dearest"\n')
+    with pytest.raises(ConfigError, match="may not set model"):
+        load("gemini-cli")
 
 
 @pytest.mark.parametrize("name", sorted(set(KNOWN) - UNTRUSTED_OPTIONS))

@@ -30,6 +30,7 @@ import msgspec
 
 from corral.agents import registry as agents_registry
 from corral.agents.spec import AgentSpec
+from corral.durations import seconds
 from corral.errors import ConfigError, PolicyError, UnknownAgent
 from corral.nesting import decode_toml
 from corral.options import KNOWN
@@ -38,9 +39,10 @@ from corral.system import paths
 from corral.values import JsonObject, as_texts, is_list, is_object
 
 UNTRUSTED_OPTIONS = frozenset(
-    {"model", "timeout", "idle_timeout", "startup_timeout", "grace", "max_turns", "retries"}
+    {"timeout", "idle_timeout", "startup_timeout", "grace", "max_turns", "retries"}
 )
-"""Options that a file in the current directory may set although it is not trusted."""
+"""Options that a file in the current directory may set although it is not trusted, but not above a
+limit of the user's own file. Not the model: another one may cost many times as much."""
 
 
 LARGEST = 1_048_576
@@ -102,8 +104,24 @@ def load(agent: str) -> dict[str, object]:
                 hint="It may come with a repository. To trust it: --config corral.toml"
                 " (or CORRAL_CONFIG=corral.toml).",
             )
+        raised = [name for name in found if name in values and _is_more(found[name], values[name])]
+        if raised:
+            raise ConfigError(
+                f"corral.toml in the current directory may not raise {', '.join(sorted(raised))}"
+                f" above that of {user}",
+                hint="It may come with a repository. To trust it: --config corral.toml"
+                " (or CORRAL_CONFIG=corral.toml).",
+            )
         values |= found
     return values
+
+
+def _is_more(given: object, own: object) -> bool:
+    """Whether a limit is higher than the user's own. What is no number is reported later."""
+    with contextlib.suppress(ValueError, TypeError):
+        if isinstance(given, str | int | float) and isinstance(own, str | int | float):
+            return seconds(given) > seconds(own)
+    return False
 
 
 def passed_env() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support.repositories import git, repository
 from corral.errors import StorageFailed
 from corral.system import fs
 from corral.system.git import merge
+from corral.values import printable_path
 
 __all__ = ["repository"]
 
@@ -51,6 +53,19 @@ def test_a_conflict_changes_nothing(repository: Path) -> None:
         merge.merge_into(repository, repository, base, new, check=False)
     assert (repository / "file").read_text() == "ours\n"
     assert not (repository / "another").exists()
+
+
+def test_a_conflict_names_the_file_as_it_is(repository: Path) -> None:
+    """git itself would write the first name with octal numbers."""
+    names = ["größe 漢.txt", 'a "b".txt', os.fsdecode(b"caf\xe9.txt")]
+    base, new = changed(repository, dict.fromkeys(names, "theirs\n"))
+    for name in names:
+        (repository / name).write_text("ours\n")
+    with pytest.raises(merge.Conflict) as caught:
+        merge.merge_into(repository, repository, base, new, check=False)
+    for name in names:
+        assert printable_path(name) in caught.value.message
+    assert "größe 漢.txt" in caught.value.message
 
 
 def test_an_ignored_file_in_the_way_is_not_overwritten(repository: Path) -> None:

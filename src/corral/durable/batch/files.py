@@ -25,7 +25,7 @@ import msgspec
 
 from corral.durable.batch.tasks import MAX_BYTES, MAX_ID
 from corral.errors import ConfigError
-from corral.values import slug
+from corral.values import printable_path, slug
 
 SKIPPED_FOLDERS = frozenset({"node_modules", "__pycache__"})
 """Folders that ``**`` does not enter: generated, and very large."""
@@ -96,8 +96,9 @@ def find_files(
             tasks.append(_task(root, path, content=content))
         except _Unusable as reason:
             if named[path]:
-                raise ConfigError(f"{path} {reason.alone}", hint=reason.hint) from reason
-            skipped[path] = reason.several
+                shown = printable_path(path)
+                raise ConfigError(f"{shown} {reason.alone}", hint=reason.hint) from reason
+            skipped[printable_path(path)] = reason.several
     done = FileTasks(tasks, skipped)
     if not tasks:
         raise ConfigError(f"there are no tasks: {done.note}")

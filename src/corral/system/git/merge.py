@@ -5,6 +5,7 @@ Nothing here changes git's index, ``HEAD`` or a branch of the user. Everything b
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from corral.errors import StorageFailed
 from corral.system import git
 from corral.system.git import checkout, repository, scan
 from corral.system.git import tree as git_tree
+from corral.values import printable_path
 
 _HINT = "Merging needs git 2.38 or newer."
 
@@ -77,11 +79,13 @@ def merge_into(root: Path, place: Path, base: str, new: str, *, check: bool) -> 
 
 def merged_tree(root: Path, ours: str, theirs: str) -> str:
     """Raises ``Conflict`` and ``StorageFailed``."""
-    words = ("merge-tree", "--write-tree", "--name-only", "--no-messages", ours, theirs)
+    # Without -z git would write names that are not ASCII in quotes, with octal numbers.
+    words = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs)
     answer = git.call(root, *words)
-    files, *names = answer.text.strip().splitlines() or [""]
+    tree, *paths = answer.out.split(b"\0")
+    names = [printable_path(os.fsdecode(path)) for path in paths if path]
     if answer.code == 1 and names:
         raise Conflict(f"others have changed {', '.join(names[:10])} meanwhile")
     if answer.code:
         raise StorageFailed(f"git merge-tree: {answer.errors}", hint=_HINT)
-    return files
+    return tree.decode().strip()
