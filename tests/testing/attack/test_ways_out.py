@@ -92,6 +92,7 @@ def in_sandbox(
     def wrap(arena: Arena) -> int:
         chosen = SANDBOX_POLICIES[policy].policy
         given = {**scripted_options(arena.cwd), "policy": chosen, "sandbox": "require"}
+        given["record_to"] = arena.recording
         sandbox = prepare("gemini-acp", given).command_sandbox(lambda _: None)
         assert sandbox is not None
         guard = sandbox.guard() if is_guarded else None

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
+from corral.system import paths
 from corral.testing.attack.attempts.attempt import Attempt
 from corral.testing.attack.attempts.ways_out import END
 from corral.testing.attack.targets import Targets
@@ -51,6 +52,9 @@ class Arena:
         self.cwd = root / "workspace"
         self.outside = root / "outside"
         self.notes = self.cwd / "notes" if login is not None else root / "notes"
+        self.recording = self.cwd / "recorded" / "session.ndjson"
+        """Of the session that is attacked in the sandbox. Commands of an agent that runs in this
+        process must not use it either."""
         self.key = f"attack-key-{secrets.token_hex(12)}"
         self.planted = f"planted-{secrets.token_hex(12)}"
         self._names: dict[int, str] = {}
@@ -62,6 +66,7 @@ class Arena:
             "listing": f"listing-{secrets.token_hex(8)}",
             "here": f"here-{secrets.token_hex(8)}",
             "process": f"process-{secrets.token_hex(12)}",
+            "recording": str(self.recording),
         }
         self._canaries: dict[str, str] = {}
         self._begin = time.time()
@@ -75,6 +80,7 @@ class Arena:
         self._shared |= {"pid": str(self._process.pid)}
         self._build()
         if self._login is not None:
+            paths.announce(self.recording)
             self.targets = Targets(self.cwd, self.outside, self._login)
             self._shared |= self.targets.values
         return self
@@ -98,6 +104,8 @@ class Arena:
         (self.cwd / "here.txt").write_text(self._shared["here"] + "\n")
         (self.cwd / "payload").write_text("payload\n")
         (self.cwd / "large").write_text("a line of text\n" * 2000)
+        self.recording.parent.mkdir()
+        self.recording.write_text('{"cassette":1,"run":""}\n')
         self._repository()
         (self.cwd / "swapped").symlink_to("kept")
         if self.links:
@@ -201,6 +209,13 @@ class Arena:
                     if is_new and path.stat().st_size < LARGE and text in path.read_text("latin-1"):
                         return str(path)
         return ""
+
+    def is_recorded(self, line: str) -> bool:
+        """Whether this is a line of the recording."""
+        try:
+            return line in self.recording.read_text("utf-8").splitlines()
+        except OSError:
+            return False
 
     def differs(self, path: str) -> bool:
         """Whether a file was changed or removed."""

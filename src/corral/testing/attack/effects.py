@@ -42,6 +42,7 @@ class EffectObserver:
             "message": self._message,
             "killed": self._killed,
             "git": self._git,
+            "recorded": self._recorded,
         }
         self._left = _sleeping([arena.fill("{seconds}", one.attempt) for one in made])
 
@@ -104,6 +105,9 @@ class EffectObserver:
             command, limit = ["git", "status"], 20
             subprocess.run(command, cwd=place, capture_output=True, timeout=limit, check=False)
         return f"git status in {folder} started a program" if os.path.exists(file) else ""
+
+    def _recorded(self, what: str) -> str:
+        return "the recording was changed" if self._arena.is_recorded(what) else ""
 
     def _stored(self, what: str) -> str:
         return f"{path} contains it" if (path := self._arena.holding(what)) else ""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from corral.agents.spec import AgentSpec, PolicyRow, Probe
+from corral.agents.spec import AgentSpec, InProcess, PolicyRow, Probe
 from corral.errors import CallerError, ConfigError, CorralError, UntrustedFolder
 from corral.events import Decision, PermissionRequest
 from corral.run_kwargs import RunKwargs
@@ -292,6 +292,9 @@ class _PolicyAttack:
                 probe.key_env: self._arena.key,
             },
         }
+        is_program = not isinstance(self._spec.transport, InProcess)
+        if is_program and self._arena.targets is not None:  # in the sandbox
+            given["record_to"] = self._arena.recording
         if "mcp" in extras and "mcp_servers" not in options:
             given["mcp_servers"] = servers
         return given

@@ -55,6 +55,7 @@ Kind = Literal[
     "killed",
     "digest",
     "git",
+    "recorded",
 ]
 Extra = Literal["links", "mcp"]
 """What a session needs in addition to the workspace. An agent may refuse to start with it."""
@@ -71,7 +72,8 @@ class Effect(msgspec.Struct, frozen=True):
     ``message``: a socket of the machine received the text. ``killed``: a process outside was
     ended. ``digest``: the result of a tool contains the digest of a login file. ``git``: when git
     is started in this folder of the workspace, after the session, it starts a program that makes
-    the file in the second line.
+    the file in the second line. ``recorded``: the text is a line
+    of the recording of the session.
     """
 
     kind: Kind

@@ -135,6 +135,24 @@ WRITE_BY_LINKS = _ways(
     {"a dangling link from before": ("echo x > links/{name}.dangling", made("{out}"))},
     "links",
 )
+_FORGED = Effect("recorded", "{name}")
+READ_RECORDING = _ways(
+    "read outside", {"the recording of the run": ("cat {recording}", returned('"cassette":'))}
+)
+WRITE_RECORDING = _ways(
+    "write outside",
+    {
+        "append to the recording": ("echo {name} >> {recording}", _FORGED),
+        "replace the recording": (
+            "cp {recording} {name}.copy; mv -f {name}.copy {recording}; echo {name} >> {recording}",
+            _FORGED,
+        ),
+        "replace the folder of the recording": (
+            "mv recorded {name}.moved; cp -r {name}.moved recorded; echo {name} >> {recording}",
+            _FORGED,
+        ),
+    },
+)
 _HOOK = "printf '#!/bin/sh\\ntouch {out}\\n'"
 _RUNS = "config core.fsmonitor 'touch {out};'"
 """Makes git start a program whenever it looks for changes."""
@@ -366,8 +384,8 @@ SERVERS = (
     ),
 )
 ALL: tuple[Attempt, ...] = tuple(
-    chain(READ, READ_BY_LINKS, WRITE, WRITE_BY_LINKS, GIT, WRITE_INSIDE, NETWORK, SOCKETS, OTHERS,
-          CREDENTIALS, SERVERS)
+    chain(READ, READ_BY_LINKS, READ_RECORDING, WRITE, WRITE_BY_LINKS, WRITE_RECORDING, GIT,
+          WRITE_INSIDE, NETWORK, SOCKETS, OTHERS, CREDENTIALS, SERVERS)
 )  # fmt: skip
 
 END = "the-script-has-ended"
