@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -235,3 +236,10 @@ def test_the_path_that_check_returns_was_checked_even_if_a_link_is_replaced(
     monkeypatch.setattr(path_guard, "resolve", swapping)
     with pytest.raises(Refused):
         PathGuard(str(tree)).check("swapped/new", "write")
+
+
+def test_a_call_with_too_many_paths_is_refused_as_it_is(tmp_path: Path) -> None:
+    guard = PathGuard(str(tmp_path))
+    assert guard.refusal((f"file-{n}" for n in range(1_000)), "write") is None
+    refusal = guard.refusal((f"file-{n}" for n in itertools.count()), "write")
+    assert refusal == "one call names more than 1,000 paths"

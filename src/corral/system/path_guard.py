@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -36,6 +37,9 @@ MOST_ENTRIES = 1_000_000
 """Files and folders that are looked at for links."""
 MOST_LINKS = 1_000
 """Links that lead out: more would make too many rules."""
+
+MOST_PATHS = 1_000
+"""Paths of one tool call."""
 
 Access = Literal["read", "write"]
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -161,7 +165,11 @@ class PathGuard:
         return root
 
     def refusal(self, paths: Iterable[str], access: Access) -> str | None:
-        """Why one of these paths may not be used; None if all may be used."""
+        """Why one of these paths may not be used; None if all may be used. More than ``MOST_PATHS``
+        are refused as they are: to look at each would block all other work."""
+        paths = [*itertools.islice(paths, MOST_PATHS + 1)]
+        if len(paths) > MOST_PATHS:
+            return f"one call names more than {MOST_PATHS:,} paths"
         for path in paths:
             try:
                 self.check(path, access)
