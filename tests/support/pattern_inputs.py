@@ -90,7 +90,7 @@ class _Maker:
 
     def _one(self, name: str, value: Any) -> str:
         if name in REPEATS:
-            return self._sample(value[2]) * max(value[0], 1)
+            return self._sample(value[2]) * max(int(value[0]), 1)
         if name == "BRANCH":
             return self._sample(value[1][0])
         below = _below(name, value)
@@ -174,7 +174,7 @@ def _accepts(node: tuple[Any, Any], char: str) -> bool:
 
 def _holds(name: str, value: Any, char: str) -> bool:
     if name == "LITERAL":
-        return ord(char) == value
+        return ord(char) == int(value)
     if name == "RANGE":
         low, high = value
         return bool(low <= ord(char) <= high)
