@@ -69,6 +69,7 @@ def test_a_pipeline_run_is_written_in_each_format(workspace: Path) -> None:
         assert "visits/build.1/prompt.md" in archive.namelist()
 
 
+CORRAL = str(Path(sys.executable).with_name("corral"))
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m\x90q\x9c\u202e\x7f\b``\x1b[0m`"
 
 
@@ -120,6 +121,24 @@ def test_no_export_has_a_terminal_sequence_of_an_agent(workspace: Path) -> None:
         with zipfile.ZipFile(workspace / "run") as archive:
             for name in archive.namelist():
                 check_terminal(archive.read(name))
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_export_to_a_full_disk_is_no_success(workspace: Path, unbuffered: str) -> None:
+    """The limit of the size of files looks like a full disk: the first part is written."""
+    session = stored_session([*session_events(), Text("x" * 200_000)])
+    limited = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536));"
+    code = f"{limited} os.execv(sys.argv[1], sys.argv[1:])"
+    with (workspace / "out").open("wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", code, CORRAL, "export", session, "-o", "-"],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            text=True,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (1, "corral: File too large\n")
 
 
 def test_a_file_of_events_is_a_run(workspace: Path, session: str) -> None:

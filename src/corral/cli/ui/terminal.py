@@ -123,7 +123,9 @@ def answer(text: str) -> None:
 def data(piece: bytes) -> None:
     """Print a part of a file, unchanged. Only if stdout is not a terminal."""
     sys.stdout.flush()
-    sys.stdout.buffer.write(piece)
+    left = memoryview(piece)
+    while left:  # with PYTHONUNBUFFERED, one call may write a part of it, as on a full disk
+        left = left[sys.stdout.buffer.write(left) :]
     sys.stdout.buffer.flush()
 
 
