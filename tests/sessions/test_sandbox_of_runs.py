@@ -262,6 +262,21 @@ def test_of_a_folder_on_path_only_programs_are_shown(folder: str) -> None:
     assert [*found] == [expand(each) for each in SEARCHED[folder]]
 
 
+@pytest.mark.parametrize("name", ["node_modules", "tools", "bin"])
+@pytest.mark.parametrize("policy", [NO_NETWORK, Policy.read_only()])
+def test_a_link_in_the_workspace_that_is_on_path_shows_nothing(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, name: str, policy: Policy
+) -> None:
+    keys = Path.home() / "keys"
+    (keys / ".bin").mkdir(parents=True)
+    (workspace / name).symlink_to(keys)
+    for folder in (workspace / name, workspace / name / ".bin"):
+        monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    found = prepared(workspace, policy=policy).command_sandbox()
+    assert found is not None
+    assert str(keys) not in " ".join(mounts(found.box, os.path.expanduser("~")))
+
+
 def test_a_folder_on_path_does_not_show_the_home(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -284,7 +284,7 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
     PATH."""
     policy = run.policy
     added = [os.path.join(cwd, path) for path in run.include_directories]
-    writable = [cwd, *(os.path.join(cwd, path) for path in policy.writable)]
+    own = writable = [cwd, *(os.path.join(cwd, path) for path in policy.writable)]
     if is_write_denied(run, report):
         added, writable = [*added, *writable], []
     guarded = [*writable]
@@ -294,7 +294,7 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
     shown = [
         folder
         for path in search.split(os.pathsep)
-        if os.path.isabs(path) and os.path.isdir(path)
+        if os.path.isabs(path) and os.path.isdir(path) and not _is_below(path, own)
         for folder in install_folders(path, cwd, named=False)
     ]
     protected = (*own_state.programs(), *own_state.settings(cwd))
@@ -313,6 +313,15 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
         endpoints=tuple(_local_endpoints(policy)),
         hosts=policy.host_rules(),
     )
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    """Whether a folder of PATH has its name in one of these folders, which the agent writes. Then
+    it is shown with them. It may be a link that an agent of an earlier run made."""
+    roots = {
+        root for folder in folders for root in (os.path.normpath(folder), fs.real_path(folder))
+    }
+    return any(is_inside(os.path.normpath(path), root) for root in roots)
 
 
 def _interpreter(cwd: str) -> Iterator[str]:

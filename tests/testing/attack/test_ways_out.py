@@ -206,6 +206,7 @@ def test_without_one_part_of_the_sandbox_an_attempt_works(
 
 @needs_sandbox
 def test_without_the_guard_a_repository_starts_programs(tmp_path: Path) -> None:
-    seen = successful(tmp_path / "arena", ("git folder",), in_sandbox(is_guarded=False))
+    cells: tuple[Cell, ...] = ("git folder",)
+    seen = successful(tmp_path / "arena", cells, in_sandbox(is_guarded=False))
     new = {each.name for each in ways_out.GIT if each.effects[0].kind == "git"}
     assert seen == {f"git folder: {name}" for name in new}
