@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,25 @@ async def until(read: Callable[[], Awaitable[Any]], is_done: Callable[[Any], boo
         while not is_done(found := await read()):
             await asyncio.sleep(0.2)
     return found
+
+
+async def test_an_answer_that_cannot_be_read_hides_no_run(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "gate.dot").write_text(GATE)
+    ended = await asyncio.to_thread(corral, "pipeline", "run", "gate.dot", cwd=work)
+    assert ended.returncode == 10, ended.stderr
+    with closing(sqlite3.connect(tmp_path / "corral-home" / "engine.db")) as opened:
+        opened.execute(
+            "INSERT INTO notifications (message_uuid, destination_uuid, topic, message,"
+            " serialization) SELECT 'answered ask.1::' || workflow_uuid, workflow_uuid, 'inbox',"
+            " '{', 'portable_json' FROM workflow_status WHERE parent_workflow_id IS NULL"
+        )
+        opened.commit()
+    with running_view(tmp_path / "corral-home") as view:
+        found = await view.get("/api/runs", kind="pipeline")
+        assert [run["state"] for run in found["runs"]] == ["waiting_person"]
+        assert "cannot be read" in found["warnings"][0]
 
 
 async def test_a_gate_is_answered_after_its_process_ended_and_a_node_is_run_again(

@@ -78,7 +78,6 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
 
         await pipelines.cancel("review-20260131-142501-3f9a", reason="not needed any more")
     """
-    await query.show(run, db=db)
     await service.cancel(run, reason=reason, db=db)
 
 

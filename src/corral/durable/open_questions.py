@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from corral.durable import query
 from corral.durable.dbos.client import Client, with_client
-from corral.durable.dbos.database import find
+from corral.durable.dbos.database import find, reading
 from corral.durable.dbos.states import OPEN_STATES
 from corral.durable.payloads import (
     NODE_WORKFLOW,
@@ -53,7 +53,9 @@ async def questions(run: str, *, db: str | None = None) -> list[OpenQuestion]:
             raw = client.get_event(name, QUESTIONS)
             if isinstance(raw, dict):
                 for each in raw.values():
-                    question = _with_deadline(client, name, unpack(each, Question))
+                    with reading(name):
+                        asked = unpack(each, Question)
+                    question = _with_deadline(client, name, asked)
                     message = client.find_message(name, answer_key(question.id))
                     found_questions.append(OpenQuestion(name, question, message is not None))
         return found_questions

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from corral.durable.dbos.database import UnreadableRecord
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import (
     Ended,
@@ -191,9 +192,17 @@ def pack(value: msgspec.Struct) -> dict[str, Json]:
 
 
 def unpack(raw: object, kind: type[T]) -> T:
-    return convert_to(raw, kind)
+    """Raises ``UnreadableRecord``."""
+    try:
+        return convert_to(raw, kind)
+    except (msgspec.ValidationError, UnicodeError) as error:
+        raise UnreadableRecord(f"it is no {kind.__name__}: {error}") from error
 
 
 def unpack_message(raw: object) -> Message | Retrying | AgentAsks:
-    message: Message | Retrying | AgentAsks = convert_to(raw, Message | Retrying | AgentAsks)
+    """Raises ``UnreadableRecord``."""
+    try:
+        message: Message | Retrying | AgentAsks = convert_to(raw, Message | Retrying | AgentAsks)
+    except (msgspec.ValidationError, UnicodeError) as error:
+        raise UnreadableRecord(f"it is no message to a run: {error}") from error
     return message

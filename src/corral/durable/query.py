@@ -23,7 +23,7 @@ from corral.durable.dbos.client import (
     open_client,
     with_client,
 )
-from corral.durable.dbos.database import find, is_there
+from corral.durable.dbos.database import find, is_there, reading
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.dbos.states import ENDED_STATES
 from corral.durable.payloads import (
@@ -159,9 +159,11 @@ def replay_run(client: Client, run: str) -> tuple[WorkflowInfo, Replay]:
     row = client.get_workflow(run)
     if row is None or row.name != RUN_WORKFLOW or row.input is None:
         raise run_not_found(run)
-    replay = Replay(unpack(row.input, RunInput))
-    for entry in client.journal(run):
-        replay.feed(entry)
+    entries = client.journal(run)
+    with reading(run):
+        replay = Replay(unpack(row.input, RunInput))
+        for entry in entries:
+            replay.feed(entry)
     return row, replay
 
 
@@ -172,7 +174,8 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
         row = await asyncio.to_thread(client.get_workflow, run)
         if row is None or row.input is None:
             raise run_not_found(run)
-        replay = Replay(unpack(row.input, RunInput))
+        with reading(run):
+            replay = Replay(unpack(row.input, RunInput))
         agent_events = AgentEventReader(replay)
         reported = 0
         read_numbers: set[int] = set()
@@ -184,7 +187,8 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
             entries = [entry for entry in found if entry.number not in read_numbers]
             for entry in entries:
                 read_numbers.add(entry.number)
-                replay.feed(entry)
+                with reading(run):
+                    replay.feed(entry)
             events = replay.events[reported:]
             reported += len(events)
             is_quiet = not entries
@@ -223,7 +227,8 @@ def run_output(client: Client, run: str) -> RunOutput | None:
     ended = client.get_workflow(run)
     if ended is None or ended.output is None:
         return RunOutput(status="fail", reason=f"the engine failed: {ended and ended.error}")
-    return unpack(ended.output, RunOutput)
+    with reading(run):
+        return unpack(ended.output, RunOutput)
 
 
 # The history of a run.

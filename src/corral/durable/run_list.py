@@ -13,6 +13,7 @@ from corral.durable.dbos.database import find, is_there, storage_errors
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.payloads import RUN_WORKFLOW
 from corral.system import paths
+from corral.values import int_or_none
 
 Status: TypeAlias = Literal["queued", "running", "interrupted", "success", "fail", "cancelled"]
 """``interrupted``: no executor runs it; ``resume`` or a worker of its queue continues it."""
@@ -57,7 +58,7 @@ def _overview(row: WorkflowInfo, liveness: ExecutorLiveness) -> RunOverview:
         pipeline=str(labels.get("pipeline", "")),
         goal=str(labels.get("goal", "")),
         folder=paths.local_run_folder(str(labels.get("folder", ""))),
-        asks=int(str(labels.get("asks", 0))) if not row.has_ended else 0,
+        asks=int_or_none(labels.get("asks")) or 0 if not row.has_ended else 0,
         queue=row.queue,
         created=row.created,
         ended=row.ended,

@@ -31,7 +31,13 @@ from corral.durable.dbos.client import (
     responsible_executor,
     with_client,
 )
-from corral.durable.dbos.database import Database, find, prepare, storage_errors
+from corral.durable.dbos.database import (
+    Database,
+    UnreadableRecord,
+    find,
+    prepare,
+    storage_errors,
+)
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.dbos.states import OPEN_STATES
 from corral.durable.open_questions import OpenQuestion
@@ -506,7 +512,8 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[Limit] = (
 
 
 def _config_of(client: Client, run: str) -> RunConfig | None:
-    row = client.get_workflow(run)
-    if row is None or row.name != RUN_WORKFLOW or row.input is None:
-        return None
-    return unpack(row.input, RunInput).config
+    with contextlib.suppress(UnreadableRecord):  # it can be cancelled
+        row = client.get_workflow(run)
+        if row is not None and row.name == RUN_WORKFLOW and row.input is not None:
+            return unpack(row.input, RunInput).config
+    return None

@@ -131,13 +131,18 @@ def _file_stamp(path: Path) -> tuple[float, float]:
 async def _read_database(db: str | None) -> StoredRuns:
     from corral.durable import open_questions, run_list
     from corral.durable.batch import query as batches
+    from corral.durable.dbos.database import UnreadableRecord
 
     runs = await run_list.list_runs(db=db, limit=LISTED)
     found = StoredRuns(summaries=[], pending=[], warnings=[])
     for run in runs:
         found.summaries.append(pipeline_summary(_facts(run), db))
         if run.asks:
-            asked = await open_questions.questions(run.id, db=db)
+            try:
+                asked = await open_questions.questions(run.id, db=db)
+            except UnreadableRecord as error:
+                found.warnings.append(error.message)
+                continue
             found.pending += [question_of(run.id, each, db) for each in asked if not each.answered]
     found.summaries += [
         batch_summary(each, db) for each in await batches.list_batches(db=db, limit=LISTED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Literal, TypeVar
@@ -24,7 +25,13 @@ from corral.durable.batch.results import (
 from corral.durable.batch.resume import TaskWorkflows, find_workflows
 from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos.client import WorkflowInfo, queue_owner, responsible_executor
-from corral.durable.dbos.database import find, is_there, storage_errors
+from corral.durable.dbos.database import (
+    UnreadableRecord,
+    find,
+    is_there,
+    reading,
+    storage_errors,
+)
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.dbos.states import OPEN_STATES
 from corral.durable.payloads import BATCH_WORKFLOW, unpack
@@ -34,6 +41,8 @@ from corral.system import paths
 from corral.system.process.tree import ProcessRegistry as Processes
 
 T = TypeVar("T")
+
+_log = logging.getLogger("corral.durable")
 
 ENDED: tuple[BatchStatus, ...] = ("success", "fail", "cancelled")
 """Statuses of batches that have ended."""
@@ -91,14 +100,19 @@ class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list[BatchOverview]:
     """The batches of a database, newest first. Those that have ended have a stored summary; for the
-    others the results are counted."""
+    others the results are counted. One whose record cannot be read is left out and logged."""
     if not await asyncio.to_thread(is_there, find(db)):
         return []
 
     def read(store: BatchStore) -> list[BatchOverview]:
         with closing(ExecutorLiveness(store.database)) as liveness:
-            known = batch_rounds(store)
-            return [_overview(store, rows, liveness) for rows in list(known.values())[:limit]]
+            overviews: list[BatchOverview] = []
+            for rows in list(batch_rounds(store).values())[:limit]:
+                try:
+                    overviews.append(_overview(store, rows, liveness))
+                except UnreadableRecord as error:
+                    _log.warning("%s", error)
+            return overviews
 
     return await _with_store(db, read)
 
@@ -126,7 +140,9 @@ async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:
             overview = _overview(store, rows, liveness)
         rounds = store.rounds(name)
         run_input = rounds[-1].run_input
-        (node,) = run_input.graph.nodes.values()
+        with reading(name):
+            (node,) = run_input.graph.nodes.values()
+            command = BatchCommand.from_label(rows[-1].labels.get(LABEL))
         return BatchDetails(
             overview=overview,
             report=_count_results(store, name, rounds),
@@ -134,7 +150,7 @@ async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:
             agent=run_input.config.agent,
             model=run_input.config.model,
             folder=run_input.config.folder,
-            command=BatchCommand.from_label(rows[-1].labels.get(LABEL)),
+            command=command,
         )
 
     return await _with_store(db, read, name)
@@ -226,7 +242,8 @@ def _overview(
     name = rows[0].id
     labels = rows[-1].labels
     if labels.get(CLOSED):
-        closed = unpack(labels[CLOSED], BatchSummary)
+        with reading(name):
+            closed = unpack(labels[CLOSED], BatchSummary)
     else:
         report = _count_results(store, name, store.rounds(name))
         closed = BatchSummary(

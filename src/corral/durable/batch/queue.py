@@ -54,7 +54,12 @@ from corral.durable.dbos.client import (
     WorkflowInfo,
     responsible_executor,
 )
-from corral.durable.dbos.database import Database, storage_errors
+from corral.durable.dbos.database import (
+    Database,
+    UnreadableRecord,
+    reading,
+    storage_errors,
+)
 from corral.durable.dbos.leases import ExecutorLiveness
 from corral.durable.dbos.states import OPEN_STATES
 from corral.durable.payloads import BATCH_WORKFLOW, NODE_WORKFLOW, NodeInput, RunInput, pack, unpack
@@ -65,7 +70,7 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import clock
-from corral.values import Json, as_texts, convert_to
+from corral.values import Json, as_texts, int_or_none
 
 if TYPE_CHECKING:
     from corral.sessions.budget import Budget
@@ -103,7 +108,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digests(self) -> dict[str, str]:
-        return convert_to(self.run_input.values.get("digests", {}), dict[str, str])
+        return unpack(self.run_input.values.get("digests", {}), dict[str, str])
 
     @property
     def redo(self) -> set[str]:
@@ -146,7 +151,8 @@ class BatchStore:
                 return found
             if row.name != BATCH_WORKFLOW:
                 raise ConfigError(f"{name!r} is the name of a run", hint="Choose another name.")
-            found.append(Round(number=number, run_input=unpack(row.input, RunInput)))
+            with reading(row.id):
+                found.append(Round(number=number, run_input=unpack(row.input, RunInput)))
 
     def begin(self, run_input: RunInput, output: str) -> None:
         """Store what the tasks of a round share, unless it is stored. ``output``: the file of
@@ -227,7 +233,7 @@ class BatchStore:
                 executor_id = responsible_executor(each)
                 if executor_id is None or liveness.is_alive(executor_id):
                     continue
-                crashes = int(str(each.labels.get(CRASHES, 0)))
+                crashes = _crashes(each)
                 if counts_crashes and (each.state == "running" or each.recoveries):
                     crashes += 1
                     self.client.set_labels(each.id, {CRASHES: crashes})
@@ -262,7 +268,10 @@ class BatchStore:
 def _outcome(row: WorkflowInfo) -> Outcome:
     """The outcome of a workflow that has ended in any way."""
     if row.state == "succeeded":
-        return unpack(row.output, Outcome)
+        try:
+            return unpack(row.output, Outcome)
+        except UnreadableRecord as error:  # the other tasks have their results
+            return failed_outcome("engine", f"its record cannot be read: {error}")
     reasons = {
         "cancelled": ("cancelled", "it was cancelled from outside"),
         "dead_letter": (
@@ -271,9 +280,13 @@ def _outcome(row: WorkflowInfo) -> Outcome:
         ),
     }
     code, reason = reasons.get(row.state, ("engine", f"the engine failed: {row.error}"))
-    if int(str(row.labels.get(CRASHES, 0))) >= POISON:
+    if _crashes(row) >= POISON:
         code, reason = "dead_letter", f"its process died {POISON} times while it ran"
     return failed_outcome(code, reason)
+
+
+def _crashes(row: WorkflowInfo) -> int:
+    return int_or_none(row.labels.get(CRASHES)) or 0
 
 
 def failed_outcome(code: str, reason: str) -> Outcome:

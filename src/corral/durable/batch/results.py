@@ -9,6 +9,7 @@ import msgspec
 
 from corral.display import Card, Displayed, spent
 from corral.durable.batch.tasks import BatchTask
+from corral.durable.payloads import unpack
 from corral.errors import CorralError, from_event
 from corral.events import Error
 from corral.output_types import T_co
@@ -22,7 +23,6 @@ from corral.values import (
     as_object,
     as_text,
     as_texts,
-    convert_to,
     number_or_none,
 )
 
@@ -125,7 +125,7 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
         attempts=outcome.attempts,
         cost_usd=outcome.cost_usd,
         tokens=outcome.tokens,
-        attempt=convert_to(record, AttemptRecord) if record else None,
+        attempt=unpack(record, AttemptRecord) if record else None,
         digest=task.digest,
         round=round,
     )

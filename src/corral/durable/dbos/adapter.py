@@ -19,6 +19,7 @@ import functools
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from json import JSONDecodeError
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
 from corral.durable.dbos import database, private_calls
@@ -62,15 +63,32 @@ def _is_news(record: logging.LogRecord) -> bool:
     """Whether to log it. These errors need no traceback: a cancelled workflow; a database that
     cannot be used, which the executor itself reports; a failed start, which is raised; a workflow
     that started while the library was being closed, which stays pending. Missing descriptors and
-    threads are one line: they are not a defect, and the workflow has recorded them."""
+    threads, and records that cannot be read, are one line: they are not a defect, and the workflow
+    has recorded them."""
     error = record.exc_info[1] if record.exc_info else None
     text = record.getMessage()
     unusable = database.is_unusable(error) or any(each in text for each in database.UNUSABLE)
-    if error is not None and (lacks_descriptors(error) or threads.is_thread_limit(error)):
+    if error is not None and (
+        lacks_descriptors(error) or threads.is_thread_limit(error) or _is_of_a_row(error)
+    ):
         record.msg, record.args, record.exc_info = f"{text} {error}", (), None
     closing = isinstance(error, RuntimeError) and "after shutdown" in str(error)
     raised = "failed to launch" in text
     return "Cancelled" not in type(error).__name__ and not (unusable or closing or raised)
+
+
+def _is_of_a_row(error: BaseException) -> bool:
+    """Whether a record could not be read, by corral or by the library."""
+    from dbos import error as errors
+
+    kinds = (
+        database.UnreadableRecord,
+        JSONDecodeError,
+        RecursionError,
+        UnicodeError,
+        errors.DBOSUnexpectedStepError,
+    )
+    return isinstance(error, kinds)
 
 
 def is_cancellation(error: BaseException) -> bool:
@@ -159,6 +177,13 @@ def _unless_closing(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutin
             raise
 
     return call
+
+
+def workflow_id() -> str:
+    """The id of the workflow that calls this."""
+    from dbos import DBOS
+
+    return str(DBOS.workflow_id)
 
 
 @_unless_closing
@@ -302,8 +327,9 @@ async def input_of(workflow_id: str) -> Json:
 
     found = await DBOS.list_workflows_async(workflow_ids=[workflow_id], load_output=False)
     if not found or not found[0].input:
-        raise LookupError(f"the run {workflow_id} was deleted")
-    first: Json = found[0].input["args"][0]
+        raise database.UnreadableRecord(f"the run {workflow_id!r} was deleted")
+    with database.reading(workflow_id):
+        first: Json = found[0].input["args"][0]
     return first
 
 

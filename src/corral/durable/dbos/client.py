@@ -33,8 +33,10 @@ from corral.durable.dbos.database import (
     APPLICATION,
     PROTOCOL,
     Database,
+    UnreadableRecord,
     close_engine,
     open_engine,
+    reading,
     require,
     storage_errors,
 )
@@ -48,7 +50,7 @@ from corral.durable.dbos.states import (
 from corral.errors import ConfigError
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Node
-from corral.values import Json, as_object
+from corral.values import Json, as_object, as_text, int_or_none, number_or_none
 
 if TYPE_CHECKING:
     from dbos import DBOSClient, EnqueueOptions, StepInfo, WorkflowStatus
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
     from corral.durable.dbos.claims import Claims
 
 T = TypeVar("T")
+
+_log = logging.getLogger("corral.durable")
 
 DEFAULT_QUEUE = "default"
 """The queue of workers that were started without ``--queue``."""
@@ -189,20 +193,33 @@ class Client:
         top: bool = False,
     ) -> list[WorkflowInfo]:
         """Newest first; ``top``: only those that no other workflow started. Inputs and outputs
-        are not decoded, so rows that another program wrote can do no harm."""
-        found = self._client.list_workflows(
-            workflow_ids=ids,
-            workflow_id_prefix=prefix,
-            name=name,
-            status=to_library(states) if states is not None else None,
-            queue_name=list(queues) if queues is not None else None,
-            limit=limit,
-            sort_desc=True,
-            has_parent=False if top else None,
-            load_input=False,
-            load_output=False,
-        )
-        return [_info(row) for row in found]
+        are not decoded, so rows that another program wrote can do no harm. A row that cannot be
+        read is left out and logged; if it is the only one of ``ids``, it raises
+        ``UnreadableRecord``."""
+
+        def read(some: list[str] | None) -> list[WorkflowInfo]:
+            found = self._client.list_workflows(
+                workflow_ids=some,
+                workflow_id_prefix=prefix,
+                name=name,
+                status=to_library(states) if states is not None else None,
+                queue_name=list(queues) if queues is not None else None,
+                limit=limit,
+                sort_desc=True,
+                has_parent=False if top else None,
+                load_input=False,
+                load_output=False,
+            )
+            return [_info(row) for row in found]
+
+        try:
+            return read(ids)
+        except _UNDECODABLE:  # the library decodes some columns of all rows
+            if ids is not None and len(ids) == 1:
+                with reading(ids[0]):
+                    raise
+            rows = _read_in_parts(read, ids or private_calls.all_workflow_ids(self._engine))
+            return sorted(rows, key=lambda row: row.created, reverse=True)[:limit]
 
     def state(self, workflow_id: str) -> State | None:
         """The state of a workflow; None if there is no such workflow."""
@@ -211,8 +228,9 @@ class Client:
 
     def get_workflow(self, workflow_id: str) -> WorkflowInfo | None:
         """With its input and output. Raises ``ConfigError`` if corral did not write the row."""
-        found = self._client.list_workflows(workflow_ids=[workflow_id])
-        return _info(found[0]) if found else None
+        with _decoding(workflow_id):
+            found = self._client.list_workflows(workflow_ids=[workflow_id])
+            return _info(found[0]) if found else None
 
     def get_outputs(self, workflow_ids: Sequence[str]) -> list[WorkflowInfo]:
         """Those of these workflows that have ended, with their outputs. Raises ``ConfigError``
@@ -227,10 +245,10 @@ class Client:
         return outputs
 
     def journal(self, workflow_id: str, *, offset: int = 0) -> list[JournalEntry]:
-        """The steps it has recorded, in order."""
-        return [
-            _entry(step) for step in self._client.list_workflow_steps(workflow_id, offset=offset)
-        ]
+        """The steps it has recorded, in order. Raises ``UnreadableRecord``."""
+        with _decoding(workflow_id):
+            steps = self._client.list_workflow_steps(workflow_id, offset=offset)
+            return [_entry(step) for step in steps]
 
     def set_labels(self, workflow_id: str, labels: dict[str, Json]) -> None:
         """Merge these labels into those of the workflow."""
@@ -264,18 +282,13 @@ class Client:
     def find_message(self, workflow_id: str, key: str) -> Json:
         """The message sent with this key, received or not; None if there is none."""
         raw = private_calls.find_message(self._engine, workflow_id, key)
-        try:
+        with _decoding(workflow_id):
             return None if raw is None else json.loads(raw)
-        except ValueError as error:
-            raise _not_ours(workflow_id) from error
 
     def get_event(self, workflow_id: str, key: str) -> Json:
-        """The value that the workflow published last under this key; None if there is none. Raises
-        ``ConfigError`` if corral did not write it."""
-        try:
+        """The value that the workflow published last under this key; None if there is none."""
+        with _decoding(workflow_id):
             value: Json = self._client.get_event(workflow_id, key, 0)
-        except ValueError as error:
-            raise _not_ours(workflow_id) from error
         return value
 
     # Queues.
@@ -318,15 +331,70 @@ def list_top(database: Database, name: str, limit: int | None) -> list[WorkflowI
             id=row[0],
             name=name,
             state=from_library(row[1]),
-            queue=row[2] or "",
-            executor=row[3] or "",
-            labels=as_object(json.loads(row[4])) if row[4] else {},
-            created=(row[5] or 0) / 1000,
-            ended=row[6] / 1000 if row[6] else None,
-            recoveries=row[7] or 0,
+            queue=as_text(row[2]),
+            executor=as_text(row[3]),
+            labels=_labels(row[4]),
+            created=_seconds(row[5]) or 0.0,
+            ended=_seconds(row[6]),
+            recoveries=int_or_none(row[7]) or 0,
         )
         for row in rows
     ]
+
+
+def _labels(stored: object) -> dict[str, Json]:
+    """Those of a row that was read without the library. What is no object counts as none."""
+    if not isinstance(stored, str | bytes):
+        return {}
+    try:
+        return as_object(json.loads(stored))
+    except _UNDECODABLE:
+        return {}
+
+
+def _seconds(stored: object) -> float | None:
+    """Of a column in milliseconds. In a database file a column can contain any type."""
+    number = number_or_none(stored)
+    return number / 1000 if number else None
+
+
+_reported: set[str] = set()
+"""Unreadable records that this process has logged."""
+_UNDECODABLE = (ValueError, TypeError, RecursionError)
+"""What ``json.loads`` raises."""
+
+
+@contextmanager
+def _decoding(workflow_id: str) -> Generator[None]:
+    """Errors of the library when it decodes a row become ``UnreadableRecord``. Those of the
+    database stay as they are."""
+    try:
+        yield
+    except (*_UNDECODABLE, UnreadableRecord):
+        with reading(workflow_id):
+            raise
+
+
+def _read_in_parts(
+    read: Callable[[list[str]], list[WorkflowInfo]], ids: Sequence[str]
+) -> list[WorkflowInfo]:
+    """All rows with these ids that can be read. The library reads all or none, so the ids are
+    divided until those that cannot be read are alone."""
+    rows: list[WorkflowInfo] = []
+    parts = [list(ids[at : at + CHUNK]) for at in range(0, len(ids), CHUNK)]
+    while parts:
+        part = parts.pop()
+        try:
+            rows += read(part)
+        except _UNDECODABLE as error:
+            if len(part) == 1:
+                if part[0] not in _reported:
+                    _reported.add(part[0])
+                    _log.warning("the record of %r cannot be read: %s", part[0], error)
+            else:
+                half = len(part) // 2
+                parts += [part[:half], part[half:]]
+    return rows
 
 
 def _options(submission: Submission) -> EnqueueOptions:
@@ -340,35 +408,38 @@ def _options(submission: Submission) -> EnqueueOptions:
 
 
 def _info(row: WorkflowStatus) -> WorkflowInfo:
-    # The library returns the text of what it cannot decode. corral stores only objects.
-    if isinstance(row.input, str) or isinstance(row.output, str):
-        raise _not_ours(row.workflow_id)
     return WorkflowInfo(
         id=row.workflow_id,
         name=row.name or "",
         state=from_library(row.status),
-        queue=row.queue_name or "",
-        executor=row.executor_id or "",
-        labels=dict(row.attributes or {}),
-        created=(row.created_at or 0) / 1000,
-        ended=row.completed_at / 1000 if row.completed_at else None,
-        recoveries=row.recovery_attempts or 0,
-        input=row.input["args"][0] if row.input and row.input["args"] else None,
+        queue=as_text(row.queue_name),
+        executor=as_text(row.executor_id),
+        labels=as_object(row.attributes),
+        created=_seconds(row.created_at) or 0.0,
+        ended=_seconds(row.completed_at),
+        recoveries=int_or_none(row.recovery_attempts) or 0,
+        input=_first_argument(row.input),
         output=row.output,
         error=str(row.error) if row.error is not None else "",
     )
 
 
-def _not_ours(workflow_id: str) -> ConfigError:
-    return ConfigError(f"the record of {workflow_id!r} was not written by corral")
+def _first_argument(stored: object) -> Json:
+    """The input of a workflow. The library returns the text of one that it cannot decode."""
+    if stored is None:
+        return None
+    arguments = as_object(stored).get("args")
+    if not isinstance(arguments, list | tuple):
+        raise UnreadableRecord("its input is damaged")
+    return arguments[0] if arguments else None
 
 
 def _entry(step: StepInfo) -> JournalEntry:
     return JournalEntry(
         number=step["function_id"],
-        name=step["function_name"],
+        name=str(step["function_name"]),
         output=step["output"],
-        at=(step["completed_at_epoch_ms"] or 0) / 1000,
+        at=_seconds(step["completed_at_epoch_ms"]) or 0.0,
     )
 
 

@@ -48,6 +48,29 @@ APPLICATION = "corral"
 INSTALL = "pip install 'corral[engine]'"
 
 
+class UnreadableRecord(ConfigError):
+    """A record in the database is not as corral writes it: another program changed it, or it is
+    damaged."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            message, hint="Another program changed it, or it is damaged. Others are not affected."
+        )
+
+
+@contextmanager
+def reading(workflow_id: str) -> Generator[None]:
+    """Within the block a record is decoded, or replayed, which has no other input: what fails there
+    becomes ``UnreadableRecord``, and names the workflow."""
+    try:
+        yield
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, UnreadableRecord):
+            reason = error.message
+        raise UnreadableRecord(f"the record of {workflow_id!r} cannot be read: {reason}") from error
+
+
 def is_installed() -> bool:
     """Whether the engine is installed."""
     return importlib.util.find_spec("dbos") is not None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -37,6 +38,8 @@ SESSION = {
 }
 """Settings of the connection of a lease on the server."""
 
+_FILE_NAME = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
+"""The ids of executors, as ``worker.executor`` makes them."""
 _held_here: set[str] = set()
 """Executors of this process."""
 taking_over = threading.RLock()
@@ -126,6 +129,10 @@ class FileLeases:
 
     @contextlib.contextmanager
     def claim(self, executor: str) -> Generator[bool]:
+        if not _FILE_NAME.fullmatch(executor):
+            # No executor has such an id. As a path it could name any file, which is deleted below.
+            yield True
+            return
         file = self._folder / executor
         try:
             fd = fs.lock_file(file)

@@ -73,10 +73,15 @@ PRIVATE_USES = (
         ),
     ),
     PrivateUse(
-        where=("private_calls.select_busy_executors", "private_calls.read_top_rows"),
+        where=(
+            "private_calls.select_busy_executors",
+            "private_calls.read_top_rows",
+            "private_calls.all_workflow_ids",
+        ),
         reason="Every executor looks once per second for executors that died. The public"
         " list_workflows returns all their workflows. And a list of runs must not take longer than"
-        " the import of the library.",
+        " the import of the library, and not fail because of one row that another program changed:"
+        " the public list_workflows decodes some columns of all rows.",
         unnecessary_if="executors with running workflows could be listed; for the list of runs,"
         " nothing.",
         depends_on=("table workflow_status",),
@@ -162,6 +167,14 @@ def read_top_rows(
     )
     with closing(sqlite3.connect(str(database.path), timeout=30)) as opened:
         return opened.execute(statement, (name, -1 if limit is None else limit)).fetchall()
+
+
+def all_workflow_ids(engine: Engine) -> list[str]:
+    import sqlalchemy as sa
+
+    table = table_name("workflow_status", is_file=engine.dialect.name == "sqlite")
+    with engine.connect() as connection:
+        return list(connection.execute(sa.text(f"SELECT workflow_uuid FROM {table}")).scalars())
 
 
 def has_unread_message(engine: Engine, workflow_id: str, topic: str) -> bool:

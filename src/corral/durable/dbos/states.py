@@ -25,8 +25,9 @@ _OF_LIBRARY: dict[str, State] = {
 }
 
 
-def from_library(status: str) -> State:
-    return _OF_LIBRARY[status]
+def from_library(status: object) -> State:
+    """What is no state of the library counts as a failure: another program wrote it."""
+    return _OF_LIBRARY.get(str(status), "failed")
 
 
 def to_library(states: Sequence[State]) -> list[str]:

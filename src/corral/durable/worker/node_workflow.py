@@ -57,6 +57,7 @@ from msgspec.structs import replace
 
 from corral.durable.agent_host import client
 from corral.durable.dbos import adapter
+from corral.durable.dbos.database import UnreadableRecord, reading
 from corral.durable.payloads import (
     AttemptResult,
     NodeInput,
@@ -97,6 +98,13 @@ RECOVERIES = 20
 
 _CACHE = 64
 _run_inputs: OrderedDict[str, RunInput] = OrderedDict()
+
+
+def check_names_itself(run_input: RunInput, run_id: str) -> None:
+    """Raises ``UnreadableRecord`` if the input of a run names another run: it would send the
+    messages, write the files and replace the remembered input of that run."""
+    if run_input.run_id != run_id:
+        raise UnreadableRecord(f"it names another run, {run_input.run_id!r}")
 
 
 def remember_run(run_input: RunInput) -> None:
@@ -382,7 +390,10 @@ async def _recorded_attempt(run_id: str, visit: RunNode, attempt: int, waits: in
     await executor.current().admitted()
     run_input = _run_inputs.get(run_id)
     if run_input is None:
-        run_input = unpack(await adapter.input_of(run_id), RunInput)
+        raw = await adapter.input_of(run_id)
+        with reading(run_id):
+            run_input = unpack(raw, RunInput)
+            check_names_itself(run_input, run_id)
         remember_run(run_input)
     return pack(await _attempt(run_input, visit, attempt, lambda: False, waits))
 

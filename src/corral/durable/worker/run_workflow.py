@@ -59,6 +59,7 @@ import msgspec
 from corral.durable.agent_host import client
 from corral.durable.dbos import adapter
 from corral.durable.dbos.client import queue_for_node
+from corral.durable.dbos.database import reading
 from corral.durable.dbos.states import OPEN_STATES
 from corral.durable.payloads import (
     BATCH_WORKFLOW,
@@ -128,7 +129,9 @@ IDLE = 7 * 86400.0
 
 
 async def run(payload: dict[str, Json]) -> Json:
-    run_input = unpack(payload, RunInput)
+    with reading(adapter.workflow_id()):
+        run_input = unpack(payload, RunInput)
+        node_workflow.check_names_itself(run_input, adapter.workflow_id())
     node_workflow.remember_run(run_input)
     run = _Run(run_input)
     if "/" in run.id:  # its outermost run is shown
