@@ -145,8 +145,49 @@ async def test_a_command_gets_the_message_on_stdin(tmp_path: Path) -> None:
         "sh: exit code 3: broken"
     )
     assert await notify.deliver("/no/such/program", end()) == (
-        "/no/such/program: No such file or directory"
+        "/no/such/program: /no/such/program was not found"
     )
+    noisy = "sh -c 'printf \"a\\033[2J\\007b\" >&2; exit 1'"
+    assert await notify.deliver(noisy, end()) == r"sh: exit code 1: a\x07b"
+
+
+async def test_a_command_that_does_not_end_runs_once_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "ATTEMPT_TIMEOUT", 1.0)
+    started = tmp_path / "started"
+    target = f"sleep 600 & echo $! $$ >> '{started}'; yes >&2"
+    assert await notify.deliver(target, end()) == "sleep: it did not end within 1 s"
+    (pids,) = started.read_text().splitlines()
+    assert not [pid for pid in pids.split() if Path(f"/proc/{pid}").exists()]
+
+
+async def test_a_command_that_leaves_a_process_behind_has_ended(tmp_path: Path) -> None:
+    """The process has the command's stderr, which does not end as long as it runs."""
+    pid = tmp_path / "pid"
+    assert await notify.deliver(f"sleep 600 & echo $! > '{pid}'", end()) is None
+    assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+
+
+async def test_a_redirect_is_not_followed(hook: Webhook) -> None:
+    hook.answers, hook.location = [302], "file:///etc/passwd"
+    assert await notify.deliver(hook.url, end()) == "http://127.0.0.1: HTTP status 302"
+    hook.answers, hook.location = [307], hook.url
+    assert await notify.deliver(hook.url, end()) == "http://127.0.0.1: HTTP status 307"
+    assert hook.received.qsize() == 2
+
+
+async def test_a_message_has_no_known_secret(workspace: Path, hook: Webhook) -> None:
+    await run(
+        workspace,
+        "ask execute use key-4711-0815",
+        notify=hook.url,
+        env={"MY_API_KEY": "key-4711-0815"},
+        answer_timeout=1.0,
+    )
+    asked, ended = hook.next(), hook.next()
+    assert "use [MY_API_KEY redacted]" in asked.message["asked"]["text"]
+    assert b"4711" not in asked.body + ended.body
 
 
 async def test_a_target_that_fails_costs_a_warning_and_not_the_run(workspace: Path) -> None:

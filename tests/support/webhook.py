@@ -27,6 +27,7 @@ class Webhook:
     def __init__(self) -> None:
         self.received: Queue[Received] = Queue()
         self.answers: list[int] = []
+        self.location = ""
         self.url = ""
 
     def next(self) -> Received:
@@ -43,6 +44,7 @@ def webhook() -> Generator[Webhook]:
             hook.received.put(Received(dict(self.headers), body))
             self.send_response(hook.answers.pop(0) if hook.answers else 204)
             self.send_header("Content-Length", "0")
+            self.send_header("Location", hook.location)
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:

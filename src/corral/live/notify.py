@@ -16,10 +16,8 @@ most for messages that are still on their way.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import logging
-import os
 import random
 import re
 import shlex
@@ -33,7 +31,9 @@ from corral.backoff import backoff_delay
 from corral.errors import ConfigError, CorralError
 from corral.live import tokens
 from corral.live.records import Kind
-from corral.system.environment import variable
+from corral.system.environment import variable, variables
+from corral.system.process.process import Process, ProcessSpec
+from corral.terminal_text import one_line
 from corral.values import Json
 
 _log = logging.getLogger("corral.live")
@@ -45,6 +45,8 @@ ATTEMPT_TIMEOUT = 15.0
 """Seconds for one attempt."""
 END_TIMEOUT = 20.0
 """Seconds to wait, at the end of a run, for messages on their way."""
+GRACE = 1.0
+"""Seconds for a command to end when its time is over."""
 SIGNED_WITH = "CORRAL_NOTIFY_SECRET"
 _SHELL = re.compile(r"[|&;<>()$`*?\[\]{}~#\n!]")
 """Characters that mean something to a shell outside of quotes."""
@@ -213,8 +215,7 @@ async def deliver(target: str, message: Message) -> str | None:
                 )
             )
         try:
-            async with asyncio.timeout(ATTEMPT_TIMEOUT):
-                sent = await (_post(target, body) if is_url(target) else _run(target, body))
+            sent = await (_post(target, body) if is_url(target) else _run(target, body))
         except TimeoutError:
             problem = f"no answer in {ATTEMPT_TIMEOUT:g} s"
         except (OSError, CorralError, ValueError) as error:
@@ -229,7 +230,7 @@ async def deliver(target: str, message: Message) -> str | None:
 
 
 async def _post(url: str, body: bytes) -> tuple[str, bool] | None:
-    """None, or why it was refused and whether another attempt may help."""
+    """None, or why it was refused and whether another attempt may help. Raises ``TimeoutError``."""
     from corral.system.http.client import Http
 
     headers = {"X-Corral-Timestamp": str(int(time.time()))}
@@ -237,7 +238,10 @@ async def _post(url: str, body: bytes) -> tuple[str, bool] | None:
         signed = f"{headers['X-Corral-Timestamp']}.".encode() + body
         digest = hmac.digest(secret.encode(), signed, "sha256").hex()
         headers["X-Corral-Signature"] = f"sha256={digest}"
-    async with Http(connect_timeout=ATTEMPT_TIMEOUT, read_timeout=ATTEMPT_TIMEOUT) as http:
+    async with (
+        asyncio.timeout(ATTEMPT_TIMEOUT),
+        Http(connect_timeout=ATTEMPT_TIMEOUT, read_timeout=ATTEMPT_TIMEOUT) as http,
+    ):
         response = await http.post(url, body, headers)
         status = response.status
     if 200 <= status < 300:
@@ -246,28 +250,27 @@ async def _post(url: str, body: bytes) -> tuple[str, bool] | None:
 
 
 async def _run(command: str, body: bytes) -> tuple[str, bool] | None:
-    """None, or how the command failed. It is not tried again: it may have done its work."""
+    """None, or how the command failed. It is not tried again: it may have done its work. What it
+    started ends with it."""
     words = ["sh", "-c", command] if _SHELL.search(command) else shlex.split(command)
     try:
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=os.name == "posix",
-        )
-    except OSError as error:
-        return f"{error.strerror or error}", False
+        process = await Process.start(ProcessSpec(argv=words, cwd=".", env=variables(), stdin=body))
+    except CorralError as error:
+        return error.message, False
     try:
-        _, stderr = await process.communicate(body)
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        raise
-    if process.returncode == 0:
+        async with asyncio.timeout(ATTEMPT_TIMEOUT):
+            while await process.read():
+                pass
+            ended = await process.wait()
+    except TimeoutError:
+        return f"it did not end within {ATTEMPT_TIMEOUT:g} s", False
+    finally:
+        await process.end(GRACE)
+    if ended.code == 0:
         return None
-    lines = stderr.decode("utf-8", "replace").strip().splitlines()
-    return f"exit code {process.returncode}{f': {lines[-1][:200]}' if lines else ''}", False
+    how = f"signal {ended.signal}" if ended.code is None else f"exit code {ended.code}"
+    lines = process.stderr.strip().splitlines()
+    return f"{how}{f': {one_line(lines[-1][:200])}' if lines else ''}", False
 
 
 def _shown(target: str) -> str:
