@@ -71,6 +71,22 @@ def test_events_are_printed_as_by_other_runs(session: Path) -> None:
     assert kinds[-1] == "done"
 
 
+def test_a_changed_configuration_is_not_ignored(session: Path, tmp_path: Path) -> None:
+    """A policy that was made stricter must hold for the next prompt."""
+    config = tmp_path / "strict.toml"
+    assert run("text hi", cwd=session).returncode == 0
+    config.write_text('[defaults]\npolicy = "reads"\n')
+    words = ("run", "--session", "fix", "text hi")
+    refused = corral("--config", str(config), *words, cwd=session)
+    assert refused.returncode == 2
+    assert "session 'fix' was started with another configuration" in refused.stderr
+    corral("sessions", "stop", "fix", cwd=session)
+    assert corral("--config", str(config), *words, cwd=session).stdout == "hi\n"
+    assert "another configuration" in corral(*words, cwd=session).stderr
+    config.write_text("[defaults]\ntimeout = 90\n")
+    assert "another configuration" in corral("--config", str(config), *words, cwd=session).stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 import signal
@@ -16,6 +17,8 @@ import pytest
 from support.pipeline_command import corral
 
 from corral.cli import warm_prompt
+from corral.events import Decision
+from corral.sessions.warm.client import Request, WarmTurn
 from corral.sessions.warm.names import WarmFiles
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
@@ -78,6 +81,27 @@ def test_what_is_not_a_success_is_reported_as_by_the_complete_program(session: P
     _, err = short.communicate(timeout=60)
     assert short.returncode == complete.returncode != 0
     assert err.removesuffix("True\n").split(":")[0] == complete.stderr.split(":")[0]
+
+
+def test_a_permission_request_is_denied_although_the_session_was_started_by_a_person(
+    session: Path,
+) -> None:
+    corral("sessions", "stop", "--forget", "fix", cwd=session)
+
+    async def allow(_: object) -> Decision:
+        return "allow_once"
+
+    async def open_session() -> None:
+        request = Request(
+            name="fix", agent=AGENT, text="text hi", options={"cwd": str(session)}, interactive=True
+        )
+        async for _ in WarmTurn(WarmFiles.of("fix", str(session)), request, ask=allow):
+            pass
+
+    asyncio.run(open_session())
+    short = start(*words("ask execute make it"), cwd=session)
+    out, err = short.communicate(timeout=60)
+    assert (out, err) == ("[c-no]\n", "False\n")
 
 
 def test_the_complete_program_does_what_the_short_way_cannot(session: Path) -> None:

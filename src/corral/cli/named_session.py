@@ -64,6 +64,7 @@ class NamedPrompt(NamedTuple):
             interactive=is_interactive(),
             schema=None if self.typed is None else self.typed.schema,
             wants_result=self.typed is not None and not flags["as_json"],
+            config=_named_config(),
         )
         return WarmTurn(
             WarmFiles.of(self.name, cwd),
@@ -75,6 +76,11 @@ class NamedPrompt(NamedTuple):
             ),
             on_waiting=progress.waiting,
         )
+
+
+def _named_config() -> str | None:
+    given = os.environ.get("CORRAL_CONFIG")
+    return os.path.abspath(given) if given else given
 
 
 def _check_flags(flags: RunFlags) -> None:

@@ -74,8 +74,9 @@ def parse(words: list[str]) -> dict[str, str] | None:
 
 
 def _has_simple_streams() -> bool:
-    """Nothing is piped in, the answer goes to a file or a pipe, and no one can be asked."""
-    if os.environ.get("CORRAL_LOG"):
+    """Nothing is piped in, the answer goes to a file or a pipe, no one can be asked, there is no
+    log, and no configuration file is named."""
+    if os.environ.get("CORRAL_LOG") or "CORRAL_CONFIG" in os.environ:
         return False
     try:
         piped = os.fstat(0).st_mode
@@ -141,7 +142,7 @@ class _Exchange:
             self._is_accepted = self._is_accepted or message["type"] == "corral.accepted"
             if message["type"] == "corral.question":
                 number = message["number"]
-                self._write({"type": "answer", "number": number, "decision": "deny"})
+                self._write({"type": "answer", "number": number, "given": "deny"})
         raise ConnectionResetError
 
     def _on_event(self, line: bytes) -> None:

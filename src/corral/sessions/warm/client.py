@@ -79,6 +79,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The JSON Schema that the answer must fit."""
     wants_result: bool = False
     """``End`` is to have the result."""
+    config: str | None = None
+    """The configuration file that the caller names, with ``--config`` or a variable."""
 
 
 class Waiting(msgspec.Struct, frozen=True, tag_field="type", tag="corral.waiting"):

@@ -12,7 +12,8 @@ States: listening -> open -> ending.
   request; if ``session.json`` names a stored session, that is resumed with the options stored
   there, except those that the request gives.
 * open: prompts run one after another. A request may give options of one prompt (a time limit, a
-  model, a narrower policy); any other option must equal the session's, or the request is rejected.
+  model, a narrower policy); any other option must equal the session's, and the configuration files
+  must say what they said when it was opened, or the request is rejected.
 * ending: the socket is removed first, then the running prompt is cancelled and the agent ended. A
   request that arrives meanwhile is not accepted, and its caller starts another process.
 
@@ -34,7 +35,7 @@ import contextlib
 import os
 import signal
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -60,7 +61,7 @@ from corral.sessions.warm.client import (
     Waiting,
 )
 from corral.sessions.warm.names import StoredName, WarmFiles
-from corral.system import fs, logs, paths
+from corral.system import config, fs, logs, paths
 from corral.values import Json, convert_to, decode_as, decoder_for
 
 Given: TypeAlias = str | dict[str, Json] | None
@@ -189,6 +190,8 @@ class _Server:
         """Held by the request whose prompt runs."""
         self._session: Session | None = None
         self._stored: StoredName | None = None
+        self._configuration: _Configuration | None = None
+        """With which the session was opened."""
         self._current: _Connection | None = None
 
     async def serve(self) -> None:
@@ -297,6 +300,8 @@ class _Server:
         """The session, and the options of this prompt. Opens the session at the first request; if
         that fails, the process ends."""
         if self._session is not None and self._stored is not None:
+            if _Configuration.now(self._session, request) != self._configuration:
+                raise _other("configuration", self._stored.name)
             return self._session, _check_options(self._stored, request)
         try:
             before = self._files.stored()
@@ -317,6 +322,7 @@ class _Server:
                 keywords["resume"] = before.session
             session = Session(agent, keywords, self._ask if request.interactive else None)
             await session.__aenter__()
+            self._configuration = _Configuration.now(session, request)
         except BaseException:
             self._stopping.set()
             raise
@@ -369,11 +375,30 @@ def _check_options(stored: StoredName, request: Request) -> dict[str, Json]:
     }
     fixed = sorted(differing.keys() - PromptKwargs.__annotations__.keys())
     if fixed:
-        raise ConfigError(
-            f"session {stored.name!r} was started with another {fixed[0]}",
-            hint=f"End it first: corral sessions stop {stored.name}. It keeps the conversation.",
-        )
+        raise _other(fixed[0], stored.name)
     return differing
+
+
+def _other(what: str, name: str) -> ConfigError:
+    return ConfigError(
+        f"session {name!r} was started with another {what}",
+        hint=f"End it first: corral sessions stop {name}. It keeps the conversation.",
+    )
+
+
+class _Configuration(NamedTuple):
+    """What configuration files say for the session's agent. They apply when a session is opened: a
+    prompt that is sent after they were changed must not run with what they said before."""
+
+    file: str | None
+    options: dict[str, object]
+    pass_env: tuple[str, ...]
+
+    @classmethod
+    def now(cls, session: Session, request: Request) -> _Configuration:
+        """Raises ``ConfigError`` for a file that cannot be read."""
+        options = config.load(session.prepared.agent.name)
+        return cls(request.config, options, config.passed_env())
 
 
 def _session_keywords(options: dict[str, Json]) -> dict[str, object]:
