@@ -112,6 +112,16 @@ def test_hostile_markup_is_rendered_in_time() -> None:
         render((piece * 400 + "\n") * 5)
 
 
+def test_a_line_without_an_end_is_printed_in_parts() -> None:
+    stream, lines = MarkdownStream(), list[Line]()
+    for _ in range(3_000):
+        lines += stream.add("0123456789", 80)
+    assert len(lines) > 100
+    assert sum(len(plain(line)) for line in stream.tail(80)) <= 10_000
+    lines += stream.end(80)
+    assert "".join(map(plain, lines)) == "0123456789" * 3_000
+
+
 def test_without_color_there_are_no_color_codes() -> None:
     line = [Span("a", "bold green"), Span("b", "red"), Span("c")]
     assert ansi(line, color=False) == "\x1b[1ma\x1b[0mbc"

@@ -19,6 +19,9 @@ from corral.cli.ui.spans import Line, Span
 
 LARGEST_TABLE = 200
 """Rows. A longer table is printed in parts."""
+LONGEST_LINE = 10_000
+"""Characters. The unfinished line is rendered again with each piece that comes, so a longer one is
+printed in parts."""
 DEEPEST_QUOTE = 4
 """Bars before a quote."""
 MIN_COLUMN = 6
@@ -43,8 +46,10 @@ class MarkdownStream:
         self._table: list[str] = []
 
     def add(self, text: str, columns: int) -> list[Line]:
-        *complete, self._partial = (self._partial + text).split("\n")
-        return [line for source in complete for line in self._take(source, columns)]
+        *complete, partial = (self._partial + text).split("\n")
+        *parts, self._partial = _cut(partial)
+        sources = [part for line in complete for part in _cut(line)] + parts
+        return [line for source in sources for line in self._take(source, columns)]
 
     def end(self, columns: int) -> list[Line]:
         """Finish what is unfinished."""
@@ -87,6 +92,10 @@ class MarkdownStream:
     def _end_table(self, columns: int) -> list[Line]:
         rows, self._table = self._table, []
         return _table(rows, columns) if rows else []
+
+
+def _cut(line: str) -> list[str]:
+    return [line[at : at + LONGEST_LINE] for at in range(0, len(line), LONGEST_LINE)] or [""]
 
 
 def block(source: str, columns: int) -> list[Line]:
