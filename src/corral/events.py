@@ -40,6 +40,8 @@ VERSION = 1
 
 FALLBACK = "fallback"
 """The name of the ``vendor`` event that says that another agent continues; see ``HandOver``."""
+OWN_VENDOR_EVENTS = frozenset({"prompt", "prompt_files", "run_facts", FALLBACK})
+"""Names of ``vendor`` events that only corral makes: readers of a transcript rely on them."""
 
 ToolKind = Literal[
     "read", "edit", "delete", "move", "search", "execute", "fetch", "think", "mcp", "other"

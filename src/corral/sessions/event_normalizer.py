@@ -59,6 +59,7 @@ from msgspec.structs import force_setattr, replace
 from corral.errors import CorralError
 from corral.events import (
     CALLS_NOT_ASSIGNED,
+    OWN_VENDOR_EVENTS,
     AgentQuestion,
     Done,
     Error,
@@ -607,6 +608,10 @@ class EventNormalizer:
         field = _JSON_FIELDS.get(type(event))
         if field is not None and is_too_deep(getattr(event, field)):
             event = replace(event, **{field: f"(left out: {TOO_DEEP})"})
+        if isinstance(event, Vendor) and event.name in OWN_VENDOR_EVENTS:
+            # Of the agent or its model: the user's prompt, and what corral says of a run, must not
+            # be what they wrote.
+            event = replace(event, name=f"agent:{event.name}")
         self._number(event, ts, out)
 
     def _number(self, event: Event, ts: float, out: list[Event]) -> None:
