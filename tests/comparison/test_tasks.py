@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from corral.comparison import tasks
+from corral.comparison.task import CompareTask
 from corral.errors import ConfigError
 from corral.system import paths
 
@@ -47,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def read(given: Path) -> list[tasks.CompareTask]:
+def read(given: Path) -> list[CompareTask]:
     return tasks.read(given, given.parent)
 
 
