@@ -37,6 +37,14 @@ from corral.values import Usage
 pytestmark = [pytest.mark.whole_program, pytest.mark.browser]
 
 LONG = "long-session"
+LARGE = {
+    "table": "|" + "a|" * 300 + "\n|" + "-|" * 300 + "\n" + ("|" + "b|" * 300 + "\n") * 300,
+    "quotes": ">" * 15_000 + " deep",
+    "brackets": "[" * 20_000,
+    "emphasis": "**x" * 6_000,
+    "line": "z" * 2_000_000,
+}
+"""Texts that take a renderer or a page long, if nothing limits them."""
 SHORT = "short-session"
 MOST_NODES = 12_000
 """Elements of a page that shows 100,000 events."""
@@ -56,6 +64,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_hostile_session(folder)
     long = long_transcript(100_000)
     write_session(folder, meta_of(LONG, "Go through all files", long.now), long.events)
+    for name, text in LARGE.items():
+        large = large_transcript(text)
+        write_session(folder, meta_of(f"large-{name}", name, large.now), large.events)
     short = short_transcript()
     write_session(folder, meta_of(SHORT, "Fix the parser", short.now), short.events)
     return folder
@@ -101,6 +112,15 @@ def short_transcript() -> Transcript:
         events.ToolResult(call_id="c1", status="success", output="42 passed", duration_ms=2100),
     )
     return found.text("The parser works:\n\n- one\n- two\n").done(Usage(input=10, output=5), 0.01)
+
+
+def large_transcript(text: str) -> Transcript:
+    found = Transcript().init().prompt("Go").add(events.Text(delta=text))
+    found.tool(
+        events.ToolUse(call_id="c1", name="shell", kind="execute", input={"command": text}),
+        events.ToolResult(call_id="c1", status="success", output=text),
+    )
+    return found.done(Usage(input=10, output=5), 0.01)
 
 
 def open_session(page: Page, name: str) -> None:
@@ -192,6 +212,16 @@ def test_a_hostile_transcript_does_nothing(page: Page) -> None:
     assert page.locator("#main").evaluate("main => main.scrollWidth <= main.clientWidth")
     text = page.locator("#main").inner_text()
     assert not {"\u202e", "\x1b", "\u2066"} & set(text)
+
+
+def test_large_and_deep_texts_leave_the_page_usable(page: Page) -> None:
+    expect(page.locator("a.run").first).to_be_visible(timeout=WAIT_MS)
+    for name in LARGE:
+        open_session(page, f"large-{name}")
+        page.locator(".item.tool .call").first.click()
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("document.querySelectorAll('*').length") < MOST_NODES
+        assert page.locator("#main").evaluate("main => main.scrollWidth <= main.clientWidth")
 
 
 def test_the_browser_runs_no_script_that_is_put_into_the_page(
