@@ -20,7 +20,8 @@ The agent does not know of a refused call, so its next request does not contain 
 Nothing of the vendor's bytes is copied. The head of a response is made again from its status and
 its headers, without those about framing and encoding; the body is sent in chunks of this proxy. So
 the agent cannot see another end of a response, another media type or another response than was
-read here. A redirect is not passed on: the agent would follow it, around the proxy.
+read here. A redirect is not passed on: the agent would follow it, around the proxy. Of errors the
+agent gets the body as it is: no agent looks for calls in it.
 
 What is not understood exactly (``Unreadable``) is not passed on, and the run ends. What is only cut
 or cannot be continued is not passed on either, and the connection is closed; the agent may try
@@ -217,7 +218,8 @@ class JudgedExchange:
                     if _is_success(response):
                         gate.start(response.media_type, drops_usage=call.added_usage is not None)
                         self._media_type = gate.media_type
-                    elif response.status < 400:
+                    elif not 400 <= response.status < 600:
+                        # Also 204, whose body a client would take for the next response.
                         raise ResponseFailed(502, f"the vendor answered with {response.status}")
                 self._pass_on(call, gate, raw)
                 await self._writer.drain()
@@ -315,4 +317,4 @@ def response_head(response: Response, media_type: str) -> bytes:
 
 
 def _is_success(response: Response) -> bool:
-    return 200 <= response.status < 300
+    return response.status == HTTPStatus.OK
