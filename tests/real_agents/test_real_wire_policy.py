@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from support.changing_relay import changing_relay
 from support.files import file_names
 from support.model_scripts import tool_results_json
 from support.real_agents import USAGE, RealAgent, for_agents
 
+import corral
 from corral import Policy, result_from_events
 from corral.errors import PolicyNotEnforceable
 from corral.events import (
@@ -190,6 +192,26 @@ async def test_cancel_ends_the_run_as_denied(agent: RealAgent, workspace: Path) 
     assert result.error is not None
     assert result.error.code == "permission_refused"
     assert file_names(workspace) == []
+
+
+@for_agents(*JUDGED, every_day=MOST)
+async def test_a_call_that_only_the_agents_own_parser_finds_is_not_made(
+    agent: RealAgent, workspace: Path
+) -> None:
+    """The Gemini CLI accepts blanks before ``data:``. No standard does, and no other agent."""
+    person = Person("allow_once")
+    options = agent.options([Turn(calls=[agent.shell("touch asked.txt")]), Turn(text="done")])
+    url = options["env"][agent.record.probe.url_env].removesuffix(agent.record.url_path)
+    async with changing_relay(url, lambda body: body.replace(b"data: ", b" data: ")) as relay:
+        env = {agent.record.probe.url_env: relay + agent.record.url_path}
+        options = {**options, "env": {**options["env"], **env}, "policy": RULES}
+        async with corral.session(agent.name, ask=person, **options) as session:
+            result = await session.run("do it")
+    assert file_names(workspace) == []
+    assert person.questions == []
+    assert result.error is not None
+    assert result.error.code == "stream_broken"
+    assert "cannot be judged: the stream has an unusual line" in result.error.message
 
 
 @for_agents("codex-cli", "opencode-cli", "pi-cli", every_day=("codex-cli",))

@@ -8,7 +8,7 @@ an oracle finds too much rather than too little. ``PARSERS`` has those of each w
 - Gemini CLI: the regular expression and the functions of its ``@google/genai``; pi has a newer one.
 - Anthropic's and OpenAI's SDKs (Claude Code, pi, Qwen Code): their ``SSEDecoder``.
 - OpenCode: ``eventsource-parser`` and the providers of the AI SDK.
-- pi: a parser of its own for Anthropic, and for each API a way to join pieces.
+- pi: its own parser for Anthropic, and for each API a way to join pieces.
 - Codex: the crate ``eventsource-stream``, which follows the standard, and its ``ResponseItem``.
 """
 

@@ -4,7 +4,7 @@ A response starts as one that the vendor might send, with a text and some tool c
 it are changed: the structure of its JSON, how the JSON is written, how events are framed, the media
 type, the compression, and the framing of HTTP. Most results are wrong in one or two ways, in which
 programs read them differently (``agent_parsers``). Calls whose name begins with ``remove`` are to
-be refused. Each call has a number of its own among its arguments, so that a call that was put
+be refused. Each call has another number among its arguments, so that a call that was put
 together from two is noticed.
 """
 

@@ -63,6 +63,9 @@ class AnthropicCalls:
         self._blocks: list[JsonObject] = []
         self._is_open = False
         """Whether the last block has not stopped."""
+        self._citations: list[Json] = []
+        self._pieces: dict[str, list[str]] = {}
+        """Field of the last block → its text, in pieces until the block stops."""
         self._state = "before"
         """Of the message: before, inside or after its events."""
         self._held_from: int | None = None
@@ -128,6 +131,7 @@ class AnthropicCalls:
             raise Unreadable("the blocks of the message do not follow each other")
         block = dict(required_object(event.get("content_block"), "content_block"))
         kind = self._check_block(block)
+        self._pieces, self._citations = {}, [*as_list(block.get("citations"))]
         self._blocks.append(block)
         self._is_open = True
         if kind != "tool_use" and kind not in _THINKING:
@@ -161,14 +165,18 @@ class AnthropicCalls:
             raise Unreadable(f"a block of the type {block_kind} has a change: {kind!r}")
         check_other_fields(delta, (), kind)
         if kind == "citations_delta":
-            block["citations"] = [*as_list(block.get("citations")), delta.get("citation")]
+            self._citations.append(delta.get("citation"))
+            block["citations"] = self._citations
         else:
-            block[name] = as_text(block.get(name)) + optional_text(delta, name)
+            self._pieces.setdefault(name, []).append(optional_text(delta, name))
         return "neutral", [] if block_kind == "tool_use" else [self._numbered(event)]
 
     def _end_block(self, event: JsonObject) -> Reading:
         block = self._open_block(event)
         self._is_open = False
+        for name, pieces in self._pieces.items():
+            block[name] = as_text(block.get(name)) + "".join(pieces)
+        self._pieces = {}
         stop = self._numbered(event)
         if block.get("type") != "tool_use":
             return "neutral", [stop]

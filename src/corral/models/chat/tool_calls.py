@@ -13,6 +13,7 @@ call and require them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -32,7 +33,16 @@ from corral.models.tool_gate import (
     parsed_arguments,
     wire_call,
 )
-from corral.values import Json, JsonObject, as_list, as_object, as_objects, as_text, is_list
+from corral.values import (
+    Json,
+    JsonObject,
+    as_list,
+    as_object,
+    as_objects,
+    as_text,
+    is_list,
+    is_object,
+)
 
 _VENDOR_FIELDS = ("web_search_options", "plugins")
 """Fields of a request that let the vendor search the web or run other tools."""
@@ -136,24 +146,29 @@ class ChatCalls:
         for number, call in enumerate(calls):
             index = optional_index(call, "index")
             place = number if index is None else index
-            known = self._tool_calls.get(place, {})
+            known = self._tool_calls.setdefault(place, {})
             self._is_ambiguous |= _differs(known, call)
-            self._tool_calls[place] = _checked(_merged(known, call))
-        rest = {name: value for name, value in change.items() if name != "tool_calls"}
-        self._message = _merged(self._message, rest)
+            _check_call(call)
+            _add(known, call)
+            if known.get("function" if known.get("type") == "custom" else "custom") is not None:
+                raise Unreadable("a tool call is of two kinds")
+        _add(self._message, {name: change[name] for name in change if name != "tool_calls"})
         return bool(calls)
 
     def _found(self) -> list[WireCall]:
-        found = [_call(self._tool_calls[place]) for place in sorted(self._tool_calls)]
+        found = [_call(made) for made in self._joined_calls()]
         if self._is_ambiguous:
             found = [replace(call, problem=_AMBIGUOUS) for call in found]
         return found
 
+    def _joined_calls(self) -> list[JsonObject]:
+        return [as_object(_joined(self._tool_calls[place])) for place in sorted(self._tool_calls)]
+
     def _made_calls(self, *, numbered: bool) -> list[JsonObject]:
         """The calls of the message, as the agent gets them."""
         found: list[JsonObject] = []
-        for number, place in enumerate(sorted(self._tool_calls)):
-            made = {k: v for k, v in self._tool_calls[place].items() if k != "index"}
+        for number, call in enumerate(self._joined_calls()):
+            made = {name: value for name, value in call.items() if name != "index"}
             if "function" in made:
                 arguments = encode_arguments(self.calls[number].arguments)
                 made["function"] = {**as_object(made["function"]), "arguments": arguments}
@@ -162,7 +177,8 @@ class ChatCalls:
 
     def next_request(self, request: JsonObject, results: Sequence[str]) -> JsonObject | None:
         made: Json = [*self._made_calls(numbered=False)]
-        message: JsonObject = {**self._message, "role": "assistant", "tool_calls": made}
+        before = as_object(_joined(self._message))
+        message: JsonObject = {**before, "role": "assistant", "tool_calls": made}
         message.setdefault("content", None)
         answers: list[Json] = [
             {"role": "tool", "tool_call_id": call.call_id, "content": text}
@@ -206,18 +222,16 @@ def _check_change(change: JsonObject) -> None:
         optional_text(change, "content")
 
 
-def _checked(call: JsonObject) -> JsonObject:
-    """The same call, as far as its pieces have come."""
+def _check_call(call: JsonObject) -> None:
+    """A call, or a piece of one."""
     kind = optional_text(call, "type") or "function"
     if kind not in _LOCAL_TOOLS:
         raise Unreadable(f"a tool call is of an unknown kind: {kind!r}")
-    check_other_fields(call, ("type", kind), "a tool call")
-    if any(call.get(other) is not None for other in _LOCAL_TOOLS if other != kind):
-        raise Unreadable("a tool call is of two kinds")
+    check_other_fields(call, ("type", *_LOCAL_TOOLS), "a tool call")
     optional_text(call, "id")
-    for name in ("name", "arguments", "input"):
-        optional_text(optional_object(call, kind), name)
-    return call
+    for field in _LOCAL_TOOLS:
+        for name in ("name", "arguments", "input"):
+            optional_text(optional_object(call, field), name)
 
 
 def _differs(known: JsonObject, change: JsonObject) -> bool:
@@ -228,20 +242,37 @@ def _differs(known: JsonObject, change: JsonObject) -> bool:
     return any(before and now and before != now for before, now in pairs)
 
 
-def _merged(before: JsonObject, change: JsonObject) -> JsonObject:
+class _Pieces(list[Any]):
+    """A text in pieces: joining them at each change would take quadratic time."""
+
+
+def _add(message: JsonObject, change: JsonObject) -> None:
     """Strings are joined, objects merged, lists joined; anything else is replaced."""
-    merged = dict(before)
     for name, value in change.items():
-        known = merged.get(name)
-        if isinstance(value, str) and isinstance(known, str) and name not in _REPLACED:
-            merged[name] = known + value
-        elif isinstance(value, dict) and isinstance(known, dict):
-            merged[name] = _merged(known, value)
-        elif isinstance(value, list) and isinstance(known, list):
-            merged[name] = [*known, *value]
+        known = message.get(name)
+        if isinstance(value, str) and name not in _REPLACED:
+            pieces = known if isinstance(known, _Pieces) else _Pieces()
+            pieces.append(value)
+            message[name] = pieces
+        elif is_object(value):
+            inner = known if is_object(known) else {}
+            _add(inner, value)
+            message[name] = inner
+        elif is_list(value):
+            if not is_list(known) or isinstance(known, _Pieces):
+                message[name] = known = list[Json]()
+            known.extend(value)
         elif value is not None or known is None:
-            merged[name] = value
-    return merged
+            message[name] = value
+
+
+def _joined(value: Json) -> Json:
+    """The same with each text in one piece."""
+    if isinstance(value, _Pieces):
+        return "".join(value)
+    if is_object(value):
+        return {name: _joined(inner) for name, inner in value.items()}
+    return [_joined(item) for item in value] if is_list(value) else value
 
 
 def _call(made: JsonObject) -> WireCall:

@@ -98,6 +98,8 @@ _PART_EVENTS = (
     "response.reasoning_summary_part.done",
 )
 _NOTES = ("error", "response.metadata", "codex.rate_limits")
+MOST_ITEMS = 1_000
+"""In one response. Some of what is done for each looks at all that are open."""
 _SEALED = "reasoning.encrypted_content"
 
 
@@ -106,8 +108,8 @@ class _OpenItem(msgspec.Struct):
 
     kind: str
     item: JsonObject
-    changes: str = ""
-    """The input of a call as far as it came, joined."""
+    changes: list[str] = msgspec.field(default_factory=list[str])
+    """The input of a call as far as it came, in pieces."""
     result: str | None = None
     """The same as its last change repeats it."""
 
@@ -219,8 +221,7 @@ class ResponsesCalls:
         kind, index = self._check_item(item), optional_index(event, "output_index")
         if index not in (None, self._started):
             raise Unreadable("the items of the response do not follow each other")
-        number = self._started
-        self._started += 1
+        number = self._count_item()
         self._open[number] = _OpenItem(kind, item)
         if kind in _CALLS:
             self._hold(number)
@@ -231,6 +232,13 @@ class ResponsesCalls:
         if not self._call_items and not self.has_open_call:
             self._held_from = None
         return "pass", [event]
+
+    def _count_item(self) -> int:
+        """The number of an item that starts."""
+        if self._started == MOST_ITEMS:
+            raise Unreadable(f"the response has more than {MOST_ITEMS} items")
+        self._started += 1
+        return self._started - 1
 
     def _check_item(self, item: JsonObject) -> str:
         """The type of an item."""
@@ -276,7 +284,7 @@ class ResponsesCalls:
         if not kind.startswith(f"response.{events}."):
             raise Unreadable(f"{kind} is for an item of the type {item.kind}")
         if kind.endswith(".delta"):
-            item.changes += optional_text(event, "delta")
+            item.changes.append(optional_text(event, "delta"))
         else:
             item.result = optional_text(event, name)
         return "neutral", []
@@ -293,8 +301,7 @@ class ResponsesCalls:
             # Some servers send the item only once, at its end.
             if index not in (None, self._started):
                 raise Unreadable("the items of the response do not follow each other")
-            number, started = self._started, _OpenItem(kind, item)
-            self._started += 1
+            number, started = self._count_item(), _OpenItem(kind, item)
         if (kind, item.get("id")) != (started.kind, started.item.get("id", item.get("id"))):
             raise Unreadable("an item ends as another one than it started")
         if kind not in _CALLS:
@@ -313,7 +320,9 @@ class ResponsesCalls:
             before = optional_text(started.item, "name") if started else ""
             if before not in ("", optional_text(item, "name")):
                 raise Unreadable("a tool call ends with another name than it started")
-            if started and {started.changes or text, started.result or text} != {text}:
+            streamed = "".join(started.changes) if started else ""
+            result = (started.result if started else "") or text
+            if (streamed or text, result) != (text, text):
                 raise Unreadable("the input of a tool call is not what was streamed")
         call = self._read_call(item)
         self.calls.append(call)
