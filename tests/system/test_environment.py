@@ -12,7 +12,7 @@ from support.stream_checks import no_deadline
 
 from corral.agents import registry
 from corral.options import RunOptions
-from corral.system.environment import Environment, SecretRedactor, gather
+from corral.system.environment import Environment, SecretRedactor, gather, named_secrets
 
 OURS = {
     "PATH": "/bin",
@@ -42,6 +42,8 @@ def test_only_the_base_variables_and_the_agents_own_are_passed() -> None:
         "HOME",
         "LC_ALL",
         "HTTPS_PROXY",
+        "NO_PROXY",  # this machine
+        "no_proxy",
         "GEMINI_API_KEY",
         "GOOGLE_CLOUD_PROJECT",
     }
@@ -177,3 +179,45 @@ def test_text_that_was_not_cut_keeps_what_looks_like_part_of_a_secret() -> None:
         "x789 and canary?"
     )
     assert SecretRedactor({}).clean_text_part("lone \ud800", begin_cut=True) == "lone \ud800"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://alice:s3cretpassw0rd@p.test:3128",
+        "alice:s3cretpassw0rd@p.test:3128",
+        "//alice:s3cretpassw0rd@p.test:3128",
+        "http://alice:/#s3cretpassw0rd@p.test:3128",
+        "socks5://alice:s3cretpassw0rd@p.test",
+    ],
+)
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "all_proxy"])
+def test_the_password_of_a_proxy_is_a_secret_however_the_proxy_is_written(
+    name: str, url: str
+) -> None:
+    cleaned = SecretRedactor(named_secrets({name: url})).clean_text(f"see {url} and {url[7:]}")
+    assert "s3cret" not in cleaned
+
+
+@pytest.mark.parametrize("url", ["http://p.test:3128", "p.test:3128", "http://alice@p.test"])
+def test_a_proxy_without_a_password_is_no_secret(url: str) -> None:
+    assert named_secrets({"HTTPS_PROXY": url}) == {}
+
+
+def test_this_machine_is_not_reached_through_the_proxy_of_the_user() -> None:
+    """Tokens of corral's own servers here are not for that proxy."""
+    proxy = {"HTTPS_PROXY": "http://p.test"}
+    local = "127.0.0.1,localhost"
+    for ours, expected in (
+        ({**proxy}, (local, local)),
+        ({**proxy, "no_proxy": "a.test"}, (f"a.test,{local}", f"a.test,{local}")),
+        ({**proxy, "NO_PROXY": f"{local}, b.test"}, (f"{local},b.test", f"{local},b.test")),
+        ({**proxy, "NO_PROXY": "*"}, ("*", None)),
+        ({"NO_PROXY": "a.test"}, ("a.test", None)),
+    ):
+        values = gather(
+            registry.find("gemini-cli"), RunOptions.build("gemini-cli", {}), ours
+        ).values
+        assert (values.get("NO_PROXY"), values.get("no_proxy")) == expected, ours
+    chosen = RunOptions.build("gemini-cli", {"env": {**proxy, "NO_PROXY": ""}})
+    assert gather(registry.find("gemini-cli"), chosen, {}).values["NO_PROXY"] == ""

@@ -23,11 +23,10 @@ from corral.sessions.budget_gate import BudgetGate
 from corral.sessions.call_log import CallLog, Emit
 from corral.sessions.network_watch import VAGUE, unreachable
 from corral.sessions.prepared_run import PreparedRun
-from corral.system.environment import Environment
+from corral.system.environment import Environment, without_proxy_for_this_machine
 from corral.system.model_proxy.gates import ToolJudge
 from corral.system.model_proxy.proxy import ModelProxy, ProxySettings
 
-_NO_PROXY = ("NO_PROXY", "no_proxy")
 _LOCAL = "127.0.0.1"
 LONGEST_HOLD = 240.0
 """Seconds that a model call is held for a rate limit: most agents wait 300 s for a response."""
@@ -147,10 +146,7 @@ def _with_proxy(
         kept = {k: v for k, v in values.items() if k not in route.unused_env}
         return {**kept, **given}
 
-    values = changed(environment.values)
-    if any(name.lower() in ("http_proxy", "all_proxy") for name in values):
-        for name in _NO_PROXY:
-            values[name] = ",".join(filter(None, (values.get(name), _LOCAL)))
+    values = without_proxy_for_this_machine(changed(environment.values))
     return replace(environment, values=values, agent_values=changed(environment.agent_values))
 
 

@@ -107,6 +107,9 @@ neither a URL nor a path is a secret completely."""
 _SAME_IN_JSON = r"[ !#-\[\]-~]*"
 """Printable ASCII but the quote and the backslash."""
 _LOGIN = r"(?i)^[a-z][a-z0-9+.-]*://(?P<login>[^/?#\s]+)@"
+_LOGIN_OF_PROXY = r"(?i)^(?:(?:[a-z][a-z0-9+.-]*:)?//)?(?P<login>.+)@"
+"""Programs take the URL of a proxy without its scheme too, and with characters that are escaped in
+other URLs."""
 _LOGIN_FIELD = r"(?i)(?:^|[?&;\s])(?:ssl)?(?:password|passwd|pwd)=([^&;\s]+)"
 _WORD = r"[A-Za-z_]{1,15}|[0-9.]+"
 """A mode or a number (``AUTH_TYPE=subscription``). Redacting one in the output of an agent would
@@ -114,6 +117,11 @@ damage the protocol, and the program does not have the variable."""
 _TOKEN = 16
 """Characters. Users have shorter names."""
 _NOT_SECRET = frozenset({"PWD", "OLDPWD"})
+
+
+NO_PROXY = ("NO_PROXY", "no_proxy")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+_THIS_MACHINE = ("127.0.0.1", "localhost")
 
 
 class Environment(msgspec.Struct, frozen=True, weakref=True):
@@ -143,6 +151,8 @@ def gather(
     # Interned: ``os.environ`` returns a new string each time, and every run has these.
     base = {name: sys.intern(value) for name, value in _chosen(ours, BASE).items()}
     values = {**base, **agent_values, **passed, **run.env}
+    if not run.env.keys() & NO_PROXY:
+        values = without_proxy_for_this_machine(values)
     secrets = {name: agent_values[name] for name in agent.secret_env if name in agent_values}
     secrets |= named_secrets({**passed, **run.env})
     for server in run.mcp_servers:
@@ -151,6 +161,17 @@ def gather(
     long = {name: value for name, value in secrets.items() if len(value) >= SHORTEST_SECRET}
     known = {**agent_values, **_chosen(run.env, names)}
     return Environment(values, known, long, own_secrets(ours))
+
+
+def without_proxy_for_this_machine(values: Mapping[str, str]) -> dict[str, str]:
+    """The variables, with this machine as an exception from the user's proxy, if they name one:
+    corral's tools and its model proxy listen here, and their tokens are not for the user's proxy.
+    Programs read one of the two names, so what the user excepts is in both."""
+    excepted = [each.strip() for name in NO_PROXY for each in values.get(name, "").split(",")]
+    if not any(name.lower() in _PROXIES for name in values) or "*" in excepted:
+        return {**values}
+    hosts = ",".join(dict.fromkeys(filter(None, (*excepted, *_THIS_MACHINE))))
+    return {**values, **dict.fromkeys(NO_PROXY, hosts)}
 
 
 def own_secrets(environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -211,6 +232,8 @@ def _secrets_in(name: str, value: str) -> Iterator[tuple[str, str]]:
     if name in _NOT_SECRET or is_path or not value:
         return
     found = re.match(_LOGIN, value)
+    if found is None and name.lower().endswith("_proxy"):
+        found = re.match(_LOGIN_OF_PROXY, value)
     user, _, password = found["login"].partition(":") if found else ("", "", "")
     if password:
         yield name, value
