@@ -201,10 +201,14 @@ async def test_a_call_that_only_the_agents_own_parser_finds_is_not_made(
     """The Gemini CLI accepts blanks before ``data:``. No standard does, and no other agent."""
     person = Person("allow_once")
     options = agent.options([Turn(calls=[agent.shell("touch asked.txt")]), Turn(text="done")])
-    url = options["env"][agent.record.probe.url_env].removesuffix(agent.record.url_path)
+    usual_env = options.get("env", {})
+    url = usual_env[agent.record.probe.url_env].removesuffix(agent.record.url_path)
     async with changing_relay(url, lambda body: body.replace(b"data: ", b" data: ")) as relay:
-        env = {agent.record.probe.url_env: relay + agent.record.url_path}
-        options = {**options, "env": {**options["env"], **env}, "policy": RULES}
+        options["env"] = {
+            **usual_env,
+            agent.record.probe.url_env: relay + agent.record.url_path,
+        }
+        options["policy"] = RULES
         async with corral.session(agent.name, ask=person, **options) as session:
             result = await session.run("do it")
     assert file_names(workspace) == []
