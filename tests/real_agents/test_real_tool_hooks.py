@@ -65,14 +65,16 @@ async def test_each_call_is_allowed_denied_or_edited_by_the_hook(
     if _edits(agent.record):
         assert (workspace / "edited.txt").read_text() == "replaced\n"
     assert not outside.exists()
-    assert [request.kind for request in seen] == ["edit"] * 4 + ["read"] * len(reads), seen
+    # In any order: an agent may run the calls of one response side by side.
+    kinds = sorted(request.kind for request in seen)
+    assert kinds == ["edit"] * 4 + ["read"] * len(reads), seen
     assert all(request.agent == agent.name for request in seen)
     assert all(request.cwd == str(workspace) for request in seen)
     assert not any("seed words" in str(request.tool_results) for request in agent.requests)
     if agent.record.spec.reports_all_denials:
-        denied = [f"{each.rule} {each.reason}" for result in results for each in result.denied]
-        assert "not this file" in denied[0]
-        assert _edits(agent.record) or "does not support" in denied[1]
+        denied = "\n".join(str(each) for result in results for each in result.denied)
+        assert "not this file" in denied
+        assert _edits(agent.record) or "does not support" in denied
 
 
 @for_agents(_is_hooked, every_day=("gemini-acp", "gemini-cli"))

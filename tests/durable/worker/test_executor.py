@@ -141,9 +141,9 @@ def test_listing_runs_decodes_no_pickle(tmp_path: Path) -> None:
     found = asyncio.run(run_list.list_runs(db=str(tmp_path / "x.db")))
     assert [each.id for each in found] == ["r"]
     assert not executed.exists()
-    with pytest.raises(ConfigError, match="not written by corral"):
+    with pytest.raises(ConfigError, match="its input is damaged"):
         asyncio.run(query.show("r", db=str(tmp_path / "x.db")))
-    with pytest.raises(ConfigError, match="not written by corral"):
+    with pytest.raises(ConfigError, match="its input is damaged"):
         asyncio.run(service.wait("r", db=str(tmp_path / "x.db"), timeout=60))
     assert not executed.exists()
 

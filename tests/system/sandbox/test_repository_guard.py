@@ -211,7 +211,10 @@ async def test_a_running_program_is_checked_and_again_when_it_has_ended(
     sandbox = Sandbox(support=BUBBLEWRAP, box=usual_box(workspace), report=notices.append)
     evil = traps.program("evil")
     script = f"""
-    make() {{ git init -q $1; git -C $1 config core.fsmonitor {evil}; echo made; }}
+    make() {{
+        git init -q $1; git -C $1 config core.fsmonitor {evil}
+        mkdir -p $1/.git/hooks; echo {evil} > $1/.git/hooks/pre-commit; echo made
+    }}
     make one; read line; make two; read line
     """
     spec = ProcessSpec(

@@ -213,11 +213,14 @@ class RepositoryGuard:
         failed: list[str] = []
         for part in dangers:
             try:
-                renamed.append(self._quarantine(part))
+                new = self._quarantine(part)
             except FileNotFoundError:
                 continue  # the program still runs, and has removed it
             except OSError as error:
                 failed.append(f"{part.path}: {error.strerror}")
+            else:
+                renamed.append(new)
+                self._reported.add((new, part.stamp))
         message = f"git would have started programs in {folder}: {reasons}."
         if renamed:
             message += (
