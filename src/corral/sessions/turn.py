@@ -331,6 +331,8 @@ class Turn(Generic[T_co]):
         # Another way to the service than that of this process is possible: nothing is claimed.
         wrapped = run.program is not None and not self._prepared.program.packaged
         elsewhere = run.replay is not None or run.sandbox == "agent" or wrapped
+        # Inherited settings of the agent can name another service.
+        elsewhere = elsewhere or run.inherit != "nothing"
         if not elsewhere and not any(name.lower().endswith("_proxy") for name in run.env):
             from corral.sessions.network_watch import NetworkWatch
 
