@@ -60,7 +60,7 @@ def warm(bench: BenchEnvironment) -> list[Row]:
             ms(costs.of("corral")),
             f"{ACPX} {ms(costs.of(ACPX))}",
             ratio,
-            at_most(0.5, ratio),
+            at_most(0.35, ratio),
         )
     ]
 

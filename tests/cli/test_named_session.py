@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.pipeline_command import corral
 
+from corral.events import Decision
 from corral.sessions import store
+from corral.sessions.warm.client import Request, WarmTurn
+from corral.sessions.warm.names import WarmFiles
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 AGENT = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", "--loads"])
@@ -143,3 +150,76 @@ def test_a_named_session_is_asked_to_correct_an_answer_that_does_not_fit(session
     invalid = run("text hi", "--schema", '{"type": "strange"}', cwd=session)
     assert invalid.returncode == 2
     assert "the schema cannot be used" in invalid.stderr
+
+
+def start(prompt: str, cwd: Path) -> subprocess.Popen[str]:
+    """A further prompt, in a process that a test signals or kills."""
+    assert run("text first", cwd=cwd).returncode == 0
+    return subprocess.Popen(
+        [sys.executable, "-m", "corral", "run", "--session", "fix", "--quiet", prompt],
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_each_message_of_the_answer_starts_on_a_new_line(session: Path) -> None:
+    prompt = "text one\ntool c read x\ntool-done c\ntext two\ntext  and more"
+    assert run(prompt, "--quiet", cwd=session).stdout == "one\n\ntwo and more\n"
+
+
+def test_a_permission_request_is_denied_although_the_session_was_started_by_a_person(
+    session: Path,
+) -> None:
+    async def allow(_: object) -> Decision:
+        return "allow_once"
+
+    async def open_session() -> None:
+        request = Request(
+            name="fix", agent=AGENT, text="text hi", options={"cwd": str(session)}, interactive=True
+        )
+        async for _ in WarmTurn(WarmFiles.of("fix", str(session)), request, ask=allow):
+            pass
+
+    asyncio.run(open_session())
+    assert run("ask execute make it", "--quiet", cwd=session).stdout == "[c-no]\n"
+
+
+def test_an_interrupted_prompt_is_cancelled_and_the_session_goes_on(session: Path) -> None:
+    interrupted = start("touch began\nhang", session)
+    _wait_for(session / "began")
+    interrupted.send_signal(signal.SIGINT)
+    interrupted.communicate(timeout=60)
+    assert interrupted.returncode == 130
+    assert run("text still here", cwd=session).stdout == "still here\n"
+
+
+def test_a_process_that_ends_meanwhile_is_reported(session: Path) -> None:
+    prompt = start("touch began\nhang", session)
+    _wait_for(session / "began")
+    stored = WarmFiles.of("fix", os.path.realpath(session)).stored()
+    assert stored is not None
+    os.kill(stored.pid, signal.SIGKILL)
+    _, err = prompt.communicate(timeout=60)
+    assert prompt.returncode == 1
+    assert "the background process of the session ended unexpectedly" in err
+
+
+def test_a_reader_that_has_gone_ends_the_command(session: Path) -> None:
+    prompt = start("touch began\nuntil go\ntext hello", session)
+    _wait_for(session / "began")
+    assert prompt.stdout is not None
+    assert prompt.stderr is not None
+    prompt.stdout.close()
+    (session / "go").touch()
+    with prompt.stderr:
+        assert prompt.wait(60) == 141
+
+
+def _wait_for(file: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert file.exists()

@@ -1,4 +1,4 @@
-"""The entry point of ``corral``. It loads nothing but what the command needs."""
+"""The entry point of ``corral``."""
 
 from __future__ import annotations
 
@@ -7,19 +7,13 @@ import os
 import sys
 import threading
 
+from corral.cli.main import main as run_command
+
 
 def main() -> None:
-    """Run the command line. A further prompt to a named session takes a short way, if it can."""
-    if sys.argv[1:2] == ["run"] and "--session" in sys.argv:
-        from corral.cli import warm_prompt
-
-        code = warm_prompt.send(sys.argv[2:])
-        if code is not None:
-            sys.exit(code)
-    from corral.cli.main import main as complete
-
+    """Run the command line."""
     try:
-        complete()
+        run_command()
     except SystemExit as end:
         _end_process(end.code)
         raise

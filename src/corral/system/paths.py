@@ -1,75 +1,38 @@
-"""The folders that corral uses, and the files it reads settings from.
-
-This module loads nothing when it is imported, for the fast start of the command line.
-"""
+"""The folders that corral uses, and the files it reads settings from."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-def state_folder() -> str | None:
-    """``CORRAL_HOME``, or ``corral`` in the platform's folder for state. None if the user has no
-    home folder."""
-    given = os.environ.get("CORRAL_HOME")
-    if given:
-        return os.path.abspath(os.path.expanduser(given))
-    if sys.platform == "win32":
-        return _below("LOCALAPPDATA", "AppData", "Local")
-    if sys.platform == "darwin":
-        return _below("", "Library", "Application Support")
-    return _below("XDG_STATE_HOME", ".local", "state")
-
-
-def _below(variable: str, *parts: str) -> str | None:
-    base = os.environ.get(variable) if variable else None
-    if not base:
-        user = _user_folder()
-        if user is None:
-            return None
-        base = os.path.join(user, *parts)
-    return os.path.join(base, "corral")
-
-
-def user_home() -> Path:
-    """The user's home folder. Raises ``ConfigError`` if there is none."""
-    from pathlib import Path
-
-    user = _user_folder()
-    if user is None:
-        from corral.errors import ConfigError
-
-        raise ConfigError(
-            "there is no home folder", hint="Set HOME, or CORRAL_HOME and CORRAL_CONFIG."
-        )
-    return Path(user)
-
-
-def _user_folder() -> str | None:
-    """An empty HOME counts as one that is not set: for Python it is the root folder."""
-    if sys.platform == "win32" or os.environ.get("HOME"):
-        user = os.path.expanduser("~")
-        return None if user == "~" else os.path.abspath(user)
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.getuid()).pw_dir
-    except KeyError:
-        return None
+from corral.errors import ConfigError, StorageFailed
 
 
 def home() -> Path:
     """``CORRAL_HOME``, or the platform's folder for state. Raises ``ConfigError`` if there is no
     home folder."""
-    from pathlib import Path
+    if given := os.environ.get("CORRAL_HOME"):
+        return Path(os.path.abspath(os.path.expanduser(given)))
+    if sys.platform == "darwin":
+        return user_home() / "Library" / "Application Support" / "corral"
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else user_home() / ".local" / "state") / "corral"
 
-    return Path(state_folder() or user_home())
+
+def user_home() -> Path:
+    """The user's home folder. Raises ``ConfigError`` if there is none."""
+    # An empty HOME counts as one that is not set: for Python it is the root folder.
+    if user := os.environ.get("HOME"):
+        return Path(os.path.abspath(user))
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError as error:
+        raise ConfigError(
+            "there is no home folder", hint="Set HOME, or CORRAL_HOME and CORRAL_CONFIG."
+        ) from error
 
 
 def local_run_folder(folder: str) -> str:
@@ -101,10 +64,7 @@ def process_registry() -> Path:
 
 def temporary() -> Path:
     """A folder for temporary files that only this user can use. Raises ``StorageFailed``."""
-    import tempfile
-    from pathlib import Path
-
-    from corral.errors import StorageFailed
+    import tempfile  # slow to load, and seldom needed
 
     folder = Path(tempfile.gettempdir()) / f"corral-{os.getuid()}"
     try:
@@ -130,11 +90,6 @@ def cache() -> Path:
 
 def user_config() -> Path:
     """The user's ``corral.toml``."""
-    from pathlib import Path
-
-    if sys.platform == "win32":
-        base = os.environ.get("APPDATA")
-        return (Path(base) if base else user_home()) / "corral" / "corral.toml"
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else user_home() / ".config") / "corral" / "corral.toml"
 
@@ -159,11 +114,11 @@ def make_dir(folder: Path) -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    if os.name != "posix" or folder.is_symlink():
+    if folder.is_symlink():
         return
-    found = folder.stat()
-    if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) & 0o077:
-        folder.chmod(stat.S_IMODE(found.st_mode) & 0o700)
+    status = folder.stat()
+    if status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) & 0o077:
+        folder.chmod(stat.S_IMODE(status.st_mode) & 0o700)
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from corral.cli.ui import terminal
-from corral.cli.ui.message_text import MessageText
 from corral.cli.ui.spans import Line
 from corral.events import Event, Text, hand_over_of, to_json
 from corral.terminal_text import Cleaner, json_line
@@ -49,22 +48,33 @@ class AnswerPrinter:
     """The answer's text as it comes, a blank line between messages."""
 
     def __init__(self) -> None:
-        self._message = MessageText()
         self._cleaner = Cleaner() if sys.stdout.isatty() else None
+        self._is_open = False
+        self._separator = ""
+        """Written before the next message."""
+        self._ends_line = True
 
     def text(self, event: Event) -> str:
         if event.parent is not None:
             return ""  # the text of a sub-agent is not the answer
         if isinstance(event, Text) and event.delta:
             delta = self._cleaner.add(event.delta) if self._cleaner else event.delta
-            return self._message.before(event.delta) + delta
-        return self._message.end_message() if _ends_message(event) else ""
+            separator = "" if self._is_open else self._separator
+            self._is_open = True
+            self._ends_line = event.delta.endswith("\n")
+            return separator + delta
+        if not self._is_open or not _ends_message(event):
+            return ""
+        self._is_open = False
+        self._separator = "\n"
+        return self.end()  # a line of progress may follow on the same screen
 
     def tail(self, columns: int) -> Sequence[Line]:
         return ()
 
     def end(self) -> str:
-        return self._message.end()
+        ended, self._ends_line = self._ends_line, True
+        return "" if ended else "\n"
 
 
 class RenderedAnswer:

@@ -6,18 +6,21 @@ Commands that only list sessions load this module: it does not load asyncio.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
 from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
 from corral.errors import ConfigError, StorageFailed
-from corral.sessions.warm.address import socket_in, warm_folder
 from corral.system import fs, paths
 from corral.values import Json, decode_as
 
 MAX_NAME = 100
 """Characters of a name."""
+MAX_SOCKET_PATH = 100
+"""Bytes of a socket's path: systems allow 104 or 108."""
 
 
 class StoredName(msgspec.Struct, kw_only=True):
@@ -48,12 +51,15 @@ class WarmFiles:
             raise ConfigError(
                 f"a session name has 1 to {MAX_NAME} printable characters, got: {name!r}"
             )
-        return cls(Path(warm_folder(str(paths.home()), name, cwd)))
+        digest = hashlib.blake2b(f"{cwd}\0{name}".encode(), digest_size=10).hexdigest()
+        return cls(root() / digest)
 
     @property
     def socket(self) -> str:
-        path = socket_in(str(self.folder))
-        return path or str(paths.temporary() / f"{self.folder.name}.socket")
+        path = self.folder / "socket"
+        if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+            path = paths.temporary() / f"{self.folder.name}.socket"
+        return str(path)
 
     def stored(self) -> StoredName | None:
         try:
