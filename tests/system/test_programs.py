@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -80,18 +79,6 @@ def test_a_node_script_without_node_is_an_error(
     (bin_folder / "gemini").symlink_to(package(tmp_path / "p", "0.61.0"))
     with pytest.raises(errors.NotInstalled, match=r"needs Node\.js 20"):
         locate(agent, None)
-
-
-def test_a_windows_shim_is_resolved_to_its_script(
-    agent: AgentSpec, bin_folder: Path, tmp_path: Path
-) -> None:
-    interpreter = node(bin_folder)
-    main = package(tmp_path / "npm" / "node_modules" / "@google" / "gemini-cli", "0.61.0")
-    relative = os.path.relpath(main, tmp_path / "npm")
-    shim = script(tmp_path / "npm" / "gemini.cmd", f'@ECHO off\r\n"%_prog%" "%dp0%\\{relative}" %*')
-    found = locate(agent, str(shim))
-    assert found.argv == (interpreter, str(main))
-    assert (found.version, found.source) == ("0.61.0", "option")
 
 
 def test_the_version_of_another_package_is_not_used(

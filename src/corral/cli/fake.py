@@ -79,9 +79,8 @@ def serve(script: str, port: int, key: str | None, seconds: float | None) -> Non
 async def _serve(server: ModelServer, seconds: float | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C still interrupts
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
     async with server:
         echo(server.url)
         for name, value in server.env.items():

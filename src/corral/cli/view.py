@@ -59,7 +59,8 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
                 " encrypted.",
                 err=True,
             )
-        if not no_open and _has_display():
+        display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        if not no_open and (display or sys.platform == "darwin"):
             _open_browser(address)
 
     server.serve(listener, server.Settings(access, ready, _start_command, place))
@@ -104,12 +105,6 @@ def _shown_host(listen: str) -> str:
     if is_everywhere(listen):
         return socket.gethostname()
     return f"[{listen}]" if ":" in listen else listen
-
-
-def _has_display() -> bool:
-    if sys.platform in ("darwin", "win32"):
-        return True
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def _open_browser(address: str) -> None:

@@ -372,7 +372,7 @@ class Publisher:
 
     def _serve(self) -> None:
         """Open the socket, if it is not open."""
-        if self._server is not None or not local_socket.is_supported():
+        if self._server is not None:
             return
         try:
             path = registry.socket_of(registry.file_of(self._facts))

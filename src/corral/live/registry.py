@@ -70,11 +70,10 @@ def _read(file: Path) -> LiveProcess | None:
 
 def _is_own(file: Path) -> bool:
     try:
-        found = file.lstat()
+        status = file.lstat()
     except OSError:
         return False
-    owned = os.name != "posix" or found.st_uid == os.getuid()
-    return stat.S_ISREG(found.st_mode) and owned
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
 
 
 def _remove(file: Path, process: LiveProcess) -> None:

@@ -194,7 +194,7 @@ class SessionRecord:
         path = self.folder / name
         if not self.folder.is_dir():  # a prompt of a pool
             paths.make_dir(self.folder)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(path, flags, 0o600)
         try:
             if _ends_mid_line(path):

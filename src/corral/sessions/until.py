@@ -35,7 +35,6 @@ from corral.errors import (
 from corral.result import Result
 from corral.sessions.structured_output import RunTurn, combine_results
 from corral.system.environment import SecretRedactor, for_commands, named_secrets, variables
-from corral.system.platform import WINDOWS
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.threads import in_own_thread
 
@@ -126,8 +125,7 @@ def command_succeeds(
             until=corral.command_succeeds("pytest -q"),
         )
     """
-    shell = ("cmd", "/c") if WINDOWS else ("sh", "-c")
-    argv = [*shell, command] if isinstance(command, str) else [*command]
+    argv = ["sh", "-c", command] if isinstance(command, str) else [*command]
     shown = command if isinstance(command, str) else " ".join(argv)
     if not shown.strip():
         raise ConfigError("command_succeeds needs a command")

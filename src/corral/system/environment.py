@@ -49,15 +49,6 @@ BASE = (
     # The caller's span, for telemetry.
     "TRACEPARENT",
     "TRACESTATE",
-    # Windows cannot start a program without these.
-    "SYSTEMROOT",
-    "SYSTEMDRIVE",
-    "WINDIR",
-    "COMSPEC",
-    "PATHEXT",
-    "USERPROFILE",
-    "APPDATA",
-    "LOCALAPPDATA",
     "PROGRAMFILES",
     "PROGRAMDATA",
     "NUMBER_OF_PROCESSORS",

@@ -18,6 +18,7 @@ module calls ``flock``.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import sys
@@ -26,28 +27,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
 AnyPath = str | bytes | os.PathLike[str]
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_FOLDER = _FLAGS | getattr(os, "O_DIRECTORY", 0)
-_DRAFT = (
-    os.O_WRONLY
-    | os.O_CREAT
-    | os.O_EXCL
-    | getattr(os, "O_APPEND", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_BINARY", 0)
-)
-_NAMELESS = os.O_WRONLY | getattr(os, "O_TMPFILE", 0) | getattr(os, "O_CLOEXEC", 0)
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FOLDER = _FLAGS | os.O_DIRECTORY
+_DRAFT = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_NAMELESS = os.O_WRONLY | getattr(os, "O_TMPFILE", 0) | os.O_CLOEXEC
 _NO_NAMELESS = (errno.EISDIR, errno.EOPNOTSUPP, errno.EACCES)
 """How systems, and file systems, without such files refuse to create one."""
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _DRAFT_NAME = 40
 """Characters of a file's name that its draft's name repeats: a name has at most 255 bytes."""
 
@@ -199,7 +187,7 @@ def _create_from_draft(path: str, data: bytes, mode: int) -> None:
 def overwrite_start(path: AnyPath, data: bytes) -> None:
     """Write over the first bytes of a file that exists, with one ``write``. Of up to a page, a
     process that is killed writes all or nothing. Raises ``OSError``."""
-    fd = os.open(path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0))
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         os.write(fd, data)
     finally:
@@ -282,45 +270,33 @@ def lock_file(path: Path) -> int:
 def try_lock(fd: int) -> bool:
     """Lock an open file exclusively. False if another process holds it."""
     try:
-        if sys.platform == "win32":
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if isinstance(error, BlockingIOError) or sys.platform == "win32":
-            return False
-        raise
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
     return True
 
 
 def lock_shared(fd: int) -> None:
     """Lock an open file together with others that lock it shared. Waits for an exclusive lock to
     end. An exclusive lock that ``fd`` holds becomes a shared one."""
-    if sys.platform != "win32":  # Windows has no such lock
-        fcntl.flock(fd, fcntl.LOCK_SH)
+    fcntl.flock(fd, fcntl.LOCK_SH)
 
 
 @contextmanager
 def hold_lock(fd: int) -> Generator[None]:
     """Hold an exclusive lock on an open file inside the block. Waits for it. Blocks."""
-    _lock(fd)
+    fcntl.flock(fd, fcntl.LOCK_EX)
     try:
         yield
     finally:
-        if sys.platform != "win32":
-            fcntl.flock(fd, fcntl.LOCK_UN)
-
-
-def _lock(fd: int) -> None:
-    if sys.platform != "win32":  # Windows has no lock that waits: the later of two may win
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 def is_locked(path: Path) -> bool:
     """Whether some process holds the lock of this file. The check takes the lock for a moment if
     it is free: callers must not check at the same time."""
     try:
-        fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False
     try:
@@ -340,7 +316,7 @@ def exclusive_lock(path: Path) -> Generator[int]:
     while True:
         fd = os.open(path, _LOCK_FLAGS, 0o600)
         try:
-            _lock(fd)
+            fcntl.flock(fd, fcntl.LOCK_EX)
             try:
                 is_current = os.path.samestat(os.fstat(fd), os.stat(path))
             except FileNotFoundError:
@@ -355,11 +331,6 @@ def exclusive_lock(path: Path) -> Generator[int]:
 def remove_tree(folder: str | os.PathLike[str]) -> None:
     """Remove a folder and what is in it, as far as possible. Links are not followed. Unlike
     ``shutil``, this loads no compression libraries, which take 2 ms."""
-    if sys.platform == "win32":
-        import shutil
-
-        shutil.rmtree(folder, ignore_errors=True)
-        return
     with suppress(OSError):
         for _, folders, files, fd in os.fwalk(folder, topdown=False):
             for name in files:
@@ -367,25 +338,16 @@ def remove_tree(folder: str | os.PathLike[str]) -> None:
                     os.unlink(name, dir_fd=fd)
             for name in folders:
                 with suppress(OSError):
-                    _remove_empty(name, fd)
+                    try:
+                        os.rmdir(name, dir_fd=fd)
+                    except NotADirectoryError:  # a link to a folder
+                        os.unlink(name, dir_fd=fd)
         os.rmdir(folder)
-
-
-def _remove_empty(name: str, dir_fd: int) -> None:
-    """Remove an empty folder, or a link to a folder."""
-    try:
-        os.rmdir(name, dir_fd=dir_fd)
-    except NotADirectoryError:
-        os.unlink(name, dir_fd=dir_fd)
 
 
 def find_program(name: str, path: str | None = None) -> str | None:
     """The program of this name in the folders of ``path`` (default: PATH), or at this place if it
     has a slash: as ``shutil.which``, which loads compression libraries."""
-    if sys.platform == "win32":
-        import shutil
-
-        return shutil.which(name, path=path)
     path = os.environ.get("PATH", os.defpath) if path is None else path
     folders = [""] if os.path.dirname(name) else path.split(os.pathsep) if path else []
     for folder in folders:

@@ -27,7 +27,6 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from corral.errors import ConfigError
 from corral.nesting import decode_json
 from corral.system import hook_relay
 from corral.values import JsonObject
@@ -58,9 +57,6 @@ class HookSocket:
         """What it connects to, for a sandbox."""
 
     async def open(self) -> None:
-        """Raises ``ConfigError`` on a system without Unix sockets."""
-        if not hasattr(asyncio, "start_unix_server"):
-            raise ConfigError("on_tool_call needs Unix sockets, which this system does not have")
         base = tempfile.gettempdir()
         short = "/tmp"  # noqa: S108 (the new folder in it is private)
         self.folder = tempfile.mkdtemp("", "corral-", base if len(base) < LONGEST_FOLDER else short)

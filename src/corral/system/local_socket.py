@@ -35,11 +35,6 @@ WAITING = 128
 """Connections that may wait to be served."""
 
 
-def is_supported() -> bool:
-    """Whether the system has Unix sockets."""
-    return hasattr(socket, "AF_UNIX")
-
-
 def fits(path: str) -> bool:
     """Whether a path is short enough for a socket."""
     return len(os.fsencode(path)) <= LONGEST_PATH

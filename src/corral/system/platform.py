@@ -1,8 +1,7 @@
 """Every difference between operating systems in processes, pipes, files and file watching.
 
 Linux is the tested case: pidfds, ``/proc``, sub-reaping, inotify. macOS lists processes with
-``ps``. Windows ends trees with ``taskkill``. Nothing here keeps the state of a run: see
-``corral.system.process``.
+``ps``. Nothing here keeps the state of a run: see ``corral.system.process``.
 """
 
 from __future__ import annotations
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
     import ctypes
 
 LINUX = sys.platform == "linux"
-WINDOWS = sys.platform == "win32"
-MACOS = sys.platform == "darwin"
-
-KILL = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +44,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, gc=False):
 def get_process(pid: int) -> ProcessInfo | None:
     """Return the process with this pid, or None."""
     if not LINUX:
-        return _windows_process(pid) if WINDOWS else _ps().get(pid)
+        return _ps().get(pid)
     stat = _read(f"/proc/{pid}/stat")
     if not stat:
         return None
@@ -65,7 +60,7 @@ def get_process(pid: int) -> ProcessInfo | None:
 def children(pid: int) -> list[int]:
     """The children of another process, of all its threads."""
     if not LINUX:
-        return [] if WINDOWS else [proc.pid for proc in _ps().values() if proc.ppid == pid]
+        return [proc.pid for proc in _ps().values() if proc.ppid == pid]
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except (FileNotFoundError, ProcessLookupError, NotADirectoryError):
@@ -89,9 +84,8 @@ def orphan_candidates(besides: Collection[int] = ()) -> list[int]:
 
 
 def _session(pid: int) -> int | None:
-    if sys.platform != "win32":
-        with contextlib.suppress(ProcessLookupError):
-            return os.getsid(pid)
+    with contextlib.suppress(ProcessLookupError):
+        return os.getsid(pid)
     return None
 
 
@@ -107,7 +101,7 @@ def all_pids() -> list[int]:
     """All processes of the machine that are visible to us."""
     if LINUX:
         return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return [] if WINDOWS else list(_ps())
+    return list(_ps())
 
 
 def _read(path: str) -> bytes:
@@ -145,24 +139,6 @@ def _ps() -> dict[int, ProcessInfo]:
             )
         _ps_cache = (time.monotonic(), table)
     return _ps_cache[1]
-
-
-def _windows_process(pid: int) -> ProcessInfo | None:
-    if sys.platform != "win32":
-        return None
-    import ctypes
-
-    kernel = ctypes.WinDLL("kernel32")
-    handle = kernel.OpenProcess(0x1000, False, pid)
-    if not handle:
-        return None
-    try:
-        times = [ctypes.c_uint64() for _ in range(4)]
-        kernel.GetProcessTimes(handle, *(ctypes.byref(moment) for moment in times))
-        ended = times[1].value != 0
-        return ProcessInfo(pid, str(times[0].value), 0, 0, 0, not ended)
-    finally:
-        kernel.CloseHandle(handle)
 
 
 _raising = threading.RLock()
@@ -346,9 +322,6 @@ def libc() -> ctypes.CDLL:
 
 def send_signal(proc: ProcessInfo, sig: int) -> None:
     """Signal exactly this process, never another one that got its pid."""
-    if WINDOWS:
-        subprocess.run(["taskkill", "/T", "/F", "/PID", str(proc.pid)], check=False)
-        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if sys.platform != "linux":
             os.kill(proc.pid, sig)
@@ -364,9 +337,8 @@ def send_signal(proc: ProcessInfo, sig: int) -> None:
 
 def signal_group(pgid: int, sig: int) -> None:
     """Signal a group whose leader is not reaped yet: so the number still belongs to it."""
-    if sys.platform != "win32":
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pgid, sig)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pgid, sig)
 
 
 def on_exit(
@@ -433,32 +405,31 @@ def exit_status(
     code = child.poll()
     if code is None:
         return None
-    return (None, -code) if code < 0 and not WINDOWS else (code, None)
+    return (None, -code) if code < 0 else (code, None)
 
 
-def scratch_file(folder: Path) -> tuple[int, int, Path | None]:
-    """Create a private file. Return a descriptor that reads, one that appends, and the path if the
-    file must be removed afterwards. On POSIX the file has no name, so there is no path."""
-    flags = os.O_RDWR | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+def scratch_file(folder: Path) -> tuple[int, int]:
+    """Create a private file without a name. Return a descriptor that reads and one that
+    appends."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # some file systems have no files without a name
             appends = os.open(folder, flags | os.O_TMPFILE, 0o600)
             try:
-                return os.open(f"/proc/self/fd/{appends}", os.O_RDWR), appends, None
+                return os.open(f"/proc/self/fd/{appends}", os.O_RDWR), appends
             except OSError:
                 os.close(appends)
                 raise
     path = folder / f"stdout-{os.urandom(8).hex()}"
     appends = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        reads = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+        reads = os.open(path, os.O_RDWR)
     except OSError:
         os.close(appends)
         raise
     finally:
-        if sys.platform != "win32":
-            path.unlink(missing_ok=True)
-    return reads, appends, path if sys.platform == "win32" else None
+        path.unlink(missing_ok=True)
+    return reads, appends
 
 
 def memory_file() -> int:

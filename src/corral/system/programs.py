@@ -1,9 +1,9 @@
 """Find an agent's program and its version.
 
 Order: ``program=``, ``corral.toml``, ``PATH``, the managed folder. A program that is a Node script
-is started as ``node script``: so a missing Node is known before anything runs, and npm's ``.cmd``
-shims on Windows are not needed. The script of a managed agent gets Node's compile cache, if it was
-filled for this Node (``corral.system.compile_cache``).
+is started as ``node script``: so a missing Node is known before anything runs. The script of
+a managed agent gets Node's compile cache, if it was filled for this Node
+(``corral.system.compile_cache``).
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from corral.values import decode_as
 from corral.version import __version__
 
 VERSION_SECONDS = 30
-_VERSION_ENV = ("PATH", "HOME", "SYSTEMROOT", "PATHEXT", "USERPROFILE")
+_VERSION_ENV = ("PATH", "HOME")
 # Kept as text: re compiles them when first needed.
-_SHIM = rb'"%(?:~)?dp0%?\\([^"]+\.[cm]?js)"'
 _MACHINE = r"-(linux|darwin|win32)-\w+$"
 """Suffix of the version in npm packages for one platform."""
 _NUMBERS = r"(?<!\d)\d+(?:\.\d+)+"
@@ -109,8 +108,7 @@ def managed_program(agent: AgentSpec) -> Path:
     folder = managed_folder(agent) / "node_modules"
     if agent.package.binaries:
         return folder / agent.package.binaries.get(machine(), f"none-for-{machine()}")
-    name = agent.programs[0] + (".cmd" if os.name == "nt" else "")
-    return folder / ".bin" / name
+    return folder / ".bin" / agent.programs[0]
 
 
 def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
@@ -151,10 +149,7 @@ def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
         raise BrokenInstall(
             f"{path} cannot be read: {error.strerror}", hint=f"Run: {install_command(agent)}"
         ) from error
-    shim = re.search(_SHIM, head)
-    if shim:
-        real = os.path.normpath(os.path.join(os.path.dirname(real), os.fsdecode(shim[1])))
-    elif not (head.startswith(b"#!") and b"node" in head.split(b"\n", 1)[0]):
+    if not (head.startswith(b"#!") and b"node" in head.split(b"\n", 1)[0]):
         return (path,)
     node = fs.find_program("node")
     if node is None:

@@ -18,7 +18,7 @@ from support.sandbox import needs_sandbox
 from corral.errors import SandboxFailed
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.tree import ProcessRegistry
-from corral.system.sandbox import bubblewrap, diagnosis, landlock, seatbelt
+from corral.system.sandbox import bubblewrap, diagnosis, landlock
 from corral.system.sandbox.box import (
     Box,
     Endpoint,
@@ -369,25 +369,6 @@ def test_folders_of_the_system_stay_read_only_in_any_case(workspace: Path) -> No
     arguments = mounts(inside, "/home/someone")
     assert arguments.count("--bind") == 1
     assert arguments[-2:] == ["--remount-ro", "/"]
-
-
-def test_the_profile_for_macos_names_what_the_box_restricts(workspace: Path) -> None:
-    inside = Box(
-        cwd=str(workspace),
-        writable=(str(workspace),),
-        read_only=(f"{workspace}/.git",),
-        endpoints=(Endpoint("127.0.0.1", 8080),),
-    )
-    lines = seatbelt.profile(inside, "/Users/someone").splitlines()
-    assert lines[:3] == ["(version 1)", "(allow default)", "(deny file-write*)"]
-    order = [
-        f'(allow file-write* (subpath "{workspace}"))',
-        f'(deny file-write* (subpath "{workspace}/.git"))',
-        '(deny file-read* (subpath "/Users/someone"))',
-        "(deny network*)",
-        '(allow network-outbound (remote tcp "localhost:8080"))',
-    ]
-    assert [line for line in lines if line in order] == order
 
 
 async def test_root_cannot_change_settings_of_the_kernel(workspace: Path) -> None:

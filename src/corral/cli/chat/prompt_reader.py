@@ -128,7 +128,7 @@ def _read_history() -> list[str]:
 
 def _append_history(text: str) -> None:
     paths.make_dir(paths.home())
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     descriptor = os.open(paths.home() / HISTORY, flags, 0o600)
     try:
         os.write(descriptor, f"{_encode(text)}\n".encode("utf-8", "replace"))

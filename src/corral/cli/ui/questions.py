@@ -14,6 +14,8 @@ import asyncio
 import contextlib
 import os
 import sys
+import termios
+import tty
 import unicodedata
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
@@ -176,12 +178,6 @@ def write(text: str) -> None:
 @contextlib.contextmanager
 def _single_keys() -> Generator[None]:
     """The terminal passes each key on at once, and does not show it."""
-    try:
-        import termios
-        import tty
-    except ImportError:  # Windows: an answer ends with Enter
-        yield
-        return
     descriptor = sys.stdin.fileno()
     before = None
     with contextlib.suppress(termios.error):  # the terminal was closed
@@ -315,11 +311,6 @@ def _barred(text: str, columns: int) -> str:
 @contextlib.contextmanager
 def _echo(*, shown: bool) -> Generator[None]:
     """The terminal passes complete lines on, and shows what is typed unless it is secret."""
-    try:
-        import termios
-    except ImportError:  # Windows
-        yield
-        return
     descriptor = sys.stdin.fileno()
     try:
         before = termios.tcgetattr(descriptor)

@@ -16,11 +16,7 @@ BLOCKED = 5.0
 """Seconds in which the loop must react to a signal. After that, what blocks it is interrupted."""
 INTERRUPTED = 130
 
-_ENDING = [
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-    if hasattr(signal, name)
-]
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 @contextlib.contextmanager
@@ -37,7 +33,7 @@ def signals(
             if running is not None:
                 # In addition to the loop's own handler, which only a loop that runs calls.
                 signal.signal(number, watchdog.on_signal)
-    except (NotImplementedError, RuntimeError):  # Windows, or not the main thread
+    except RuntimeError:  # not the main thread
         yield
         return
     try:

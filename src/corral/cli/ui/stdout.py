@@ -158,7 +158,7 @@ class Stdout:
         self._fd = sys.stdout.fileno()
         kind = os.fstat(self._fd).st_mode
         self._is_terminal = os.isatty(self._fd)
-        self._may_block = (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)) and os.name == "posix"
+        self._may_block = stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
 
     def __enter__(self) -> Stdout:
         sys.stdout.flush()

@@ -25,7 +25,6 @@ from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.scheduler.outcome import MAX_IN_CONTEXT
 from corral.pipelines.templates import PLACEHOLDER, as_text, find
 from corral.system.environment import SecretRedactor
-from corral.system.platform import WINDOWS
 from corral.values import Json
 
 if TYPE_CHECKING:
@@ -200,10 +199,9 @@ async def run_command(
             drop_beginning()
 
     workspace = Workspace(cwd, env=env, pass_env=pass_env, sandbox=sandbox)
-    shell = ("cmd", "/c") if WINDOWS else ("sh", "-c")
     done = await run_program(
         workspace,
-        [*shell, command],
+        ["sh", "-c", command],
         workspace.root,
         timeout,
         on_output,

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
-from corral.errors import ConfigError, ProcessFailed, StorageFailed, from_event
+from corral.errors import ProcessFailed, StorageFailed, from_event
 from corral.events import AgentQuestion, Error, Event, PermissionRequest, from_json
 from corral.result import Result
 from corral.sessions.warm.names import WarmFiles
@@ -235,8 +235,6 @@ async def open_connection(
     files: WarmFiles, idle: float
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the background process of a session; start it if it does not run."""
-    if not hasattr(asyncio, "open_unix_connection"):
-        raise ConfigError("named sessions need Unix sockets, which this system does not have")
     deadline = time.monotonic() + START_SECONDS
     started = False
     while True:

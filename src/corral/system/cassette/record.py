@@ -88,7 +88,7 @@ class _Recorder:
                 stdout=self._tail.child_fd if self._tail else subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
-                process_group=0 if hasattr(os, "setpgid") else None,
+                process_group=0,
             )
         except (OSError, ValueError) as error:
             writer.ended(127, None)
@@ -202,7 +202,7 @@ class _Tail:
 
     def __init__(self) -> None:
         folder = Path(tempfile.gettempdir())
-        self._fd, self.child_fd, _ = platform.scratch_file(folder)
+        self._fd, self.child_fd = platform.scratch_file(folder)
 
     def read(self) -> bytes:
         return os.read(self._fd, CHUNK)
@@ -216,8 +216,6 @@ def _end_of(popen: subprocess.Popen[bytes]) -> int:
     """Wait for the exit so that no signal to us is missed. A signal that arrives just before a
     blocking ``waitpid`` would be handled only after the program's end, and the program may wait for
     that signal."""
-    if not hasattr(signal, "SIGCHLD"):
-        return popen.wait()
     readable, writable = os.pipe()
     os.set_blocking(readable, False)
     os.set_blocking(writable, False)

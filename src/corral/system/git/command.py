@@ -41,7 +41,6 @@ import re
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -278,8 +277,6 @@ def _exchange(
     limits: Limits,
 ) -> tuple[bytes, bytes, bool]:
     """Write the input and read both outputs until git ends. Raises ``TimeoutError``."""
-    if sys.platform == "win32":
-        return _exchange_in_memory(process, feed, output, limits)
     stdin, stdout, stderr = _pipes(process)
     ends = time.monotonic() + limits.seconds
     exchange = _Exchange(feed, output, limits.output)
@@ -312,23 +309,6 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[b
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise RuntimeError("git was started without pipes")
     return process.stdin, process.stdout, process.stderr
-
-
-def _exchange_in_memory(
-    process: subprocess.Popen[bytes],
-    feed: Iterator[bytes],
-    output: IO[bytes] | None,
-    limits: Limits,
-) -> tuple[bytes, bytes, bool]:
-    """Where pipes cannot be selected."""
-    try:
-        out, errors = process.communicate(b"".join(feed), timeout=limits.seconds)
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError from error
-    if output is not None:
-        output.write(out)
-        out = b""
-    return out, errors, len(out) > limits.output
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -175,11 +175,10 @@ class Process:
                 undo.callback(guard.drop)
             with _writing(files):
                 feed, stdin_fd = _open_stdin(loop, spec, undo, child_ends)
-                is_file = spec.stdout == "file" or platform.WINDOWS
-                out = FollowedFile(loop, files) if is_file else Pipe(loop)
+                out = FollowedFile(loop, files) if spec.stdout == "file" else Pipe(loop)
                 undo.callback(out.close)
                 child_ends.callback(os.close, out.child_fd)
-                err = FollowedFile(loop, files) if platform.WINDOWS else Pipe(loop, big=False)
+                err = Pipe(loop, big=False)
                 undo.callback(err.close)
                 child_ends.callback(os.close, err.child_fd)
                 wrapped = _open_sandbox(spec.sandbox, guard, undo, child_ends)
@@ -703,7 +702,6 @@ def _spawn(
             start_new_session=True,
             close_fds=True,
             pass_fds=wrapped.passed if wrapped else (),
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
     except (OSError, ValueError) as error:
         from corral.system.process.start_errors import spawn_error

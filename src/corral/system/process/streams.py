@@ -216,7 +216,6 @@ class FollowedFile:
         "_loop",
         "_notes",
         "_offset",
-        "_path",
         "_pause",
         "_punched",
         "_timer",
@@ -229,7 +228,7 @@ class FollowedFile:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         self._loop = loop
-        self._fd, self.child_fd, self._path = platform.scratch_file(folder)
+        self._fd, self.child_fd = platform.scratch_file(folder)
         self._offset = 0
         self._punched: int | None = 0
         self._notes = _WriteEvents.of(loop)
@@ -281,8 +280,6 @@ class FollowedFile:
             self._notes.release()
         os.close(self._fd)
         self._fd = -1
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
 
 
 class _WriteEvents:

@@ -251,7 +251,7 @@ class ProcessTree:
         while (living := self._look()) and left > 0:
             now, patience = time.monotonic(), self._patience
             if now >= patience:
-                self._send(living, platform.KILL)
+                self._send(living, signal.SIGKILL)
                 left -= pause
             elif not terminated or not any(proc.pid == self.root for proc in living):
                 # What a root forks after TERM is its own cleanup: it is not signalled.
@@ -297,7 +297,7 @@ class ProcessTree:
         looks = 0 if self._ours else SWEEPS
         while (living := self._look()) or looks:
             looks -= not living
-            self._send(living, platform.KILL)
+            self._send(living, signal.SIGKILL)
             if time.monotonic() > until:
                 break
             time.sleep(0.001)
@@ -331,8 +331,6 @@ def reap_leftovers() -> bool:
 
 
 def _try_reap(pid: int) -> bool:
-    if platform.WINDOWS:
-        return True
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

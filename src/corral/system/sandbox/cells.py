@@ -34,8 +34,6 @@ def rows(
             return _by_bubblewrap(box, home, secrets)
         case "landlock":
             return _by_landlock(box)
-        case "seatbelt":
-            return _by_seatbelt(box)
         case None:
             return ()
 
@@ -98,22 +96,6 @@ def _by_landlock(box: Box) -> tuple[SandboxRow, ...]:
         _denied("local sockets", why, False),
         _denied("other processes", why, False),
         _denied("credentials", "they can be read, and not changed", False),
-    )
-
-
-def _by_seatbelt(box: Box) -> tuple[SandboxRow, ...]:
-    named = [os.path.realpath(path) for path in box.writable]
-    cwd = os.path.realpath(box.cwd)
-    elsewhere = any(not endpoint.is_local for endpoint in box.endpoints)
-    network = _network(box, is_limited=not elsewhere)
-    return (
-        _denied("read outside", "only the home is hidden", False),
-        _denied("write outside", _more_folders(named, cwd), True),
-        _inside(cwd in named),
-        network,
-        _denied("local sockets", "part of the network", not box.network),
-        _denied("other processes", "they can be seen", False),
-        _denied("credentials", "the home is hidden", True),
     )
 
 

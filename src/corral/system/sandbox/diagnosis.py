@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -118,7 +119,7 @@ def _run_marked(wrapped: Wrapped, mark: str) -> str | None:
             _, stderr = process.communicate(timeout=_LONGEST_TRIAL)
         except BaseException:
             # With the child that bubblewrap may leave.
-            platform.signal_group(process.pid, platform.KILL)
+            platform.signal_group(process.pid, signal.SIGKILL)
             raise
     if process.returncode == 0:
         return None

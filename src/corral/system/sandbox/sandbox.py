@@ -15,7 +15,7 @@ from corral.system.sandbox.box import Box, Wrapped
 if TYPE_CHECKING:
     from corral.system.sandbox.repository_guard import GitNotice, RepositoryGuard
 
-Method = Literal["bubblewrap", "landlock", "seatbelt"]
+Method = Literal["bubblewrap", "landlock"]
 
 
 class Support(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +33,7 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_complete(self) -> bool:
         """Whether files, network, sockets and other processes are covered, and not writing only."""
-        return self.method in ("bubblewrap", "seatbelt")
+        return self.method == "bubblewrap"
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,10 +73,6 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
                 from corral.system.sandbox import landlock
 
                 return landlock.wrap(box)
-            case "seatbelt":
-                from corral.system.sandbox import seatbelt
-
-                return seatbelt.wrap(box, home)
             case None:
                 raise SandboxFailed(f"there is no sandbox: {self.support.reason}")
 
@@ -93,7 +89,11 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
 def find_support(workspace: str | None = None) -> Support:
     """The best sandbox that works on this machine, tried for real."""
     if not platform.LINUX:
-        return _other_system()
+        return Support(
+            method=None,
+            reason="corral has a sandbox on Linux only",
+            hint="Run corral on Linux or in a container, with sandbox='off'.",
+        )
     from corral.system.sandbox import bubblewrap
 
     program = bubblewrap.find(workspace)
@@ -119,8 +119,6 @@ def describe(support: Support) -> str:
 
         version = diagnosis.describe_version(support.program)
         return f"files, network, sockets and processes, by bubblewrap ({support.program}) {version}"
-    if support.method == "seatbelt":
-        return f"files and network, by {support.program}. Not tested on macOS so far"
     reason = (
         f"bubblewrap ({support.program}): {support.reason}" if support.program else support.reason
     )
@@ -131,16 +129,4 @@ def describe(support: Support) -> str:
     return (
         f"writes only, by Landlock (version {landlock.version()}): reading, network, sockets and"
         f" processes are not limited. {reason}. {support.hint}"
-    )
-
-
-def _other_system() -> Support:
-    from corral.system.sandbox import seatbelt
-
-    if platform.MACOS and os.access(seatbelt.PROGRAM, os.X_OK):
-        return Support(method="seatbelt", program=seatbelt.PROGRAM)
-    return Support(
-        method=None,
-        reason="this system has no sandbox that corral knows",
-        hint="Run corral on Linux or macOS, or in a container, with sandbox='off'.",
     )
