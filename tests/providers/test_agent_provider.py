@@ -44,9 +44,9 @@ def test_unknown_config_keys_cause_a_sorted_warning_and_have_no_effect(workspace
         ({"approval_mode": "all"}, "approval_mode must be one of default, auto_edit, yolo, plan"),
         ({"allowed_tools": "read_file"}, "allowed_tools must be a list, got: str"),
         ({"include_directories": "src"}, "include_directories must be a list, got: str"),
-        ({"include_directories": [1]}, "include_directories must be a list of strings"),
+        ({"include_directories": [1]}, "include_directories\\[0\\] must be a text"),
         ({"sandbox": "yes"}, "sandbox must be true or false"),
-        ({"model": 3}, "model must be a string"),
+        ({"model": 3}, "model must be a text"),
     ],
 )
 def test_an_invalid_config_value_is_an_error_at_once(
@@ -145,7 +145,9 @@ def test_a_timeout_is_an_error_that_names_the_setting_to_raise(workspace: Path) 
 @pytest.mark.usefixtures("gemini_on_path")
 def test_zero_means_no_timeout(workspace: Path) -> None:
     slow = "init\nsleep 0.3\ntext hello\nresult"
-    assert scripted(workspace, timeout=0).generate(slow).response == "hello"
+    unlimited = scripted(workspace, timeout=0)
+    unlimited.validate()
+    assert unlimited.generate(slow).response == "hello"
     assert scripted(workspace).generate(slow, response_timeout=0).response == "hello"
     assert scripted(workspace).generate(slow, connection_timeout=0).response == "hello"
 

@@ -11,7 +11,7 @@ from corral.providers import ClaudeCodeProvider, ResponseProviderFactory
     ("config", "message"),
     [
         ({"permission_mode": "yolo"}, "permission_mode must be one of default, acceptEdits"),
-        ({"max_turns": 0}, "max_turns must be > 0"),
+        ({"max_turns": 0}, "max_turns must be at least 1"),
         ({"add_dirs": "src"}, "add_dirs must be a list, got: str"),
     ],
 )

@@ -14,10 +14,12 @@ agent of corral has a provider under its name. Providers use
 from __future__ import annotations
 
 from corral.providers.agent import AgentProvider
-from corral.providers.claude import ClaudeCodeProvider
+from corral.providers.engine_providers import (
+    ClaudeCodeProvider,
+    GeminiCliProvider,
+    ManualProvider,
+)
 from corral.providers.factory import ResponseProviderFactory
-from corral.providers.gemini import GeminiCliProvider
-from corral.providers.manual import ManualProvider
 from corral.providers.provider import (
     ProviderError,
     ProviderMetadata,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, TypeGuard
+from collections.abc import Mapping
+from typing import ClassVar
 
 from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import CorralError, StartupTimeout, TimedOut, from_event
@@ -27,7 +27,7 @@ from corral.sessions.session import Session
 from corral.system import api_keys, config
 from corral.system.blocking import blocking
 from corral.system.paths import sessions
-from corral.values import DeniedCall, number_or_none
+from corral.values import DeniedCall, is_sequence, number_or_none
 
 SAMPLES = 3
 """Malformed lines that are shown in the log."""
@@ -35,66 +35,24 @@ NO_TIMEOUT = 10 * 365 * 86_400.0
 """Used as the deadline in seconds if no timeout is wanted."""
 DEFAULT_APPROVAL = "auto_edit"
 """Files may be edited; no commands, no network."""
-POLICY = ("approval_mode", "allowed_tools", "policy")
-"""Options that are part of the policy."""
 _MALFORMED = ("malformed_line", "oversized_line")
 
 log = logging.getLogger("corral.providers")
 
-Check = Callable[[str, object], None]
-"""Raises ``ValueError`` if the value of a config key is invalid."""
 
-
-def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
-    return isinstance(value, list | tuple)
-
-
-def check_list(name: str, value: object) -> None:
-    if not _is_sequence(value):
-        raise ValueError(f"{name} must be a list, got: {type(value).__name__}")
-    for item in value:
-        if not isinstance(item, str | os.PathLike):
-            raise ValueError(f"{name} must be a list of strings, got: {item!r}")
-
-
-def check_text(name: str, value: object) -> None:
-    if not isinstance(value, str | os.PathLike):
-        raise ValueError(f"{name} must be a string, got: {type(value).__name__}")
-
-
-def check_flag(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, got: {value!r}")
-
-
-def check_seconds(name: str, value: object) -> None:
-    """A timeout; 0 means none."""
-    if not _number(name, value) >= 0:
-        raise ValueError(f"{name} must be >= 0 (0: no timeout), got: {value:g}")
-
-
-def check_positive(name: str, value: object) -> None:
-    if not _number(name, value) > 0:
-        raise ValueError(f"{name} must be > 0, got: {value:g}")
-
-
-def _number(name: str, value: object) -> float:
+def seconds(name: str, value: object) -> float | None:
+    """A timeout: None if it is not set. Raises ``ValueError``."""
     number = number_or_none(value)
-    if number is None:
+    if value is not None and number is None:
         raise ValueError(f"{name} must be a number, got: {type(value).__name__}")
+    if number is not None and not number >= 0:
+        raise ValueError(f"{name} must be >= 0 (0: no timeout), got: {number:g}")
     return number
 
 
-def check_one_of(*values: str) -> Check:
-    def check(name: str, value: object) -> None:
-        if value not in values:
-            raise ValueError(f"{name} must be one of {', '.join(values)}, got: {value!r}")
-
-    return check
-
-
 class AgentProvider(ResponseProvider):
-    """A subclass names the agent, and the keys of its config with their checks.
+    """A subclass names the agent and the keys of its config. The values are checked as options of a
+    run are.
 
     ::
 
@@ -111,13 +69,13 @@ class AgentProvider(ResponseProvider):
     connection_timeout: ClassVar[float | None] = 60
     response_timeout: ClassVar[float | None] = 600
     fs_ability: ClassVar[FsAbility] = "local-write"
-    checks: ClassVar[Mapping[str, Check]] = {
-        "model": check_text,
-        "approval_mode": check_one_of(*APPROVAL_MODES),
-        "allowed_tools": check_list,
-        "working_dir": check_text,
-        "timeout": check_seconds,
-    }
+    config_keys: ClassVar[tuple[str, ...]] = (
+        "model",
+        "approval_mode",
+        "allowed_tools",
+        "working_dir",
+        "timeout",
+    )
 
     def __init__(self, config: Mapping[str, object] | None = None) -> None:
         """Raises ``ValueError`` for an invalid value."""
@@ -125,10 +83,9 @@ class AgentProvider(ResponseProvider):
         self.config = {
             name: value
             for name, value in self.config.items()
-            if name in self.checks and value is not None
+            if name in self.config_keys and value is not None
         }
-        for name, value in self.config.items():
-            self.checks[name](name, value)
+        RunOptions.build(self.agent, self.options({}))
 
     @classmethod
     def get_metadata(cls) -> ProviderMetadata:
@@ -136,7 +93,7 @@ class AgentProvider(ResponseProvider):
             "name": cls.name,
             "description": cls.description,
             "requires_config": cls.requires_config,
-            "config_keys": list(cls.checks),
+            "config_keys": list(cls.config_keys),
             "default_connection_timeout": cls.connection_timeout,
             "default_response_timeout": cls.response_timeout,
             "fs_ability": cls.fs_ability,
@@ -168,10 +125,8 @@ class AgentProvider(ResponseProvider):
         connection_timeout: float | None = None,
         response_timeout: float | None = None,
     ) -> ProviderResult:
-        options = {
-            **self.options(context or {}),
-            **self._timeouts(connection_timeout, response_timeout),
-        }
+        options = self.options(context or {})
+        options |= self._timeouts(connection_timeout, response_timeout)
         run_log = RunLog(self.name)
         try:
             result = blocking(self._run(prompt, system_prompt, options, run_log))
@@ -188,10 +143,9 @@ class AgentProvider(ResponseProvider):
         """The deadlines of a run. An argument wins over the default of the provider; of
         ``response`` and the config's ``timeout`` the smaller one applies. 0 means no timeout.
         Raises ``ValueError``."""
-        for name, value in (("connection_timeout", connection), ("response_timeout", response)):
-            if value is not None:
-                check_seconds(name, value)
-        configured = number_or_none(self.config.get("timeout"))
+        configured = seconds("timeout", self.config.get("timeout"))
+        connection = seconds("connection_timeout", connection)
+        response = seconds("response_timeout", response)
         total = self.response_timeout if configured is None else configured
         if response is not None:
             total = min(response, configured) if response and configured else response
@@ -211,10 +165,7 @@ class AgentProvider(ResponseProvider):
         ]
 
     def _writes_by_shell(self) -> bool:
-        options = self.options({})
-        policy = RunOptions.build(
-            self.agent, {key: options[key] for key in POLICY if key in options}
-        ).policy
+        policy = RunOptions.build(self.agent, self.options({})).policy
         if policy.allow_tools is None:
             return policy.verdict("shell") == "allow"
         tools = config.find_agent(self.agent).tools
@@ -223,35 +174,33 @@ class AgentProvider(ResponseProvider):
     def options(
         self, context: Mapping[str, object], approval_mode: str = DEFAULT_APPROVAL
     ) -> dict[str, object]:
-        """The options of a run from the config and the context."""
+        """The options of a run from the config and the context. Raises ``ValueError``."""
         chosen = dict(self.config)
         cwd = chosen.pop("working_dir", None) or context.get("project_root")
         options: dict[str, object] = {
-            "startup_timeout": self.connection_timeout,
-            "timeout": self.response_timeout,
             "approval_mode": approval_mode,
             "keep": False,
             **chosen,
+            **self._timeouts(None, None),
             "cwd": cwd,
             "prompt_file": context.get("prompt_file"),
         }
-        if "sandbox" in chosen:  # the engines mean the agent's own
+        if "sandbox" in chosen:
+            if not isinstance(chosen["sandbox"], bool):
+                raise ValueError(f"sandbox must be true or false, got: {chosen['sandbox']!r}")
+            # The engines mean the agent's own sandbox.
             options["sandbox"] = "agent" if chosen["sandbox"] else "off"
         listed = options.get("allowed_tools")
-        if _is_sequence(listed):
-            options["allowed_tools"] = self._allowed(str(options["approval_mode"]), listed)
+        preset = APPROVAL_MODES.get(str(options["approval_mode"]))
+        if is_sequence(listed) and preset is not None:
+            # For the engines the listed tools are further ones; for corral they are all.
+            by_mode = (
+                name
+                for name, kind in config.find_agent(self.agent).tools.items()
+                if preset.evaluate(Action(tool=name, kind=kind)).verdict == "allow"
+            )
+            options["allowed_tools"] = [*dict.fromkeys((*by_mode, *map(str, listed)))]
         return {name: value for name, value in options.items() if value is not None}
-
-    def _allowed(self, mode: str, listed: Sequence[object]) -> list[str]:
-        """The tools that the approval mode allows, plus the listed ones."""
-        preset = APPROVAL_MODES[mode]
-        tools = config.find_agent(self.agent).tools
-        by_mode = (
-            name
-            for name, kind in tools.items()
-            if preset.evaluate(Action(tool=name, kind=kind)).verdict == "allow"
-        )
-        return [*dict.fromkeys((*by_mode, *map(str, listed)))]
 
     async def _run(
         self, prompt: str, system: str | None, options: dict[str, object], run_log: RunLog
@@ -269,11 +218,10 @@ class AgentProvider(ResponseProvider):
 
     def _error_message(self, error: CorralError) -> str:
         """The message for the log of a workflow engine."""
-        title = self.name
         if isinstance(error, TimedOut):
             setting = "connection_timeout" if isinstance(error, StartupTimeout) else "timeout"
             more = "" if setting != "timeout" else " in the config, or response_timeout,"
-            return f"{title}: {error.message}; raise {setting}{more} if it needs longer"
+            return f"{self.name}: {error.message}; raise {setting}{more} if it needs longer"
         message = str(error)
         if error.exit_code:
             plain = message.removeprefix(f"failed (exit {error.exit_code}): ")
@@ -281,7 +229,7 @@ class AgentProvider(ResponseProvider):
         stderr = (error.stderr or "").strip()
         if stderr and stderr not in message:
             message += f"\nstderr: {stderr}"
-        return f"{title}: {message}"
+        return f"{self.name}: {message}"
 
 
 class RunLog:
@@ -335,24 +283,14 @@ def _describe_denied(call: DeniedCall) -> str:
     return f"{call.name}: {call.title}" if call.title else call.name
 
 
-_MORE: dict[str, Check] = {
-    "include_directories": check_list,
-    "max_cost": check_positive,
-    "max_turns": check_positive,
-    "sandbox": check_flag,
-}
-
-
 def provider_class(record: AgentSpec) -> type[AgentProvider]:
     """The provider for one agent, with the config keys that the agent supports."""
+    more = ("include_directories", "max_cost", "max_turns", "sandbox")
 
     class Provider(AgentProvider):
         agent = name = record.name
         description = record.description
-        checks: ClassVar[Mapping[str, Check]] = {
-            **AgentProvider.checks,
-            **{key: check for key, check in _MORE.items() if key in record.supports},
-        }
+        config_keys = (*AgentProvider.config_keys, *(key for key in more if key in record.supports))
 
     Provider.__name__ = f"Provider of {record.name}"
     return Provider
