@@ -24,7 +24,7 @@ from corral.cli.options import PolicyFlags
 from corral.cli.pipeline import run as pipeline_run
 from corral.cli.run_options import EVERYWHERE, help_text, read_options
 from corral.cli.sections import SECTIONS
-from corral.option_definitions import BY_NAME, DEFINITIONS, Definition
+from corral.option_definitions import BY_NAME, DEFINITIONS, Definition, with_trait
 from corral.options import COMPUTED, DURATIONS, KNOWN, SPELLINGS, RunOptions
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
@@ -32,9 +32,7 @@ from corral.pipelines.graph import Graph, Node, Value
 from corral.pipelines.scheduler.commands import RunNode
 from corral.policy import Policy
 from corral.run_kwargs import PromptKwargs, RunKwargs
-from corral.sessions.pool import PROMPT_OPTIONS, SWITCHED
 from corral.sessions.prepare import COMMON
-from corral.sessions.prompt_options import PER_PROMPT
 from corral.system import config
 
 ROOT = Path(__file__).parents[1]
@@ -91,8 +89,10 @@ def test_a_keyword_has_the_type_of_its_field(name: str) -> None:
     assert normalized(keyword) == (as_text or normalized(field))
 
 
-def test_durations_are_those_that_are_defined_as_durations() -> None:
-    assert sorted(DURATIONS) == sorted(each.name for each in DEFINITIONS if each.kind == "duration")
+@pytest.mark.parametrize("name", sorted(FIELDS))
+def test_a_number_is_defined_as_one(name: str) -> None:
+    hint = normalized(typing.get_type_hints(RunOptions)[name])
+    assert (hint in (int, float)) == (BY_NAME[name].kind in ("duration", "count", "amount"))
 
 
 def test_every_option_is_defined() -> None:
@@ -234,12 +234,9 @@ def keywords(function: Callable[..., Any]) -> set[str]:
 
 
 def test_options_of_a_prompt_are_options_of_a_run() -> None:
-    assert keywords(corral.Session.prompt) == {*PER_PROMPT, "output"}
-    assert PromptKwargs.__annotations__.keys() == set(PER_PROMPT)
-    assert set(PER_PROMPT) <= FIELDS
-    assert PROMPT_OPTIONS <= FIELDS
-    assert set(PER_PROMPT) >= SWITCHED
-    assert set(PER_PROMPT) <= PROMPT_OPTIONS | SWITCHED
+    assert keywords(corral.Session.prompt) == {*with_trait("prompt"), "output"}
+    assert PromptKwargs.__annotations__.keys() == with_trait("prompt")
+    assert with_trait("pool_prompt") <= FIELDS
 
 
 def test_no_option_has_the_name_of_a_parameter_of_run() -> None:
@@ -313,7 +310,7 @@ def test_node_attributes_set_the_options_with_their_names(tmp_path: Path) -> Non
         changed = {name for name in found if found[name] != unset.get(name)}
         assert changed <= {option, "policy"}, option
         set_by_attributes |= {option} if changed else set()
-    assert set_by_attributes == agent_call.NODE_OPTIONS
+    assert set_by_attributes == with_trait("node")
 
 
 def test_a_policy_is_given_as_a_record_or_a_preset() -> None:

@@ -22,6 +22,30 @@ Kind: TypeAlias = Literal[
 """How a value is given on the command line. ``texts`` and ``paths``: the flag may be repeated.
 ``on``: the flag sets True. ``switch``: one flag sets True, another one False."""
 
+Trait: TypeAlias = Literal[
+    "every_agent",
+    "acp",
+    "prompt",
+    "pool_prompt",
+    "node",
+    "every_command",
+    "one_agent",
+    "one_run",
+    "untrusted",
+]
+"""
+- ``every_agent``: corral does it, for any agent. What an agent has besides is in its ``AgentSpec``.
+- ``acp``: corral does it for any agent that speaks the Agent Client Protocol.
+- ``prompt``: one prompt of a session may choose it.
+- ``pool_prompt``: one prompt of a pool may choose it, with every agent.
+- ``node``: an attribute of a pipeline's node with the same name sets it.
+- ``every_command``: every command that runs agents has its flag.
+- ``one_agent``: the value belongs to one agent. Another agent that continues does not get it.
+- ``one_run``: it makes sense for a single run only, not for the tasks of a batch.
+- ``untrusted``: a file in the current directory may set it although it is not trusted, but not
+  above a limit of the user's own file. Not the model: another one may cost many times as much.
+"""
+
 
 class Definition(msgspec.Struct, frozen=True):
     """One option."""
@@ -39,15 +63,35 @@ class Definition(msgspec.Struct, frozen=True):
     choices: tuple[str, ...] = ()
     default: str = ""
     """What applies if the option is not given, if that can be said in a few words."""
+    traits: tuple[Trait, ...] = ()
 
 
 DEFINITIONS = (
     # Prompt.
-    Definition("prompt_file", "Read the prompt from this file.", "Prompt"),
-    Definition("images", "Images for the prompt.", "Prompt", ("--image",), "FILE", "paths"),
-    Definition("audio", "Audio files for the prompt.", "Prompt"),
     Definition(
-        "attachments", "Files to send with the prompt.", "Prompt", ("--attach",), "FILE", "paths"
+        "prompt_file",
+        "Read the prompt from this file.",
+        "Prompt",
+        traits=("every_agent", "pool_prompt", "one_run"),
+    ),
+    Definition(
+        "images",
+        "Images for the prompt.",
+        "Prompt",
+        ("--image",),
+        "FILE",
+        "paths",
+        traits=("acp", "pool_prompt", "node"),
+    ),
+    Definition("audio", "Audio files for the prompt.", "Prompt", traits=("acp",)),
+    Definition(
+        "attachments",
+        "Files to send with the prompt.",
+        "Prompt",
+        ("--attach",),
+        "FILE",
+        "paths",
+        traits=("acp", "node"),
     ),
     Definition(
         "expand_files",
@@ -55,6 +99,7 @@ DEFINITIONS = (
         "Prompt",
         ("--expand-files",),
         kind="on",
+        traits=("every_command",),
     ),
     Definition(
         "system_prompt",
@@ -62,6 +107,7 @@ DEFINITIONS = (
         "Prompt",
         ("--system-prompt",),
         "TEXT",
+        traits=("acp", "pool_prompt", "node", "every_command"),
     ),
     Definition(
         "replace_system_prompt", "A text that replaces the agent's system prompt.", "Prompt"
@@ -70,6 +116,7 @@ DEFINITIONS = (
         "output_schema",
         "A JSON Schema, for agents with their own support; output= sets it.",
         "Prompt",
+        traits=("one_run",),
     ),
     # Agent.
     Definition(
@@ -79,9 +126,17 @@ DEFINITIONS = (
         ("-m", "--model"),
         "NAME",
         default="the agent's own",
+        traits=("every_agent", "prompt", "every_command", "one_agent"),
     ),
     Definition(
-        "cwd", "The working directory.", "Agent", ("-C", "--cwd"), "DIR", "path", default="here"
+        "cwd",
+        "The working directory.",
+        "Agent",
+        ("-C", "--cwd"),
+        "DIR",
+        "path",
+        default="here",
+        traits=("every_agent", "pool_prompt", "every_command"),
     ),
     Definition(
         "include_directories",
@@ -90,6 +145,7 @@ DEFINITIONS = (
         ("--add-dir",),
         "DIR",
         "paths",
+        traits=("every_command",),
     ),
     Definition(
         "reasoning_effort",
@@ -97,8 +153,15 @@ DEFINITIONS = (
         "Agent",
         ("--effort",),
         choices=("none", "minimal", "low", "medium", "high", "xhigh"),
+        traits=("node", "every_command", "one_agent"),
     ),
-    Definition("thinking", "Pass on the agent's thoughts.", "Agent", default="on"),
+    Definition(
+        "thinking",
+        "Pass on the agent's thoughts.",
+        "Agent",
+        default="on",
+        traits=("acp", "pool_prompt"),
+    ),
     Definition(
         "program",
         "The agent's program.",
@@ -107,6 +170,7 @@ DEFINITIONS = (
         "PATH",
         "path",
         default="searched",
+        traits=("every_agent", "every_command", "one_agent"),
     ),
     Definition(
         "pass_env",
@@ -115,9 +179,13 @@ DEFINITIONS = (
         ("--env",),
         "NAME",
         "texts",
+        traits=("every_agent", "node", "every_command"),
     ),
     Definition(
-        "env", "Variables for the agent, with their values, which are never logged.", "Agent"
+        "env",
+        "Variables for the agent, with their values, which are never logged.",
+        "Agent",
+        traits=("every_agent",),
     ),
     Definition(
         "inherit",
@@ -126,6 +194,7 @@ DEFINITIONS = (
         ("--inherit",),
         choices=("nothing", "project", "user"),
         default="nothing",
+        traits=("every_command",),
     ),
     Definition(
         "auth",
@@ -133,10 +202,23 @@ DEFINITIONS = (
         "Agent",
         ("--auth",),
         choices=("api_key", "subscription", "inherit"),
+        traits=("every_agent", "every_command", "one_agent"),
     ),
-    Definition("auth_method", "One of the sign-in methods that the agent offers.", "Agent"),
-    Definition("session_mode", "A mode of the agent's own sessions, by its own name.", "Agent"),
-    Definition("mcp_servers", "MCP servers whose tools the agent may use.", "Agent"),
+    Definition(
+        "auth_method",
+        "One of the sign-in methods that the agent offers.",
+        "Agent",
+        traits=("acp", "one_agent"),
+    ),
+    Definition(
+        "session_mode",
+        "A mode of the agent's own sessions, by its own name.",
+        "Agent",
+        traits=("acp", "node", "one_agent"),
+    ),
+    Definition(
+        "mcp_servers", "MCP servers whose tools the agent may use.", "Agent", traits=("acp",)
+    ),
     Definition(
         "via",
         "How the agent 'manual' reaches the person.",
@@ -152,13 +234,19 @@ DEFINITIONS = (
         "What the agent may do: a Policy, or reads, edits or all.",
         "Permissions",
         default="Policy()",
+        traits=("every_agent", "prompt", "node"),
     ),
     Definition(
         "approval_mode",
         "Another way to set the policy: default, auto_edit, yolo or plan.",
         "Permissions",
     ),
-    Definition("allowed_tools", "Another way to set the policy: only these tools.", "Permissions"),
+    Definition(
+        "allowed_tools",
+        "Another way to set the policy: only these tools.",
+        "Permissions",
+        traits=("node",),
+    ),
     Definition(
         "strict",
         "Refuse a policy that the agent cannot enforce.",
@@ -166,6 +254,7 @@ DEFINITIONS = (
         ("--strict/--no-strict",),
         kind="switch",
         default="on",
+        traits=("every_agent", "every_command"),
     ),
     Definition(
         "sandbox",
@@ -174,12 +263,14 @@ DEFINITIONS = (
         ("--sandbox",),
         choices=("needed", "off", "auto", "require", "agent"),
         default="needed",
+        traits=("every_agent", "node", "every_command"),
     ),
     Definition(
         "permission_mode",
         "How open permission requests are answered: prompt asks, auto allows, deny denies.",
         "Permissions",
         default="prompt",
+        traits=("acp",),
     ),
     Definition(
         "remote_answers",
@@ -187,6 +278,7 @@ DEFINITIONS = (
         "Permissions",
         ("--remote-answers",),
         kind="on",
+        traits=("every_agent", "every_command"),
     ),
     Definition(
         "answer_timeout",
@@ -196,18 +288,21 @@ DEFINITIONS = (
         "TIME",
         "duration",
         default="5m",
+        traits=("every_agent", "every_command"),
     ),
     Definition(
         "allow_file_reads",
         "Read files for the agent, if it asks its client to.",
         "Permissions",
         default="off",
+        traits=("acp",),
     ),
     Definition(
         "allow_file_writes",
         "Write files for the agent, if it asks its client to.",
         "Permissions",
         default="off",
+        traits=("acp",),
     ),
     # Limits.
     Definition(
@@ -218,6 +313,7 @@ DEFINITIONS = (
         "TIME",
         "duration",
         default="10m",
+        traits=("every_agent", "prompt", "pool_prompt", "node", "every_command", "untrusted"),
     ),
     Definition(
         "idle_timeout",
@@ -227,6 +323,7 @@ DEFINITIONS = (
         "TIME",
         "duration",
         default="5m",
+        traits=("every_agent", "prompt", "pool_prompt", "every_command", "untrusted"),
     ),
     Definition(
         "startup_timeout",
@@ -236,6 +333,7 @@ DEFINITIONS = (
         "TIME",
         "duration",
         default="1m",
+        traits=("every_agent", "every_command", "untrusted"),
     ),
     Definition(
         "grace",
@@ -243,6 +341,7 @@ DEFINITIONS = (
         "Limits",
         kind="duration",
         default="5s",
+        traits=("every_agent", "pool_prompt", "untrusted"),
     ),
     Definition(
         "quiet_period",
@@ -250,6 +349,7 @@ DEFINITIONS = (
         "Limits",
         kind="duration",
         default="by agent",
+        traits=("acp",),
     ),
     Definition(
         "max_turns",
@@ -259,11 +359,14 @@ DEFINITIONS = (
         "N",
         "count",
         default="100 for the built-in agent",
+        traits=("node", "every_command", "untrusted"),
     ),
     Definition(
         "max_tool_rounds",
         "Maximum number of rounds of tool calls in a turn of the built-in agent.",
         "Limits",
+        kind="count",
+        traits=("node",),
     ),
     Definition(
         "max_repeated_calls",
@@ -273,6 +376,7 @@ DEFINITIONS = (
         "N",
         "count",
         default="20",
+        traits=("node",),
     ),
     Definition(
         "max_cost",
@@ -281,6 +385,7 @@ DEFINITIONS = (
         ("--max-cost",),
         "USD",
         "amount",
+        traits=("every_agent", "node", "every_command", "one_agent"),
     ),
     Definition(
         "max_total_tokens",
@@ -289,6 +394,7 @@ DEFINITIONS = (
         ("--max-total-tokens",),
         "N",
         "count",
+        traits=("every_agent", "node", "every_command", "one_agent"),
     ),
     Definition(
         "max_calls",
@@ -297,6 +403,7 @@ DEFINITIONS = (
         ("--max-calls",),
         "N",
         "count",
+        traits=("every_agent", "node", "every_command", "one_agent"),
     ),
     Definition(
         "on_budget",
@@ -305,6 +412,7 @@ DEFINITIONS = (
         ("--on-budget",),
         choices=("stop", "pause"),
         default="stop",
+        traits=("every_agent", "every_command", "one_agent"),
     ),
     Definition(
         "on_limit",
@@ -313,6 +421,7 @@ DEFINITIONS = (
         ("--on-limit",),
         "WHAT",
         default="fail",
+        traits=("every_agent", "node", "every_command"),
     ),
     Definition(
         "max_wait",
@@ -322,6 +431,7 @@ DEFINITIONS = (
         "TIME",
         "duration",
         default="24h",
+        traits=("every_agent", "node", "every_command"),
     ),
     Definition(
         "meter",
@@ -329,6 +439,7 @@ DEFINITIONS = (
         "Limits",
         ("--meter/--no-meter",),
         kind="switch",
+        traits=("every_agent", "every_command", "one_agent"),
     ),
     Definition(
         "retries",
@@ -338,6 +449,7 @@ DEFINITIONS = (
         "N",
         "count",
         default="2",
+        traits=("every_command", "untrusted"),
     ),
     # Session.
     Definition(
@@ -346,6 +458,7 @@ DEFINITIONS = (
         "Session",
         ("--resume",),
         "ID",
+        traits=("acp", "one_agent", "one_run"),
     ),
     Definition(
         "fork",
@@ -353,6 +466,7 @@ DEFINITIONS = (
         "Session",
         ("--fork",),
         kind="on",
+        traits=("one_agent", "one_run"),
     ),
     Definition(
         "keep",
@@ -361,12 +475,14 @@ DEFINITIONS = (
         ("--keep/--no-keep",),
         kind="switch",
         default="on",
+        traits=("every_agent",),
     ),
     Definition(
         "record",
         "Store a transcript with the session: prompts, events, changes of files.",
         "Session",
         default="on",
+        traits=("every_agent",),
     ),
     Definition(
         "label",
@@ -374,6 +490,7 @@ DEFINITIONS = (
         "Session",
         ("--label",),
         "TEXT",
+        traits=("every_agent", "pool_prompt", "every_command"),
     ),
     Definition(
         "notify",
@@ -381,6 +498,7 @@ DEFINITIONS = (
         "Session",
         ("--notify",),
         "TARGET",
+        traits=("every_agent", "every_command"),
     ),
     Definition(
         "notify_on",
@@ -389,12 +507,14 @@ DEFINITIONS = (
         ("--notify-on",),
         choices=("all", "person", "end"),
         default="all",
+        traits=("every_agent", "every_command"),
     ),
     Definition(
         "track_files",
         "Compare the files of the working directory before and after.",
         "Session",
         default="on",
+        traits=("every_agent", "pool_prompt"),
     ),
     # Output.
     Definition(
@@ -403,6 +523,7 @@ DEFINITIONS = (
         "Output",
         ("--otel",),
         "URL",
+        traits=("every_agent", "every_command"),
     ),
     # Tests.
     Definition(
@@ -412,6 +533,7 @@ DEFINITIONS = (
         ("--record-to",),
         "FILE",
         "path",
+        traits=("every_agent", "one_agent", "one_run"),
     ),
     Definition(
         "replay",
@@ -420,6 +542,17 @@ DEFINITIONS = (
         ("--replay",),
         "FILE",
         "path",
+        traits=("every_agent", "one_agent", "one_run"),
     ),
 )
 BY_NAME = {each.name: each for each in DEFINITIONS}
+
+
+def with_trait(trait: Trait) -> frozenset[str]:
+    """The names of the options that have it."""
+    return frozenset(each.name for each in DEFINITIONS if trait in each.traits)
+
+
+def of_kind(*kinds: Kind) -> tuple[str, ...]:
+    """The names of the options with one of these kinds."""
+    return tuple(each.name for each in DEFINITIONS if each.kind in kinds)

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias, TypeGuard
 import msgspec
 
 from corral.errors import ConfigError, PromptError
+from corral.option_definitions import of_kind
 from corral.policy import PRESETS, Policy, with_tools
 from corral.values import Effort, JsonObject, McpServer, convert_to, is_mapping, is_sequence
 
@@ -357,22 +358,10 @@ def _convert(values: Values) -> RunOptions:
         ) from error
 
 
-DURATIONS = (
-    *("timeout", "idle_timeout", "startup_timeout", "grace", "quiet_period"),
-    *("answer_timeout", "max_wait"),
-)
+DURATIONS = of_kind("duration")
 """Options that are durations: seconds, or a text such as ``5m``."""
 BUDGET_LIMITS = ("max_cost", "max_total_tokens", "max_calls")
-_NUMBERS = (
-    *DURATIONS,
-    "max_cost",
-    "max_calls",
-    "max_total_tokens",
-    "max_turns",
-    "max_tool_rounds",
-    "max_repeated_calls",
-    "retries",
-)
+_NUMBERS = of_kind("duration", "count", "amount")
 
 
 def _check(run: RunOptions) -> None:
@@ -385,15 +374,15 @@ def _check(run: RunOptions) -> None:
 
 
 def _check_numbers(run: RunOptions) -> None:
-    times = ("timeout", "idle_timeout", "startup_timeout", "answer_timeout", "max_wait")
-    for name in (*times, *BUDGET_LIMITS):
+    for name in (*DURATIONS, *BUDGET_LIMITS):
         limit: float | None = getattr(run, name)
-        if limit is not None and not limit > 0:
+        if limit is None:
+            continue
+        if name in ("grace", "quiet_period"):
+            if not 0 <= limit <= 60:
+                raise ConfigError(f"{name} must be between 0 and 60 seconds, got: {limit:g}")
+        elif not limit > 0:
             raise ConfigError(f"{name} must be > 0, got: {limit:g}")
-    if not 0 <= run.grace <= 60:
-        raise ConfigError(f"grace must be between 0 and 60 seconds, got: {run.grace:g}")
-    if run.quiet_period is not None and not 0 <= run.quiet_period <= 60:
-        raise ConfigError(f"quiet_period must be between 0 and 60 seconds: {run.quiet_period:g}")
     for name in ("max_turns", "max_tool_rounds"):
         number: int | None = getattr(run, name)
         if number is not None and number < 1:

@@ -19,6 +19,7 @@ import msgspec
 
 from corral.errors import CorralError
 from corral.events import ToolKind
+from corral.option_definitions import with_trait
 from corral.options import RunOptions
 from corral.policy import (
     CAPABILITIES,
@@ -60,23 +61,7 @@ Form = tuple[str, JsonObject]
 """A tool's name and its arguments. Strings contain placeholders such as ``{path}``."""
 
 
-ACP_OPTIONS = frozenset(
-    {
-        "allow_file_reads",
-        "allow_file_writes",
-        "attachments",
-        "audio",
-        "auth_method",
-        "images",
-        "mcp_servers",
-        "session_mode",
-        "permission_mode",
-        "quiet_period",
-        "resume",
-        "system_prompt",
-        "thinking",
-    }
-)
+ACP_OPTIONS = with_trait("acp")
 """What our side of the Agent Client Protocol does for any agent that speaks it."""
 
 

@@ -12,6 +12,7 @@ from corral.cli.garbage import enable_gc
 from corral.cli.run_options import read_options
 from corral.cli.ui.turn_output import print_turn, report_end, terminal_asker
 from corral.errors import ConfigError, PromptError
+from corral.option_definitions import of_kind
 from corral.sessions.warm.client import IDLE_SECONDS, Request, WarmTurn
 from corral.sessions.warm.names import WarmFiles
 from corral.system import threads
@@ -94,7 +95,7 @@ def _check_flags(flags: RunFlags) -> None:
 def _json_options(options: Mapping[str, object]) -> dict[str, Json]:
     """The options for another process. Paths are relative to the folder of this one."""
     given = dict(options)
-    for key in ("images", "attachments", "include_directories"):
+    for key in of_kind("paths"):
         if isinstance(paths := given.get(key), list):
             given[key] = [os.path.abspath(str(path)) for path in cast("list[object]", paths)]
     return as_object(msgspec.to_builtins(given))

@@ -43,13 +43,7 @@ C = TypeVar("C", bound=Callable[..., object])
 
 ALL = tuple(each.name for each in DEFINITIONS if each.flags)
 """The options that have a flag."""
-EVERYWHERE = (
-    *("expand_files", "system_prompt", "model", "cwd", "include_directories", "reasoning_effort"),
-    *("program", "pass_env", "inherit", "auth", "strict", "sandbox"),
-    *("timeout", "idle_timeout", "startup_timeout", "max_turns", "retries"),
-    *("max_cost", "max_total_tokens", "max_calls", "on_budget", "on_limit", "max_wait"),
-    *("meter", "label", "otel", "remote_answers", "answer_timeout", "notify", "notify_on"),
-)
+EVERYWHERE = tuple(each.name for each in DEFINITIONS if "every_command" in each.traits)
 """The options of every command that runs agents."""
 _COMPLETED = {"model": "models", "resume": "sessions"}
 """Option → the function of ``corral.cli.completion`` that completes its value."""

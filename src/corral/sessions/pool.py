@@ -53,6 +53,7 @@ from corral.agents.registry import DEFAULT_AGENT
 from corral.agents.spec import compile_for
 from corral.errors import ConfigError
 from corral.events import Event
+from corral.option_definitions import with_trait
 from corral.options import check_prompt, fallback_agents
 from corral.output_types import T
 from corral.prompt import Prompt
@@ -100,22 +101,9 @@ if TYPE_CHECKING:
 
 IDLE = 300.0
 """Seconds after which an idle process is ended."""
-PROMPT_OPTIONS = frozenset(
-    {
-        "cwd",
-        "timeout",
-        "idle_timeout",
-        "label",
-        "grace",
-        "images",
-        "system_prompt",
-        "prompt_file",
-        "track_files",
-        "thinking",
-    }
-)
+PROMPT_OPTIONS = with_trait("pool_prompt")
 """Options that a prompt may choose with every agent."""
-SWITCHED = frozenset({"model", "policy"})
+SWITCHED = with_trait("prompt") - PROMPT_OPTIONS
 """Options that a prompt may choose if the agent can switch without another process. A policy must
 be narrower than the pool's."""
 

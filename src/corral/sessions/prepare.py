@@ -28,6 +28,7 @@ from corral.errors import (
     UntrustedFolder,
 )
 from corral.nesting import decode_json
+from corral.option_definitions import with_trait
 from corral.options import BUDGET_LIMITS, KNOWN, RunOptions, fallback_agents
 from corral.sessions import enforcement
 from corral.sessions.credentials import ChosenCredentials, choose_credentials
@@ -42,42 +43,7 @@ if TYPE_CHECKING:
     from corral.sessions.tools.on_tool_call import ToolCallHook
     from corral.system.rate_limits import LimitWaits
 
-COMMON = frozenset(
-    {
-        "cwd",
-        "model",
-        "policy",
-        "prompt_file",
-        "timeout",
-        "idle_timeout",
-        "startup_timeout",
-        "grace",
-        "auth",
-        "env",
-        "pass_env",
-        "program",
-        "strict",
-        "track_files",
-        "record",
-        "record_to",
-        "replay",
-        "keep",
-        "label",
-        "otel",
-        "sandbox",
-        "meter",
-        "remote_answers",
-        "answer_timeout",
-        "notify",
-        "notify_on",
-        "max_cost",
-        "max_total_tokens",
-        "max_calls",
-        "on_budget",
-        "on_limit",
-        "max_wait",
-    }
-)
+COMMON = with_trait("every_agent")
 """Options that every agent has; any other it must name in ``supports``."""
 
 LARGEST_FILE = 20 * 1024 * 1024

@@ -28,9 +28,6 @@ from corral.sessions.prepared_run import Answers, PreparedRun
 if TYPE_CHECKING:
     from corral.sessions.tools.hooks import Before
 
-PER_PROMPT = ("timeout", "idle_timeout", "model", "policy")
-"""Options that a prompt may choose for itself."""
-
 
 def for_prompt(
     session: PreparedRun,

@@ -33,16 +33,13 @@ from corral.agents.spec import AgentSpec
 from corral.durations import seconds
 from corral.errors import ConfigError, PolicyError, UnknownAgent
 from corral.nesting import decode_toml
+from corral.option_definitions import with_trait
 from corral.options import KNOWN
 from corral.policy import Policy, policy_from_table
 from corral.system import paths
 from corral.values import JsonObject, as_texts, is_list, is_object
 
-UNTRUSTED_OPTIONS = frozenset(
-    {"timeout", "idle_timeout", "startup_timeout", "grace", "max_turns", "retries"}
-)
-"""Options that a file in the current directory may set although it is not trusted, but not above a
-limit of the user's own file. Not the model: another one may cost many times as much."""
+UNTRUSTED_OPTIONS = with_trait("untrusted")
 
 
 LARGEST = 1_048_576

@@ -18,6 +18,7 @@ from corral.durable.batch.runner import NODE
 from corral.durable.batch.tasks import BatchTask, TaskInput
 from corral.durable.payloads import RunConfig
 from corral.errors import ConfigError, CorralError
+from corral.option_definitions import with_trait
 from corral.options import BUDGET_LIMITS
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import preflight
@@ -30,16 +31,6 @@ from corral.sessions.tools.hooks import Before
 from corral.system import paths
 from corral.system.git.worktree import repository_root
 from corral.values import slug
-
-SINGLE_RUN_OPTIONS = (
-    "resume",
-    "fork",
-    "prompt_file",
-    "record_to",
-    "replay",
-    "output_schema",
-)
-"""Options that make sense only for a single run."""
 
 
 class AgentChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -237,7 +228,7 @@ def _check_options(options: BatchOptions) -> None:
         for limit in (options.run.get(name), getattr(options, f"task_{name}")):
             if isinstance(limit, int | float) and not limit > 0:
                 raise ConfigError(f"{name} must be greater than 0, got: {limit}")
-    for key in SINGLE_RUN_OPTIONS:
+    for key in sorted(with_trait("one_run")):
         if options.run.get(key) is not None:
             raise ConfigError(f"{key} is not an option of a batch, only of a single run")
     if options.on_tool_call is not None and options.durable:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 import msgspec
 
@@ -22,6 +22,7 @@ from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import ConfigError, CorralError, RateLimited, ResumeLost
 from corral.events import Event
 from corral.nesting import decode_json
+from corral.option_definitions import BY_NAME, with_trait
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode, fallback_agents
 from corral.pipelines.execution import preamble, run_dir, verdict
 from corral.pipelines.execution.error_mapping import outcome_of_error
@@ -51,25 +52,10 @@ DIRECTORY_WORDS = ("status.json", "ATTRACTOR_")
 """A prompt with one of these needs the directory of its node."""
 TIMEOUT = 3600.0
 """Seconds that an agent may work if the node has no ``timeout``."""
-TEXT_OPTIONS: tuple[Literal["system_prompt", "session_mode", "on_limit", "max_wait"], ...] = (
-    "system_prompt",
-    "session_mode",
-    "on_limit",
-    "max_wait",
-)
-COUNT_OPTIONS: tuple[
-    Literal["max_turns", "max_tool_rounds", "max_repeated_calls", "max_total_tokens", "max_calls"],
-    ...,
-] = ("max_turns", "max_tool_rounds", "max_repeated_calls", "max_total_tokens", "max_calls")
-AMOUNT_OPTIONS: tuple[Literal["max_cost"], ...] = ("max_cost",)
-LIST_OPTIONS: tuple[Literal["images", "attachments"], ...] = ("images", "attachments")
-NODE_OPTIONS = frozenset(
-    (
-        *(*TEXT_OPTIONS, *COUNT_OPTIONS, *AMOUNT_OPTIONS, *LIST_OPTIONS),
-        *("policy", "allowed_tools", "timeout", "pass_env", "reasoning_effort", "sandbox"),
-    )
-)
+NODE_OPTIONS = with_trait("node")
 """Attributes of a node that set the option of ``corral.run`` with the same name."""
+_READ_APART = {"policy", "allowed_tools", "timeout", "pass_env", "reasoning_effort", "sandbox"}
+"""Those whose attribute has a form of its own."""
 BUILT_IN = "corral"
 """The built-in agent, which runs on any model."""
 
@@ -208,18 +194,18 @@ def _limit_notifications(options: RunKwargs) -> None:
 
 def _set_attributes(node: Node, options: RunKwargs) -> None:
     """Set the options that are attributes of the node. Raises ``ConfigError``."""
-    for text_name in TEXT_OPTIONS:
-        if text := node.text(text_name):
-            options[text_name] = text
-    for count_name in COUNT_OPTIONS:
-        if count_name in node.attrs:
-            options[count_name] = number_of(node, count_name, int)
-    for amount_name in AMOUNT_OPTIONS:
-        if amount_name in node.attrs:
-            options[amount_name] = number_of(node, amount_name, float)
-    for list_name in LIST_OPTIONS:
-        if names := node.names(list_name):
-            options[list_name] = names
+    values = cast("dict[str, object]", options)
+    for name in NODE_OPTIONS - _READ_APART:
+        match BY_NAME[name].kind:
+            case "count" | "amount" as kind:
+                if name in node.attrs:
+                    values[name] = number_of(node, name, int if kind == "count" else float)
+            case "paths":
+                if names := node.names(name):
+                    values[name] = names
+            case _:
+                if text := node.text(name):
+                    values[name] = text
     if text := node.text("sandbox"):
         options["sandbox"] = sandbox_mode(node, text)
 

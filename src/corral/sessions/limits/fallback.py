@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from corral.errors import MissingKey
-from corral.options import BUDGET_LIMITS, FALLBACK, SPELLINGS
+from corral.option_definitions import with_trait
+from corral.options import FALLBACK, SPELLINGS
 from corral.sessions import credentials
 from corral.sessions.prepare import COMMON
 from corral.sessions.prepared_run import PreparedRun
@@ -26,13 +27,7 @@ from corral.system import config
 CONTINUE = (
     "Another agent began this and reached a limit of its model. Continue its work where it ended."
 )
-OF_ONE_AGENT = frozenset(
-    (
-        *("model", "program", "auth", "auth_method", "session_mode", "reasoning_effort"),
-        *("resume", "fork", "record_to", "replay", "meter"),
-        *("on_budget", *BUDGET_LIMITS),  # the budget itself is passed on
-    )
-)
+OF_ONE_AGENT = with_trait("one_agent")
 """Options whose values are of one agent: another one that continues does not get them."""
 
 
