@@ -95,7 +95,7 @@ async def test_secrets_of_mcp_servers_reach_them_and_no_file_and_a_secret_is_red
         agent.shell("env"),
         agent.shell("tr '\\0' '\\n' < /proc/$PPID/environ | grep GEMINI_API_KEY"),
     ]
-    script = [*(Turn(calls=[call]) for call in calls), say(f"It is {KEY}!")]
+    script = [*(Turn(calls=[call]) for call in calls), say(f"It is {TOKEN}!")]
     with web_notes() as (url, headers):
         events = await agent.events(
             script,
@@ -117,7 +117,7 @@ async def test_secrets_of_mcp_servers_reach_them_and_no_file_and_a_secret_is_red
     for secret in (TOKEN, HEADER):
         assert secret not in to_text(events)
         assert secret not in returned[2]
-    assert result.text == "It is [GEMINI_API_KEY redacted]!"
+    assert result.text == "It is [notes:NOTES_TOKEN redacted]!"
     assert KEY not in to_text(events)
     home = tmp_path / "corral-home"
     transcript = next((home / "sessions").glob("*/events.ndjson")).read_text()
