@@ -202,6 +202,12 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "pipelines/nodes/compare_attempt.py": ("file", "writes the patch of an attempt"),
     "pipelines/nodes/fan_in.py": ("file", "reads the responses of the branches"),
     "pipelines/nodes/files.py": ("file", "the node's own function"),
+    # Metering.
+    "metering/prices.py": ("environment file", "the user's own prices"),
+    "metering/proxy/proxy.py": ("random", "the dummy keys that agents get"),
+    "metering/rate_limits.py": ("random", "not all calls are made again at the same moment"),
+    "metering/usage_ledger.py": ("file", "what pipelines and batches used"),
+    "metering/shared_budget.py": ("file", "removes the file of a budget, which it owns"),
     # Sessions.
     "sessions/acp/client_files.py": ("file", "the agent's file requests, below one folder"),
     "sessions/backends/acp.py": ("file", "reads attached files"),
@@ -217,15 +223,12 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/warm/server.py": ("file process", "the background process and its socket"),
     "sessions/retention.py": ("clock", "how long ago a session was used"),
     "sessions/sandbox.py": ("file", "which folders exist, and where a work tree's repository is"),
-    "sessions/shared_budget.py": ("file", "removes the file of a budget, which it owns"),
     "sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
     "sessions/tools/hooks.py": ("file", "whether a hook's program and paths exist"),
     "sessions/tools/mcp_server.py": ("random socket", "serves tools on a private socket"),
     "sessions/tools/tools.py": ("random", "identifiers of tool calls"),
     "sessions/turn.py": ("clock", "timestamps of events"),
     "sessions/turn_record.py": ("clock", "when the session was last used"),
-    "sessions/usage_ledger.py": ("file", "what pipelines and batches used"),
-    "sessions/usage_totals.py": ("clock", "the day of a turn, in local time"),
     "sessions/until.py": ("file", "runs a check in the workspace"),
     # The view. It reads the files of runs that other processes write.
     "view/app.py": ("file", "the files of the page"),

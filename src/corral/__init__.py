@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from corral.durable.batch.files import file_tasks
     from corral.errors import CorralError
     from corral.events import Event, from_json, to_json
+    from corral.metering.budget import Budget
     from corral.policy import Policy
     from corral.prompt import Prompt, Section
     from corral.result import Result, result_from_events
     from corral.run_kwargs import RunKwargs
     from corral.sessions.api import is_installed, pool, run, session
-    from corral.sessions.budget import Budget
     from corral.sessions.merge_events import merge
     from corral.sessions.pool import Pool
     from corral.sessions.session import Session
@@ -96,7 +96,7 @@ _HOME = {
     "run_sync": "corral.sessions.sync_session",
     "session": "corral.sessions.api",
     "session_sync": "corral.sessions.sync_session",
-    "Budget": "corral.sessions.budget",
+    "Budget": "corral.metering.budget",
     "merge": "corral.sessions.merge_events",
     "Pool": "corral.sessions.pool",
     "Session": "corral.sessions.session",

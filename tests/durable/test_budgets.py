@@ -14,9 +14,9 @@ from corral import pipelines
 from corral.durable import budgets, retention
 from corral.durable.dbos import database
 from corral.errors import ConfigError, PipelineInvalid
+from corral.metering.budget import Raise, Reservation, Shortage, Spent
 from corral.pipelines import Graph
 from corral.pipelines.run_limits import RunLimits, run_limits
-from corral.sessions.budget import Raise, Reservation, Shortage, Spent
 from corral.testing import Call, ModelServer, Turn
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])

@@ -17,9 +17,9 @@ from corral.durable.dbos.client import Client
 from corral.durable.dbos.database import Database
 from corral.durable.payloads import NODE_WORKFLOW
 from corral.errors import RateLimited
+from corral.metering.rate_limits import LimitState, LimitWaits, credential_id
 from corral.pipelines import loader
 from corral.system import clock
-from corral.system.rate_limits import LimitState, LimitWaits, credential_id
 from corral.testing import Lane, ModelServer, Turn, fail, say
 
 KEY = "canary-key-of-the-shared-limits"

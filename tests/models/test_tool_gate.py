@@ -14,9 +14,8 @@ from support.model_calls import FORMATS, recorded_streams
 from support.raw_answers import post
 
 from corral.model_types import Response
-from corral.models.metering import EVENT_STREAM
 from corral.models.registry import find_provider
-from corral.models.spec import Wire
+from corral.models.spec import EVENT_STREAM, Wire
 from corral.models.strict_reading import Incomplete, Unreadable
 from corral.models.tool_gate import NOT_PLAIN, ONE_ID, ToolGate, WireCall, wire_call
 from corral.protocol.response_builder import ResponseBuilder

@@ -12,10 +12,10 @@ from support.real_agents import USAGE, RealAgent, for_agents
 
 from corral import result_from_events
 from corral.events import Error, Event, ModelCall
+from corral.metering import rate_limits
 from corral.run_kwargs import RunKwargs
-from corral.sessions import metering
+from corral.sessions import meter as session_meter
 from corral.sessions.limits.machine import CONTINUE
-from corral.system import rate_limits
 from corral.testing import Request, Turn, fail
 
 pytestmark = pytest.mark.timeout(400)
@@ -58,7 +58,7 @@ def limits_of(events: list[Event]) -> list[Error]:
 async def test_a_limit_longer_than_the_agent_waits_ends_it_and_it_is_resumed(
     agent: RealAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metering, "LONGEST_HOLD", 0.0)
+    monkeypatch.setattr(session_meter, "LONGEST_HOLD", 0.0)
     await _check_resumed(agent, lambda codes: codes.count(429) >= 2)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from support.model_calls import FORMATS
 
-from corral.models.metering import EVENT_STREAM
 from corral.models.registry import find_provider
+from corral.models.spec import EVENT_STREAM
 from corral.models.tool_gate import JSON, ToolGate, WireCall, call_format
 from corral.values import Json, JsonObject
 

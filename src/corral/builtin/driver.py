@@ -23,6 +23,7 @@ from corral.events import Error, Init
 from corral.inference.client import Client
 from corral.inference.tools import ToolDescription, spec_of
 from corral.messages import Message
+from corral.metering import prices
 from corral.model_types import Request, Response
 from corral.models.families import family_of
 from corral.models.registry import split_model
@@ -35,13 +36,12 @@ from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
 from corral.sessions.turn_warnings import repository
-from corral.system import catalogue_overrides
 from corral.system.environment import SecretRedactor
 from corral.system.media import prompt_message
 
 if TYPE_CHECKING:
-    from corral.sessions.budget import Budget
-    from corral.sessions.budget_gate import BudgetGate
+    from corral.metering.budget import Budget
+    from corral.metering.budget_gate import BudgetGate
 
 
 class Driver:
@@ -110,7 +110,7 @@ class Driver:
             protects=not self._policy.is_unlimited,
             sandbox=prepared.command_sandbox(lambda notice: events.put(repository(notice))),
         )
-        entry = catalogue_overrides.catalogue().lookup(model)
+        entry = prices.catalogue().lookup(model)
         budget = prepared.budget
         if budget is not None and budget.limits_cost and (entry is None or entry.prices is None):
             raise ConfigError(
@@ -280,7 +280,7 @@ class Driver:
 
 
 def _gate(budget: Budget, emit: Callable[[RawEvent], None]) -> BudgetGate:
-    from corral.sessions.budget_gate import BudgetGate, paused_event
+    from corral.metering.budget_gate import BudgetGate, paused_event
 
     return BudgetGate(budget, lambda text: emit(paused_event(text)))
 

@@ -84,8 +84,8 @@ from corral.system.redaction import StreamRedactor
 from corral.values import Cost, Json, Usage, add_by_model
 
 if TYPE_CHECKING:
-    from corral.sessions.budget_gate import BudgetGate
-    from corral.system.rate_limits import LimitWaits
+    from corral.metering.budget_gate import BudgetGate
+    from corral.metering.rate_limits import LimitWaits
 
 NEARLY_FULL = 0.8
 """The share of the context window above which a warning is emitted."""

@@ -13,7 +13,7 @@ from corral.errors import ConfigError, ResumeLost
 
 if TYPE_CHECKING:
     from corral.live.records import LiveRun
-    from corral.sessions.budget import Budget, Raise
+    from corral.metering.budget import Budget, Raise
 
 MOST = 10**12
 
@@ -68,7 +68,7 @@ def _number(key: str, text: str) -> float:
 
 
 def _amounts(numbers: dict[str, float]) -> Raise:
-    from corral.sessions.budget import Raise
+    from corral.metering.budget import Raise
 
     tokens, calls = numbers.get("--tokens"), numbers.get("--calls")
     return Raise(
@@ -80,7 +80,7 @@ def _amounts(numbers: dict[str, float]) -> Raise:
 
 def _missing(run: LiveRun, totals: Raise) -> Raise:
     """By how much the budget of a live run must be raised."""
-    from corral.sessions.budget import Budget
+    from corral.metering.budget import Budget
 
     if not run.budgets:
         raise ConfigError(f"{run.id} has no budget that can be raised")

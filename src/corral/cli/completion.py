@@ -71,9 +71,9 @@ def _agents() -> Iterable[tuple[str, str]]:
 
 
 def _models() -> Iterable[tuple[str, str]]:
-    from corral.system import catalogue_overrides
+    from corral.metering import prices
 
-    return ((each.id, "") for each in catalogue_overrides.catalogue().entries())
+    return ((each.id, "") for each in prices.catalogue().entries())
 
 
 def _sessions() -> Iterable[tuple[str, str]]:

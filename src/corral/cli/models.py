@@ -12,10 +12,10 @@ import msgspec
 from corral.cli.options import JSON, completing
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
+from corral.metering import prices
 from corral.models import registry
 from corral.models.catalogue import Catalogue, Entry, Prices
 from corral.models.spec import Provider
-from corral.system import catalogue_overrides as prices
 from corral.values import JsonObject
 
 UNLISTED = "Not in the catalogue. The model can still be used."

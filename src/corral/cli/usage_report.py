@@ -12,10 +12,10 @@ from corral.cli.options import JSON, moment
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError
-from corral.sessions import usage_totals
+from corral.metering.turn_usage import By, UsageQuery
 
 if TYPE_CHECKING:
-    from corral.sessions.usage_totals import UsageSum
+    from corral.metering.turn_usage import UsageSum
 
 _LONGEST = 60
 
@@ -23,7 +23,7 @@ _LONGEST = 60
 @click.command("usage")
 @click.option(
     "--by",
-    type=click.Choice(get_args(usage_totals.By)),
+    type=click.Choice(get_args(By)),
     default="day",
     show_default=True,
     help="What each line is.",
@@ -57,8 +57,10 @@ def command(
         raise ConfigError("--since is not before --until")
     if session is not None:
         session = _find(session)
-    found = usage_totals.report(
-        usage_totals.UsageQuery(
+    from corral.sessions import index
+
+    found = index.usage_report(
+        UsageQuery(
             by=by,
             since=start,
             until=end,
@@ -83,9 +85,10 @@ def command(
 
 def _find(name: str) -> str:
     """The id of a session, or of a run of a pipeline or batch. Raises ``ResumeLost``."""
-    from corral.sessions import store, usage_ledger
+    from corral.metering import usage_ledger
+    from corral.sessions import store
 
-    query = usage_totals.UsageQuery(session=name)
+    query = UsageQuery(session=name)
     if next(usage_ledger.read(query), None) is not None:
         return name
     return store.find(name).meta.id

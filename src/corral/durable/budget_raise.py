@@ -8,8 +8,8 @@ from corral.durable.dbos.client import Client, WorkflowInfo, with_client
 from corral.durable.dbos.database import Database, find
 from corral.durable.payloads import BATCH_WORKFLOW, RUN_WORKFLOW, pack
 from corral.errors import ConfigError
+from corral.metering.budget import Budget, Raise
 from corral.pipelines.scheduler.commands import Raised
-from corral.sessions.budget import Budget, Raise
 
 
 async def add_budget(

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from corral.durable.dbos.database import Database
 from corral.errors import ConfigError
+from corral.metering import shared_budget
+from corral.metering.budget import Budget, Raise, Spent
+from corral.metering.shared_budget import BudgetStore, FileBudgetStore, SharedBudget, StoredBudget
 from corral.pipelines.run_limits import RunLimits
-from corral.sessions import shared_budget
-from corral.sessions.budget import Budget, Raise, Spent
-from corral.sessions.shared_budget import BudgetStore, FileBudgetStore, SharedBudget, StoredBudget
 from corral.values import slug
 
 

@@ -99,7 +99,7 @@ async def add_budget(
         await pipelines.add_budget("review-20260131-142501-3f9a", cost=1.00)
     """
     from corral.durable import budget_raise
-    from corral.sessions.budget import Raise
+    from corral.metering.budget import Raise
 
     await budget_raise.add_budget(run, Raise(cost, tokens, calls), db=db)
 

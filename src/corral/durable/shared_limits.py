@@ -27,9 +27,10 @@ from corral.durable.dbos import limit_table
 from corral.durable.dbos.database import Database
 from corral.durable.worker import executor
 from corral.errors import CorralError, StorageFailed
+from corral.metering import rate_limits
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.limit_rule import node_rule
-from corral.system import clock, rate_limits
+from corral.system import clock
 
 FRESH = 1.0
 """Seconds for which what was read counts."""

@@ -41,7 +41,7 @@ from corral.system.blocking import iterate, sync_twin
 from corral.tracebacks import short_traceback
 
 if TYPE_CHECKING:
-    from corral.system.rate_limits import LimitWaits
+    from corral.metering.rate_limits import LimitWaits
 
 Models: TypeAlias = str | Sequence[str]
 """A model, or models in the order in which they are tried."""
@@ -480,7 +480,7 @@ def limit_waits(options: RequestOptions) -> LimitWaits | None:
     """The waits of a call with these options. Raises ``ConfigError``."""
     if options.get("on_limit", "fail") == "fail":
         return None
-    from corral.system.rate_limits import LONGEST_WAIT, LimitWaits
+    from corral.metering.rate_limits import LONGEST_WAIT, LimitWaits
 
     given = options.get("max_wait", LONGEST_WAIT)
     try:

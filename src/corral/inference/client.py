@@ -69,17 +69,17 @@ from corral.inference.transport import (
     request_response,
     send,
 )
+from corral.metering import prices
 from corral.model_types import Request, Response, StreamEvent
 from corral.models import registry
 from corral.models.spec import Provider
-from corral.system import catalogue_overrides
 from corral.system.api_keys import access, access_variables, has_key, variable_values
 from corral.system.environment import variables
 from corral.system.http.client import Http, wire_names
 from corral.system.media import load_media
 
 if TYPE_CHECKING:
-    from corral.system.rate_limits import CallWaits, LimitWaits
+    from corral.metering.rate_limits import CallWaits, LimitWaits
 
 RETRIES = 2
 AccessOption: TypeAlias = str | Mapping[str, str] | None
@@ -273,7 +273,7 @@ class Client:
         names = access_variables(provider, key=key, base_url=url)
         values = variable_values(names, self._environ)
         found = access(provider, self._environ, key=key, base_url=url)
-        catalogue = catalogue_overrides.catalogue()
+        catalogue = prices.catalogue()
         known = self._accesses[model] = ModelAccess(
             found,
             name,
@@ -290,7 +290,7 @@ class Client:
         provider = self._extra_providers.get(prefix)
         if provider is None or not colon or not name:
             provider, name = registry.split_model(model)
-        name = catalogue_overrides.catalogue().unaliased(provider.name, name)
+        name = prices.catalogue().unaliased(provider.name, name)
         self._resolved_models[model] = provider, name
         return provider, name
 
@@ -441,7 +441,7 @@ class ResponseStream:
 
 
 def _call_waits(waits: LimitWaits, model: ModelAccess) -> CallWaits:
-    from corral.system.rate_limits import credential_id
+    from corral.metering.rate_limits import credential_id
 
     found = model.access
     return waits.call(credential_id(urlsplit(found.base_url).netloc, found.key or "", model.name))

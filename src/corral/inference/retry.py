@@ -12,7 +12,7 @@ from corral.backoff import backoff_delay
 from corral.errors import ConfigError, CorralError
 
 if TYPE_CHECKING:
-    from corral.system.rate_limits import CallWaits
+    from corral.metering.rate_limits import CallWaits
 
 _log = logging.getLogger("corral.models")
 

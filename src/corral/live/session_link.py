@@ -22,7 +22,7 @@ from corral.live.publisher import Controls, Entry, current
 from corral.live.records import LiveRun, Pending, State
 
 if TYPE_CHECKING:
-    from corral.sessions.budget import Budget
+    from corral.metering.budget import Budget
     from corral.sessions.prepared_run import PreparedRun
     from corral.sessions.store import SessionRecord
 

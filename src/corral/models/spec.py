@@ -18,6 +18,10 @@ from corral.model_types import Request
 from corral.protocol.response_builder import ResponseBuilder
 from corral.values import JsonObject
 
+EVENT_STREAM = "text/event-stream"
+LARGEST_BODY = 256 * 1024 * 1024
+"""Bytes of a response in one piece that is read. It may contain images."""
+
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Differences between the vendors of one wire format."""

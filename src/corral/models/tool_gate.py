@@ -50,8 +50,7 @@ from typing import Literal, Protocol, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from corral.models.metering import EVENT_STREAM, LARGEST_BODY
-from corral.models.spec import Wire
+from corral.models.spec import EVENT_STREAM, LARGEST_BODY, Wire
 from corral.models.strict_reading import Incomplete, Unreadable, check_prototypes
 from corral.protocol.strict_sse import KEEP_ALIVE, SentEvent, StrictEvents, UnknownForm
 from corral.values import Json, JsonObject, as_object, decode_or_none, is_list, is_object

@@ -18,8 +18,8 @@ from corral.system import config, programs
 from corral.tracebacks import short_traceback, short_traceback_async
 
 if TYPE_CHECKING:
+    from corral.metering.budget import Budget
     from corral.run_kwargs import RunKwargs
-    from corral.sessions.budget import Budget
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool
     from corral.sessions.tools.hooks import Before

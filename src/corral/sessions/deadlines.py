@@ -16,8 +16,8 @@ from corral.options import RunOptions
 from corral.values import weak_callback
 
 if TYPE_CHECKING:
-    from corral.sessions.budget import Budget
-    from corral.system.rate_limits import LimitWaits
+    from corral.metering.budget import Budget
+    from corral.metering.rate_limits import LimitWaits
 
 EXIT_TIMEOUT = 10.0
 """Seconds that a program may take to exit after the turn's end."""

@@ -31,9 +31,16 @@ from corral.events import (
     Vendor,
     from_json,
 )
+from corral.metering import usage_ledger
+from corral.metering.turn_usage import (
+    TurnUsage,
+    TurnUsages,
+    UsageQuery,
+    UsageTotals,
+    check_by,
+    totals,
+)
 from corral.sessions import store
-from corral.sessions.turn_usage import TurnUsages
-from corral.sessions.usage_totals import TurnUsage, UsageQuery
 from corral.system import paths
 from corral.values import decode_as
 
@@ -92,6 +99,19 @@ def search(query: Query) -> list[Match]:
     """The sessions that meet all conditions, the newest first. Blocking. Raises
     ``StorageFailed``."""
     return _read(lambda db: _select(db, query))
+
+
+def usage_report(query: UsageQuery) -> UsageTotals:
+    """What sessions, pipelines and batches have used. Blocking. Raises ``ConfigError``,
+    ``StorageFailed``."""
+    check_by(query.by)
+    try:
+        others = list(usage_ledger.read(query))
+    except OSError as error:
+        raise StorageFailed(f"what pipelines and batches used cannot be read: {error}") from error
+    if query.by in ("pipeline", "batch"):
+        return totals((turn for turn in others if getattr(turn, query.by)), query.by)
+    return totals([*usage(query), *others], query.by)
 
 
 def usage(query: UsageQuery) -> list[TurnUsage]:
@@ -211,7 +231,7 @@ def _insert(db: sqlite3.Connection, record: store.SessionRecord, stamp: int) -> 
     meta = record.meta
     row = (record.folder.name, stamp, meta.agent, meta.cwd, meta.updated, msgspec.json.encode(meta))
     db.execute("insert into sessions values (?, ?, ?, ?, ?, ?)", row)
-    usages = TurnUsages(meta)
+    usages = TurnUsages(meta.id, meta.agent, meta.cwd, meta.model)
     body = _text(record, usages)
     if body:
         db.execute("insert into texts values (?, ?)", (record.folder.name, body))

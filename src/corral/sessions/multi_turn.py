@@ -17,8 +17,8 @@ from corral.sessions.turn import Turn
 from corral.sessions.until import ROUNDS, Until, check_limits, in_sandbox, until_done
 
 if TYPE_CHECKING:
+    from corral.metering.rate_limits import LimitWaits
     from corral.run_kwargs import PromptKwargs
-    from corral.system.rate_limits import LimitWaits
 
 PATIENCE = 10.0
 """Seconds, beyond the grace period, in which a cancelled turn may end."""

@@ -74,8 +74,8 @@ from corral.tracebacks import short_traceback, short_traceback_async
 
 if TYPE_CHECKING:
     from corral.live.session_link import SessionLink
+    from corral.metering.budget import Budget
     from corral.policy import Policy, Preset
-    from corral.sessions.budget import Budget
     from corral.sessions.tools.hooks import Before
     from corral.values import Json
 

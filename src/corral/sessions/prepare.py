@@ -38,10 +38,10 @@ from corral.system.path_guard import PathGuard
 from corral.values import Json
 
 if TYPE_CHECKING:
-    from corral.sessions.budget import Budget
+    from corral.metering.budget import Budget
+    from corral.metering.rate_limits import LimitWaits
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.on_tool_call import ToolCallHook
-    from corral.system.rate_limits import LimitWaits
 
 COMMON = with_trait("every_agent")
 """Options that every agent has; any other it must name in ``supports``."""
@@ -237,7 +237,7 @@ def _budget(
         )
     if not names:
         return parent
-    from corral.sessions.budget import Budget
+    from corral.metering.budget import Budget
 
     return Budget(**limits, on_budget=run.on_budget, parent=parent)
 
@@ -246,7 +246,7 @@ def _limit_waits(run: RunOptions) -> LimitWaits | None:
     """Raises ``UnknownAgent`` for a fallback that does not exist."""
     if run.on_limit == "fail":
         return None
-    from corral.system.rate_limits import LimitWaits
+    from corral.metering.rate_limits import LimitWaits
 
     for name in fallback_agents(run.on_limit):
         config.find_agent(name)

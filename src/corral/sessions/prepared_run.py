@@ -30,11 +30,11 @@ from corral.system.path_guard import PathGuard
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from corral.metering.budget import Budget
+    from corral.metering.rate_limits import LimitWaits
     from corral.policy import SandboxRow
-    from corral.sessions.budget import Budget
     from corral.sessions.tools.on_tool_call import ToolCallHook
     from corral.system.hook_socket import HookSocket
-    from corral.system.rate_limits import LimitWaits
     from corral.system.sandbox.repository_guard import Report
     from corral.system.sandbox.sandbox import Sandbox, Support
 

@@ -45,9 +45,9 @@ from corral.values import AgentSession
 
 if TYPE_CHECKING:
     from corral.events import Done, Event
+    from corral.metering.budget import Budget
     from corral.run_kwargs import PromptKwargs
     from corral.sessions.acp.connection import PrivateConnection
-    from corral.sessions.budget import Budget
     from corral.sessions.limits.machine import LimitMachine
     from corral.sessions.permissions import Asker, Granted
     from corral.sessions.prepared_run import Answers

@@ -73,11 +73,11 @@ from corral.system.environment import SecretRedactor
 from corral.tracebacks import short_traceback, short_traceback_async
 
 if TYPE_CHECKING:
+    from corral.metering.rate_limits import LimitState
     from corral.sessions.limits.machine import LimitMachine
     from corral.sessions.network_watch import NetworkWatch
     from corral.sessions.redaction import EventRedactor
     from corral.sessions.structured_output import TypedAnswer
-    from corral.system.rate_limits import LimitState
     from corral.telemetry.live import LiveSpans
 
 _log = logging.getLogger("corral.sessions")
@@ -498,7 +498,7 @@ class Turn(Generic[T_co]):
         budget, finish = self._prepared.budget, self._normalizer.finish
         if budget is None or self._prepared.meter_reason is None or finish is None:
             return
-        from corral.sessions.budget import Spent
+        from corral.metering.budget import Spent
 
         budget.record(Spent(finish.cost.usd or 0.0, finish.usage.total or 0, 1))
 

@@ -39,7 +39,7 @@ from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.threads import in_own_thread
 
 if TYPE_CHECKING:
-    from corral.system.rate_limits import LimitWaits
+    from corral.metering.rate_limits import LimitWaits
     from corral.system.sandbox.sandbox import Sandbox
 
 CheckResult = str | bool | None

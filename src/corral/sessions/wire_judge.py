@@ -1,6 +1,6 @@
 """Decides about tool calls in the responses of a model, for an agent that cannot ask.
 
-The model proxy holds each call back (``corral.system.model_proxy.judged``). Here it is decided as a
+The model proxy holds each call back (``corral.metering.proxy.judged``). Here it is decided as a
 permission request is (``sessions/permissions``): by the policy with its rules and paths, or by a
 person. The agent's own record of its tools (``WireTools``) says what a call means.
 
@@ -50,7 +50,7 @@ class JudgedTurn(Protocol):
 
 
 class WireJudge:
-    """See ``corral.system.model_proxy.gates.ToolJudge``."""
+    """See ``corral.metering.proxy.gates.ToolJudge``."""
 
     def __init__(
         self,

@@ -12,7 +12,12 @@ def now() -> float:
 
 def today() -> str:
     """The local date, such as ``2026-01-31``."""
-    return time.strftime("%Y-%m-%d")
+    return date_of(now())
+
+
+def date_of(moment: float) -> str:
+    """The local date of a time in seconds since 1970."""
+    return time.strftime("%Y-%m-%d", time.localtime(moment))
 
 
 def time_of_day(moment: float) -> str:

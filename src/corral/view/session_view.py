@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from corral.agents import registry
 from corral.errors import CorralError, ResumeLost
+from corral.metering import prices
 from corral.models.families import vendor_of
 from corral.models.registry import canonical, is_model_name
 from corral.sessions import question_files, store
-from corral.system import catalogue_overrides, clock, fs, paths
+from corral.system import clock, fs, paths
 from corral.values import as_text, as_texts
 from corral.view import state
 from corral.view.items import MAX_INPUT, tokens, total_cost
@@ -251,7 +252,7 @@ def _window(agent: str, model: str | None) -> int | None:
     try:
         if not is_model_name(full):
             full = f"{registry.find(agent).vendor or vendor_of(model)}:{model}"
-        entry = catalogue_overrides.catalogue().lookup(full)
+        entry = prices.catalogue().lookup(full)
     except CorralError:  # an agent that is not known here, or a models.toml that cannot be read
         return None
     return None if entry is None else entry.window

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from corral.sessions import usage_totals
-from corral.sessions.usage_totals import UsageQuery, UsageSum
+from corral.metering.turn_usage import UsageQuery, UsageSum
+from corral.sessions import index
 from corral.system import clock
 from corral.view.items import tokens
 from corral.view.records import UsageReport, UsageRow
@@ -14,7 +14,7 @@ MAX_DAYS = 3_660
 def report(by: str, days: int) -> UsageReport:
     """The usage of the last days. Raises ``ConfigError``."""
     days = max(1, min(days, MAX_DAYS))
-    found = usage_totals.report(UsageQuery(by=by, since=clock.now() - days * 86_400))
+    found = index.usage_report(UsageQuery(by=by, since=clock.now() - days * 86_400))
     return UsageReport(rows=[_row(each) for each in found.rows], by=by, days=days)
 
 

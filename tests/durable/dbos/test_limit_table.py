@@ -12,7 +12,7 @@ import pytest
 from corral.durable.dbos import limit_table
 from corral.durable.dbos.database import Database, find, prepare
 from corral.errors import StorageFailed
-from corral.system.rate_limits import LimitState
+from corral.metering.rate_limits import LimitState
 
 NOW = time.time() + 24 * 3600
 """A time that the complete test run does not reach."""

@@ -9,8 +9,8 @@ from support.batches import MODEL, CountingModel
 
 import corral
 from corral import pipelines
-from corral.sessions import usage_totals
-from corral.sessions.usage_totals import UsageQuery, UsageSum
+from corral.metering.turn_usage import UsageQuery, UsageSum
+from corral.sessions import index
 from corral.testing import ModelServer
 
 pytestmark = pytest.mark.whole_program
@@ -36,7 +36,7 @@ def model(
 
 
 def rows(by: str) -> list[UsageSum]:
-    return usage_totals.report(UsageQuery(by=by)).rows
+    return index.usage_report(UsageQuery(by=by)).rows
 
 
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
@@ -56,6 +56,6 @@ async def test_the_nodes_of_a_pipeline_and_the_tasks_of_a_batch_are_counted(
     assert report.succeeded == 3
     [batch] = rows("batch")
     assert (batch.key, batch.turns, batch.calls) == ("many", 3, 3)
-    total = usage_totals.report(UsageQuery()).total
+    total = index.usage_report(UsageQuery()).total
     assert (total.turns, total.calls, total.turns_partial) == (6, 5, 0)
     assert total.usage.total == (pipeline.usage.total or 0) + (batch.usage.total or 0)

@@ -55,7 +55,7 @@ from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import Json
 
 if TYPE_CHECKING:
-    from corral.sessions.budget import Budget
+    from corral.metering.budget import Budget
     from corral.sessions.tools.hooks import Before
 
     class BatchKwargs(RunKwargs, total=False):

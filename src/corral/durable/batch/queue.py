@@ -73,7 +73,7 @@ from corral.system import clock
 from corral.values import Json, as_texts, int_or_none
 
 if TYPE_CHECKING:
-    from corral.sessions.budget import Budget
+    from corral.metering.budget import Budget
 
 T = TypeVar("T")
 

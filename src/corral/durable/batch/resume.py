@@ -38,7 +38,7 @@ from corral.system import clock, paths
 
 if TYPE_CHECKING:
     from corral.durable.dbos.database import Database
-    from corral.sessions.budget import Budget, Spent
+    from corral.metering.budget import Budget, Spent
 
 
 class TaskWorkflows(msgspec.Struct, kw_only=True):
@@ -238,7 +238,7 @@ def _open_budget(
 
 
 def _spent(results: Iterable[BatchResult]) -> Spent:
-    from corral.sessions.budget import Spent
+    from corral.metering.budget import Spent
 
     known = list(results)
     cost = sum(each.cost_usd or 0.0 for each in known)

@@ -16,7 +16,7 @@ from corral.pipelines.scheduler.commands import Ended, RunNode
 from corral.pipelines.scheduler.outcome import Outcome, failed
 
 if TYPE_CHECKING:
-    from corral.sessions.budget import Budget
+    from corral.metering.budget import Budget
 
 NODE = "item"
 """The id of the only node of a batch's graph."""

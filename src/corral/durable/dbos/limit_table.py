@@ -15,8 +15,8 @@ from pathlib import Path
 from corral.durable.dbos import server_connection
 from corral.durable.dbos.database import Database
 from corral.errors import StorageFailed
+from corral.metering.rate_limits import LimitState
 from corral.system import clock
-from corral.system.rate_limits import LimitState
 
 TABLE = "corral_limits"
 MESSAGE = "another process has met a rate limit with the same key"

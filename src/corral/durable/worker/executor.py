@@ -49,7 +49,7 @@ from corral.values import PUBLISH_AFTER, JsonObject, convert_to, is_object, slug
 
 if TYPE_CHECKING:
     from corral.live.publisher import Entry
-    from corral.sessions.budget import Budget
+    from corral.metering.budget import Budget
     from corral.values import BudgetState
 
 T = TypeVar("T")

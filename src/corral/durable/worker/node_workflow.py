@@ -87,8 +87,8 @@ from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.durable.dbos.database import Database
+    from corral.metering.budget import Budget
     from corral.pipelines.execution.node_questions import AskPerson
-    from corral.sessions.budget import Budget
 
 LONGEST_HOLD = 10.0
 """Seconds that an attempt waits for a rate limit with its agent. For a longer one the attempt ends,
@@ -428,7 +428,7 @@ def apply_retry_rule(
 ) -> AttemptResult:
     """Apply the retry rule to the outcome of an attempt. A wait for a rate limit is not one."""
     if outcome.resets_at is not None:
-        from corral.system.rate_limits import wait_end
+        from corral.metering.rate_limits import wait_end
 
         until = wait_end(outcome.resets_at)
         pause = max(0.0, until - time.time())

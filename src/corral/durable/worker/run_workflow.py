@@ -315,7 +315,7 @@ class _Run:
     async def _raise_budget(self, command: RaiseBudget) -> None:
         """Not in the journal: the store does it once."""
         from corral.durable import budgets
-        from corral.sessions.budget import Raise
+        from corral.metering.budget import Raise
 
         more = Raise(command.max_cost, command.max_total_tokens, command.max_calls)
         database = executor.current().database

@@ -486,7 +486,7 @@ def _resets_at(work: NodeContext, call: AgentCall, error: CorralError) -> float 
     rule = limit_rule(work.node, work.resources.options, call.agent)
     if rule.on_limit != "wait":
         return None
-    from corral.system.rate_limits import state_of
+    from corral.metering.rate_limits import state_of
 
     state = state_of(error, work.attempt)  # an end that is not known: each wait is longer
     too_long = state is None or state.until - clock.now() > rule.max_wait

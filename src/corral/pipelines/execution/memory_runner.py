@@ -84,8 +84,8 @@ from corral.pipelines.scheduler.state import State
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from corral.metering.budget import Budget
     from corral.pipelines.run_spans import LivePipelineSpans
-    from corral.sessions.budget import Budget
 
 NOWHERE = Path(os.devnull)
 _END_EVENTS = (events.PipelineCompleted, events.PipelineFailed)

@@ -43,12 +43,10 @@ def recorded_usage(work: NodeContext, call: AgentCall) -> Generator[Callable[[Ev
 
 def store_usage(work: NodeContext, agent: str, events: Sequence[Event]) -> None:
     """Store what the events of an agent say that it has used."""
-    from corral.sessions import usage_ledger
-    from corral.sessions.store import Meta
-    from corral.sessions.turn_usage import TurnUsages
+    from corral.metering import usage_ledger
+    from corral.metering.turn_usage import TurnUsages
 
-    meta = Meta(id=work.run_id, agent=agent, cwd=str(work.workspace), created=clock.now())
-    usages = TurnUsages(meta)
+    usages = TurnUsages(work.run_id, agent, str(work.workspace))
     for event in events:
         usages.add(event)
     is_task = work.node.text("type").startswith(BATCH_KINDS)

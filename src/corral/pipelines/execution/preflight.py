@@ -25,7 +25,7 @@ from corral.system.environment import variables
 from corral.values import Json
 
 if TYPE_CHECKING:
-    from corral.sessions.budget import Budget
+    from corral.metering.budget import Budget
 
 SETTINGS = ("agent", "model", "llm_model", "llm_provider", "output_schema", "policy")
 

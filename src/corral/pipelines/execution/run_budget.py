@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from corral.errors import CorralError, TimedOut
 from corral.inference.middleware import Complete, Middleware, Streamed
+from corral.metering.budget import Budget
+from corral.metering.budget_gate import BudgetGate, paused_event
 from corral.model_types import Finish, Request, Response, StreamEvent
 from corral.pipelines.run_limits import RunLimits
-from corral.sessions.budget import Budget
-from corral.sessions.budget_gate import BudgetGate, paused_event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -105,7 +105,7 @@ _log = logging.getLogger("corral.sessions")
 
 if TYPE_CHECKING:
     from corral.sessions.acp.client_requests import ClientRequests
-    from corral.sessions.metering import Meter
+    from corral.sessions.meter import Meter
     from corral.system.sandbox.repository_guard import GitNotice
 
 LATE_CHUNKS = 64
@@ -222,7 +222,7 @@ class Connection:
         nothing is left running."""
         self = cls(prepared, redactor)
         if prepared.meter is not None:
-            from corral.sessions.metering import Meter
+            from corral.sessions.meter import Meter
 
             self.meter = await Meter.open(prepared)
             prepared = self.meter.prepared

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from corral.protocol.stream_json.quirks import StreamQuirks
     from corral.question_replies import QuestionReply
     from corral.sessions.backends.command_hook import HookedCalls
-    from corral.sessions.metering import Meter
+    from corral.sessions.meter import Meter
     from corral.sessions.permissions import (
         Asker,
         Granted,
@@ -178,7 +178,7 @@ class StreamBackend:
         if record.meta.lost:
             raise no_conversation(record.meta)
         if prepared.meter is not None:
-            from corral.sessions.metering import Meter
+            from corral.sessions.meter import Meter
 
             self._meter = await Meter.open(prepared, self._judge)
             self._meter.subscribe(self.emit)

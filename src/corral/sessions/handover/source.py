@@ -21,13 +21,14 @@ from msgspec.structs import replace
 from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, ResumeLost
 from corral.events import Event, Init
+from corral.metering import prices
 from corral.models.registry import canonical, is_model_name
 from corral.sessions import store
 from corral.sessions.handover import as_text, neutral_form
 from corral.sessions.handover.neutral_form import Conversation
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord
-from corral.system import catalogue_overrides, paths
+from corral.system import paths
 from corral.system.environment import SecretRedactor
 
 UNKNOWN_WINDOW = 128_000
@@ -144,6 +145,6 @@ def room(agent: AgentSpec, model: str | None) -> int:
     name = canonical(model or "")
     if name and not is_model_name(name) and agent.vendor:
         name = f"{agent.vendor}:{name}"
-    entry = catalogue_overrides.catalogue().lookup(name)
+    entry = prices.catalogue().lookup(name)
     window = (entry.window if entry is not None else None) or UNKNOWN_WINDOW
     return max(SMALLEST, min(LARGEST, int(window * CHARACTERS_PER_TOKEN * SHARE)))

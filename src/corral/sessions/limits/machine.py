@@ -46,6 +46,14 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 from corral.agents.spec import InProcess
 from corral.errors import CorralError
 from corral.events import Done, Event
+from corral.metering.rate_limits import (
+    LimitState,
+    LimitWaits,
+    credential_id,
+    current,
+    exchange,
+    report,
+)
 from corral.options import fallback_agents
 from corral.sessions.backends.base import Backend
 from corral.sessions.event_normalizer import EventNormalizer
@@ -58,14 +66,6 @@ from corral.sessions.limits.joined_stream import (
 )
 from corral.sessions.prepared_run import PreparedRun
 from corral.system.http.request import parse_url
-from corral.system.rate_limits import (
-    LimitState,
-    LimitWaits,
-    credential_id,
-    current,
-    exchange,
-    report,
-)
 
 CONTINUE = "A rate limit of the model's service interrupted you. Continue where you were."
 

@@ -1,0 +1,1 @@
+"""What model calls use, and what they may use."""

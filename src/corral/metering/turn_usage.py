@@ -1,0 +1,269 @@
+"""What sessions, pipelines and batches have used: tokens and cost, by day, agent, model and more.
+
+``TurnUsages`` reads what each turn has used from its events; ``totals`` adds that up. The turns of
+sessions are in their index, those of pipelines and batches in the ``usage_ledger``. What no one
+reported is None, not 0, and a sum of known and unknown amounts says how many are not known. Only
+model calls that were sent through the model proxy without a report of their usage are estimated,
+and marked so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Literal, get_args
+
+import msgspec
+
+from corral.errors import ConfigError
+from corral.events import Done, Event, ModelCall
+from corral.system import clock
+from corral.values import Cost, CostSource, Usage
+
+By = Literal["day", "agent", "model", "project", "session", "pipeline", "batch"]
+UNKNOWN = "unknown"
+SEVERAL = "several models"
+_QUARTER_HOUR = 900
+
+
+class TurnUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one turn of a session has used with one model."""
+
+    session: str
+    """Its id; for a pipeline or batch that of the run."""
+    turn: int
+    agent: str
+    cwd: str
+    started: float
+    """Seconds since the epoch."""
+    model: str = ""
+    usage: Usage = Usage()
+    cost: float | None = None
+    source: CostSource = "unknown"
+    """Where ``cost`` comes from."""
+    calls: int | None = None
+    """Model calls, if corral counted them."""
+    is_partial: bool = False
+    """A response was cut, or the turn has not ended: more may be billed."""
+    pipeline: str = ""
+    """The pipeline of which it was a node."""
+    batch: str = ""
+    """The batch of which it was a task."""
+
+
+class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What to add up, and by what."""
+
+    by: str = "day"
+    since: float | None = None
+    until: float | None = None
+    agent: str | None = None
+    model: str | None = None
+    """A part of its name."""
+    cwd: str | None = None
+    """An absolute path: sessions of this folder or a folder below."""
+    session: str | None = None
+
+
+class UsageSum(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The sum of some turns."""
+
+    key: str
+    usage: Usage = Usage()
+    cost_usd: float | None = None
+    """None: the cost of no turn is known."""
+    cost_by_source: dict[str, float] = {}
+    """``metered`` by corral, ``estimated`` in part, ``reported`` by the agent, or ``computed`` from
+    a list of prices."""
+    turns: int = 0
+    turns_without_cost: int = 0
+    """Their cost is not known: it is not in the sum."""
+    turns_partial: int = 0
+    """More may be billed for them."""
+    calls: int | None = None
+    """Model calls, of the turns in which corral counted them."""
+    sessions: int = 0
+
+
+class UsageTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """The sums of a report, and the sum of all."""
+
+    by: str
+    rows: list[UsageSum]
+    total: UsageSum
+
+
+class TurnUsages:
+    """Collects the usage of a transcript, event by event."""
+
+    def __init__(self, session: str, agent: str, cwd: str, model: str | None = None) -> None:
+        """``session`` is the id of the session or run, ``model`` that of turns which name none."""
+        self._session = session
+        self._agent = agent
+        self._cwd = cwd
+        self._model = model or ""
+        self._calls: list[ModelCall] = []
+        self.turns: list[TurnUsage] = []
+        self._count = 0
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, ModelCall):
+            self._calls.append(event)
+        elif isinstance(event, Done):
+            self._end_turn(event)
+
+    def finish(self) -> list[TurnUsage]:
+        """The turns; also one that has not ended, if its model calls are known."""
+        if self._calls:
+            self._count += 1
+            self._append_calls(self._calls[0].ts, self._calls, is_partial=True)
+            self._calls = []
+        return self.turns
+
+    def _end_turn(self, done: Done) -> None:
+        started = done.ts - done.duration_ms / 1000
+        calls, self._calls = self._calls, []
+        is_cut = done.usage.coverage in ("partial", "estimated")
+        is_partial = is_cut or any(call.partial for call in calls)
+        count = len(calls) if done.usage_source == "metered" else None
+        self._count += 1
+        shares = _by_model(calls) if count else done.usage_by_model
+        if len(shares) <= 1:
+            model = next(iter(shares), done.model or self._model)
+            self._append(started, model, done.usage, done.cost, count, is_partial=is_partial)
+        elif count:
+            self._append_calls(started, calls, is_partial=is_partial)
+        else:
+            for model, share in done.usage_by_model.items():
+                self._append(started, model, share, Cost(), None, is_partial=is_partial)
+            # The agent reports one cost for all models.
+            self._append(started, SEVERAL, Usage(), done.cost, None, is_partial=is_partial)
+
+    def _append_calls(self, started: float, calls: list[ModelCall], *, is_partial: bool) -> None:
+        for model, own in _by_model(calls).items():
+            billed = [call for call in own if not _is_free(call)]
+            known = [call.cost for call in billed if call.cost.usd is not None]
+            cost = sum(known[1:], start=known[0]) if known else Cost()
+            usage = sum((call.usage for call in own), start=Usage())
+            cut = is_partial or len(known) < len(billed)
+            self._append(started, model, usage, cost, len(own), is_partial=cut)
+
+    def _append(
+        self,
+        started: float,
+        model: str,
+        usage: Usage,
+        cost: Cost,
+        calls: int | None,
+        *,
+        is_partial: bool,
+    ) -> None:
+        self.turns.append(
+            TurnUsage(
+                session=self._session,
+                turn=self._count,
+                agent=self._agent,
+                cwd=self._cwd,
+                started=started,
+                model=model,
+                usage=usage,
+                cost=cost.usd,
+                source=cost.source,
+                calls=calls,
+                is_partial=is_partial,
+            )
+        )
+
+
+def _by_model(calls: list[ModelCall]) -> dict[str, list[ModelCall]]:
+    found: dict[str, list[ModelCall]] = {}
+    for call in calls:
+        found.setdefault(call.model, []).append(call)
+    return found
+
+
+def _is_free(call: ModelCall) -> bool:
+    """Whether the vendor refused it, and reported no usage."""
+    return call.status is not None and call.status >= 400 and call.usage.total is None
+
+
+def check_by(by: str) -> None:
+    """Raises ``ConfigError``."""
+    if by not in get_args(By):
+        raise ConfigError(f"by must be one of {', '.join(get_args(By))}, got: {by!r}")
+
+
+def totals(found: Iterable[TurnUsage], by: str) -> UsageTotals:
+    """By day in order of time, else the most expensive first."""
+    turns = list(found)
+    groups: dict[str, list[TurnUsage]] = {}
+    for turn in turns:
+        groups.setdefault(_key(by, turn), []).append(turn)
+    rows = [_sum(key, each) for key, each in groups.items()]
+    if by == "day":
+        rows.sort(key=lambda row: row.key)
+    else:
+        rows.sort(key=lambda row: (-(row.cost_usd or 0.0), -(row.usage.total or 0), row.key))
+    return UsageTotals(by=by, rows=rows, total=_total(rows, turns))
+
+
+def _key(by: str, turn: TurnUsage) -> str:
+    match by:
+        case "day":
+            return _day(int(turn.started // _QUARTER_HOUR))
+        case "agent":
+            return turn.agent
+        case "model":
+            return turn.model or UNKNOWN
+        case "session":
+            return turn.session
+        case "pipeline":
+            return turn.pipeline
+        case "batch":
+            return turn.batch
+        case _:
+            return turn.cwd
+
+
+@cache
+def _day(quarter_hour: int) -> str:
+    """The local day. In every zone, a day starts at a quarter of an hour."""
+    return clock.date_of(quarter_hour * _QUARTER_HOUR)
+
+
+def _sum(key: str, parts: Sequence[TurnUsage]) -> UsageSum:
+    made = UsageSum(key=key, cost_by_source={})
+    for part in parts:
+        made.usage += part.usage
+        if part.cost is not None:
+            made.cost_usd = (made.cost_usd or 0.0) + part.cost
+            made.cost_by_source[part.source] = made.cost_by_source.get(part.source, 0.0) + part.cost
+        if part.calls is not None:
+            made.calls = (made.calls or 0) + part.calls
+    return _counted(made, parts)
+
+
+def _total(rows: Sequence[UsageSum], parts: Sequence[TurnUsage]) -> UsageSum:
+    """The sum of all rows. A turn may be part of several of them, so turns are counted again."""
+    made = UsageSum(key="total", cost_by_source={})
+    for row in rows:
+        made.usage += row.usage
+        if row.cost_usd is not None:
+            made.cost_usd = (made.cost_usd or 0.0) + row.cost_usd
+        for source, cost in row.cost_by_source.items():
+            made.cost_by_source[source] = made.cost_by_source.get(source, 0.0) + cost
+        if row.calls is not None:
+            made.calls = (made.calls or 0) + row.calls
+    return _counted(made, parts)
+
+
+def _counted(made: UsageSum, parts: Sequence[TurnUsage]) -> UsageSum:
+    made.turns = _count(parts)
+    made.turns_without_cost = made.turns - _count(part for part in parts if part.cost is not None)
+    made.turns_partial = _count(part for part in parts if part.is_partial)
+    made.sessions = len({part.session for part in parts})
+    return made
+
+
+def _count(parts: Iterable[TurnUsage]) -> int:
+    return len({(part.session, part.turn) for part in parts})
