@@ -184,9 +184,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
     # Running processes: the files by which they see each other.
     "live/notify.py": ("clock random", "when a message was sent; pauses between attempts"),
     "live/publisher.py": ("clock file", "since when a process is visible; its folder"),
-    "live/questions.py": ("clock random", "when a request was made; its key"),
+    "sessions/live_turn.py": ("clock random", "since when a turn runs; the key of a request"),
     "live/registry.py": ("file", "the folder of running processes"),
-    "live/session_link.py": ("clock", "since when a turn runs"),
     "live/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
     "pipelines/execution/agent_call.py": ("file", "reads the schema that a node names"),

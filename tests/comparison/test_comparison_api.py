@@ -12,6 +12,7 @@ from support.repositories import git, repository
 from support.sandbox import needs_sandbox
 
 from corral.comparison import store
+from corral.comparison.plan import load_plan
 from corral.comparison.summary import summary
 from corral.errors import ConfigError
 
@@ -348,11 +349,11 @@ def test_a_harbor_task_gets_no_more_network_and_time_than_the_caller_allows(
     found = compare(tasks, [FLASH], workspace, policy="edits", name="narrow")
     assert [each.task for each in found.skipped] == ["public"]
     assert "asks for the network" in found.skipped[0].reason
-    (task,) = store.load("narrow").tasks
+    (task,) = load_plan("narrow").tasks
     assert (task.timeout, task.verifier.timeout, task.verifier.network) == (3600, 600, False)
     assert sum("slow" in note and "ask for more time" in note for note in found.notes) == 2
     compare(tasks, [FLASH], workspace, policy="edits", name="wide", trust_tasks=True)
-    public_task, slow_task = store.load("wide").tasks
+    public_task, slow_task = load_plan("wide").tasks
     assert public_task.verifier.network
     assert slow_task.verifier.timeout == 1e9
 

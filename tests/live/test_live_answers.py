@@ -17,10 +17,9 @@ from support.scripted_acp import agent
 import corral
 from corral import live
 from corral.events import Decision, PermissionDecision, PermissionRequest
-from corral.live import session_link
 from corral.live.registry import folder
 from corral.run_kwargs import RunKwargs
-from corral.sessions import turn_publisher
+from corral.sessions import session_link, turn_publisher
 from corral.sessions.permissions import Asker
 
 ASK = "ask execute make it"

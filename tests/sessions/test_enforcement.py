@@ -17,7 +17,7 @@ from corral.sessions import enforcement
 from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.prompt_options import for_prompt, needs_new_process
-from corral.sessions.sandbox import named_hosts
+from corral.sessions.sandbox import agent_sandbox, command_sandbox, named_hosts
 from corral.system.sandbox.box import Endpoint
 
 NO_NETWORK = Policy(write="allow", shell="allow", network="deny")
@@ -76,7 +76,7 @@ def test_a_policy_that_names_hosts_gets_the_sandbox(workspace: Path) -> None:
         row = next(row for row in run.compiled.report if row.capability == "network")
         assert (row.verdict, row.enforcement) == ("deny", "sandboxed")
         assert "pypi.org" in row.note
-        commands = run.command_sandbox()
+        commands = command_sandbox(run)
         assert commands is not None
         assert [str(rule) for rule in commands.box.hosts] == ["pypi.org", "localhost:5432"]
         assert Endpoint("localhost", 5432) in commands.box.endpoints
@@ -101,7 +101,7 @@ def test_a_proxy_that_corral_cannot_use_is_an_error_before_the_start(
     run = prepared(workspace, policy=NO_NETWORK)
     launch = run.agent.launch(run.run, run.launch_context(workspace), "x", None)
     with pytest.raises(ConfigError, match="socks5"):
-        run.agent_sandbox(launch, workspace)
+        agent_sandbox(run, launch, workspace)
 
 
 def test_a_machine_without_a_sandbox_refuses_and_says_why(

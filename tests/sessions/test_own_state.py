@@ -20,6 +20,7 @@ from corral.durable.batch.output_file import OutputFile
 from corral.durable.dbos import database
 from corral.sessions import store
 from corral.sessions.prepare import prepare
+from corral.sessions.sandbox import command_sandbox
 from corral.system import paths
 from corral.system.path_guard import PathGuard
 from corral.system.process import daemon
@@ -76,7 +77,7 @@ def test_no_command_in_the_sandbox_changes_them(own_files: Path) -> None:
     before = {name: (own_files / name).read_text() for name in ITEMS}
     policy = Policy(read="allow", write="allow", shell="allow", network="deny")
     options = {**scripted_options(own_files), "sandbox": "require", "policy": policy}
-    sandbox = prepare("gemini-acp", options).command_sandbox()
+    sandbox = command_sandbox(prepare("gemini-acp", options))
     assert sandbox is not None
     wrapped = sandbox.wrap()
     command = [*wrapped.argv, "sh", "-c", ATTACK, "sh", *ITEMS]

@@ -20,6 +20,7 @@ import corral
 from corral import Policy
 from corral.errors import ConfigError, CorralError, SandboxFailed
 from corral.sessions.prepare import prepare
+from corral.sessions.sandbox import command_sandbox
 from corral.system.sandbox import bubblewrap
 from corral.system.sandbox.box import Box, interpreter_folders
 from corral.system.sandbox.sandbox import Sandbox, find_support
@@ -166,7 +167,7 @@ def test_bad_input_is_an_error_or_the_sandbox_holds(
     usual: dict[str, object] = {**scripted_options(workspace), "policy": POLICY}
     options = {**usual, **make(Place(workspace, outside, monkeypatch)), "sandbox": "require"}
     if refused is None:
-        sandbox = prepare("gemini-acp", options).command_sandbox()
+        sandbox = command_sandbox(prepare("gemini-acp", options))
         assert sandbox is not None
         assert_it_holds(sandbox, outside)
         assert not (outside / "trapped").exists()
@@ -215,7 +216,7 @@ def in_memory() -> Iterator[Path]:
 
 def test_a_workspace_on_another_file_system(in_memory: Path, tmp_path: Path) -> None:
     options: dict[str, object] = {**scripted_options(in_memory), "policy": POLICY}
-    sandbox = prepare("gemini-acp", {**options, "sandbox": "require"}).command_sandbox()
+    sandbox = command_sandbox(prepare("gemini-acp", {**options, "sandbox": "require"}))
     assert sandbox is not None
     assert_it_holds(sandbox, tmp_path)
 

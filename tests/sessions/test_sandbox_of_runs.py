@@ -25,6 +25,7 @@ from corral.sessions.prepare import (
     prepare,
 )
 from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.sandbox import command_sandbox
 from corral.system import paths
 from corral.system.sandbox import repository_guard
 from corral.system.sandbox.box import Endpoint, mounts
@@ -91,21 +92,21 @@ def test_corrals_own_state_is_hidden_even_in_the_workspace(
 ) -> None:
     monkeypatch.setenv("CORRAL_HOME", str(workspace / ".corral"))
     run = prepared(workspace)
-    box = run.command_sandbox()
+    box = command_sandbox(run)
     assert box is not None
     assert str(paths.home()) in box.box.hidden
 
 
 def test_a_denied_write_makes_the_workspace_read_only(workspace: Path) -> None:
     run = prepared(workspace, policy=Policy.read_only())
-    found = run.command_sandbox()
+    found = command_sandbox(run)
     assert found is not None
     assert found.box.writable == ()
     assert str(workspace) in found.box.readable
 
 
 def test_nothing_can_be_written_if_no_one_can_be_asked(workspace: Path) -> None:
-    found = prepared(workspace, policy=Policy()).command_sandbox()
+    found = command_sandbox(prepared(workspace, policy=Policy()))
     assert found is not None
     assert found.box.writable == ()
 
@@ -124,7 +125,7 @@ def make_repository(folder: Path) -> Path:
 def test_the_repository_of_a_work_tree_is_shown(tmp_path: Path) -> None:
     repository, tree = make_repository(tmp_path / "repository"), tmp_path / "tree"
     git("-C", str(repository), "worktree", "add", "-q", str(tree))
-    found = prepared(tree, policy=Policy.edits()).command_sandbox()
+    found = command_sandbox(prepared(tree, policy=Policy.edits()))
     assert found is not None
     assert str(repository / ".git") in found.box.readable
     assert str(repository / ".git") not in found.box.writable
@@ -145,7 +146,7 @@ def test_a_file_that_names_the_repository_of_another_project_shows_nothing(
     git("-C", str(other), "worktree", "add", "-q", str(tmp_path / "tree"))
     (workspace / ".git").write_text(f"gitdir: {other / name}\n")
     assert [*sandbox.git_folders(str(workspace))] == []
-    found = prepared(workspace, policy=Policy.full()).command_sandbox()
+    found = command_sandbox(prepared(workspace, policy=Policy.full()))
     assert found is not None
     assert not any("other" in path for path in (*found.box.readable, *found.box.writable))
 
@@ -154,7 +155,7 @@ def test_a_git_folder_that_is_a_link_shows_nothing(tmp_path: Path, workspace: Pa
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (workspace / ".git").symlink_to(secrets)
-    found = prepared(workspace, policy=Policy.edits()).command_sandbox()
+    found = command_sandbox(prepared(workspace, policy=Policy.edits()))
     assert found is not None
     assert str(secrets) not in mounts(found.box, os.path.expanduser("~"))
 
@@ -272,7 +273,7 @@ def test_a_link_in_the_workspace_that_is_on_path_shows_nothing(
     (workspace / name).symlink_to(keys)
     for folder in (workspace / name, workspace / name / ".bin"):
         monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-    found = prepared(workspace, policy=policy).command_sandbox()
+    found = command_sandbox(prepared(workspace, policy=policy))
     assert found is not None
     assert str(keys) not in " ".join(mounts(found.box, os.path.expanduser("~")))
 
@@ -287,7 +288,7 @@ def test_a_folder_on_path_does_not_show_the_home(
         folder.mkdir(exist_ok=True)
         monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
     monkeypatch.setattr(sys, "base_prefix", str(home))  # Python, installed with --prefix=$HOME
-    found = prepared(workspace).command_sandbox()
+    found = command_sandbox(prepared(workspace))
     assert found is not None
     shown = [*map(Path, (*found.box.readable, *found.box.writable))]
     assert home / "node_modules" in shown
@@ -350,14 +351,14 @@ async def test_a_killed_run_is_checked_when_the_next_one_is_prepared(
 def test_the_folders_of_the_user_are_guarded(tmp_path: Path, workspace: Path) -> None:
     (tmp_path / "more").mkdir()
     policy = Policy(read="allow", write="allow", shell="allow", writable=(str(tmp_path / "more"),))
-    found = prepared(workspace, policy=policy).command_sandbox()
+    found = command_sandbox(prepared(workspace, policy=policy))
     assert found is not None
     assert found.box.guarded == (str(workspace), str(tmp_path / "more"))
     assert not found.box.can_change_git
-    free = prepared(workspace, policy=Policy.full()).command_sandbox()
+    free = command_sandbox(prepared(workspace, policy=Policy.full()))
     assert free is not None
     assert free.box.can_change_git
-    read_only = prepared(workspace, policy=Policy.read_only()).command_sandbox()
+    read_only = command_sandbox(prepared(workspace, policy=Policy.read_only()))
     assert read_only is not None
     assert read_only.box.guarded == ()
 

@@ -33,6 +33,7 @@ from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker, AskingSession, PermissionBroker
 from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.sandbox import command_sandbox
 from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
 from corral.sessions.turn_warnings import repository
@@ -108,7 +109,7 @@ class Driver:
             env=_command_env(prepared),
             pass_env=run.pass_env,
             protects=not self._policy.is_unlimited,
-            sandbox=prepared.command_sandbox(lambda notice: events.put(repository(notice))),
+            sandbox=command_sandbox(prepared, lambda notice: events.put(repository(notice))),
         )
         entry = prices.catalogue().lookup(model)
         budget = prepared.budget

@@ -206,6 +206,7 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     from corral.sessions.prepare import prepare
     from corral.sessions.prepared_run import resolve_prompt
     from corral.sessions.resume import split_resume
+    from corral.sessions.sandbox import sandbox_report
     from corral.system.paths import sessions
 
     source, own = split_resume(agent, {**options})
@@ -217,7 +218,7 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
         record = begin(prepared, source, has_cwd=own.get("cwd") is not None)
         if record.handover is not None:
             prompt = first_prompt(record.handover, prompt, prepared)
-    rows = prepared.sandbox_report()
+    rows = sandbox_report(prepared)
     if isinstance(prepared.agent.transport, InProcess):
         launch = Launch(argv=(), env={}, stdin=b"")
     else:

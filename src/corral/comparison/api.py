@@ -14,7 +14,7 @@ from typing import Any, Unpack
 import msgspec
 
 from corral.comparison import store, tasks
-from corral.comparison.plan import CompareOptions, Plan, build, fingerprint
+from corral.comparison.plan import CompareOptions, Plan, build, fingerprint, load_plan, save_plan
 from corral.comparison.summary import ComparisonSummary, summarize
 from corral.comparison.tasks import Tasks
 from corral.durable.batch.api import Batch
@@ -143,7 +143,7 @@ def prepare(task: Tasks, options: CompareOptions) -> Plan:
     found = tasks.read(task, cwd, trusted=options.trust_tasks)
     if options.name is None or not store.exists(options.name):
         return build(found, title_of(task), options)
-    plan = store.load(options.name)
+    plan = load_plan(options.name)
     if plan.fingerprint != fingerprint(found, options):
         raise ConfigError(
             f"{plan.name!r} is another comparison: {plan.title}",
@@ -185,7 +185,7 @@ class Comparison:
                 database.require()
             plan = await in_thread(self._make_plan)
             if not store.exists(plan.name):
-                await in_thread(store.save, plan)
+                await in_thread(save_plan, plan)
             self.plan = plan
         return self.plan
 
@@ -231,4 +231,4 @@ def _batch(plan: Plan, settings: RunSettings) -> Batch:
 def resume(name: str, settings: RunSettings) -> Comparison:
     """Continue a stored comparison. Raises ``ConfigError``."""
     found = store.find(name)
-    return Comparison(lambda: store.load(found), settings)
+    return Comparison(lambda: load_plan(found), settings)

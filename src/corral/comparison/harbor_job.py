@@ -19,7 +19,7 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 
 from corral.comparison import store
-from corral.comparison.plan import Plan, PlannedTask
+from corral.comparison.plan import Plan, PlannedTask, load_plan
 from corral.comparison.summary import AttemptRow, summarize
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.pipelines.attempts import ANSWER, PATCH, VERIFIER_LOG
@@ -46,7 +46,7 @@ TIMED_OUT = "AgentTimeoutError"
 def write(name: str, output: Path) -> Path:
     """Write the folder of the job below ``output``; returns it. A job of the same name is replaced.
     Attempts that have not ended are left out. Raises ``ConfigError`` and ``StorageFailed``."""
-    plan = store.load(store.find(name))
+    plan = load_plan(store.find(name))
     found = summarize(plan, store.results(plan.name))
     rows = [row for row in found.attempts if row.verdict != "pending"]
     job = output / plan.name

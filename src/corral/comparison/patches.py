@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from corral.comparison import store
-from corral.comparison.plan import Plan
+from corral.comparison.plan import Plan, load_plan
 from corral.comparison.summary import AttemptRow, ComparisonSummary, summarize
 from corral.errors import ConfigError
 from corral.pipelines.attempts import PATCH
@@ -46,7 +46,7 @@ def apply(name: str, attempt: str, *, check: bool = False) -> tuple[AttemptRow, 
     """Bring the changes of an attempt into the files that it started from, as they are now. Nothing
     is written if there is a conflict; nothing is committed. Returns the attempt and the changed
     files. ``check``: only find out whether it is possible. Raises ``ConfigError``."""
-    plan = store.load(store.find(name))
+    plan = load_plan(store.find(name))
     row = find_attempt(summarize(plan, store.results(plan.name)), attempt)
     if row.verdict == "pending":
         raise ConfigError(f"{row.id} has not ended")
@@ -82,7 +82,7 @@ def remove(name: str) -> str:
     found = store.find(name)
     if store.is_in_use(found):
         raise ConfigError(f"{found} is running", hint="Stop it first.")
-    plan = store.load(found)
+    plan = load_plan(found)
     for root in {Path(task.repository) for task in plan.tasks if task.repository}:
         if root.is_dir() and not root.is_relative_to(store.folder_of(found)):
             prefix = f"refs/corral/{found}/"

@@ -30,10 +30,10 @@ from corral.pipelines.execution.agent_call import TIMEOUT as AGENT_TIMEOUT
 from corral.pipelines.execution.verifier import digest_of
 from corral.run_kwargs import RunKwargs
 from corral.sessions.structured_output import answer_schema
-from corral.system import clock, config, git, paths
+from corral.system import clock, config, fs, git, paths
 from corral.system.git import merge, repository, source_repository
 from corral.system.git.worktree import name_part, repository_root
-from corral.values import Json
+from corral.values import Json, decode_as
 
 MOST = 100_000
 """Attempts of a comparison."""
@@ -514,3 +514,25 @@ def _ignore(task: CompareTask) -> Callable[[str, list[str]], Iterable[str]]:
         return [name for name in names if os.path.join(folder, name) in hidden]
 
     return ignored
+
+
+def save_plan(plan: Plan) -> None:
+    """Raises ``StorageFailed``."""
+    try:
+        folder = paths.make_dir(store.folder_of(plan.name))
+        fs.write_atomically(folder / store.PLAN, msgspec.json.encode(plan), sync=True)
+    except OSError as error:
+        raise StorageFailed(f"the plan of {plan.name} cannot be written: {error}") from error
+
+
+def load_plan(name: str) -> Plan:
+    """Raises ``ConfigError``."""
+    path = store.folder_of(name) / store.PLAN
+    try:
+        return decode_as(path.read_bytes(), Plan)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no comparison {name!r}", hint="`corral compare list` shows them."
+        ) from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.errors import ConfigError, StorageFailed
+from corral.errors import ConfigError
 from corral.id_lookup import find_id
 from corral.system import fs, paths
 from corral.values import decode_as
 
 if TYPE_CHECKING:
-    from corral.comparison.plan import Plan
     from corral.durable.batch.results import BatchResult
 
 PLAN, RESULTS = "plan.json", "results.jsonl"
@@ -71,30 +70,6 @@ def find(name: str) -> str:
 
 def exists(name: str) -> bool:
     return (folder_of(name) / PLAN).is_file()
-
-
-def save(plan: Plan) -> None:
-    """Raises ``StorageFailed``."""
-    try:
-        folder = paths.make_dir(folder_of(plan.name))
-        fs.write_atomically(folder / PLAN, msgspec.json.encode(plan), sync=True)
-    except OSError as error:
-        raise StorageFailed(f"the plan of {plan.name} cannot be written: {error}") from error
-
-
-def load(name: str) -> Plan:
-    """Raises ``ConfigError``."""
-    from corral.comparison.plan import Plan
-
-    path = folder_of(name) / PLAN
-    try:
-        return decode_as(path.read_bytes(), Plan)
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"there is no comparison {name!r}", hint="`corral compare list` shows them."
-        ) from error
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
 def results(name: str) -> dict[str, BatchResult]:

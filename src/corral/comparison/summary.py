@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from corral.comparison import statistics, store
-from corral.comparison.plan import Plan, PlannedTask
+from corral.comparison.plan import Plan, PlannedTask, load_plan
 from corral.comparison.statistics import Difference, Rate
 from corral.display import Card, Displayed
 from corral.durable.batch.results import BatchResult
@@ -160,7 +160,7 @@ def summary(name: str) -> ComparisonSummary:
     """The results of a stored comparison so far. ``name``: its name, a unique beginning of it, or
     ``last``. Raises ``ConfigError``. Blocks."""
     found = store.find(name)
-    return summarize(store.load(found), store.results(found))
+    return summarize(load_plan(found), store.results(found))
 
 
 def summarize(plan: Plan, results: Mapping[str, BatchResult]) -> ComparisonSummary:

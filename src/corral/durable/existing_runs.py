@@ -55,7 +55,7 @@ async def answer_with_token(
 
         await pipelines.answer_with_token(token, answer="approve")
     """
-    from corral.live import tokens
+    from corral.live import client, tokens
 
     with tokens.using(token) as says:
         if says.kind == "pipeline":
@@ -64,7 +64,7 @@ async def answer_with_token(
             await open_questions.answer(says.run, reply, gate=says.request_id, by=by, db=db)
         else:
             await asyncio.to_thread(
-                tokens.answer_session, says, decision=decision, answer=answer, by=by
+                client.answer_session, says, decision=decision, text=answer, by=by
             )
     return says
 

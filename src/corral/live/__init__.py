@@ -11,9 +11,18 @@
 
 from __future__ import annotations
 
-from corral.live.client import add_budget, answer, cancel, find, pending, processes, runs, steer
+from corral.live.client import (
+    add_budget,
+    answer,
+    answer_with_token,
+    cancel,
+    find,
+    pending,
+    processes,
+    runs,
+    steer,
+)
 from corral.live.records import LiveError, LiveProcess, LiveRun, Pending, Problem
-from corral.live.tokens import answer_with_token
 
 __all__ = [
     "LiveError",

@@ -10,7 +10,7 @@ import msgspec
 from corral.errors import ConfigError, ResumeLost
 from corral.events import Decision
 from corral.id_lookup import find_id
-from corral.live import registry
+from corral.live import registry, tokens
 from corral.live.records import (
     Code,
     LiveError,
@@ -134,6 +134,43 @@ def _asks(run: LiveRun, request_id: str) -> bool:
         each.kind == "question" and each.request_id and request_id in ("", each.request_id)
         for each in run.pending
     )
+
+
+def answer_with_token(
+    text: str,
+    *,
+    decision: Decision | None = None,
+    answer: str | None = None,
+    by: str = "a token",
+) -> tokens.Token:
+    """Answer the request that a token was made for, with a ``decision`` or, for a question to a
+    person, with an ``answer``. Returns what the token says. Raises ``LiveError``. A token of a
+    pipeline is used with ``corral.pipelines.answer_with_token``.
+
+    ::
+
+        corral.live.answer_with_token(token, decision="allow_once")
+    """
+    with tokens.using(text) as token:
+        answer_session(token, decision=decision, text=answer or "", by=by)
+    return token
+
+
+def answer_session(token: tokens.Token, *, decision: Decision | None, text: str, by: str) -> None:
+    """Answer the session that a token is for. Raises ``LiveError``."""
+    if token.kind == "pipeline":
+        raise pipeline_gate(token.run)
+    if token.request_id:
+        answer(
+            token.run,
+            decision,
+            text=text if text and decision is None else None,
+            request_id=token.request_id,
+            key=token.key,
+            by=by,
+        )
+    else:
+        answer(token.run, text=text, by=by)
 
 
 def cancel(run: str) -> None:

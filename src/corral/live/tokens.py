@@ -20,8 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral.events import Decision
-from corral.live import client, registry
+from corral.live import registry
 from corral.live.records import Kind, LiveError, Problem
 from corral.system import fs, paths
 from corral.values import decode_as
@@ -85,43 +84,6 @@ def using(text: str) -> Generator[Token]:
         if not (isinstance(error, LiveError) and error.problem.code == "answered"):
             _release(token)
         raise
-
-
-def answer_with_token(
-    text: str,
-    *,
-    decision: Decision | None = None,
-    answer: str | None = None,
-    by: str = "a token",
-) -> Token:
-    """Answer the request that a token was made for, with a ``decision`` or, for a question to a
-    person, with an ``answer``. Returns what the token says. Raises ``LiveError``. A token of a
-    pipeline is used with ``corral.pipelines.answer_with_token``.
-
-    ::
-
-        corral.live.answer_with_token(token, decision="allow_once")
-    """
-    with using(text) as token:
-        answer_session(token, decision=decision, answer=answer or "", by=by)
-    return token
-
-
-def answer_session(token: Token, *, decision: Decision | None, answer: str, by: str) -> None:
-    """Answer the session that a token is for. Raises ``LiveError``."""
-    if token.kind == "pipeline":
-        raise client.pipeline_gate(token.run)
-    if token.request_id:
-        client.answer(
-            token.run,
-            decision,
-            text=answer if answer and decision is None else None,
-            request_id=token.request_id,
-            key=token.key,
-            by=by,
-        )
-    else:
-        client.answer(token.run, text=answer, by=by)
 
 
 def _key() -> bytes:

@@ -11,6 +11,7 @@ import msgspec
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.sandbox import command_sandbox
 from corral.sessions.structured_output import Submission, TypedAnswer, answer_schema, run_typed
 from corral.sessions.tools.tools import GivenTools, Tools
 from corral.sessions.turn import Turn
@@ -130,7 +131,7 @@ async def run_goal(
     return await until_done(
         do,
         text,
-        in_sandbox(goal.until, session.prepared.command_sandbox()),
+        in_sandbox(goal.until, command_sandbox(session.prepared)),
         rounds=goal.rounds,
         max_total_tokens=goal.max_total_tokens,
         timeout=run.timeout,

@@ -240,7 +240,7 @@ class PermissionBroker:
                     return local.result(), "asked"
             if self._session is None:
                 return None, "no one to ask"
-            from corral.live.questions import ask_everyone
+            from corral.sessions.live_turn import ask_everyone
 
             prepared, record = self._session.prepared, self._session.record
             return await ask_everyone(prepared, record, request, local, self._timeout)
@@ -271,6 +271,16 @@ def broker_of(
         hook=prepared.hook,
         session=None if record is None else AskingSession(prepared, record),
     )
+
+
+class SessionRules:
+    """How the requests of a session are answered: by the policy of a run, below its folders."""
+
+    def __init__(
+        self, prepared: PreparedRun, ask: Asker | None, record: SessionRecord | None = None
+    ) -> None:
+        self.guard = prepared.guard
+        self.broker = broker_of(prepared, ask, record)
 
 
 Granted: TypeAlias = tuple[str, str | None]

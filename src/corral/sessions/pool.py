@@ -73,9 +73,9 @@ from corral.system.environment import SecretRedactor
 from corral.tracebacks import short_traceback, short_traceback_async
 
 if TYPE_CHECKING:
-    from corral.live.session_link import SessionLink
     from corral.metering.budget import Budget
     from corral.policy import Policy, Preset
+    from corral.sessions.session_link import SessionLink
     from corral.sessions.tools.hooks import Before
     from corral.values import Json
 

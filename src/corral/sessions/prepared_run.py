@@ -32,11 +32,8 @@ from corral.values import Json
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
     from corral.metering.rate_limits import LimitWaits
-    from corral.policy import SandboxRow
     from corral.sessions.tools.on_tool_call import ToolCallHook
-    from corral.system.hook_socket import HookSocket
-    from corral.system.sandbox.repository_guard import Report
-    from corral.system.sandbox.sandbox import Sandbox, Support
+    from corral.system.sandbox.sandbox import Support
 
 Answers: TypeAlias = Literal["nothing", "questions", "all"]
 """What a person can be asked: ``all`` is permissions and questions."""
@@ -142,40 +139,6 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
             links=self._links(),
             helpers=self.helpers,
         )
-
-    def agent_sandbox(
-        self,
-        launch: Launch,
-        folder: Path,
-        hook: HookSocket | None = None,
-        report: Report | None = None,
-    ) -> Sandbox | None:
-        """The sandbox for one start of the agent, for a session stored in ``folder``. Its ``hook``
-        can be reached inside. ``report`` gets notices about repositories. The player of a recording
-        needs none: it is a program of corral's own."""
-        if self.sandbox is None or self.run.replay is not None:
-            return None
-        from corral.sessions import sandbox
-
-        box = sandbox.for_agent(self, self.sandbox, launch, folder, report)
-        return box if hook is None else sandbox.with_hook(box, hook)
-
-    def command_sandbox(self, report: Report | None = None) -> Sandbox | None:
-        """The sandbox for commands that corral runs for the agent. ``report`` gets notices about
-        repositories."""
-        if self.sandbox is None:
-            return None
-        from corral.sessions import sandbox
-
-        return sandbox.for_commands(self, self.sandbox, report)
-
-    def sandbox_report(self) -> tuple[SandboxRow, ...]:
-        """What the sandbox of the agent enforces; nothing without one."""
-        if self.sandbox is None:
-            return ()
-        from corral.sessions import sandbox
-
-        return sandbox.rows(self, self.sandbox)
 
     def sandbox_error(self, ending: Ending) -> CorralError | None:
         """Why the sandbox could not be built, if that is how the agent ended."""

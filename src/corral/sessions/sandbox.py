@@ -1,7 +1,7 @@
 """The sandbox of a run: whether it gets one, what is inside, and what that means for its policy.
 
 ``choose`` and ``find_complete`` examine the machine before anything is started, ``raise_levels``
-corrects the policy report, and ``for_agent`` and ``for_commands`` make the box for one start.
+corrects the policy report, ``agent_sandbox`` and ``command_sandbox`` make the box for one start.
 ``corral.sessions.enforcement`` decides whether a run needs it.
 """
 
@@ -23,13 +23,13 @@ from corral.agents.spec import AgentSpec, Launch, PolicyRow
 from corral.errors import ConfigError, SandboxFailed
 from corral.options import RunOptions
 from corral.policy import Policy, SandboxRow
+from corral.sessions.prepared_run import PreparedRun
 from corral.system import environment, fs, own_state, paths
 from corral.system.sandbox import credentials
 from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_inside, is_system
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
 
 if TYPE_CHECKING:
-    from corral.sessions.prepared_run import PreparedRun
     from corral.system.hook_socket import HookSocket
     from corral.system.sandbox.repository_guard import Report
 
@@ -183,15 +183,17 @@ def _note(row: PolicyRow, policy: Policy, *, holds: bool) -> str:
             return ""
 
 
-def for_agent(
+def agent_sandbox(
     prepared: PreparedRun,
-    support: Support,
     launch: Launch,
     folder: Path,
+    hook: HookSocket | None = None,
     report: Report | None = None,
-) -> Sandbox:
-    """The sandbox for one start of the agent, for a session stored in ``folder``. ``report`` gets
-    notices about repositories."""
+) -> Sandbox | None:
+    """The sandbox for one start of the agent, for a session stored in ``folder``; None without one.
+    Its ``hook`` can be reached inside. ``report`` gets notices about repositories."""
+    if prepared.sandbox is None or prepared.run.replay is not None:
+        return None  # the player of a recording is a program of corral's own
     own = tuple(str(folder / name) for name in ("home", "tmp"))
     base = _base(prepared)
     box = msgspec.structs.replace(
@@ -206,25 +208,24 @@ def for_agent(
 
         for endpoint in box.endpoints:
             proxy_of(endpoint)  # raises ConfigError for a proxy that corral cannot use
-    return Sandbox(support=support, box=_covered(box), report=report)
+    box = _covered(box)
+    if hook is not None:
+        if hook.port is None:
+            raise TypeError("the hook of an agent in a sandbox needs a port")
+        box = msgspec.structs.replace(
+            box,
+            readable=(*box.readable, hook.folder),
+            endpoints=(*box.endpoints, Endpoint("127.0.0.1", hook.port)),
+        )
+    return Sandbox(support=prepared.sandbox, box=box, report=report)
 
 
-def with_hook(sandbox: Sandbox, hook: HookSocket) -> Sandbox:
-    """The same sandbox, in which the agent's hook reaches corral."""
-    if hook.port is None:
-        raise TypeError("the hook of an agent in a sandbox needs a port")
-    box = msgspec.structs.replace(
-        sandbox.box,
-        readable=(*sandbox.box.readable, hook.folder),
-        endpoints=(*sandbox.box.endpoints, Endpoint("127.0.0.1", hook.port)),
-    )
-    return msgspec.structs.replace(sandbox, box=box)
-
-
-def for_commands(prepared: PreparedRun, support: Support, report: Report | None = None) -> Sandbox:
+def command_sandbox(prepared: PreparedRun, report: Report | None = None) -> Sandbox | None:
     """The sandbox for commands that corral runs for the agent: those of the built-in agent's shell,
-    and the check of ``until``. ``report`` gets notices about repositories."""
-    return Sandbox(support=support, box=_covered(_base(prepared)), report=report)
+    and the check of ``until``; None without one. ``report`` gets notices about repositories."""
+    if prepared.sandbox is None:
+        return None
+    return Sandbox(support=prepared.sandbox, box=_covered(_base(prepared)), report=report)
 
 
 def for_user_command(run: RunOptions, cwd: str, own: Iterable[str]) -> Sandbox | None:
@@ -238,14 +239,16 @@ def for_user_command(run: RunOptions, cwd: str, own: Iterable[str]) -> Sandbox |
     return Sandbox(support=support, box=_covered(box))
 
 
-def rows(prepared: PreparedRun, support: Support) -> tuple[SandboxRow, ...]:
-    """What the sandbox of a run enforces."""
+def sandbox_report(prepared: PreparedRun) -> tuple[SandboxRow, ...]:
+    """What the sandbox of a run enforces; nothing without one."""
+    if prepared.sandbox is None:
+        return ()
     env = prepared.environment.agent_values.values()
     reached = (
         *(endpoint for text in env for endpoint in urls(text)),
         *_hosts(prepared.agent, prepared.environment.values),
     )
-    return _rows(prepared.agent, support, _base(prepared), reached)
+    return _rows(prepared.agent, prepared.sandbox, _base(prepared), reached)
 
 
 def rows_before_a_run(

@@ -19,7 +19,7 @@ from corral.sessions.turn_record import TurnRecorder
 from corral.values import PUBLISH_AFTER, weak_callback
 
 if TYPE_CHECKING:
-    from corral.live.session_link import SessionLink
+    from corral.sessions.session_link import SessionLink
 
 
 class TurnPublisher:
@@ -52,7 +52,7 @@ class TurnPublisher:
 
     def publish(self) -> SessionLink:
         """Make the turn visible now."""
-        from corral.live.session_link import publish_turn
+        from corral.sessions.live_turn import publish_turn
 
         self._recorder.save_title()
         return publish_turn(
@@ -87,12 +87,12 @@ class TurnPublisher:
 
     def notify_question(self, text: str) -> None:
         """The agent is a person: tell somebody that it is asked."""
-        from corral.live.session_link import notify_question
+        from corral.sessions.live_turn import notify_question
 
         notify_question(self._prepared, self._record, self._recorder.title, text)
 
     def notify_end(self, done: Done) -> None:
-        from corral.live.session_link import notify_end
+        from corral.sessions.live_turn import notify_end
 
         notify_end(self._prepared, self._record, self._recorder.title, done)
 

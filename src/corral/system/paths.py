@@ -6,6 +6,7 @@ import os
 import pwd
 import stat
 import sys
+from hashlib import blake2b
 from pathlib import Path
 
 from corral.errors import ConfigError, StorageFailed
@@ -39,6 +40,12 @@ def local_run_folder(folder: str) -> str:
     """The path of a stored run directory on this machine: a relative one is below corral's home.
     Empty if nothing is stored."""
     return str(home() / "runs" / folder) if folder else ""
+
+
+def worktree(repository: str, branch: str) -> Path:
+    """The directory of a run's worktree and its notes, on this machine."""
+    name = f"{repository} {branch}".encode("utf-8", "replace")
+    return home() / "workspaces" / blake2b(name, digest_size=8).hexdigest()
 
 
 def managed() -> Path:

@@ -6,9 +6,8 @@ import shlex
 
 from corral.durable.batch import query
 from corral.errors import ConfigError
-from corral.view.calls import NotFound
 from corral.view.databases import batch_summary
-from corral.view.records import BatchDetail, BatchRow, FailureGroup
+from corral.view.records import BatchDetail, BatchRow, FailureGroup, NotFound
 from corral.view.safe_text import plain
 
 ROWS = 100

@@ -17,18 +17,13 @@ from corral.errors import ConfigError, CorralError, ResumeLost
 from corral.values import decode_as
 from corral.view.auth import Access, error_response
 from corral.view.catalog import Catalog
+from corral.view.records import NotFound
 
 T = TypeVar("T")
 MAX_BODY = 1024 * 1024
 """Bytes of the body of a request."""
 _encoder = msgspec.json.Encoder()
 _log = logging.getLogger("corral.view")
-
-
-class NotFound(ConfigError):
-    """There is no such thing."""
-
-    code = "not_found"
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from corral.pipelines.graph import Graph, from_json
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.system import clock, paths
 from corral.values import decode_as
+from corral.view.databases import PipelineFacts, pipeline_summary, question_of
 from corral.view.live_runs import LiveRuns
 from corral.view.logs import PAGE, LogFile
-from corral.view.records import Pending, Summary
+from corral.view.records import NotFound, Pending, Summary
 from corral.view.safe_text import plain
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ async def read(run: str, db: str | None, live: LiveRuns | None = None) -> Pipeli
         if found is not None:
             return found
     from corral.durable.dbos.database import is_installed
-    from corral.view.calls import NotFound  # it imports the list of runs
 
     if not is_installed():
         raise NotFound(f"there is no run {plain(run, 100)!r}", hint="pip install 'corral[engine]'.")
@@ -86,7 +86,6 @@ async def questions_of(found: PipelineRun, db: str | None) -> list[Pending]:
     if found.has_ended or not found.durable:
         return []
     from corral.durable import open_questions
-    from corral.view.databases import question_of
 
     asked = await open_questions.questions(found.id, db=db)
     return [question_of(found.id, each, db) for each in asked if not each.answered]
@@ -113,6 +112,28 @@ def _of_database(details: RunDetails) -> PipelineRun:
         created=details.created,
         ended=details.ended,
     )
+
+
+def summary_of(found: PipelineRun, asks: int, db: str | None) -> Summary:
+    """A run in the list, with what only its details have."""
+    summary = pipeline_summary(
+        PipelineFacts(
+            id=found.id,
+            status=found.status,
+            title=found.goal or found.graph.name,
+            folder=found.folder,
+            asks=asks,
+            created=found.created,
+            ended=found.ended,
+        ),
+        db,
+    )
+    summary.tokens = found.tokens or None
+    summary.cost_usd = found.cost_usd or None
+    summary.cost_source = "computed" if found.cost_usd else "unknown"
+    if found.reason and summary.state != "success":
+        summary.state_text = plain(f"{summary.state}: {found.reason}", 400)
+    return summary
 
 
 # Runs in memory. Blocking.
@@ -259,8 +280,6 @@ def _start_of(name: str) -> str:
 
 
 def _summary(folder: Path, modified: float, *, is_live: bool) -> Summary | None:
-    from corral.view.pipeline_view import summary_of
-
     found = read_folder(folder.name, folder, is_live=is_live)
     if found is None:
         return None

@@ -10,16 +10,14 @@ from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Graph
 from corral.pipelines.render.svg import as_svg
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.view.calls import NotFound
-from corral.view.databases import PipelineFacts, pipeline_summary
-from corral.view.pipeline_runs import PipelineRun, questions_of
+from corral.view.pipeline_runs import PipelineRun, questions_of, summary_of
 from corral.view.records import (
     GraphEdge,
     GraphNode,
     GraphView,
+    NotFound,
     PipelineDetail,
     PipelineEventInfo,
-    Summary,
     VisitInfo,
 )
 from corral.view.safe_text import plain
@@ -52,28 +50,6 @@ async def detail(found: PipelineRun, db: str | None) -> PipelineDetail:
         reason=plain(found.reason, 4_000),
         logs=[plain(line, 1_000) for line in found.logs],
     )
-
-
-def summary_of(found: PipelineRun, asks: int, db: str | None) -> Summary:
-    """A run in the list, with what only its details have."""
-    summary = pipeline_summary(
-        PipelineFacts(
-            id=found.id,
-            status=found.status,
-            title=found.goal or found.graph.name,
-            folder=found.folder,
-            asks=asks,
-            created=found.created,
-            ended=found.ended,
-        ),
-        db,
-    )
-    summary.tokens = found.tokens or None
-    summary.cost_usd = found.cost_usd or None
-    summary.cost_source = "computed" if found.cost_usd else "unknown"
-    if found.reason and summary.state != "success":
-        summary.state_text = plain(f"{summary.state}: {found.reason}", 400)
-    return summary
 
 
 def visit_log(found: PipelineRun, visit: str) -> Path:

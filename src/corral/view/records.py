@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from corral.errors import ConfigError
 from corral.values import BudgetState, Coverage, FileChanged
 
 Kind = Literal["session", "pipeline", "batch"]
@@ -29,6 +30,12 @@ ItemKind = Literal[
     "done",
 ]
 RowKind = Literal["same", "changed", "added", "removed"]
+
+
+class NotFound(ConfigError):
+    """There is no such run, session, batch, turn or node."""
+
+    code = "not_found"
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):

@@ -18,7 +18,7 @@ from support.sandbox import needs_sandbox
 from corral.errors import SandboxFailed
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.tree import ProcessRegistry
-from corral.system.sandbox import bubblewrap, diagnosis, landlock
+from corral.system.sandbox import diagnosis, landlock
 from corral.system.sandbox.box import (
     Box,
     Endpoint,
@@ -28,7 +28,7 @@ from corral.system.sandbox.box import (
     mounts,
 )
 from corral.system.sandbox.diagnosis import Machine
-from corral.system.sandbox.sandbox import Sandbox, Support, find_support
+from corral.system.sandbox.sandbox import Sandbox, Support, find_support, probe
 
 pytestmark = needs_sandbox
 
@@ -288,7 +288,7 @@ def test_the_probe_reports_why_it_cannot_be_built(tmp_path: Path) -> None:
         "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n"
     )
     program.chmod(0o755)
-    assert "No permissions" in bubblewrap.probe(str(program)).reason
+    assert "No permissions" in probe(str(program)).reason
 
 
 REFUSED = "No permissions to create new namespace"

@@ -13,6 +13,7 @@ from support.sandbox import needs_sandbox
 from support.scripted_agent import scripted_options
 
 from corral.sessions.prepare import prepare
+from corral.sessions.sandbox import command_sandbox
 from corral.testing.attack.arena import Arena
 from corral.testing.attack.attempts import ways_out
 from corral.testing.attack.attempts.attempt import Cell
@@ -93,7 +94,7 @@ def in_sandbox(
         chosen = SANDBOX_POLICIES[policy].policy
         given = {**scripted_options(arena.cwd), "policy": chosen, "sandbox": "require"}
         given["record_to"] = arena.recording
-        sandbox = prepare("gemini-acp", given).command_sandbox(lambda _: None)
+        sandbox = command_sandbox(prepare("gemini-acp", given), lambda _: None)
         assert sandbox is not None
         guard = sandbox.guard() if is_guarded else None
         wrapped = sandbox.wrap(guard.read_only if guard is not None else ())

@@ -24,6 +24,7 @@ from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, UntrustedFolder
 from corral.policy import Policy
 from corral.sessions.prepare import prepare
+from corral.sessions.sandbox import command_sandbox
 from corral.testing import Call, HostileRepository, ModelServer, Request, Turn, hostile_repository
 
 pytestmark = pytest.mark.whole_program
@@ -118,7 +119,7 @@ def test_the_traps_work(hostile: HostileRepository) -> None:
 @needs_sandbox
 def test_the_traps_work_in_the_sandbox(hostile: HostileRepository) -> None:
     given = {"cwd": hostile.cwd, "model": MODEL, "policy": "all", "sandbox": "require"}
-    sandbox = prepare("corral", {**given, "env": {"GEMINI_API_KEY": KEY}}).command_sandbox()
+    sandbox = command_sandbox(prepare("corral", {**given, "env": {"GEMINI_API_KEY": KEY}}))
     assert sandbox is not None
     wrapped = sandbox.wrap()
     subprocess.run(

@@ -23,7 +23,6 @@ from pathlib import Path
 import msgspec
 
 from corral.durable.payloads import RunWorktree
-from corral.durable.workspace.run_worktree import worktree_folder
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.execution.run_dir import RunDir
 from corral.system import fs, git, paths
@@ -114,7 +113,7 @@ def give_up(worktree: RunWorktree) -> None:
 @contextlib.contextmanager
 def _locked(worktree: RunWorktree) -> Generator[Path]:
     """Lock the gate of the worktree; its directory exists within the block."""
-    folder = worktree_folder(worktree)
+    folder = paths.worktree(worktree.repository, worktree.branch)
     with contextlib.ExitStack() as stack:
         while True:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -126,7 +125,7 @@ def _locked(worktree: RunWorktree) -> Generator[Path]:
 
 def enter(worktree: RunWorktree) -> int:
     """Create or update the worktree. Returns a descriptor: while it is open, the tree is in use."""
-    if not (worktree_folder(worktree) / "tree.json").exists():
+    if not (paths.worktree(worktree.repository, worktree.branch) / "tree.json").exists():
         _remove_idle()
     with _locked(worktree) as folder:
         use = os.open(folder / "use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -230,7 +229,9 @@ def finish(worktree: RunWorktree, run_folder: str, run_id: str) -> dict[str, Jso
 def _wait_until_unused(worktree: RunWorktree) -> None:
     """Cancelled attempts may still be running."""
     try:
-        use = os.open(worktree_folder(worktree) / "use", os.O_RDWR | os.O_CLOEXEC)
+        use = os.open(
+            paths.worktree(worktree.repository, worktree.branch) / "use", os.O_RDWR | os.O_CLOEXEC
+        )
     except FileNotFoundError:
         return
     try:
@@ -242,7 +243,7 @@ def _wait_until_unused(worktree: RunWorktree) -> None:
 
 
 def drop(worktree: RunWorktree) -> None:
-    if worktree_folder(worktree).is_dir():
+    if paths.worktree(worktree.repository, worktree.branch).is_dir():
         with _locked(worktree) as folder:
             _remove(folder)
 

@@ -27,7 +27,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator
-from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -64,14 +63,16 @@ async def reserved(worktree: RunWorktree | None, *, stays: bool) -> AsyncGenerat
 
 def workspace_folder(worktree: RunWorktree) -> Path:
     """The directory that the run works in, on this machine."""
-    return worktree_folder(worktree) / "tree" / worktree.within
+    return paths.worktree(worktree.repository, worktree.branch) / "tree" / worktree.within
 
 
 def local_config(config: RunConfig) -> RunConfig:
     """The configuration with the paths of this machine. Applying it twice changes nothing."""
     workspace = config.workspace
     if config.tree is not None:
-        workspace = str(worktree_folder(config.tree) / "tree" / workspace)
+        workspace = str(
+            paths.worktree(config.tree.repository, config.tree.branch) / "tree" / workspace
+        )
     return msgspec.structs.replace(
         config, folder=paths.local_run_folder(config.folder), workspace=workspace
     )
@@ -127,10 +128,7 @@ async def close(config: RunConfig, run_id: str) -> dict[str, Json]:
     try:
         return await asyncio.to_thread(branch_worktree.finish, config.tree, folder, run_id)
     except (StorageFailed, OSError) as error:
-        return {"error": str(error), "folder": str(worktree_folder(config.tree) / "tree")}
-
-
-def worktree_folder(worktree: RunWorktree) -> Path:
-    """The directory of the worktree and its notes, on this machine."""
-    name = f"{worktree.repository} {worktree.branch}".encode("utf-8", "replace")
-    return paths.home() / "workspaces" / blake2b(name, digest_size=8).hexdigest()
+        return {
+            "error": str(error),
+            "folder": str(paths.worktree(config.tree.repository, config.tree.branch) / "tree"),
+        }

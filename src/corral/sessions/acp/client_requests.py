@@ -23,18 +23,23 @@ from corral.protocol.acp.client import (
     AcpClient,
     AcpPermissionRequest,
     AcpQuestion,
+    Command,
     FileRequest,
     PermissionWithdrawn,
 )
 from corral.protocol.named_paths import named_paths
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.acp.client_files import ClientFiles
-from corral.sessions.permissions import PermissionAnswer, PermissionQuestions, Question
+from corral.sessions.permissions import (
+    PermissionAnswer,
+    PermissionQuestions,
+    Question,
+    SessionRules,
+)
 from corral.values import Json, JsonObject, as_object
 
 if TYPE_CHECKING:
     from corral.question_replies import QuestionReply
-    from corral.sessions.acp.connection import CarryOut, SessionRules
 
 _OWN_PREFIXES = ("mcp_corral_", "mcp__corral__")
 """How agents name the tools of corral's MCP server."""
@@ -50,7 +55,7 @@ class ClientRequests:
         acp: AcpClient,
         rules: SessionRules,
         emit: Callable[[RawEvent], None],
-        carry_out: CarryOut,
+        carry_out: Callable[[list[Command]], None],
     ) -> None:
         self._session_id = session_id
         self._acp = acp

@@ -49,7 +49,7 @@ import logging
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from corral.errors import (
     ConfigError,
@@ -87,10 +87,11 @@ from corral.protocol.ndjson import RawEvent
 from corral.sessions.acp.errors import call_error, exit_error
 from corral.sessions.permissions import (
     Asker,
-    broker_of,
+    SessionRules,
 )
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.prompt_options import needs_new_process
+from corral.sessions.sandbox import agent_sandbox
 from corral.sessions.store import SessionRecord, write_private_home
 from corral.system import paths
 from corral.system.environment import SecretRedactor
@@ -112,24 +113,17 @@ LATE_CHUNKS = 64
 """How often the output is read before a further prompt: an agent may write without a pause."""
 
 
-CarryOut: TypeAlias = Callable[[list[Command]], None]
-
-
-class SessionRules:
-    """How the requests of a session are answered: by the policy of a run, below its folders."""
-
-    def __init__(
-        self, prepared: PreparedRun, ask: Asker | None, record: SessionRecord | None = None
-    ) -> None:
-        self.guard = prepared.guard
-        self.broker = broker_of(prepared, ask, record)
-
-
 class AcpSession:
     """One session of an agent. Its items wait in ``inbox``. ``carry_out`` executes the commands of
     the answers to its requests."""
 
-    def __init__(self, session_id: str, acp: AcpClient, rules: SessionRules, carry_out: CarryOut):
+    def __init__(
+        self,
+        session_id: str,
+        acp: AcpClient,
+        rules: SessionRules,
+        carry_out: Callable[[list[Command]], None],
+    ):
         self.session_id = session_id
         self.inbox: list[RawEvent] = []
         self.models: tuple[str, ...] = ()
@@ -254,7 +248,7 @@ class Connection:
             scratch=record.tmp,
             registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
             on_stderr=self._stderr_lines.feed,
-            sandbox=prepared.agent_sandbox(launch, record.folder, report=self._notices.append),
+            sandbox=agent_sandbox(prepared, launch, record.folder, report=self._notices.append),
         )
         if prepared.recording is not None:
             from corral.sessions.recording import recorded

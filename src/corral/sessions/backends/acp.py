@@ -22,11 +22,11 @@ from corral.protocol.acp.methods import (
     TextBlock,
 )
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.sessions.acp.connection import AcpSession, Connection, SessionRules
+from corral.sessions.acp.connection import AcpSession, Connection
 from corral.sessions.acp.stored_sessions import load_session
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.permissions import Asker
+from corral.sessions.permissions import Asker, SessionRules
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord, make_loadable, no_conversation
 from corral.sessions.turn_warnings import recording_lost, repository

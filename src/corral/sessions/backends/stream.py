@@ -24,6 +24,7 @@ from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.sandbox import agent_sandbox
 from corral.sessions.store import SessionRecord, no_conversation, write_private_home
 from corral.sessions.turn_warnings import recording_lost, repository
 from corral.system import fs, paths
@@ -218,8 +219,8 @@ class StreamBackend:
             scratch=self._record.tmp,
             registry=shared_registry(paths.process_registry(), prepared.agent.name),
             on_stderr=self._stderr_lines.feed,
-            sandbox=prepared.agent_sandbox(
-                launch, self._record.folder, self._hook_socket, self._notices.append
+            sandbox=agent_sandbox(
+                prepared, launch, self._record.folder, self._hook_socket, self._notices.append
             ),
         )
         if prepared.recording is not None:

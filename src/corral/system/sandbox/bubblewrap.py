@@ -28,7 +28,7 @@ import socket
 
 import msgspec
 
-from corral.system import paths, platform, version_cache
+from corral.system import paths
 from corral.system.sandbox import listeners, seccomp
 from corral.system.sandbox.box import (
     PACKAGE,
@@ -55,16 +55,6 @@ _NAMESPACES = (
     "ALL",
 )
 _NO_NAME_SERVER = "nameserver 127.0.0.1\noptions timeout:0 attempts:1\n"
-_WORKS, _ENTERS = "works", "enters"
-
-
-class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """What came out of an attempt to build a sandbox."""
-
-    reason: str = ""
-    """Why it cannot be built on this machine; empty if it can."""
-    can_enter: bool = False
-    """Whether corral could open sockets inside from outside."""
 
 
 def find(workspace: str | None = None) -> str | None:
@@ -98,26 +88,6 @@ def _from_agents() -> str | None:
     pattern = "*/*/node_modules/@*/*/vendor/*/*-resources/bwrap"
     found = sorted(str(file) for file in (paths.home() / "agents").glob(pattern))
     return next((file for file in reversed(found) if os.access(file, os.X_OK)), None)
-
-
-def probe(program: str) -> Probe:
-    """Try it. That it works is remembered until the program changes or the machine is restarted,
-    for each way to open sockets inside."""
-    enters = listeners.is_cheap()
-    way = "enter" if enters else "inner"
-    key = version_cache.cache_key(program, "probe", way, platform.boot_id(), str(os.geteuid()))
-    known = version_cache.get("sandbox", key)
-    if known in (_WORKS, _ENTERS):
-        return Probe(can_enter=known == _ENTERS)
-    from corral.system.sandbox import diagnosis
-
-    if enters and diagnosis.try_sandbox(program, can_enter=True) is None:
-        version_cache.put("sandbox", key, _ENTERS)
-        return Probe(can_enter=True)
-    reason = diagnosis.try_sandbox(program)
-    if reason is None:
-        version_cache.put("sandbox", key, _WORKS)
-    return Probe(reason=reason or "")
 
 
 def wrap(program: str, box: Box, home: str, *, can_enter: bool = False) -> Wrapped:

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from corral.errors import SandboxFailed
-from corral.system import platform
+from corral.system import platform, version_cache
+from corral.system.sandbox import listeners
 from corral.system.sandbox.box import Box, Wrapped
 
 if TYPE_CHECKING:
     from corral.system.sandbox.repository_guard import GitNotice, RepositoryGuard
 
 Method = Literal["bubblewrap", "landlock"]
+_WORKS, _ENTERS = "works", "enters"
+"""Results of a trial that are remembered."""
 
 
 class Support(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,10 +100,10 @@ def find_support(workspace: str | None = None) -> Support:
     from corral.system.sandbox import bubblewrap
 
     program = bubblewrap.find(workspace)
-    found = bubblewrap.probe(program) if program else None
-    if program and found and not found.reason:
-        return Support(method="bubblewrap", program=program, can_enter=found.can_enter)
-    reason = found.reason if found else "bubblewrap is not installed"
+    support = probe(program) if program else None
+    if support is not None and support.method is not None:
+        return support
+    reason = support.reason if support else "bubblewrap is not installed"
     from corral.system.sandbox import diagnosis, landlock
 
     return Support(
@@ -108,6 +111,32 @@ def find_support(workspace: str | None = None) -> Support:
         program=program or "",
         reason=reason,
         hint=diagnosis.advice(reason) if program else diagnosis.INSTALL,
+    )
+
+
+def probe(program: str) -> Support:
+    """Try ``bwrap``. That it works is remembered until the program changes or the machine is
+    restarted, for each way to open sockets inside."""
+    enters = listeners.is_cheap()
+    way = "enter" if enters else "inner"
+    key = version_cache.cache_key(program, "probe", way, platform.boot_id(), str(os.geteuid()))
+    result = version_cache.get("sandbox", key)
+    reason = ""
+    if result not in (_WORKS, _ENTERS):
+        from corral.system.sandbox import diagnosis
+
+        result = None
+        if enters and diagnosis.try_sandbox(program, can_enter=True) is None:
+            result = _ENTERS
+        elif (reason := diagnosis.try_sandbox(program) or "") == "":
+            result = _WORKS
+        if result is not None:
+            version_cache.put("sandbox", key, result)
+    return Support(
+        method=None if reason else "bubblewrap",
+        program=program,
+        reason=reason,
+        can_enter=result == _ENTERS,
     )
 
 

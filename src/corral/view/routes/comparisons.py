@@ -6,7 +6,8 @@ import asyncio
 
 from corral.comparison import store
 from corral.comparison.summary import ComparisonSummary, summary
-from corral.view.calls import Call, Endpoint, NotFound
+from corral.view.calls import Call, Endpoint
+from corral.view.records import NotFound
 
 
 async def show_comparison(call: Call) -> ComparisonSummary:

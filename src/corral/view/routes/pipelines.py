@@ -13,7 +13,7 @@ from corral import live
 from corral.errors import ConfigError
 from corral.system import clock
 from corral.view import log_pages, state
-from corral.view.calls import Call, Endpoint, NotFound, Param, event_stream
+from corral.view.calls import Call, Endpoint, Param, event_stream
 from corral.view.logs import LogFile
 from corral.view.records import (
     Done,
@@ -21,6 +21,7 @@ from corral.view.records import (
     ItemBody,
     ItemPage,
     NodeBody,
+    NotFound,
     PipelineDetail,
     PipelineEvents,
     StateUpdate,
@@ -85,7 +86,7 @@ async def stream_pipeline(call: Call) -> Response:
 
 
 async def _follow(call: Call) -> AsyncGenerator[bytes]:
-    from corral.view import pipeline_runs, pipeline_view
+    from corral.view import pipeline_runs
 
     pauses = Pauses(call.services.closing)
     after = call.cursor or 0
@@ -100,7 +101,7 @@ async def _follow(call: Call) -> AsyncGenerator[bytes]:
             pauses.sent()
             yield message("events", new, after)
         pending = await pipeline_runs.questions_of(found, db)
-        summary = pipeline_view.summary_of(found, len(pending), db)
+        summary = pipeline_runs.summary_of(found, len(pending), db)
         update = message("state", StateUpdate(summary=summary, pending=pending))
         if update != shown:
             shown = update

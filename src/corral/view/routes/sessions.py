@@ -7,7 +7,7 @@ import asyncio
 from starlette.responses import Response
 
 from corral.view import diffs, log_pages
-from corral.view.calls import Call, Endpoint, NotFound, Param, event_stream
+from corral.view.calls import Call, Endpoint, Param, event_stream
 from corral.view.logs import LogFile
 from corral.view.records import (
     Diff,
@@ -15,6 +15,7 @@ from corral.view.records import (
     ItemBody,
     ItemPage,
     ItemsUpdate,
+    NotFound,
     RawPage,
     SessionDetail,
     StateUpdate,

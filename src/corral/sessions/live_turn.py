@@ -1,23 +1,29 @@
-"""Ask a person who may be anywhere: at this terminal, at another one, at the page, or elsewhere
-with a token. The first answer counts."""
+"""A turn as other processes see it, and the messages that are sent about it (``notify``).
+
+A person who is asked may be anywhere: at this terminal, at another one, at the page, or elsewhere
+with a token. The first answer counts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 import msgspec
 
 from corral.display import shorten
 from corral.errors import StorageFailed
-from corral.events import AgentQuestion, PermissionRequest, QuestionField
+from corral.events import AgentQuestion, Done, PermissionRequest, QuestionField
+from corral.live import notify
 from corral.live.publisher import Entry, OpenQuestion
-from corral.live.records import Pending
+from corral.live.records import LiveRun, Pending
 from corral.live.registry import folder
-from corral.live.session_link import asked_message, run_facts
 from corral.nesting import decode_json
+from corral.sessions.session_link import SessionLink
 from corral.system.environment import SecretRedactor
 from corral.values import Json, convert_to
 
@@ -26,10 +32,84 @@ if TYPE_CHECKING:
     from corral.sessions.prepared_run import PreparedRun
     from corral.sessions.store import SessionRecord
 
+LONGEST_TEXT = 4000
+"""Characters of an answer in a message."""
 LONGEST_TITLE = 500
+PERSON = "person"
+"""The capability of an agent that is a person."""
 HERE = "where the run was started"
 CLEANUP = 5.0
 """Seconds for a question that was answered elsewhere to end here."""
+
+
+def publish_turn(
+    prepared: PreparedRun,
+    record: SessionRecord,
+    title: str,
+    cancel: Callable[[], None],
+    steer: WeakMethod[Callable[[str], None]] | None,
+    recorded: bool,
+) -> SessionLink:
+    """Show the current turn of the session to others. ``recorded``: it has a transcript."""
+    now = time.time()
+    asks_person = PERSON in prepared.agent.capabilities
+    question = Pending(request_id="", kind="question", title=title, since=now)
+    run = LiveRun(
+        kind="session",
+        id=record.meta.id,
+        title=title,
+        agent=prepared.agent.name,
+        model=prepared.run.model,
+        cwd=prepared.cwd,
+        label=record.meta.label,
+        recorded=recorded,
+        state="waiting_person" if asks_person else "running",
+        since=now,
+        pending=(question,) if asks_person else (),
+    )
+    link = _link(record)
+    link.publish(run, cancel, steer, prepared.budget)
+    return link
+
+
+def notify_question(
+    prepared: PreparedRun, record: SessionRecord, title: str, question: str
+) -> None:
+    """Send a message about a question, if the run's options want it."""
+    asked = notify.Asked(text=question[:LONGEST_TEXT])
+    facts = _run_facts(prepared, record, title)
+    _link(record).notify(prepared, notify.asked_message(facts, "question", asked))
+
+
+def notify_end(prepared: PreparedRun, record: SessionRecord, title: str, done: Done) -> None:
+    """Send a message about the end of a turn, if the run's options want it."""
+    ended = notify.Ended(
+        status=done.status,
+        text=(done.text or "")[:LONGEST_TEXT],
+        error="" if done.error is None else done.error.message,
+        seconds=done.duration_ms / 1000,
+        cost_usd=done.cost.usd,
+        tokens=done.usage.total,
+    )
+    _link(record).notify(prepared, notify.end_message(_run_facts(prepared, record, title), ended))
+
+
+def _link(record: SessionRecord) -> SessionLink:
+    """The link of the session, made if there is none."""
+    if record.link is None:
+        record.link = SessionLink()
+    return record.link
+
+
+def _run_facts(prepared: PreparedRun, record: SessionRecord, title: str) -> notify.RunFacts:
+    return notify.RunFacts(
+        kind="session",
+        id=record.meta.id,
+        title=title,
+        agent=prepared.agent.name,
+        cwd=prepared.cwd,
+        label=record.meta.label,
+    )
 
 
 async def ask_everyone(
@@ -49,9 +129,21 @@ async def ask_everyone(
             raise StorageFailed(f"no one can answer: no socket could be made in {folder()}")
         return await local, "asked"
     pending = _pending_of(request, timeout, SecretRedactor(prepared.environment.redacted))
-    facts = run_facts(prepared, record, entry.run.title)
     if prepared.run.notify is not None:
-        link.notify(prepared, asked_message(facts, pending))
+        choices: tuple[str, ...] = ("allow_once", "allow_session", "deny", "cancel")
+        if pending.kind == "question":
+            only = pending.fields[0].options if len(pending.fields) == 1 else ()
+            choices = tuple(option.label for option in only)
+        asked = notify.Asked(
+            request_id=pending.request_id,
+            key=pending.key,
+            text=pending.title,
+            input=pending.input,
+            choices=choices,
+            deadline=pending.deadline,
+        )
+        facts = _run_facts(prepared, record, entry.run.title)
+        link.notify(prepared, notify.asked_message(facts, pending.kind, asked))
     question = OpenQuestion(pending, request if isinstance(request, AgentQuestion) else None)
     given, by = await _first_answer(entry, question, local)
     return given, "asked" if by == HERE else f"answered with {by}"

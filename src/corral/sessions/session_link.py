@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,22 +15,15 @@ from weakref import WeakMethod
 from msgspec.structs import replace
 
 from corral.errors import ConfigError
-from corral.events import Done, Error
 from corral.live import notify
 from corral.live.publisher import Controls, Entry, current
-from corral.live.records import LiveRun, Pending, State
+from corral.live.records import LiveRun, State
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
     from corral.sessions.prepared_run import PreparedRun
-    from corral.sessions.store import SessionRecord
 
 _log = logging.getLogger("corral.live")
-
-LONGEST_TEXT = 4000
-"""Characters of an answer in a message."""
-PERSON = "person"
-"""The capability of an agent that is a person."""
 
 
 class SessionLink:
@@ -150,42 +142,6 @@ class SessionLink:
         self.problems = (*self.problems, problem)
 
 
-def link_of(record: SessionRecord) -> SessionLink:
-    """The link of the session, made if there is none."""
-    if record.link is None:
-        record.link = SessionLink()
-    return record.link
-
-
-def publish_turn(
-    prepared: PreparedRun,
-    record: SessionRecord,
-    title: str,
-    cancel: Callable[[], None],
-    steer: WeakMethod[Callable[[str], None]] | None,
-    recorded: bool,
-) -> SessionLink:
-    """Show the current turn of the session to others. ``recorded``: it has a transcript."""
-    link = link_of(record)
-    link.publish(
-        live_run(prepared, record, title, recorded=recorded), cancel, steer, prepared.budget
-    )
-    return link
-
-
-def notify_question(
-    prepared: PreparedRun, record: SessionRecord, title: str, question: str
-) -> None:
-    """Send a message about a question, if the run's options want it."""
-    facts = run_facts(prepared, record, title)
-    link_of(record).notify(prepared, question_message(facts, question))
-
-
-def notify_end(prepared: PreparedRun, record: SessionRecord, title: str, done: Done) -> None:
-    """Send a message about the end of a turn, if the run's options want it."""
-    link_of(record).notify(prepared, end_message(run_facts(prepared, record, title), done))
-
-
 def _nothing() -> None:
     pass
 
@@ -218,73 +174,3 @@ def _raiser(
         budget.add(cost=cost, tokens=tokens, calls=calls)
 
     return add
-
-
-def live_run(
-    prepared: PreparedRun, record: SessionRecord, title: str, *, recorded: bool
-) -> LiveRun:
-    """A turn as others see it."""
-    run, now = prepared.run, time.time()
-    asks_person = PERSON in prepared.agent.capabilities
-    question = Pending(request_id="", kind="question", title=title, since=now)
-    return LiveRun(
-        kind="session",
-        id=record.meta.id,
-        title=title,
-        agent=prepared.agent.name,
-        model=run.model,
-        cwd=prepared.cwd,
-        label=record.meta.label,
-        recorded=recorded,
-        state="waiting_person" if asks_person else "running",
-        since=now,
-        pending=(question,) if asks_person else (),
-    )
-
-
-def run_facts(prepared: PreparedRun, record: SessionRecord, title: str) -> notify.RunFacts:
-    return notify.RunFacts(
-        kind="session",
-        id=record.meta.id,
-        title=title,
-        agent=prepared.agent.name,
-        cwd=prepared.cwd,
-        label=record.meta.label,
-    )
-
-
-def asked_message(facts: notify.RunFacts, pending: Pending) -> notify.Message:
-    """About a permission request, or a question of the agent."""
-    choices: tuple[str, ...] = ("allow_once", "allow_session", "deny", "cancel")
-    if pending.kind == "question":
-        only = pending.fields[0].options if len(pending.fields) == 1 else ()
-        choices = tuple(option.label for option in only)
-    asked = notify.Asked(
-        request_id=pending.request_id,
-        key=pending.key,
-        text=pending.title,
-        input=pending.input,
-        choices=choices,
-        deadline=pending.deadline,
-    )
-    return notify.asked_message(facts, pending.kind, asked)
-
-
-def question_message(facts: notify.RunFacts, text: str) -> notify.Message:
-    return notify.asked_message(facts, "question", notify.Asked(text=text[:LONGEST_TEXT]))
-
-
-def end_message(facts: notify.RunFacts, done: Done) -> notify.Message:
-    ended = notify.Ended(
-        status=done.status,
-        text=(done.text or "")[:LONGEST_TEXT],
-        error=_error_text(done.error),
-        seconds=done.duration_ms / 1000,
-        cost_usd=done.cost.usd,
-        tokens=done.usage.total,
-    )
-    return notify.end_message(facts, ended)
-
-
-def _error_text(error: Error | None) -> str:
-    return "" if error is None else error.message
