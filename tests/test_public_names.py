@@ -74,6 +74,9 @@ NAMES = [
     "session_sync",
     "to_json",
 ]
+HOMES: dict[str, str] = {
+    name: home for home, names in vars(corral)["_HOMES"].items() for name in names.split()
+}
 
 
 def test_the_public_names_are_these() -> None:
@@ -109,9 +112,9 @@ def test_what_type_checkers_see_is_what_is_loaded() -> None:
             for line in node.body:
                 assert isinstance(line, ast.ImportFrom)
                 assert line.module
+                assert all(alias.asname == alias.name for alias in line.names)
                 seen |= {alias.name: line.module for alias in line.names}
-    homes: dict[str, str] = vars(corral)["_HOME"]
-    assert seen == homes
+    assert seen == HOMES
     assert set(seen) == set(NAMES)
 
 
@@ -119,7 +122,7 @@ def test_what_type_checkers_see_is_what_is_loaded() -> None:
 def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
     from importlib import import_module
 
-    home: str = vars(corral)["_HOME"][name]
+    home = HOMES[name]
     complete = import_module(f"corral.{name}") if home == "corral" else None
     assert getattr(corral, name) is (complete or getattr(import_module(home), name))
 
@@ -136,7 +139,7 @@ def test_a_name_whose_module_cannot_be_loaded_without_descriptors_is_an_error_of
     (tmp_path / "other_defect.py").write_text("raise OSError(2, 'No such file')")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     for module in ("no_descriptor", "other_defect"):
-        monkeypatch.setitem(vars(corral)["_HOME"], module, module)
+        monkeypatch.setitem(vars(corral)["_HOMES"], module, module)
     with pytest.raises(ProcessFailed, match="ulimit -n"):
         _ = corral.no_descriptor  # pyright: ignore
     with pytest.raises(FileNotFoundError):

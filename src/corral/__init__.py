@@ -1,3 +1,4 @@
+# ruff: noqa: I001 (it would split ``import A as A, B as B``)
 """corral: coding agents and models through one interface.
 
 ::
@@ -14,191 +15,112 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from corral.lazy_names import load_public_name, public_names
+
 if TYPE_CHECKING:
-    from corral import errors, events, live, models, pipelines, providers
-    from corral.comparison.api import Comparison, compare, compare_sync
-    from corral.comparison.summary import ComparisonSummary
-    from corral.durable.batch.api import Batch, BatchReport, BatchResult, batch, batch_sync
-    from corral.durable.batch.files import file_tasks
-    from corral.errors import CorralError
-    from corral.events import Event, from_json, to_json
-    from corral.metering.budget import Budget
-    from corral.policy import Policy
-    from corral.prompt import Prompt, Section
-    from corral.result import Result, result_from_events
-    from corral.run_kwargs import RunKwargs
-    from corral.sessions.api import is_installed, pool, run, session
-    from corral.sessions.merge_events import merge
-    from corral.sessions.pool import Pool
-    from corral.sessions.session import Session
-    from corral.sessions.sync_session import SyncSession, run_sync, session_sync
+    # ``Name as Name`` makes a name public for type checkers.
+    from corral import (
+        errors as errors,
+        events as events,
+        live as live,
+        models as models,
+        pipelines as pipelines,
+        providers as providers,
+    )
+    from corral.comparison.api import (
+        Comparison as Comparison,
+        compare as compare,
+        compare_sync as compare_sync,
+    )
+    from corral.comparison.summary import ComparisonSummary as ComparisonSummary
+    from corral.durable.batch.api import (
+        Batch as Batch,
+        BatchReport as BatchReport,
+        BatchResult as BatchResult,
+        batch as batch,
+        batch_sync as batch_sync,
+    )
+    from corral.durable.batch.files import file_tasks as file_tasks
+    from corral.errors import CorralError as CorralError
+    from corral.events import Event as Event, from_json as from_json, to_json as to_json
+    from corral.policy import Policy as Policy
+    from corral.prompt import Prompt as Prompt, Section as Section
+    from corral.result import Result as Result, result_from_events as result_from_events
+    from corral.run_kwargs import RunKwargs as RunKwargs
+    from corral.sessions.api import (
+        is_installed as is_installed,
+        pool as pool,
+        run as run,
+        session as session,
+    )
+    from corral.metering.budget import Budget as Budget
+    from corral.sessions.merge_events import merge as merge
+    from corral.sessions.pool import Pool as Pool
+    from corral.sessions.session import Session as Session
+    from corral.sessions.sync_session import (
+        SyncSession as SyncSession,
+        run_sync as run_sync,
+        session_sync as session_sync,
+    )
     from corral.sessions.tools.hooks import (
-        Allow,
-        Deny,
-        Edit,
-        Hook,
-        ToolRequest,
-        call_budget,
-        read_before_write,
-        required_order,
+        Allow as Allow,
+        Deny as Deny,
+        Edit as Edit,
+        Hook as Hook,
+        ToolRequest as ToolRequest,
+        call_budget as call_budget,
+        read_before_write as read_before_write,
+        required_order as required_order,
     )
-    from corral.sessions.tools.tools import Tool, Tools
-    from corral.sessions.turn import Turn
-    from corral.sessions.until import command_succeeds, files_exist
+    from corral.sessions.tools.tools import Tool as Tool, Tools as Tools
+    from corral.sessions.turn import Turn as Turn
+    from corral.sessions.until import (
+        command_succeeds as command_succeeds,
+        files_exist as files_exist,
+    )
     from corral.values import (
-        AgentSession,
-        AskedQuestion,
-        Cost,
-        DeniedCall,
-        FileChanged,
-        McpServer,
-        Usage,
+        AgentSession as AgentSession,
+        AskedQuestion as AskedQuestion,
+        Cost as Cost,
+        DeniedCall as DeniedCall,
+        FileChanged as FileChanged,
+        McpServer as McpServer,
+        Usage as Usage,
     )
-    from corral.version import __version__
+    from corral.version import __version__ as __version__
 
-_HOME = {
-    "errors": "corral",
-    "events": "corral",
-    "live": "corral",
-    "models": "corral",
-    "pipelines": "corral",
-    "providers": "corral",
-    "AgentSession": "corral.values",
-    "AskedQuestion": "corral.values",
-    "Cost": "corral.values",
-    "FileChanged": "corral.values",
-    "McpServer": "corral.values",
-    "DeniedCall": "corral.values",
-    "Usage": "corral.values",
-    "Comparison": "corral.comparison.api",
-    "ComparisonSummary": "corral.comparison.summary",
-    "compare": "corral.comparison.api",
-    "compare_sync": "corral.comparison.api",
-    "Batch": "corral.durable.batch.api",
-    "BatchReport": "corral.durable.batch.api",
-    "BatchResult": "corral.durable.batch.api",
-    "batch": "corral.durable.batch.api",
-    "batch_sync": "corral.durable.batch.api",
-    "file_tasks": "corral.durable.batch.files",
-    "CorralError": "corral.errors",
-    "Event": "corral.events",
-    "from_json": "corral.events",
-    "to_json": "corral.events",
-    "RunKwargs": "corral.run_kwargs",
-    "Policy": "corral.policy",
-    "Prompt": "corral.prompt",
-    "Section": "corral.prompt",
-    "Result": "corral.result",
-    "result_from_events": "corral.result",
-    "is_installed": "corral.sessions.api",
-    "pool": "corral.sessions.api",
-    "run": "corral.sessions.api",
-    "run_sync": "corral.sessions.sync_session",
-    "session": "corral.sessions.api",
-    "session_sync": "corral.sessions.sync_session",
-    "Budget": "corral.metering.budget",
-    "merge": "corral.sessions.merge_events",
-    "Pool": "corral.sessions.pool",
-    "Session": "corral.sessions.session",
-    "Allow": "corral.sessions.tools.hooks",
-    "Deny": "corral.sessions.tools.hooks",
-    "Edit": "corral.sessions.tools.hooks",
-    "SyncSession": "corral.sessions.sync_session",
-    "Hook": "corral.sessions.tools.hooks",
-    "ToolRequest": "corral.sessions.tools.hooks",
-    "call_budget": "corral.sessions.tools.hooks",
-    "read_before_write": "corral.sessions.tools.hooks",
-    "required_order": "corral.sessions.tools.hooks",
-    "Tool": "corral.sessions.tools.tools",
-    "Tools": "corral.sessions.tools.tools",
-    "Turn": "corral.sessions.turn",
-    "command_succeeds": "corral.sessions.until",
-    "files_exist": "corral.sessions.until",
-    "__version__": "corral.version",
+_HOMES = {
+    "corral": "errors events live models pipelines providers",
+    "corral.comparison.api": "Comparison compare compare_sync",
+    "corral.comparison.summary": "ComparisonSummary",
+    "corral.durable.batch.api": "Batch BatchReport BatchResult batch batch_sync",
+    "corral.durable.batch.files": "file_tasks",
+    "corral.errors": "CorralError",
+    "corral.events": "Event from_json to_json",
+    "corral.policy": "Policy",
+    "corral.prompt": "Prompt Section",
+    "corral.result": "Result result_from_events",
+    "corral.run_kwargs": "RunKwargs",
+    "corral.sessions.api": "is_installed pool run session",
+    "corral.metering.budget": "Budget",
+    "corral.sessions.merge_events": "merge",
+    "corral.sessions.pool": "Pool",
+    "corral.sessions.session": "Session",
+    "corral.sessions.sync_session": "SyncSession run_sync session_sync",
+    "corral.sessions.tools.hooks": "Allow Deny Edit Hook ToolRequest call_budget read_before_write"
+    " required_order",
+    "corral.sessions.tools.tools": "Tool Tools",
+    "corral.sessions.turn": "Turn",
+    "corral.sessions.until": "command_succeeds files_exist",
+    "corral.values": "AgentSession AskedQuestion Cost DeniedCall FileChanged McpServer Usage",
+    "corral.version": "__version__",
 }
-
-__all__ = [
-    "AgentSession",
-    "Allow",
-    "AskedQuestion",
-    "Batch",
-    "BatchReport",
-    "BatchResult",
-    "Budget",
-    "Comparison",
-    "ComparisonSummary",
-    "CorralError",
-    "Cost",
-    "DeniedCall",
-    "Deny",
-    "Edit",
-    "Event",
-    "FileChanged",
-    "Hook",
-    "McpServer",
-    "Policy",
-    "Pool",
-    "Prompt",
-    "Result",
-    "RunKwargs",
-    "Section",
-    "Session",
-    "SyncSession",
-    "Tool",
-    "ToolRequest",
-    "Tools",
-    "Turn",
-    "Usage",
-    "__version__",
-    "batch",
-    "batch_sync",
-    "call_budget",
-    "command_succeeds",
-    "compare",
-    "compare_sync",
-    "errors",
-    "events",
-    "file_tasks",
-    "files_exist",
-    "from_json",
-    "is_installed",
-    "live",
-    "merge",
-    "models",
-    "pipelines",
-    "pool",
-    "providers",
-    "read_before_write",
-    "required_order",
-    "result_from_events",
-    "run",
-    "run_sync",
-    "session",
-    "session_sync",
-    "to_json",
-]
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'corral' has no attribute {name!r}")
-    try:
-        if home == "corral":
-            value: object = import_module(f"corral.{name}")
-        else:
-            value = getattr(import_module(home), name)
-    except (OSError, ImportError) as error:
-        from corral.errors import lacks_descriptors, no_descriptor_error
-
-        if not lacks_descriptors(error):
-            raise
-        raise no_descriptor_error(error) from error
-    globals()[name] = value
+    value = globals()[name] = load_public_name(__name__, _HOMES, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return public_names(_HOMES)

@@ -33,7 +33,6 @@ from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker, AskingSession, PermissionBroker
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.sandbox import command_sandbox
 from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
 from corral.sessions.turn_warnings import repository
@@ -102,6 +101,11 @@ class Driver:
             session=AskingSession(prepared, self.record),
         )
         events = self.events  # the sandbox must not hold this object
+        sandbox = None
+        if prepared.sandbox is not None:
+            from corral.sessions.sandbox import command_sandbox  # most runs need none
+
+            sandbox = command_sandbox(prepared, lambda notice: events.put(repository(notice)))
         self._workspace = Workspace(
             prepared.cwd,
             run.include_directories,
@@ -109,7 +113,7 @@ class Driver:
             env=_command_env(prepared),
             pass_env=run.pass_env,
             protects=not self._policy.is_unlimited,
-            sandbox=command_sandbox(prepared, lambda notice: events.put(repository(notice))),
+            sandbox=sandbox,
         )
         entry = prices.catalogue().lookup(model)
         budget = prepared.budget

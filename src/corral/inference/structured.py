@@ -26,6 +26,9 @@ from corral.system.blocking import sync_twin
 from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import Json, slug
 
+NoObjectError = NoObject
+"""The public name in ``corral.models``."""
+
 
 @overload
 async def generate_object(
@@ -65,7 +68,7 @@ async def generate_object(
 ) -> Generation:
     """Like ``generate``, with a value in ``answer.output``. ``output``: a type or a JSON Schema. If
     the answer does not fit, the model is asked to repair it at most ``repairs`` times; then
-    ``NoObject`` is raised, with the last text as ``frame``.
+    ``NoObjectError`` is raised, with the last text as ``frame``.
 
     ::
 
@@ -128,7 +131,7 @@ class ObjectTarget:
         return value
 
     def accept(self, response: Response) -> bool:
-        """Whether the response holds the value. Raises ``NoObject`` if no repair is left."""
+        """Whether the response holds the value. Raises ``NoObjectError`` if no repair is left."""
         self.value, _, self._complaints = find(response.text, self._schema)
         if not self._complaints:
             return True

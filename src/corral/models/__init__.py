@@ -1,3 +1,4 @@
+# ruff: noqa: I001 (it would split ``import A as A, B as B``)
 """Models through the APIs of their vendors, with one client for all.
 
 ::
@@ -12,160 +13,98 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from corral.lazy_names import load_public_name, public_names
+
 if TYPE_CHECKING:
-    from corral.errors import NoObject as NoObjectError
+    # ``Name as Name`` makes a name public for type checkers.
     from corral.inference.api import (
-        GenerationStream,
-        SyncGenerationStream,
-        generate,
-        generate_sync,
-        stream,
-        stream_sync,
+        GenerationStream as GenerationStream,
+        SyncGenerationStream as SyncGenerationStream,
+        generate as generate,
+        generate_sync as generate_sync,
+        stream as stream,
+        stream_sync as stream_sync,
     )
-    from corral.inference.client import Client, ResponseStream, set_default_client
-    from corral.inference.fallback import Fallback
-    from corral.inference.middleware import Middleware
-    from corral.inference.results import Generation, Step
+    from corral.inference.client import (
+        Client as Client,
+        ResponseStream as ResponseStream,
+        set_default_client as set_default_client,
+    )
+    from corral.inference.fallback import Fallback as Fallback
+    from corral.inference.middleware import Middleware as Middleware
+    from corral.inference.results import Generation as Generation, Step as Step
     from corral.inference.structured import (
-        ObjectStream,
-        generate_object,
-        generate_object_sync,
-        stream_object,
+        NoObjectError as NoObjectError,
+        ObjectStream as ObjectStream,
+        generate_object as generate_object,
+        generate_object_sync as generate_object_sync,
+        stream_object as stream_object,
     )
     from corral.messages import (
-        Audio,
-        Document,
-        Image,
-        Message,
-        RedactedThinking,
-        Text,
-        Thinking,
-        ToolCall,
-        ToolResult,
+        Audio as Audio,
+        Document as Document,
+        Image as Image,
+        Message as Message,
+        RedactedThinking as RedactedThinking,
+        Text as Text,
+        Thinking as Thinking,
+        ToolCall as ToolCall,
+        ToolResult as ToolResult,
     )
     from corral.model_types import (
-        Failed,
-        Finish,
-        FinishReason,
-        ProviderEvent,
-        RateLimit,
-        Request,
-        Response,
-        ResponseFormat,
-        Start,
-        StepFinish,
-        StreamEvent,
-        TextDelta,
-        TextEnd,
-        TextStart,
-        ThinkingDelta,
-        ThinkingEnd,
-        ThinkingStart,
-        ToolCallDelta,
-        ToolCallEnd,
-        ToolCallStart,
-        ToolDone,
-        ToolNamed,
-        ToolSpec,
+        Failed as Failed,
+        Finish as Finish,
+        FinishReason as FinishReason,
+        ProviderEvent as ProviderEvent,
+        RateLimit as RateLimit,
+        Request as Request,
+        Response as Response,
+        ResponseFormat as ResponseFormat,
+        Start as Start,
+        StepFinish as StepFinish,
+        StreamEvent as StreamEvent,
+        TextDelta as TextDelta,
+        TextEnd as TextEnd,
+        TextStart as TextStart,
+        ThinkingDelta as ThinkingDelta,
+        ThinkingEnd as ThinkingEnd,
+        ThinkingStart as ThinkingStart,
+        ToolCallDelta as ToolCallDelta,
+        ToolCallEnd as ToolCallEnd,
+        ToolCallStart as ToolCallStart,
+        ToolDone as ToolDone,
+        ToolNamed as ToolNamed,
+        ToolSpec as ToolSpec,
     )
-    from corral.models import catalogue
-    from corral.models.spec import Provider, Traits, Wire
-    from corral.values import Cost, Usage
+    from corral.models import catalogue as catalogue
+    from corral.models.spec import Provider as Provider, Traits as Traits, Wire as Wire
+    from corral.values import Cost as Cost, Usage as Usage
 
 _HOMES = {
-    "corral.values": "Cost Usage",
+    "corral.inference.api": "GenerationStream SyncGenerationStream generate generate_sync stream"
+    " stream_sync",
+    "corral.inference.client": "Client ResponseStream set_default_client",
+    "corral.inference.fallback": "Fallback",
+    "corral.inference.middleware": "Middleware",
+    "corral.inference.results": "Generation Step",
+    "corral.inference.structured": "NoObjectError ObjectStream generate_object"
+    " generate_object_sync stream_object",
+    "corral.messages": "Audio Document Image Message RedactedThinking Text Thinking ToolCall"
+    " ToolResult",
     "corral.model_types": "Failed Finish FinishReason ProviderEvent RateLimit Request Response"
     " ResponseFormat Start StepFinish StreamEvent TextDelta TextEnd TextStart ThinkingDelta"
     " ThinkingEnd ThinkingStart ToolCallDelta ToolCallEnd ToolCallStart ToolDone ToolNamed"
     " ToolSpec",
-    "corral.inference.client": "Client ResponseStream set_default_client",
-    "corral.inference.api": "GenerationStream SyncGenerationStream generate generate_sync stream"
-    " stream_sync",
-    "corral.inference.fallback": "Fallback",
-    "corral.inference.middleware": "Middleware",
-    "corral.inference.structured": "ObjectStream generate_object generate_object_sync"
-    " stream_object",
-    "corral.inference.results": "Generation Step",
-    "corral.messages": "Audio Document Image Message RedactedThinking Text Thinking ToolCall"
-    " ToolResult",
+    "corral.models": "catalogue",
     "corral.models.spec": "Provider Traits Wire",
+    "corral.values": "Cost Usage",
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-
-__all__ = [
-    "Audio",
-    "Client",
-    "Cost",
-    "Document",
-    "Failed",
-    "Fallback",
-    "Finish",
-    "FinishReason",
-    "Generation",
-    "GenerationStream",
-    "Image",
-    "Message",
-    "Middleware",
-    "NoObjectError",
-    "ObjectStream",
-    "Provider",
-    "ProviderEvent",
-    "RateLimit",
-    "RedactedThinking",
-    "Request",
-    "Response",
-    "ResponseFormat",
-    "ResponseStream",
-    "Start",
-    "Step",
-    "StepFinish",
-    "StreamEvent",
-    "SyncGenerationStream",
-    "Text",
-    "TextDelta",
-    "TextEnd",
-    "TextStart",
-    "Thinking",
-    "ThinkingDelta",
-    "ThinkingEnd",
-    "ThinkingStart",
-    "ToolCall",
-    "ToolCallDelta",
-    "ToolCallEnd",
-    "ToolCallStart",
-    "ToolDone",
-    "ToolNamed",
-    "ToolResult",
-    "ToolSpec",
-    "Traits",
-    "Usage",
-    "Wire",
-    "catalogue",
-    "generate",
-    "generate_object",
-    "generate_object_sync",
-    "generate_sync",
-    "set_default_client",
-    "stream",
-    "stream_object",
-    "stream_sync",
-]
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name == "NoObjectError":
-        value: object = import_module("corral.errors").NoObject
-    elif name == "catalogue":
-        value = import_module("corral.models.catalogue")
-    elif name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
-    else:
-        raise AttributeError(f"module 'corral.models' has no attribute {name!r}")
-    globals()[name] = value
+    value = globals()[name] = load_public_name(__name__, _HOMES, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return public_names(_HOMES)

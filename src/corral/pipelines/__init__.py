@@ -1,3 +1,4 @@
+# ruff: noqa: I001 (it would split ``import A as A, B as B``)
 """Pipelines: graphs of agents, models, commands and people, in memory or durable.
 
 ::
@@ -14,51 +15,63 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from corral.lazy_names import load_public_name, public_names
+
 if TYPE_CHECKING:
+    # ``Name as Name`` makes a name public for type checkers.
     from corral.durable.api import (
-        PipelineResult,
-        fork,
-        fork_sync,
-        resume,
-        resume_sync,
-        run,
-        run_sync,
+        PipelineResult as PipelineResult,
+        fork as fork,
+        fork_sync as fork_sync,
+        resume as resume,
+        resume_sync as resume_sync,
+        run as run,
+        run_sync as run_sync,
     )
     from corral.durable.existing_runs import (
-        add_budget,
-        add_budget_sync,
-        answer,
-        answer_sync,
-        answer_with_token,
-        answer_with_token_sync,
-        cancel,
-        cancel_sync,
-        runs,
-        runs_sync,
-        show,
-        show_sync,
+        add_budget as add_budget,
+        add_budget_sync as add_budget_sync,
+        answer as answer,
+        answer_sync as answer_sync,
+        answer_with_token as answer_with_token,
+        answer_with_token_sync as answer_with_token_sync,
+        cancel as cancel,
+        cancel_sync as cancel_sync,
+        runs as runs,
+        runs_sync as runs_sync,
+        show as show,
+        show_sync as show_sync,
     )
-    from corral.pipelines import events
-    from corral.pipelines.dot.errors import DotError
-    from corral.pipelines.dot.parser import parse
-    from corral.pipelines.dot.writer import as_dot
-    from corral.pipelines.execution.handlers import NodeContext, NodeResources, handler, register
+    from corral.pipelines import events as events
+    from corral.pipelines.dot.errors import DotError as DotError
+    from corral.pipelines.dot.parser import parse as parse
+    from corral.pipelines.dot.writer import as_dot as as_dot
+    from corral.pipelines.execution.handlers import (
+        NodeContext as NodeContext,
+        NodeResources as NodeResources,
+        handler as handler,
+        register as register,
+    )
     from corral.pipelines.execution.interviewers import (
-        AutoApprove,
-        Callback,
-        Console,
-        Interviewer,
-        Queued,
-        Recording,
+        AutoApprove as AutoApprove,
+        Callback as Callback,
+        Console as Console,
+        Interviewer as Interviewer,
+        Queued as Queued,
+        Recording as Recording,
     )
-    from corral.pipelines.graph import Edge, Graph, Node
-    from corral.pipelines.linter.engine import LintError, lint
-    from corral.pipelines.linter.finding import Finding
-    from corral.pipelines.loader import load
-    from corral.pipelines.render.svg import as_svg
-    from corral.pipelines.render.text import as_text
-    from corral.pipelines.scheduler.commands import Answer, Choice, Question
-    from corral.pipelines.scheduler.outcome import Outcome
+    from corral.pipelines.graph import Edge as Edge, Graph as Graph, Node as Node
+    from corral.pipelines.linter.engine import LintError as LintError, lint as lint
+    from corral.pipelines.linter.finding import Finding as Finding
+    from corral.pipelines.loader import load as load
+    from corral.pipelines.render.svg import as_svg as as_svg
+    from corral.pipelines.render.text import as_text as as_text
+    from corral.pipelines.scheduler.commands import (
+        Answer as Answer,
+        Choice as Choice,
+        Question as Question,
+    )
+    from corral.pipelines.scheduler.outcome import Outcome as Outcome
 
 _HOMES = {
     "corral.durable.api": "PipelineResult fork fork_sync resume resume_sync run run_sync",
@@ -68,83 +81,24 @@ _HOMES = {
     "corral.pipelines.dot.errors": "DotError",
     "corral.pipelines.dot.parser": "parse",
     "corral.pipelines.dot.writer": "as_dot",
-    "corral.pipelines.graph": "Edge Graph Node",
     "corral.pipelines.execution.handlers": "NodeContext NodeResources handler register",
-    "corral.pipelines.linter.finding": "Finding",
-    "corral.pipelines.linter.engine": "LintError lint",
-    "corral.pipelines.loader": "load",
-    "corral.pipelines.scheduler.commands": "Answer Choice Question",
-    "corral.pipelines.scheduler.outcome": "Outcome",
     "corral.pipelines.execution.interviewers": "AutoApprove Callback Console Interviewer Queued"
     " Recording",
+    "corral.pipelines.graph": "Edge Graph Node",
+    "corral.pipelines.linter.engine": "LintError lint",
+    "corral.pipelines.linter.finding": "Finding",
+    "corral.pipelines.loader": "load",
     "corral.pipelines.render.svg": "as_svg",
     "corral.pipelines.render.text": "as_text",
+    "corral.pipelines.scheduler.commands": "Answer Choice Question",
+    "corral.pipelines.scheduler.outcome": "Outcome",
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
-
-__all__ = [
-    "Answer",
-    "AutoApprove",
-    "Callback",
-    "Choice",
-    "Console",
-    "DotError",
-    "Edge",
-    "Finding",
-    "Graph",
-    "Interviewer",
-    "LintError",
-    "Node",
-    "NodeContext",
-    "NodeResources",
-    "Outcome",
-    "PipelineResult",
-    "Question",
-    "Queued",
-    "Recording",
-    "add_budget",
-    "add_budget_sync",
-    "answer",
-    "answer_sync",
-    "answer_with_token",
-    "answer_with_token_sync",
-    "as_dot",
-    "as_svg",
-    "as_text",
-    "cancel",
-    "cancel_sync",
-    "events",
-    "fork",
-    "fork_sync",
-    "handler",
-    "lint",
-    "load",
-    "parse",
-    "register",
-    "resume",
-    "resume_sync",
-    "run",
-    "run_sync",
-    "runs",
-    "runs_sync",
-    "show",
-    "show_sync",
-]
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'corral.pipelines' has no attribute {name!r}")
-    if home == "corral.pipelines":
-        value: object = import_module(f"corral.pipelines.{name}")
-    else:
-        value = getattr(import_module(home), name)
-    globals()[name] = value
+    value = globals()[name] = load_public_name(__name__, _HOMES, name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return public_names(_HOMES)

@@ -11,7 +11,6 @@ import msgspec
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.sandbox import command_sandbox
 from corral.sessions.structured_output import Submission, TypedAnswer, answer_schema, run_typed
 from corral.sessions.tools.tools import GivenTools, Tools
 from corral.sessions.turn import Turn
@@ -128,6 +127,8 @@ async def run_goal(
     do = turn if goal.output is None else typed_turns
     if goal.until is None:
         return await do(text)
+    from corral.sessions.sandbox import command_sandbox  # most runs need none
+
     return await until_done(
         do,
         text,

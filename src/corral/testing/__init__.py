@@ -1,3 +1,4 @@
+# ruff: noqa: I001 (it would split ``import A as A, B as B``)
 """Tools for tests, of corral and of its users: a scripted model server, the conformance kit, the
 attack kit, and a hostile repository.
 
@@ -8,56 +9,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from corral.lazy_names import load_public_name, public_names
+
 if TYPE_CHECKING:
-    from corral.testing.attack import AttackReport, attack_agent
-    from corral.testing.conformance.check import Report, check_agent
-    from corral.testing.hostile import HostileRepository, hostile_repository
-    from corral.testing.model_server.request import Call, Message, Request, ToolResult
-    from corral.testing.model_server.script import Expect, Script, Turn, call, fail, hang, say
-    from corral.testing.model_server.server import Lane, ModelServer
+    # ``Name as Name`` makes a name public for type checkers.
+    from corral.testing.attack import AttackReport as AttackReport, attack_agent as attack_agent
+    from corral.testing.conformance.check import Report as Report, check_agent as check_agent
+    from corral.testing.hostile import (
+        HostileRepository as HostileRepository,
+        hostile_repository as hostile_repository,
+    )
+    from corral.testing.model_server.request import (
+        Call as Call,
+        Message as Message,
+        Request as Request,
+        ToolResult as ToolResult,
+    )
+    from corral.testing.model_server.script import (
+        Expect as Expect,
+        Script as Script,
+        Turn as Turn,
+        call as call,
+        fail as fail,
+        hang as hang,
+        say as say,
+    )
+    from corral.testing.model_server.server import Lane as Lane, ModelServer as ModelServer
 
-__all__ = [
-    "AttackReport",
-    "Call",
-    "Expect",
-    "HostileRepository",
-    "Lane",
-    "Message",
-    "ModelServer",
-    "Report",
-    "Request",
-    "Script",
-    "ToolResult",
-    "Turn",
-    "attack_agent",
-    "call",
-    "check_agent",
-    "fail",
-    "hang",
-    "hostile_repository",
-    "say",
-]
-
-_MODULES = {
-    "AttackReport": "attack",
-    "HostileRepository": "hostile",
-    "hostile_repository": "hostile",
-    "attack_agent": "attack",
-    "Call": "model_server.request",
-    "Report": "conformance.check",
-    "check_agent": "conformance.check",
-    "Lane": "model_server.server",
-    "Message": "model_server.request",
-    "ModelServer": "model_server.server",
-    "Request": "model_server.request",
-    "ToolResult": "model_server.request",
+_HOMES = {
+    "corral.testing.attack": "AttackReport attack_agent",
+    "corral.testing.conformance.check": "Report check_agent",
+    "corral.testing.hostile": "HostileRepository hostile_repository",
+    "corral.testing.model_server.request": "Call Message Request ToolResult",
+    "corral.testing.model_server.script": "Expect Script Turn call fail hang say",
+    "corral.testing.model_server.server": "Lane ModelServer",
 }
-"""The module of each name that is not in ``model_server.script``."""
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+    value = globals()[name] = load_public_name(__name__, _HOMES, name)
+    return value
 
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'model_server.script')}"), name)
+
+def __dir__() -> list[str]:
+    return public_names(_HOMES)

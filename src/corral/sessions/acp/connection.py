@@ -91,7 +91,6 @@ from corral.sessions.permissions import (
 )
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.prompt_options import needs_new_process
-from corral.sessions.sandbox import agent_sandbox
 from corral.sessions.store import SessionRecord, write_private_home
 from corral.system import paths
 from corral.system.environment import SecretRedactor
@@ -239,6 +238,11 @@ class Connection:
         self.service_url = launch.service_url
         self.argv = tuple(redactor.clean_text(argument) for argument in launch.argv)
         _log.debug("command line: %s", " ".join(self.argv))
+        sandbox = None
+        if prepared.sandbox is not None:
+            from corral.sessions.sandbox import agent_sandbox  # most runs need none
+
+            sandbox = agent_sandbox(prepared, launch, record.folder, report=self._notices.append)
         spec = ProcessSpec(
             launch.argv,
             cwd=launch.cwd or prepared.cwd,
@@ -248,7 +252,7 @@ class Connection:
             scratch=record.tmp,
             registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
             on_stderr=self._stderr_lines.feed,
-            sandbox=agent_sandbox(prepared, launch, record.folder, report=self._notices.append),
+            sandbox=sandbox,
         )
         if prepared.recording is not None:
             from corral.sessions.recording import recorded

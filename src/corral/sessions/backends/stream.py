@@ -24,7 +24,6 @@ from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.sandbox import agent_sandbox
 from corral.sessions.store import SessionRecord, no_conversation, write_private_home
 from corral.sessions.turn_warnings import recording_lost, repository
 from corral.system import fs, paths
@@ -209,6 +208,13 @@ class StreamBackend:
             import shlex
 
             _log.debug("command line: %s", self._redactor.clean_text(shlex.join(launch.argv)))
+        sandbox = None
+        if prepared.sandbox is not None:
+            from corral.sessions.sandbox import agent_sandbox  # most runs need none
+
+            sandbox = agent_sandbox(
+                prepared, launch, self._record.folder, self._hook_socket, self._notices.append
+            )
         spec = ProcessSpec(
             launch.argv,
             cwd=prepared.cwd,
@@ -219,9 +225,7 @@ class StreamBackend:
             scratch=self._record.tmp,
             registry=shared_registry(paths.process_registry(), prepared.agent.name),
             on_stderr=self._stderr_lines.feed,
-            sandbox=agent_sandbox(
-                prepared, launch, self._record.folder, self._hook_socket, self._notices.append
-            ),
+            sandbox=sandbox,
         )
         if prepared.recording is not None:
             from corral.sessions.recording import recorded
