@@ -30,6 +30,7 @@ LAYERS = {
     "inference": 5,
     "builtin": 6,
     "pipelines": 7,
+    "engine": 8,
     "durable": 8,
     "comparison": 9,
     "testing": 9,

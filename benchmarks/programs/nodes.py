@@ -17,8 +17,9 @@ from typing import Any
 def corral(
     count: int, *, folder: Path | None = None, branches: bool = False
 ) -> Callable[[], Awaitable[object]]:
+    from corral.engine import memory_runner
     from corral.pipelines.dot import parser
-    from corral.pipelines.execution import handlers, memory_runner
+    from corral.pipelines.execution import handlers
 
     async def nothing(_work: handlers.NodeContext) -> None:
         return None

@@ -9,8 +9,8 @@ from support.otlp_receiver import OtlpReceiver, attributes
 from support.scripted_agent import scripted_options
 
 import corral
+from corral.engine import memory_runner
 from corral.errors import ConfigError
-from corral.pipelines.execution import memory_runner
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.loader import load
 from corral.telemetry import sender, trace_context

@@ -25,14 +25,14 @@ from corral.durable.payloads import RunOutput
 from corral.durable.worker import executor
 from corral.durable.workspace import artifacts as workspace_artifacts
 from corral.durable.workspace import run_worktree
+from corral.engine import memory_runner
+from corral.engine.memory_runner import RunResult
 from corral.errors import ConfigError, ProcessFailed
 from corral.output_types import T
 from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
-from corral.pipelines.execution import memory_runner
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.interviewers import Interviewer
-from corral.pipelines.execution.memory_runner import RunResult
 from corral.pipelines.execution.run_dir import file_name
 from corral.pipelines.graph import Graph
 from corral.pipelines.linter.finding import Rule

@@ -118,19 +118,6 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Of no run: the outcome is the workflow's output, and no message is sent."""
 
 
-class AttemptResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The output of an attempt's step: its outcome, and whether another attempt follows."""
-
-    outcome: Outcome
-    pause: float | None = None
-    """Seconds until the next attempt; None: no further attempt."""
-    is_wait: bool = False
-    """The pause is a wait for a rate limit: the attempt goes on after it."""
-    until: float = 0.0
-    """When that wait ends, in seconds since the epoch. 0: recorded by an older corral, which sleeps
-    in the workflow."""
-
-
 class Retrying(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="retrying"):
     """A message from a visit to its run: another attempt follows. For display; of a local node also
     what the next attempt needs."""

@@ -19,7 +19,8 @@ from pathlib import Path
 from corral.cli.ui import signals
 from corral.events import Text
 from corral.pipelines import handler
-from corral.pipelines.execution import attempt, memory_runner
+from corral.engine import memory_runner
+from corral.pipelines.execution import attempt
 
 signals.BLOCKED = attempt.STOP_TIMEOUT = memory_runner.STOP_TIMEOUT = 0.2
 try:

@@ -14,11 +14,12 @@ from support.nodes import ScriptedModel
 from support.scheduler_driver import graph_of
 
 from corral.agents import registry
+from corral.engine import memory_runner
+from corral.engine.memory_runner import RunResult
 from corral.pipelines import loader
 from corral.pipelines.events import PipelineEvent
-from corral.pipelines.execution import memory_runner, verdict
+from corral.pipelines.execution import verdict
 from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.execution.memory_runner import RunResult
 from corral.pipelines.execution.verdict import Wanted, find, instruction, wanted_of
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.testing import Call, ModelServer, Request, Turn, call, say

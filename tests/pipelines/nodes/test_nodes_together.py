@@ -7,8 +7,8 @@ from pathlib import Path
 
 from support.nodes import MODEL, ScriptedModel
 
+from corral.engine import memory_runner
 from corral.pipelines import loader
-from corral.pipelines.execution import memory_runner
 from corral.pipelines.execution.interviewers import Queued, Recording
 from corral.testing import Request, Turn, call, say
 

@@ -33,9 +33,10 @@ from corral.durable.batch.runner import NODE, visit_of
 from corral.durable.batch.tasks import BatchTask
 from corral.durable.dbos.claims import Claim, Claims
 from corral.durable.dbos.client import NO_WORKERS
-from corral.durable.payloads import NODE_WORKFLOW, AttemptResult, NodeInput, pack
+from corral.durable.payloads import NODE_WORKFLOW, NodeInput, pack
 from corral.durable.worker import node_workflow
 from corral.durable.worker.executor import CLOSE, Executor
+from corral.engine.node_runner import AttemptResult, DueAttempt
 from corral.errors import StorageFailed
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
@@ -104,7 +105,9 @@ class LocalRunner(QueueRunner):
     async def _attempt(self, visit: RunNode) -> AttemptResult:
         """In the event loop of the engine."""
         attempt = asyncio.create_task(
-            node_workflow.first_attempt(self._round.run_input, visit, lambda: self._is_leaving)
+            node_workflow.attempt(
+                self._round.run_input, DueAttempt(visit=visit), lambda: self._is_leaving
+            )
         )
         self._attempts.add(attempt)
         attempt.add_done_callback(self._attempts.discard)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from corral.durable.batch.tasks import BatchTask
+from corral.engine.node_runner import NodeRunner
 from corral.errors import ConfigError
 from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.execution.memory_runner import NodeRunner
 from corral.pipelines.graph import Graph
-from corral.pipelines.scheduler.commands import Ended, RunNode
-from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.pipelines.scheduler.commands import RunNode
+from corral.pipelines.scheduler.outcome import Outcome
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
@@ -61,16 +61,8 @@ class MemoryRunner:
         self.budget = budget
         self._resources = resources
         self._runner = NodeRunner(
-            graph,
-            name,
-            resources=resources,
-            interviewer=None,
-            workspace=workspace,
-            folder=None,
-            on_event=lambda _event: None,
-            on_retry=lambda _event: None,
+            graph=graph, run_id=name, resources=resources, workspace=workspace, budget=budget
         )
-        self._runner.budget = budget
         self._tasks: dict[asyncio.Task[Outcome], str] = {}
 
     async def __aenter__(self) -> MemoryRunner:
@@ -86,14 +78,8 @@ class MemoryRunner:
 
     async def submit(self, tasks: Sequence[BatchTask]) -> None:
         for task in tasks:
-            self._tasks[asyncio.create_task(self._run_task(task))] = task.id
-
-    async def _run_task(self, task: BatchTask) -> Outcome:
-        try:
-            message = await self._runner.run_node(visit_of(task))
-        except Exception as error:  # a bug or a full disk must fail only this task
-            return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
-        return message.outcome if isinstance(message, Ended) else failed("the task did not end")
+            running = self._runner.run(visit_of(task), on_retry=lambda _due, _result: None)
+            self._tasks[asyncio.create_task(running)] = task.id
 
     def add_budget(
         self, *, cost: float | None = None, tokens: int | None = None, calls: int | None = None

@@ -33,7 +33,7 @@ Crashes
 * The worker dies during an attempt: the step has no result, so the next executor runs it again.
   If the node's agent runs in an agent host (``agent_host``), the running or finished job is found
   there; otherwise the attempt starts again, as the node's attribute ``on_crash`` says
-  (``apply_crash_rule``).
+  (``node_runner.apply_crash_rule``).
 * It dies ``RECOVERIES`` times: the node is likely what kills the workers. The library gives the
   workflow up, and the run notices (``run_workflow._find_lost``).
 * The worker drains: an attempt that has not started waits for ever (``admitted``), and another
@@ -59,7 +59,6 @@ from corral.durable.agent_host import client
 from corral.durable.dbos import adapter
 from corral.durable.dbos.database import UnreadableRecord, reading
 from corral.durable.payloads import (
-    AttemptResult,
     NodeInput,
     NodesStep,
     Retrying,
@@ -69,19 +68,18 @@ from corral.durable.payloads import (
     unpack,
 )
 from corral.durable.worker import executor
-from corral.durable.worker.executor import Executor
 from corral.durable.workspace import artifacts, run_worktree
+from corral.engine import node_runner
+from corral.engine.node_runner import AttemptResult, DueAttempt, NodeRunner
 from corral.errors import ConfigError, StorageFailed
-from corral.events import Done
-from corral.pipelines import events, node_kinds
+from corral.pipelines import node_kinds
 from corral.pipelines.execution import attempt as execution_attempt
 from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.execution.run_dir import EVENTS, RunDir
+from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.graph import Node
-from corral.pipelines.scheduler import retry
 from corral.pipelines.scheduler.commands import Ended, Expired, RunNode, Woken
-from corral.pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, failed
+from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.retry import with_earlier_cost
 from corral.values import Json
 
@@ -134,33 +132,31 @@ async def batch(_payload: dict[str, Json]) -> Json:
 
 
 async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
-    attempt, waits, earlier = 1, 0, None
-    while True:
-        step = partial(_recorded_attempt, run_id, visit, attempt, waits)
-        name = attempt_name(visit.node, attempt + waits)
-        recorded = await adapter.step(name, step, preemptible=True)
-        result = unpack(recorded, AttemptResult)
-        outcome = earlier = with_earlier_cost(result.outcome, earlier)
-        if result.pause is None:
-            return outcome
-        retrying = Retrying(
-            visit=visit.id,
-            node=visit.node,
-            attempt=attempt,
-            delay=result.pause,
-            reason=result.outcome.failure_reason,
-        )
+    async def make(due: DueAttempt) -> AttemptResult:
+        step = partial(_recorded_attempt, run_id, due)
+        name = attempt_name(due.visit.node, due.number)
+        return unpack(await adapter.step(name, step, preemptible=True), AttemptResult)
+
+    async def pause(due: DueAttempt, result: AttemptResult) -> None:
         if not alone:
-            key = f"retrying {visit.id}#{attempt + waits}"
-            await adapter.send(run_id, pack(retrying), key=key)
+            key = f"retrying {visit.id}#{due.number}"
+            await adapter.send(run_id, pack(_retrying(due, result)), key=key)
         if result.until:
             await adapter.leave_until(result.until)
         else:
-            await adapter.sleep(result.pause)
-        if result.is_wait:
-            waits, visit = waits + 1, _after_limit(visit, outcome)
-        else:
-            attempt += 1
+            await adapter.sleep(result.pause or 0.0)
+
+    return await node_runner.run_visit(visit, make, pause)
+
+
+def _retrying(due: DueAttempt, result: AttemptResult) -> Retrying:
+    return Retrying(
+        visit=due.visit.id,
+        node=due.visit.node,
+        attempt=due.attempt,
+        delay=result.pause or 0.0,
+        reason=result.outcome.failure_reason,
+    )
 
 
 def attempt_name(node: str, number: int) -> str:
@@ -168,44 +164,10 @@ def attempt_name(node: str, number: int) -> str:
     return f"{node}#{number}"
 
 
-async def first_attempt(
-    run_input: RunInput, visit: RunNode, is_leaving: Callable[[], bool]
-) -> AttemptResult:
-    """The first attempt of a visit of no run, made without a workflow. ``is_leaving`` as in
-    ``_attempt``."""
-    try:
-        return await _attempt(run_input, visit, 1, is_leaving, 0)
-    except Exception as error:  # a bug must fail the node, not hang the run
-        return AttemptResult(outcome=_failed_by(error))
-
-
-def _after_limit(visit: RunNode, outcome: Outcome) -> RunNode:
-    """The visit that goes on after a rate limit: in the session that the limit ended, if there is
-    one."""
-    session = outcome.context_updates.get(AFTER_LIMIT)
-    if not isinstance(session, dict) or not session.get("resume_token"):
-        return visit
-    thread = visit.thread or visit.id
-    updates: dict[str, Json] = {AFTER_LIMIT: session, f"internal.thread.{thread}": session}
-    context = {**visit.context, **updates}
-    return replace(visit, fidelity="full", thread=thread, context=context)
-
-
 BATCH_BYTES = 1024 * 1024
 """About the maximum size of the results in one step."""
 MAIL_POLL = 0.5
 """Maximum number of seconds between two looks into the inbox, while local nodes run."""
-
-
-class _LocalVisit(msgspec.Struct, frozen=True, kw_only=True):
-    """A visit without a result: its next attempt."""
-
-    command: RunNode
-    attempt: int = 1
-    earlier: Outcome | None = None
-    until: float = 0.0
-    waits: int = 0
-    """Rate limits that this visit waited for."""
 
 
 class LocalNodes:
@@ -231,8 +193,8 @@ class LocalNodes:
 
     def __init__(self, run_input: RunInput, poll: float) -> None:
         self._run_input = run_input
-        self._open: dict[str, _LocalVisit] = {}
-        self._due: dict[str, _LocalVisit] = {}
+        self._open: dict[str, DueAttempt] = {}
+        self._due: dict[str, DueAttempt] = {}
         """Those whose next attempt was not started in this process."""
         self._tasks: dict[str, asyncio.Task[Ended | Retrying]] = {}
         self._finished: deque[str] = deque()
@@ -256,24 +218,17 @@ class LocalNodes:
     # Called by the run; on replay, too.
 
     def add(self, command: RunNode) -> None:
-        self._open[command.id] = self._due[command.id] = _LocalVisit(command=command)
+        self._open[command.id] = self._due[command.id] = DueAttempt(visit=command)
 
     def take(self, message: Ended | Retrying) -> None:
         """The run takes this message of a visit. Of a visit that was stopped, it is ignored."""
         if isinstance(message, Ended):
             self._open.pop(message.id, None)
             self._due.pop(message.id, None)
-        elif (visit := self._open.get(message.visit)) is not None:
-            following = replace(
-                visit,
-                attempt=message.attempt + (not message.is_wait),
-                earlier=message.outcome,
-                until=message.until,
+        elif message.outcome is not None and (due := self._open.get(message.visit)) is not None:
+            self._open[message.visit] = self._due[message.visit] = due.following(
+                message.outcome, is_wait=message.is_wait, until=message.until
             )
-            if message.is_wait and message.outcome is not None:
-                command = _after_limit(visit.command, message.outcome)
-                following = replace(following, command=command, waits=visit.waits + 1)
-            self._open[message.visit] = self._due[message.visit] = following
 
     def stop(self, visit: str) -> None:
         """Stop a visit. Its agent is cancelled."""
@@ -301,8 +256,8 @@ class LocalNodes:
         """A ``NodesStep``: what has ended, or that a message waits; empty after the timeout."""
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
-        for visit in self._due.values():
-            self._start(visit)
+        for due in self._due.values():
+            self._start(due)
         self._due.clear()
         while True:
             if loop.time() >= self._next_look:
@@ -330,15 +285,15 @@ class LocalNodes:
         except Exception:  # the database is not reachable; the next look may succeed
             return False
 
-    def _start(self, visit: _LocalVisit) -> None:
-        known = visit.command.id
+    def _start(self, due: DueAttempt) -> None:
+        known = due.visit.id
 
         def finished(_task: object) -> None:
             self._finished.append(known)
             self._has_news.set()
 
         # Not in the context of this step, as in a node workflow.
-        task = asyncio.create_task(self._attempt(visit), context=contextvars.Context())
+        task = asyncio.create_task(self._attempt(due), context=contextvars.Context())
         self._tasks[known] = task
         task.add_done_callback(finished)
 
@@ -353,29 +308,16 @@ class LocalNodes:
                 size += len(msgspec.json.encode(messages[-1]))
         return messages
 
-    async def _attempt(self, visit: _LocalVisit) -> Ended | Retrying:
-        if (pause := visit.until - time.time()) > 0:
+    async def _attempt(self, due: DueAttempt) -> Ended | Retrying:
+        if (pause := due.until - time.time()) > 0:
             await asyncio.sleep(pause)
-        command, attempt = visit.command, visit.attempt
-        try:
-            leaving, waits = lambda: self._is_leaving, visit.waits
-            result = await _attempt(self._run_input, command, attempt, leaving, waits)
-        except Exception as error:  # a bug must fail the node, not hang the run
-            return Ended(id=command.id, outcome=_failed_by(error))
-        adapter.watch(f"ended {command.node}#{attempt}")
-        outcome = with_earlier_cost(result.outcome, visit.earlier)
+        result = await attempt(self._run_input, due, lambda: self._is_leaving)
+        adapter.watch(f"ended {due.visit.node}#{due.attempt}")
+        outcome = with_earlier_cost(result.outcome, due.earlier)
         if result.pause is None:
-            return Ended(id=command.id, outcome=outcome)
-        return Retrying(
-            visit=command.id,
-            node=command.node,
-            attempt=attempt,
-            delay=result.pause,
-            reason=result.outcome.failure_reason,
-            outcome=outcome,
-            until=time.time() + result.pause,
-            is_wait=result.is_wait,
-        )
+            return Ended(id=due.visit.id, outcome=outcome)
+        until = time.time() + result.pause
+        return replace(_retrying(due, result), outcome=outcome, until=until, is_wait=result.is_wait)
 
 
 async def _wait(run_id: str, seconds: float, message: Expired | Woken, child: str) -> None:
@@ -386,7 +328,7 @@ async def _wait(run_id: str, seconds: float, message: Expired | Woken, child: st
     await adapter.send(run_id, pack(message), key=f"{type(message).__name__} {message.id}")
 
 
-async def _recorded_attempt(run_id: str, visit: RunNode, attempt: int, waits: int) -> Json:
+async def _recorded_attempt(run_id: str, due: DueAttempt) -> Json:
     await executor.current().admitted()
     run_input = _run_inputs.get(run_id)
     if run_input is None:
@@ -395,108 +337,66 @@ async def _recorded_attempt(run_id: str, visit: RunNode, attempt: int, waits: in
             run_input = unpack(raw, RunInput)
             check_names_itself(run_input, run_id)
         remember_run(run_input)
-    return pack(await _attempt(run_input, visit, attempt, lambda: False, waits))
+    return pack(await attempt(run_input, due, lambda: False))
 
 
-async def _attempt(
-    run_input: RunInput, visit: RunNode, attempt: int, is_leaving: Callable[[], bool], waits: int
+async def attempt(
+    run_input: RunInput, due: DueAttempt, is_leaving: Callable[[], bool]
 ) -> AttemptResult:
-    """One attempt. ``is_leaving``: whether a cancellation means that another process continues;
-    also if this one is closing. ``waits`` counts the rate limits that it waited for so far: an
-    attempt that goes on is another job for an agent host."""
-    here = executor.current()
-    await here.admitted()
-    with here.attempt(f"{visit.id} of {run_input.run_id}"):
-        try:
-            outcome = await run_attempt(
-                run_input, visit, attempt + waits, here, lambda: here.closing or is_leaving()
-            )
-        except Exception as error:  # a bug must fail the node, not hang the run
-            outcome = _failed_by(error)
-    return apply_retry_rule(run_input, visit, outcome, attempt)
+    """Make an attempt: in an agent host that outlives this process, or in this process.
+    ``is_leaving``: whether a cancellation means that another process continues; also if this one is
+    closing."""
 
+    async def run(visit: RunNode, number: int) -> Outcome:
+        here = executor.current()
+        await here.admitted()
+        with here.attempt(f"{visit.id} of {run_input.run_id}"):
+            if is_detached(run_input.config, run_input.graph.nodes[visit.node]):
+                job = client.Job(
+                    visit=visit, attempt=number, database=str(here.database.path or "")
+                )
+                return await client.attempt(run_input, job, lambda: here.closing or is_leaving())
+            resources = await here.resource_cache.find(run_input.config)
+            return await run_in_process(run_input, visit, number, resources, here.database)
 
-def _failed_by(error: Exception) -> Outcome:
-    return failed(f"{type(error).__name__}: {error}".removesuffix(": "))
-
-
-# One attempt: in this process, or in an agent host that outlives it.
-
-
-def apply_retry_rule(
-    run_input: RunInput, visit: RunNode, outcome: Outcome, attempt: int
-) -> AttemptResult:
-    """Apply the retry rule to the outcome of an attempt. A wait for a rate limit is not one."""
-    if outcome.resets_at is not None:
-        from corral.metering.rate_limits import wait_end
-
-        until = wait_end(outcome.resets_at)
-        pause = max(0.0, until - time.time())
-        return AttemptResult(outcome=outcome, pause=pause, is_wait=True, until=until)
-    node = run_input.graph.nodes[visit.node]
-    match retry.after(run_input.graph, node, outcome, attempt, f"{run_input.run_id}/{visit.id}"):
-        case retry.Pause(seconds=seconds):
-            return AttemptResult(outcome=outcome, pause=seconds)
-        case final:
-            return AttemptResult(outcome=final)
-
-
-async def run_attempt(
-    run_input: RunInput,
-    visit: RunNode,
-    attempt: int,
-    here: Executor,
-    is_leaving: Callable[[], bool],
-) -> Outcome:
-    """The outcome of the attempt. Raises nothing but a cancellation."""
-    node = run_input.graph.nodes[visit.node]
-    if is_detached(run_input.config, node):
-        job = client.Job(visit=visit, attempt=attempt, database=str(here.database.path or ""))
-        return await client.attempt(run_input, job, is_leaving)
-    resources = await here.resource_cache.find(run_input.config)
-    return await run_in_process(run_input, visit, attempt, resources, here.database)
+    return await node_runner.attempt(run, run_input.graph, run_input.run_id, due)
 
 
 async def run_in_process(
     run_input: RunInput,
     visit: RunNode,
-    attempt: int,
+    number: int,
     resources: NodeResources,
     database: Database | None = None,
 ) -> Outcome:
     """Run the attempt in this process's event loop. ``database``: that of the run, if this process
     may use it."""
     config = run_worktree.local_config(run_input.config)
-    folder = RunDir(config.folder)
-    visit_dir = folder.make_visit_dir(visit.id, visit.node)
-    decision = apply_crash_rule(visit_dir, run_input.graph.nodes[visit.node], visit, attempt)
-    if isinstance(decision, Outcome):
-        return decision
-    node, visit = decision
-    context = handlers.NodeContext(
+
+    async def perform(context: handlers.NodeContext) -> Outcome:
+        began = time.time()
+        async with run_worktree.used(config), _limits(context, database):
+            outcome = await execution_attempt.run_bounded(
+                execution_attempt.attempt(context), context.node.id, context.run_id
+            )
+            outcome = await run_worktree.save(config, outcome, visit.id)
+        if config.artifacts_url and config.folder != run_input.config.folder:
+            # The machine that ends the run may be another one, without this directory.
+            outcome = await _upload_artifacts(config, run_input.run_id, outcome, began)
+        return outcome
+
+    runner = NodeRunner(
         run_id=run_input.run_id,
         graph=run_input.graph,
-        node=node,
-        visit=visit,
-        attempt=attempt,
-        folder=visit_dir,
-        run_folder=folder.path,
-        workspace=Path(config.workspace),
         resources=resources,
+        workspace=Path(config.workspace),
+        folder=RunDir(config.folder),
         longest_hold=LONGEST_HOLD,
         budget=await _budget(run_input, visit.id),
-        ask_person=_person(run_input, node),
+        ask_person=_person(run_input, run_input.graph.nodes[visit.node]),
+        perform=perform,
     )
-    began = time.time()
-    async with run_worktree.used(config), _limits(context, database):
-        outcome = await execution_attempt.run_bounded(
-            execution_attempt.attempt(context), node.id, run_input.run_id
-        )
-        outcome = await run_worktree.save(config, outcome, visit.id)
-    if config.artifacts_url and config.folder != run_input.config.folder:
-        # The machine that ends the run may be another one, without this directory.
-        outcome = await _upload_artifacts(config, run_input.run_id, outcome, began)
-    return outcome
+    return await runner.attempt(visit, number)
 
 
 def _limits(
@@ -561,60 +461,3 @@ def is_detached(config: RunConfig, node: Node) -> bool:
         return False
     # A host does not know node kinds that this program registered itself.
     return handlers.is_built_in(handlers.for_node(node))
-
-
-POLICIES = ("rerun", "fail", "resume")
-GO_ON = "You were interrupted while you worked on this. Continue where you were:\n\n"
-_TAIL = 64 * 1024
-"""Bytes at the end of an event file that contain its last event."""
-
-
-def apply_crash_rule(
-    folder: Path, node: Node, visit: RunNode, attempt: int
-) -> tuple[Node, RunNode] | Outcome:
-    """Apply ``on_crash``: the node and the visit to run, or the outcome if it must not run again.
-    Records the start in the visit's directory. Raises ``OSError``."""
-    policy = node.text("on_crash", "rerun")
-    if policy not in POLICIES:
-        given = f"on_crash={policy}: write {', '.join(POLICIES)}"
-        return failed(given, retryable=False)
-    if policy == "rerun":
-        return node, visit
-    marker = folder / f".started.{attempt}"
-    was_started = marker.exists()
-    marker.touch()
-    if policy == "fail":
-        if was_started:
-            return failed("a crash interrupted it while it ran", retryable=False)
-        return node, visit
-    thread = visit.thread or visit.id
-    visit = replace(visit, fidelity="full", thread=thread)
-    session = _interrupted_session(folder / EVENTS) if was_started else None
-    if session is None:
-        return node, visit
-    agent, token = session
-    session_update = {f"internal.thread.{thread}": {"agent": agent, "resume_token": token}}
-    prompt = GO_ON + (node.text("prompt") or node.label)
-    return (
-        replace(node, attrs={**node.attrs, "prompt": prompt}),
-        replace(visit, context={**visit.context, **session_update}),
-    )
-
-
-def _interrupted_session(event_file: Path) -> tuple[str, str] | None:
-    """The agent and the session that were interrupted, by the last recorded event."""
-    try:
-        with event_file.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL))
-            lines = file.read().splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        try:
-            event = events.from_json(line)
-        except msgspec.MsgspecError:
-            continue  # an incomplete line
-        session = event.run_id.rpartition(".")[0]
-        return None if isinstance(event, Done) or not session else (event.agent, session)
-    return None

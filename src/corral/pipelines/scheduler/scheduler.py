@@ -4,7 +4,7 @@ Theory of operation
 ===================
 
 Who calls
-    A driver owns one ``Scheduler`` per run: ``execution.memory_runner`` in memory,
+    A driver owns one ``Scheduler`` per run: ``engine.memory_runner`` in memory,
     ``durable.worker.run_workflow`` on a database. ``durable.query`` replays a journal into a
     scheduler to show a run. The driver calls ``start`` once and carries out the returned commands
     (run a node, ask a person, run a child pipeline, wait, emit an event, ...). Whenever one has a

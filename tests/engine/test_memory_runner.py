@@ -15,14 +15,15 @@ from typing import TypeVar
 import pytest
 from support.scheduler_driver import graph_of
 
+from corral.engine import memory_runner
+from corral.engine.memory_runner import MemoryRun, RunResult, RunSettings
 from corral.errors import StorageFailed
 from corral.events import Text
 from corral.pipelines import events
 from corral.pipelines.events import CheckpointSaved, RunEvent, StepRetrying
-from corral.pipelines.execution import handlers, memory_runner
+from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.execution.interviewers import AutoApprove, Queued
-from corral.pipelines.execution.memory_runner import MemoryRun, RunResult, RunSettings
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.pipelines.scheduler.outcome import Outcome, failed

@@ -32,29 +32,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from corral.engine.node_runner import AttemptResult, DueAttempt, NodeRunner
 from corral.errors import ConfigError, CorralError
-from corral.events import Event
 from corral.pipelines import events, loader
 from corral.pipelines.events import PipelineEvent, RunEvent, StepRetrying
 from corral.pipelines.execution import attempt as execution_attempt
-from corral.pipelines.execution import handlers
-from corral.pipelines.execution.handlers import NodeContext, NodeResources
+from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.execution.run_dir import CheckpointWriter, RunDir
-from corral.pipelines.graph import Graph, Node
+from corral.pipelines.graph import Graph
 from corral.pipelines.run_limits import run_limits
-from corral.pipelines.scheduler import retry
 from corral.pipelines.scheduler.commands import (
     Answered,
     AskHuman,
@@ -89,113 +85,6 @@ if TYPE_CHECKING:
 
 NOWHERE = Path(os.devnull)
 _END_EVENTS = (events.PipelineCompleted, events.PipelineFailed)
-
-
-class NodeRunner:
-    """Runs nodes with all their attempts, and asks people. Without ``folder``, the files of
-    built-in nodes go to a temporary directory that ``close`` removes."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        run_id: str,
-        *,
-        resources: NodeResources,
-        interviewer: Interviewer | None,
-        workspace: Path,
-        folder: RunDir | None,
-        on_event: Callable[[RunEvent], None],
-        on_retry: Callable[[StepRetrying], None],
-    ) -> None:
-        self.budget: Budget | None = None
-        """What the model calls of the nodes may use together."""
-        self._graph = graph
-        self._run_id = run_id
-        self._resources = resources
-        self._interviewer = interviewer
-        self._workspace = workspace
-        self._folder = folder
-        self._on_event = on_event
-        self._on_retry = on_retry
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-
-    def close(self) -> None:
-        if self._temporary is not None:
-            self._temporary.cleanup()
-
-    async def run_node(self, visit: RunNode) -> Message:
-        node = self._graph.nodes[visit.node]
-        run_folder, folder, writes_files, is_empty = self._directories(visit, node)
-        attempt, earlier = 1, None
-        while True:
-            outcome = await execution_attempt.attempt(
-                NodeContext(
-                    run_id=self._run_id,
-                    graph=self._graph,
-                    node=node,
-                    visit=visit,
-                    attempt=attempt,
-                    folder=folder,
-                    run_folder=run_folder,
-                    workspace=self._workspace,
-                    resources=self._resources,
-                    emit=partial(self._emit, visit.node),
-                    budget=self.budget,
-                    ask_person=None if self._interviewer is None else self._interviewer.ask,
-                    writes_files=writes_files,
-                    is_empty=is_empty and attempt == 1,
-                )
-            )
-            outcome = retry.with_earlier_cost(outcome, earlier)
-            then = retry.after(self._graph, node, outcome, attempt, visit.id)
-            if isinstance(then, Outcome):
-                return Ended(id=visit.id, outcome=then)
-            self._on_retry(
-                StepRetrying(
-                    node=visit.node,
-                    visit=visit.id,
-                    attempt=attempt,
-                    delay=then.seconds,
-                    reason=outcome.failure_reason,
-                )
-            )
-            await asyncio.sleep(then.seconds)
-            earlier = outcome
-            attempt += 1
-
-    def _directories(self, visit: RunNode, node: Node) -> tuple[Path, Path, bool, bool]:
-        """The run's directory, the visit's, whether files are written there, and whether it is
-        new."""
-        folder = self._folder
-        if folder is None:
-            if not handlers.is_built_in(handlers.for_node(node)):  # it writes its own files
-                return NOWHERE, NOWHERE, False, False
-            if self._temporary is None:
-                self._temporary = tempfile.TemporaryDirectory(prefix="corral-run-")
-            folder = RunDir(self._temporary.name)
-        visit_dir, is_new = folder.enter_visit_dir(visit.id, visit.node)
-        return folder.path, visit_dir, True, is_new
-
-    async def ask(self, question: Question) -> Message:
-        if self._interviewer is None:
-            if question.timeout is None:
-                reason = f"there is no interviewer to ask: {question.text}"
-                return Ended(id=question.id, outcome=failed(reason, retryable=False))
-            await asyncio.sleep(question.timeout)
-            return Expired(id=question.id)
-        limit = asyncio.timeout(question.timeout)
-        if question.timeout is not None:
-            question = replace(question, deadline=time.time() + question.timeout)
-        try:
-            async with limit:
-                return Answered(id=question.id, answer=await self._interviewer.ask(question))
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return Expired(id=question.id)
-
-    def _emit(self, node: str, event: Event) -> None:
-        self._on_event(event if event.node == node else replace(event, node=node))
 
 
 STOP_TIMEOUT = 30.0
@@ -302,16 +191,15 @@ class MemoryRun:
             if self.budget is not None and self.budget is not settings.budget and not depth:
                 self.budget.owner = self.run_id
         self._node_runner = NodeRunner(
-            graph,
-            self.run_id,
+            run_id=self.run_id,
+            graph=graph,
             resources=settings.resources,
-            interviewer=settings.interviewer,
             workspace=self._workspace,
             folder=None if self._checkpoints is None else self._checkpoints.folder,
             on_event=self._deliver,
-            on_retry=self._emit,
+            budget=self.budget,
+            ask_person=None if settings.interviewer is None else settings.interviewer.ask,
         )
-        self._node_runner.budget = self.budget
         self._driving: asyncio.Task[RunResult] | None = None
 
     # The public methods.
@@ -429,9 +317,9 @@ class MemoryRun:
             case EmitEvent():
                 self._emit_of_run(command.event)
             case RunNode():
-                self._begin(command.id, self._node_runner.run_node, command)
+                self._begin(command.id, self._run_node, command)
             case AskHuman(question=question):
-                self._begin(question.id, self._node_runner.ask, question)
+                self._begin(question.id, self._ask, question)
             case Child():
                 self._begin(command.id, self._child, command)
             case Wait():
@@ -490,6 +378,39 @@ class MemoryRun:
             ]
             for message in filter(None, await asyncio.gather(*waits)):
                 self.scheduler.state.log(message)
+
+    async def _run_node(self, visit: RunNode) -> Message:
+        def on_retry(due: DueAttempt, result: AttemptResult) -> None:
+            self._emit(
+                StepRetrying(
+                    node=visit.node,
+                    visit=visit.id,
+                    attempt=due.attempt,
+                    delay=result.pause or 0.0,
+                    reason=result.outcome.failure_reason,
+                )
+            )
+
+        return Ended(id=visit.id, outcome=await self._node_runner.run(visit, on_retry))
+
+    async def _ask(self, question: Question) -> Message:
+        interviewer = self._settings.interviewer
+        if interviewer is None:
+            if question.timeout is None:
+                reason = f"there is no interviewer to ask: {question.text}"
+                return Ended(id=question.id, outcome=failed(reason, retryable=False))
+            await asyncio.sleep(question.timeout)
+            return Expired(id=question.id)
+        limit = asyncio.timeout(question.timeout)
+        if question.timeout is not None:
+            question = replace(question, deadline=time.time() + question.timeout)
+        try:
+            async with limit:
+                return Answered(id=question.id, answer=await interviewer.ask(question))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return Expired(id=question.id)
 
     async def _child(self, command: Child) -> Message:
         if self._depth >= loader.MAX_DEPTH:
