@@ -46,7 +46,7 @@ FACADES = {"corral", "corral.models", "corral.pipelines"}
 MACHINE = {"asyncio", "os", "time", "subprocess", "socket", "threading", "http", "urllib",
            "pathlib", "shutil", "tempfile", "selectors", "signal"}  # fmt: skip
 NAMED_AS_DATA = {
-    "corral.agents.codex.policy": "corral.system.hook_guard",  # the program of a hook
+    "corral.agents.codex.controls": "corral.system.hook_guard",  # the program of a hook
     "corral.agents.corral": "corral.builtin.driver",
     "corral.agents.human": "corral.sessions.backends.human",
 }
@@ -177,11 +177,14 @@ def test_agents_are_data_and_start_nothing() -> None:
                 assert not touched, f"{path}: os.{node.attr}"
 
 
+KNOWN_OF_AGENTS = {f"corral.agents.{name}" for name in ("registry", "spec", "grants", "report")}
+
+
 def test_the_layers_above_know_an_agent_only_by_its_spec() -> None:
     for layer in ("system", "metering", "sessions"):
         for path in (SOURCE / layer).rglob("*.py"):
             known = {name for name in imports_of(path) if name.startswith("corral.agents")}
-            assert known <= {"corral.agents.registry", "corral.agents.spec"}, path
+            assert known <= KNOWN_OF_AGENTS, path
 
 
 ALLOWED_NAMES = {
@@ -279,7 +282,7 @@ def test_every_module_has_a_docstring() -> None:
 
 
 def test_a_module_name_is_used_once_or_twice_unless_its_folder_says_the_rest() -> None:
-    roles = {"__init__", "spec", "launch", "policy", "errors", "stream", "request", "response",
+    roles = {"__init__", "spec", "launch", "controls", "errors", "stream", "request", "response",
              "schema", "frames", "api", "client", "server", "registry", "session",
              "query", "tool_calls"}  # fmt: skip
     vendors = {"gemini", "claude", "anthropic", "openai", "chat", "responses"}

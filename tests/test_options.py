@@ -37,7 +37,6 @@ def test_every_option_is_a_field_of_the_record() -> None:
         "has_person",
         "own_tools",
         "at_wire",
-        "in_sandbox",
         "hooked",
     }
     assert set(KNOWN) == set(RunKwargs.__annotations__)

@@ -166,9 +166,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at_wire: bool = False
     """The tool calls of the agent are judged in its model's responses. Set by the session, not an
     option: the agent itself need not ask about them."""
-    in_sandbox: bool = False
-    """The agent is started in corral's sandbox, which covers files, network and processes. Set by
-    the session, not an option: an agent switches its own sandbox off."""
 
     @property
     def is_answered_remotely(self) -> bool:
@@ -235,7 +232,6 @@ COMPUTED = (
     "own_tools",
     "hooked",
     "at_wire",
-    "in_sandbox",
 )
 """Fields that are not options."""
 KNOWN = (*(name for name in RunOptions.__struct_fields__ if name not in COMPUTED), *SPELLINGS)

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
-Enforcement = Literal["native", "brokered", "sandboxed", "advisory", "impossible"]
+Enforcer = Literal["native", "brokered", "wire", "sandbox", "advisory", "impossible", "not offered"]
+"""Who enforces a verdict: the agent's own controls, corral's answers to its permission requests,
+corral's judgement of the calls in the model's responses, the operating system; nobody, although the
+agent is asked to comply; nobody. ``not offered``: the agent has no way to let such calls through,
+so that they are not made."""
 Preset = Literal["reads", "edits", "all"]
 SandboxCell = Literal[
     "read outside",
@@ -67,7 +71,7 @@ class SandboxRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
     cell: SandboxCell
     verdict: Literal["allow", "deny"]
-    enforcement: Enforcement | None = None
+    enforcer: Enforcer | None = None
     """None: it is allowed, so there is nothing to enforce."""
     note: str = ""
 

@@ -11,13 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from corral.agents import registry
+from corral.agents.report import RACES, compile_for
 from corral.agents.spec import (
-    RACES,
     AcpTransport,
     AgentSpec,
     InProcess,
     StreamTransport,
-    compile_for,
 )
 from corral.errors import ConfigError, UnknownAgent
 from corral.events import ToolKind
@@ -110,8 +109,8 @@ def test_fields_that_only_one_transport_needs_are_in_that_transport() -> None:
     fields = [name for each in (AgentSpec, *transports) for name in each.__struct_fields__]
     assert len(fields) == len({*fields}), "a field stands in two of the records"
     defaults = AgentSpec(
-        name="", title="", description="", transport=InProcess(driver=""), compile=EVERY[0].compile,
-        tools={},
+        name="", title="", description="", transport=InProcess(driver=""), tools={},
+        controls=EVERY[0].controls,
     )  # fmt: skip
     users = {
         name: {
@@ -146,7 +145,7 @@ def test_a_report_says_that_races_are_open_where_a_program_writes(agent: AgentSp
         }.items()
     }
     edits = reported["edits"]["write"]
-    is_open = bool(agent.programs) and edits.enforcement != "impossible"
+    is_open = bool(agent.programs) and not edits.unenforced
     assert (edits.races == "open", RACES in edits.note) == (is_open, is_open)
     others = [row for rows in reported.values() for row in rows.values() if row is not edits]
     assert [row for row in others if row.races == "open" or RACES in row.note] == []

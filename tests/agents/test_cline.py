@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from support.agent_launch import NOT_COMPILED, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 from support.recordings import RECORDINGS
 from support.stream_checks import check_stream
 
@@ -26,7 +26,7 @@ AGENT = registry.find("cline")
 PLACE = LaunchContext(
     program=("cline",),
     version=None,
-    compiled=NOT_COMPILED,
+    **NOT_COMPILED,
     cwd="/repo",
     home="/home",
     tmp="/tmp",
@@ -84,10 +84,14 @@ READ, NEVER, WEB = {"read_files", "search_codebase"}, {"spawn_agent"}, {"fetch_w
 )
 def test_denied_tools_are_not_offered(policy: Policy, interactive: bool, wanted: set[str]) -> None:
     run = replace(RunOptions.build("cline", {"policy": policy}), interactive=interactive)
-    compiled = AGENT.compile(policy, run)
-    assert hidden(compiled.files) == wanted
-    for row in compiled.report:
-        assert row.enforcement == ("native" if row.verdict == "deny" else "brokered")
+    compiled = compile_policy(AGENT, policy, run)
+    assert hidden(compiled.controls.files) == wanted
+    if policy != Policy.native():
+        *rows, servers = compiled.report
+        denied = {row.capability for row in rows if row.is_denied}
+        by = {row.capability: row.enforcer for row in rows}
+        assert by == {name: "native" if name in denied else "brokered" for name in by}
+        assert servers.is_denied
 
 
 def test_it_has_a_private_home_and_the_key_is_in_no_file() -> None:
@@ -111,10 +115,8 @@ def test_a_policy_that_it_cannot_enforce_is_refused_before_the_start() -> None:
 
 def test_a_permitted_shell_reaches_the_network() -> None:
     policy = Policy(shell="allow", network="deny")
-    rows = {
-        row.capability: row for row in AGENT.compile(policy, RunOptions.build("cline", {})).report
-    }
-    assert rows["network"].enforcement == "impossible"
+    network = decisions(compile_policy(AGENT, policy))["network"]
+    assert network == "deny (native) · commands: deny (impossible)"
 
 
 def test_the_file_after_an_at_sign_is_not_added_to_the_prompt() -> None:

@@ -207,7 +207,7 @@ def test_the_command_line_shows_that_a_policy_needs_a_sandbox(workspace: Path) -
     assert "sandbox      bubblewrap: gemini-acp alone cannot enforce network=deny" in shown.stdout
     found = corral("agents", "policy", "gemini", "--policy", "p.toml", cwd=workspace).stdout
     assert "sandbox: bubblewrap: gemini-acp alone cannot enforce network=deny" in found
-    assert "sandboxed" in found
+    assert "(sandbox)" in found
 
 
 def test_allowing_everything_without_a_sandbox_is_a_warning_unless_off(workspace: Path) -> None:
@@ -305,8 +305,8 @@ def test_agents_are_listed_with_their_problems(workspace: Path, tmp_path: Path) 
 def test_the_policy_table_is_available_as_json(workspace: Path) -> None:
     done = corral("agents", "policy", "gemini", "--json", cwd=workspace)
     tables = json.loads(done.stdout)
-    assert {row["enforcement"] for row in tables["all"]["report"]} == {"native"}
-    assert {row["enforcement"] for row in tables["reads"]["report"]} == {"native"}
+    assert {row["enforcer"] for row in tables["all"]["report"]} == {"native"}
+    assert {row["enforcer"] for row in tables["reads"]["report"]} == {"native"}
     assert tables["all"]["sandbox"] == []
     assert "ask→deny" in corral("agents", "policy", "gemini-cli", cwd=workspace).stdout
 

@@ -86,7 +86,7 @@ def test_the_file_has_what_the_page_asks_for() -> None:
 
 
 def test_the_page_shows_how_the_policy_was_enforced(tmp_path: Path) -> None:
-    row: JsonObject = {"capability": "shell", "verdict": "deny", "enforcement": "agent"}
+    row: JsonObject = {"capability": "shell", "verdict": "deny", "enforcer": "native"}
     events: list[Event] = [
         Init(run_id="s.1"),
         Vendor("prompt", "Hi"),
@@ -95,7 +95,7 @@ def test_the_page_shows_how_the_policy_was_enforced(tmp_path: Path) -> None:
     ]
     found = answers(exported(run_log.at(write_events(tmp_path / "log.ndjson", events))))
     facts = found["/api/sessions/s"]["facts"]
-    assert facts["policy_report"] == "shell  deny  agent\nread"
+    assert facts["policy_report"] == "shell: deny (native)\nread"
     kinds = [item["kind"] for item in found["/api/sessions/s/items?page=0"]["items"]]
     assert kinds == ["init", "prompt", "vendor"]
 

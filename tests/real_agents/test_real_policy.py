@@ -17,7 +17,7 @@ from support.repositories import git
 import corral
 from corral import Policy, errors, result_from_events
 from corral.agents.registry import find
-from corral.agents.spec import compile_for
+from corral.agents.report import compile_for
 from corral.events import Decision, PermissionRequest
 from corral.options import RunOptions
 from corral.run_kwargs import RunKwargs

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
+import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from support.odd_policies import ODD_POLICIES, PRESETS
 from support.sandbox import needs_sandbox
 from support.scripted_agent import scripted_options
 
 import corral
 from corral import Policy
-from corral.errors import ConfigError, PolicyNotEnforceable
-from corral.sessions import enforcement
+from corral.agents import registry, report
+from corral.agents.grants import Grants
+from corral.agents.spec import AgentSpec, Controls
+from corral.errors import ConfigError, PolicyError, PolicyNotEnforceable
+from corral.options import RunOptions
+from corral.sessions import enforcement, pool
 from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.prompt_options import for_prompt, needs_new_process
 from corral.sessions.sandbox import agent_sandbox, command_sandbox, named_hosts
+from corral.sessions.tools.hooks import ToolRequest
+from corral.system import config
 from corral.system.sandbox.box import Endpoint
 
 NO_NETWORK = Policy(write="allow", shell="allow", network="deny")
@@ -46,10 +59,9 @@ def test_a_policy_that_the_agent_cannot_enforce_gets_the_sandbox(
     run = prepared(workspace, agent, policy=NO_NETWORK)
     assert run.sandbox is not None
     assert run.sandbox.method == "bubblewrap"
-    assert run.sandbox_reason == f"{agent} alone cannot enforce network=deny"
-    assert run.run.in_sandbox
-    levels = {row.capability: row.enforcement for row in run.compiled.report}
-    assert levels["network"] == levels["shell"] == "sandboxed"
+    assert run.sandbox_reason == f"{agent} alone cannot enforce network=deny for commands"
+    levels = {row.capability: row.enforcer for row in run.compiled.report}
+    assert levels["network"] == levels["shell"] == "sandbox"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +72,6 @@ def test_a_policy_that_holds_changes_nothing_and_the_machine_is_not_examined(
 ) -> None:
     run = prepared(workspace, policy=policy)
     assert run.sandbox is None
-    assert not run.run.in_sandbox
     assert not broken_bwrap.exists()
 
 
@@ -74,8 +85,8 @@ def test_a_policy_that_names_hosts_gets_the_sandbox(workspace: Path) -> None:
         run = prepared(workspace, policy=policy)
         assert run.sandbox is not None
         row = next(row for row in run.compiled.report if row.capability == "network")
-        assert (row.verdict, row.enforcement) == ("deny", "sandboxed")
-        assert "pypi.org" in row.note
+        named = "pypi.org, localhost:5432: allow (sandbox)"
+        assert row.decision == f"deny (sandbox) · commands: deny (sandbox) · {named}"
         commands = command_sandbox(run)
         assert commands is not None
         assert [str(rule) for rule in commands.box.hosts] == ["pypi.org", "localhost:5432"]
@@ -128,9 +139,6 @@ def test_without_strict_and_with_off_there_is_no_sandbox(workspace: Path) -> Non
 
 
 def decide(agent: str, policy: Policy) -> enforcement.Decision:
-    from corral.options import RunOptions
-    from corral.system import config
-
     spec = config.find_agent(agent)
     return enforcement.decide(spec, RunOptions.build(spec.name, {"policy": policy}), "/")
 
@@ -150,7 +158,7 @@ def test_what_a_sandbox_cannot_enforce_either_stays_refused(
 ) -> None:
     decision = decide(agent, policy)
     assert decision.sandbox is None
-    assert decision.unenforced
+    assert decision.compiled.unenforced
     assert not broken_bwrap.exists()
 
 
@@ -162,15 +170,11 @@ def test_a_person_cannot_be_started_in_a_sandbox(workspace: Path) -> None:
 
 
 def test_a_replay_of_such_a_run_needs_no_sandbox(workspace: Path, broken_bwrap: Path) -> None:
-    from corral.agents.spec import AgentSpec
-    from corral.options import RunOptions
-    from corral.system import config
-
     spec: AgentSpec = config.find_agent("gemini-cli")
     run = RunOptions.build(spec.name, {"policy": NO_NETWORK, "replay": "x.ndjson"})
     decision = enforcement.decide(spec, run, "/")
     assert decision.sandbox is None
-    assert decision.unenforced == ()
+    assert decision.compiled.unenforced == ()
     assert not broken_bwrap.exists()
 
 
@@ -197,7 +201,7 @@ async def test_the_result_says_that_there_was_a_sandbox_and_why(workspace: Path)
     result = await corral.run("gemini-cli", "init\ntext hello\nresult", **options)
     assert result.ok, result
     assert result.sandbox == "bubblewrap"
-    assert result.sandbox_reason == "gemini-cli alone cannot enforce network=deny"
+    assert result.sandbox_reason == "gemini-cli alone cannot enforce network=deny for commands"
     plain = await corral.run("gemini-cli", "init\nresult", **scripted_options(workspace))
     assert (plain.sandbox, plain.sandbox_reason) == (None, None)
 
@@ -213,3 +217,166 @@ def test_a_policy_without_limits_and_without_a_sandbox_warns_once(workspace: Pat
         prepared(workspace, policy="all")
     assert len(seen) == 1
     assert "--sandbox auto" in str(seen[0].message)
+
+
+# The policy is compiled once per run.
+
+EVERY = [*registry.all_agents()]
+
+
+def allow_every_call(_request: ToolRequest) -> None:
+    """For ``on_tool_call``."""
+
+
+SITUATIONS: dict[str, dict[str, Any]] = {
+    "nobody to ask": {},
+    "a person": {"has_asker": True},
+    "a person and no proxy": {"has_asker": True, "meter": False},
+    "a hook": {"on_tool_call": allow_every_call},
+    "sandbox required": {"sandbox": "require"},
+    "sandbox off": {"sandbox": "off", "has_asker": True},
+    "not strict": {"strict": False, "has_asker": True},
+}
+"""The JSON stream or ACP is chosen by the agent. With a person, calls of agents that cannot ask are
+judged at the wire."""
+CountedRun = tuple[dict[str, Any], list[Grants]]
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[AgentSpec], CountedRun]:
+    """Makes options for a run of an agent, and a list of the compilations for it."""
+
+    def count(agent: AgentSpec) -> CountedRun:
+        made: list[Grants] = []
+
+        def counting(spec: AgentSpec) -> AgentSpec:
+            def controls(grants: Grants, run: RunOptions) -> Controls:
+                made.append(grants)
+                return spec.controls(grants, run)
+
+            return replace(spec, controls=controls)
+
+        spec = counting(agent)
+        if (for_run := agent.for_run) is not None:
+
+            def counting_for_run(run: RunOptions) -> AgentSpec:
+                return counting(for_run(run))
+
+            spec = replace(spec, for_run=counting_for_run)
+
+        def find_agent(_name: str) -> AgentSpec:
+            return spec
+
+        monkeypatch.setattr(config, "find_agent", find_agent)
+        folder = tmp_path / agent.name
+        (folder / "more").mkdir(parents=True)
+        options: dict[str, Any] = {"cwd": folder}
+        if agent.probe is not None:
+            env = {agent.probe.key_env: "a-key-of-a-service", agent.probe.url_env: "http://h/v1"}
+            options |= {"model": agent.probe.model, "env": env}
+        if agent.programs:
+            program = tmp_path / "programs" / agent.name / "program"
+            program.parent.mkdir(parents=True)
+            program.write_text("#!/bin/sh\n")
+            program.chmod(0o755)
+            package = {"name": agent.package.npm, "version": agent.package.tested}
+            (program.parent / "package.json").write_text(json.dumps(package))
+            options["program"] = str(program)
+        return options, made
+
+    return count
+
+
+@needs_sandbox
+@pytest.mark.parametrize("agent", EVERY, ids=lambda agent: agent.name)
+def test_the_policy_is_compiled_once_per_run(
+    agent: AgentSpec, counted: Callable[[AgentSpec], CountedRun]
+) -> None:
+    options, compiled = counted(agent)
+    judged = boxed = 0
+    for situation, more in SITUATIONS.items():
+        given = {key: more[key] for key in ("has_asker", "on_tool_call") if key in more}
+        extra = {key: value for key, value in more.items() if key not in given}
+        for name, policy in {**PRESETS, **ODD_POLICIES}.items():
+            compiled.clear()
+            try:
+                run = prepare(agent.name, {**options, **extra, "policy": policy}, **given)
+            except (PolicyError, PolicyNotEnforceable, ConfigError):
+                assert len(compiled) == 1, (situation, name)
+                continue
+            assert len(compiled) == 1, (situation, name)
+            assert run.compiled.grants is compiled[0]
+            judged += run.run.at_wire
+            boxed += run.sandbox is not None
+    assert bool(judged) is (agent.wire is not None)
+    assert bool(boxed) is enforcement.can_contain(agent)
+
+
+@pytest.mark.parametrize("transport", ["acp", "stream"])
+async def test_a_complete_run_compiles_its_policy_once(
+    transport: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[Policy] = []
+    compile_once = report.compile_for
+
+    def counting(agent: AgentSpec, run: RunOptions) -> report.CompiledPolicy:
+        compiled.append(run.policy)
+        return compile_once(agent, run)
+
+    for module in (report, enforcement, pool):
+        monkeypatch.setattr(module, "compile_for", counting)
+    if transport == "stream":
+        options = scripted_options(workspace)
+        result = await corral.run("gemini-cli", "init\ntext hello\nresult", **options)
+    else:
+        program = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
+        command = shlex.join([sys.executable, "-S", "-E", str(program), "--acp"])
+        result = await corral.run(command, "text hello", cwd=workspace, timeout=30)
+    assert result.text == "hello"
+    assert len(compiled) == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        (Policy(), ("write", "shell", "network")),
+        (Policy.edits(), ()),
+        (Policy.full(), ()),
+        (Policy.native(), ()),
+        (Policy(allow_tools=("read_file",)), ()),
+    ],
+)
+def test_only_what_the_policy_leaves_open_is_asked_about_at_the_wire(
+    policy: Policy, expected: tuple[str, ...]
+) -> None:
+    agent = registry.find("gemini-cli")
+    run = replace(RunOptions.build(agent.name, {"policy": policy}), interactive=True)
+    assert enforcement.asked_at_wire(agent, run) == expected
+    assert enforcement.gains_at_wire(agent, run) is bool(expected)
+    assert enforcement.asked_at_wire(agent, replace(run, interactive=False)) == ()
+
+
+def test_tool_servers_are_asked_about_at_the_wire_if_there_are_any() -> None:
+    agent = registry.find("gemini-cli")
+    servers = (corral.McpServer("notes", command=("notes",)),)
+    run = RunOptions.build(agent.name, {"policy": Policy.edits(), "mcp_servers": servers})
+    assert enforcement.asked_at_wire(agent, replace(run, interactive=True)) == ("mcp",)
+
+
+@pytest.mark.parametrize(
+    ("agent", "rules", "gains"),
+    [
+        ("codex-cli", ("allow git *",), True),
+        ("pi-cli", ("allow git *",), True),
+        ("codex-cli", ("deny rm *",), False),  # every command is denied without it
+        ("gemini-cli", ("allow git *",), False),  # its own rules enforce this one
+        ("gemini-cli", ("allow *a*b*c* x",), True),
+        ("gemini-acp", ("allow git *",), False),
+    ],
+)
+def test_rules_that_the_agent_cannot_enforce_are_judged_at_the_wire(
+    agent: str, rules: tuple[str, ...], gains: bool
+) -> None:
+    spec = registry.find(agent)
+    run = RunOptions.build(agent, {"policy": Policy(shell_rules=rules)})
+    assert enforcement.gains_at_wire(spec, run) is gains

@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from msgspec.structs import replace
 
-from corral.agents.spec import AgentSpec, CompiledPolicy, Launch, LaunchContext, compile_for
+from corral.agents.grants import Grants, compute_grants
+from corral.agents.report import CompiledPolicy, compile_for
+from corral.agents.spec import AgentSpec, Controls, Launch, LaunchContext
 from corral.options import RunOptions
+from corral.policy import Policy
 
-NOT_COMPILED = CompiledPolicy(())
+
+class NotCompiled(TypedDict):
+    grants: Grants
+    controls: Controls
+
+
+NOT_COMPILED: NotCompiled = {
+    "grants": compute_grants(Policy(), RunOptions(agent="none"), {}, answered=False),
+    "controls": Controls(),
+}
 """For a ``LaunchContext`` that ``launch_of`` completes."""
+
+
+def compile_policy(
+    agent: AgentSpec, policy: Policy, run: RunOptions | None = None
+) -> CompiledPolicy:
+    """A policy as it is compiled for a run of the agent."""
+    run = replace(run or RunOptions.build(agent.name), policy=policy)
+    if agent.normalize_policy is not None:
+        run = replace(run, policy=agent.normalize_policy(policy, run))
+    return compile_for(agent, run)
+
+
+def decisions(compiled: CompiledPolicy) -> dict[str, str]:
+    """The verdicts of the report with their enforcers."""
+    return {row.capability: row.decision for row in compiled.report}
 
 
 def launch_of(
@@ -19,5 +48,6 @@ def launch_of(
     resume: str | None = None,
 ) -> Launch:
     """What would be started for this run, with the run's own policy."""
-    compiled = compile_for(agent, run)
-    return agent.launch(run, replace(place, compiled=compiled), prompt, resume)
+    compiled = compile_policy(agent, run.policy, run)
+    place = replace(place, grants=compiled.grants, controls=compiled.controls)
+    return agent.launch(run, place, prompt, resume)

@@ -112,7 +112,7 @@ class Transcript:
             events.Vendor("prompt", prompt),
             events.Vendor(
                 "run_facts",
-                {"policy": [{"capability": "write", "verdict": "deny", "enforcement": "native"}]},
+                {"policy": [{"capability": "write", "verdict": "deny", "enforcer": "native"}]},
             ),
         )
 

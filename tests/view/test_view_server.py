@@ -179,7 +179,7 @@ async def test_a_session_with_its_conversation(view: ViewServer) -> None:
         True,
     )
     assert detail["facts"]["version"] == "1.0"
-    assert detail["facts"]["policy_report"] == "write  deny  native"
+    assert detail["facts"]["policy_report"] == "write: deny (native)"
     assert detail["facts"]["native_resume_command"] == (
         f"cd /work/project && env GEMINI_CLI_HOME={view.home}/sessions/{SESSION}/home gemini"
         " --resume theirs"

@@ -13,20 +13,21 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from corral import errors
-from corral.agents.shared import exit_errors, launch_checks, report_notes
+from corral.agents.grants import Grants
+from corral.agents.shared import exit_errors, launch_checks
 from corral.agents.spec import (
     ACP_OPTIONS,
     AcpTransport,
     AgentSpec,
-    CompiledPolicy,
+    Controls,
     Ending,
+    Enforced,
     Launch,
     LaunchContext,
-    PolicyRow,
 )
 from corral.errors import ConfigError, CorralError
 from corral.options import RunOptions
-from corral.policy import CAPABILITIES, Capability, Policy
+from corral.policy import CAPABILITIES
 from corral.protocol.acp.quirks import AcpQuirks
 
 AGENTS = ()
@@ -53,7 +54,7 @@ def agent_for(command: str) -> AgentSpec:
         description="any program that speaks the Agent Client Protocol",
         transport=AcpTransport(quirks=QUIRKS),
         programs=(words[0],),
-        compile=compile_policy,
+        controls=controls,
         launch=launch,
         explain=explain,
         tools={},
@@ -103,19 +104,13 @@ def keyed_agent(
     )
 
 
-def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
-    rows = tuple(_row(policy, capability) for capability in CAPABILITIES)
-    return CompiledPolicy(rows, unhooked=("it is not known which calls it makes without asking",))
-
-
-def _row(policy: Policy, capability: Capability) -> PolicyRow:
-    verdict = policy.verdict(capability)
-    if verdict == "allow":
-        return PolicyRow(capability, verdict, "brokered")
-    if capability == "network" and verdict == "deny" and policy.shell == "allow":
-        return PolicyRow(capability, verdict, "impossible", report_notes.SHELL_REACHES_NETWORK)
+def controls(grants: Grants, run: RunOptions) -> Controls:
     note = "only if it asks: what it does without asking cannot be prevented"
-    return PolicyRow(capability, verdict, "brokered", note)
+    return Controls(
+        enforced={name: Enforced("brokered", note) for name in CAPABILITIES},
+        own_default=note,
+        unhooked=("it is not known which calls it makes without asking",),
+    )
 
 
 def explain(ending: Ending) -> CorralError | None:

@@ -14,23 +14,24 @@ import json
 from msgspec.structs import replace
 
 from corral.agents.acp_command import keyed_agent
-from corral.agents.shared import report_notes
+from corral.agents.grants import Grants
+from corral.agents.shared.enforced import NO_SERVERS, READS_OUTSIDE
 from corral.agents.shared.meter_routes import behind_url
 from corral.agents.shared.tool_names import check_names
 from corral.agents.spec import (
     AcpTransport,
     Act,
-    CompiledPolicy,
+    Controls,
+    Enforced,
     Form,
     Launch,
     LaunchContext,
     Package,
-    PolicyRow,
     Probe,
 )
 from corral.events import ToolKind
 from corral.options import RunOptions
-from corral.policy import CAPABILITIES, Capability, Policy, Verdict
+from corral.policy import Capability
 from corral.protocol.acp.quirks import AcpQuirks
 
 KEY, URL, CUSTOM = "CLINE_API_KEY", "OPENAI_BASE_URL", "openai-compatible"
@@ -78,52 +79,26 @@ def private(place: LaunchContext) -> tuple[dict[str, str], dict[str, str]]:
     return env, {".cline/data/settings/providers.json": providers}
 
 
-def verdict_of(policy: Policy, capability: Capability, run: RunOptions) -> Verdict:
-    """*ask* is *deny* if no one can answer; but rules may still allow single commands."""
-    if policy.allow_tools is not None and policy.mode != "native":
-        tools = TOOLS_OF.get(capability, ())
-        return "allow" if any(name in tools for name in policy.allow_tools) else "deny"
-    verdict = policy.verdict(capability)
-    rules = capability == "shell" and policy.allows_commands
-    if rules and verdict == "deny":
-        return "ask"
-    return "deny" if verdict == "ask" and not (run.interactive or rules) else verdict
-
-
-def disabled(policy: Policy, run: RunOptions) -> list[str]:
-    """The tools that are not offered."""
-    if policy.mode == "native":
-        return [*NEVER]
-    denied: list[Capability] = [c for c in TOOLS_OF if verdict_of(policy, c, run) == "deny"]
-    found = [*NEVER, *policy.deny_tools, *(tool for c in denied for tool in TOOLS_OF[c])]
-    if "shell" in denied:
-        found.append("apply_patch")
-    return sorted({*found})
-
-
-def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
+def controls(grants: Grants, run: RunOptions) -> Controls:
     """It asks us before every call of the tools that are offered."""
-    check_names(policy, KINDS, "Cline", lambda _name: False, strict=run.strict)
+    check_names(grants, KINDS, "Cline", lambda _name: False, strict=run.strict)
+    enforced: dict[Capability, Enforced] = {"mcp": NO_SERVERS}
+    disabled = {*NEVER}
+    if not grants.is_native:
+        disabled |= {*grants.denied}
+        for capability, tools in TOOLS_OF.items():
+            grant = grants.of(capability)
+            reads = capability == "read" and grants.is_limited
+            if grant.is_denied:
+                disabled |= {*tools}
+            else:
+                note = READS_OUTSIDE if reads else ""
+                enforced[capability] = Enforced("brokered", note)
+        if grants.shell.is_denied:
+            disabled.add("apply_patch")
     settings = {"telemetryOptOut": True, "autoUpdateEnabled": False}
-    files = {SETTINGS: json.dumps({**settings, "disabledTools": disabled(policy, run)})}
-    return CompiledPolicy(tuple(_row(policy, c, run) for c in CAPABILITIES), files=files)
-
-
-def _row(policy: Policy, capability: Capability, run: RunOptions) -> PolicyRow:
-    verdict = verdict_of(policy, capability, run)
-    if capability == "mcp":
-        return PolicyRow(capability, "deny", "native", report_notes.NO_SERVERS)
-    if verdict == "deny":
-        shell = policy.shell == "allow" or policy.allow_tools is not None
-        free = shell and verdict_of(policy, "shell", run) == "allow"
-        if capability == "network" and free and policy.network == "deny":
-            return PolicyRow(capability, verdict, "impossible", report_notes.SHELL_REACHES_NETWORK)
-        return PolicyRow(capability, verdict, "native", report_notes.NOT_OFFERED)
-    where = {
-        "read": report_notes.READS_OUTSIDE,
-        "write": report_notes.WRITES_INSIDE,
-    }.get(capability, "")
-    return PolicyRow(capability, verdict, "brokered", "" if policy.is_unlimited else where)
+    files = {SETTINGS: json.dumps({**settings, "disabledTools": sorted(disabled)})}
+    return Controls(enforced=enforced, own_default="it asks before every call", files=files)
 
 
 BASE = keyed_agent("cline --acp", "Cline", (KEY,), HINT, private)
@@ -133,7 +108,7 @@ OWN = (".clinerules", ".cline", ".agents", "AGENTS.md")
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     plain = BASE.launch(run, place, prompt, resume)
-    files = {**plain.files, **place.compiled.files}
+    files = {**plain.files, **place.controls.files}
     return replace(plain, files=files, service_url=place.env.get(URL))
 
 
@@ -152,7 +127,7 @@ AGENTS = (
             "openrouter.ai",
         ),
         env_names=(KEY, URL),
-        compile=compile_policy,
+        controls=controls,
         launch=launch,
         meter_route=behind_url(URL, KEY),
         project_files=OWN,

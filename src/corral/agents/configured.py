@@ -27,21 +27,22 @@ from msgspec.structs import replace
 
 from corral import errors
 from corral.agents.acp_command import QUIRKS, agent_for, explain
+from corral.agents.grants import Grants
 from corral.agents.spec import (
     AcpTransport,
     AgentSpec,
-    CompiledPolicy,
+    Controls,
     Ending,
+    Enforced,
     Launch,
     LaunchContext,
-    PolicyRow,
     StreamTransport,
 )
 from corral.errors import ConfigError, CorralError, classes_by_code
 from corral.events import Done, Event, Text
 from corral.nesting import decode_json
 from corral.options import RunOptions
-from corral.policy import CAPABILITIES, Policy
+from corral.policy import CAPABILITIES
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.values import JsonObject, convert_to
 
@@ -98,7 +99,7 @@ def declared_agent(name: str, table: Mapping[str, object], source: str) -> Agent
     return replace(
         agent,
         transport=StreamTransport(frames=Event, translator=translator),
-        compile=compile_advice,
+        controls=advice,
         explain=explain_stream,
         supports=frozenset({"resume"}) if declared.resume_flag else frozenset(),
         capabilities=("tools",),
@@ -107,17 +108,15 @@ def declared_agent(name: str, table: Mapping[str, object], source: str) -> Agent
     )
 
 
-def compile_advice(policy: Policy, run: RunOptions) -> CompiledPolicy:
+def advice(grants: Grants, run: RunOptions) -> Controls:
+    """Corral cannot restrict the agent: only what is allowed without exception holds."""
     note = "corral cannot restrict it"
-    free = policy.mode == "native"
-    return CompiledPolicy(
-        tuple(
-            PolicyRow(
-                capability, verdict, "native" if free or verdict == "allow" else "advisory", note
-            )
-            for capability in CAPABILITIES
-            for verdict in (policy.verdict(capability),)
-        )
+    return Controls(
+        enforced={
+            name: Enforced("native" if grants.of(name).default == "allow" else "advisory", note)
+            for name in CAPABILITIES
+        },
+        own_default=note,
     )
 
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.agents.shared import report_notes
+from corral.agents.grants import Grants
 from corral.agents.shared.tool_names import check_names
-from corral.agents.spec import Act, AgentSpec, CompiledPolicy, Form, InProcess, PolicyRow, Probe
+from corral.agents.spec import Act, AgentSpec, Controls, Enforced, Form, InProcess, Probe
 from corral.errors import ConfigError
 from corral.events import ToolKind
 from corral.models import registry
 from corral.models.families import family_of
 from corral.models.spec import Provider
 from corral.options import RunOptions
-from corral.policy import CAPABILITIES, CAPABILITY_OF, Capability, Enforcement, Policy, Verdict
+from corral.policy import CAPABILITIES
 
 TOOLS: dict[str, ToolKind] = {
     "read_file": "read",
@@ -99,44 +99,21 @@ def for_run(run: RunOptions) -> AgentSpec:
     )
 
 
-def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
+def controls(grants: Grants, run: RunOptions) -> Controls:
     """Raises ``PolicyError`` for the name of a tool that is neither ours nor the caller's."""
     known: dict[str, ToolKind] = {**TOOLS, **dict.fromkeys((*REPORTS, *run.own_tools), "mcp")}
-    check_names(policy, known, "the built-in agent", lambda _: False, strict=run.strict)
-    free = ("allow", "ask") if run.permission_mode == "auto" else ("allow",)
-    free_shell = policy.verdict("shell") in free
-    if policy.allow_tools is not None:
-        free_shell = "shell" in policy.allow_tools
-    rows = (_row(policy, capability, free_shell=free_shell) for capability in CAPABILITIES)
-    return CompiledPolicy(tuple(rows))
-
-
-def _row(policy: Policy, capability: Capability, *, free_shell: bool) -> PolicyRow:
-    verdict, enforcement, note = _verdict(policy, capability)
-    reached = free_shell and verdict != "allow"
-    unlimited = reached and capability == "network" and policy.network == "deny"
-    if unlimited:
-        enforcement = "impossible"
-    is_free = capability == "shell" and verdict == "allow"
-    notes = report_notes.applying(
-        (
-            (note, note),
-            (unlimited, report_notes.SHELL_REACHES_NETWORK),
-            (reached and capability in ("read", "write"), report_notes.shell_can(capability)),
-            (is_free, "commands are not confined to the workspace"),
-        )
+    check_names(grants, known, "the built-in agent", lambda _: False, strict=run.strict)
+    confined = "commands are not confined to the workspace" if grants.free_shell else ""
+    return Controls(
+        enforced={
+            name: Enforced(
+                "brokered" if grants.of(name).verdict == "ask" else "native",
+                confined if name == "shell" else "",
+            )
+            for name in CAPABILITIES
+        },
+        own_default="each call asks for permission",
     )
-    return PolicyRow(capability, verdict, enforcement, "; ".join(notes))
-
-
-def _verdict(policy: Policy, capability: Capability) -> tuple[Verdict, Enforcement, str]:
-    verdict = policy.verdict(capability)
-    if policy.allow_tools is not None:
-        names = [n for n in policy.allow_tools if CAPABILITY_OF[TOOLS.get(n, "mcp")] == capability]
-        return ("allow" if names else "deny"), "native", report_notes.listed(names)
-    if verdict == "ask":
-        return verdict, "brokered", f"{report_notes.ASKED}; without an answer it is denied"
-    return verdict, "native", ""
 
 
 def _probe(provider: Provider, model: str) -> Probe:
@@ -163,7 +140,7 @@ AGENT = AgentSpec(
     ),
     for_run=for_run,
     probe=_probe(registry.split_model(registry.EXAMPLE)[0], registry.EXAMPLE),
-    compile=compile_policy,
+    controls=controls,
     tools=TOOLS,
     aliases=("builtin",),
     supports=frozenset(

@@ -7,10 +7,11 @@ refused before the person is asked.
 
 from __future__ import annotations
 
-from corral.agents.spec import AgentSpec, CompiledPolicy, InProcess, PolicyRow
+from corral.agents.grants import ExceptionKind, Grant, Grants
+from corral.agents.spec import AgentSpec, Controls, Enforced, InProcess
 from corral.errors import ConfigError
 from corral.options import RunOptions
-from corral.policy import CAPABILITIES, Capability, Policy
+from corral.policy import CAPABILITIES, Enforcer
 
 MONTH = 30 * 24 * 3600.0
 
@@ -22,24 +23,22 @@ def for_run(run: RunOptions) -> AgentSpec:
     return AGENT
 
 
-def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
-    return CompiledPolicy(tuple(_row(policy, capability) for capability in CAPABILITIES))
+def controls(grants: Grants, run: RunOptions) -> Controls:
+    """What is denied depends on the person, as do lists of tools and rules for commands."""
 
+    def by(grant: Grant) -> Enforcer:
+        return "advisory" if grant.default == "deny" else "native"
 
-def _row(policy: Policy, capability: Capability) -> PolicyRow:
-    if policy.allow_tools is not None or policy.deny_tools:
-        return PolicyRow(
-            capability, "deny", "advisory", "a list of tools cannot be enforced on a person"
-        )
-    if capability == "shell" and policy.shell_rules:
-        return PolicyRow(
-            capability, "deny", "advisory", "shell rules cannot be enforced on a person"
-        )
-    if policy.verdict(capability) == "deny":
-        return PolicyRow(
-            capability, "deny", "advisory", "a person is asked to comply; nothing enforces it"
-        )
-    return PolicyRow(capability, "allow", "native", "a person decides for themselves")
+    kinds: dict[ExceptionKind, Enforcer] = {
+        "rule": "advisory",
+        "tool": "advisory",
+        "own": by(grants.own_mcp),
+    }
+    note = "a person decides for themselves; nothing enforces a denial"
+    return Controls(
+        enforced={name: Enforced(by(grants.of(name)), note, kinds) for name in CAPABILITIES},
+        own_default=note,
+    )
 
 
 AGENT = AgentSpec(
@@ -48,7 +47,7 @@ AGENT = AgentSpec(
     description="a person, asked through files, an editor or the terminal",
     transport=InProcess(driver="corral.sessions.backends.human:Driver"),
     for_run=for_run,
-    compile=compile_policy,
+    controls=controls,
     tools={},
     supports=frozenset({"attachments", "audio", "images", "resume", "system_prompt", "via"}),
     capabilities=("files", "resume", "person"),

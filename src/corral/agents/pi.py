@@ -18,19 +18,21 @@ import json
 import os
 
 import msgspec
-from msgspec.structs import replace
 
-from corral.agents.shared import exit_errors, hook_script, meter_routes, report_notes
+from corral.agents.grants import Grants
+from corral.agents.shared import exit_errors, hook_script, meter_routes
+from corral.agents.shared.enforced import NO_SERVERS, other_hooks, without_rules
 from corral.agents.shared.launch_checks import (
     find_credentials,
     refuse_project_files,
     refuse_user_settings,
 )
-from corral.agents.shared.tool_allowlist import allowlist_compiler
+from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import (
     Act,
     AgentSpec,
-    CompiledPolicy,
+    Controls,
+    Enforced,
     Form,
     Launch,
     LaunchContext,
@@ -39,10 +41,10 @@ from corral.agents.spec import (
     StreamTransport,
     WireTools,
 )
-from corral.errors import ConfigError
+from corral.errors import ConfigError, PolicyError
 from corral.events import Init, Thinking, ToolKind, ToolResult
 from corral.options import RunOptions
-from corral.policy import Policy
+from corral.policy import CAPABILITY_OF
 from corral.protected_paths import regex
 from corral.protocol.common_events import build_tool_use, joined_text, retrying, unavailable_message
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
@@ -56,7 +58,6 @@ _BARE = ("--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes
 TOOLS: dict[str, ToolKind] = {"read": "read", "grep": "search", "find": "search", "ls": "read",
                               "edit": "edit", "write": "edit", "bash": "execute"}  # fmt: skip
 _WRITES = [name for name, kind in TOOLS.items() if kind == "edit"]
-_ALLOWLIST = allowlist_compiler(TOOLS, "pi", shell="bash", flag="--tools", nothing="--no-tools")
 _OUTSIDE = "corral: outside the workspace"
 _GUARDED = "corral: a protected name, not to be written"
 FENCE = """import { existsSync, readlinkSync } from "node:fs";
@@ -113,20 +114,41 @@ _FENCE_FILE = "fence.ts"
 _HOOK_FILE = "hook.ts"
 
 
-def compile_policy(policy: Policy, run: RunOptions) -> CompiledPolicy:
+def controls(grants: Grants, run: RunOptions) -> Controls:
     """The tools that are offered, and the extension that judges their paths."""
-    compiled = replace(_ALLOWLIST(policy, run), unhooked=report_notes.other_hooks(run))
-    if policy.is_unlimited or policy.mode == "native":
-        return compiled
+    check_names(grants, TOOLS, "pi", prefixed("mcp__"), strict=run.strict)
+    unhooked = other_hooks(run)
+    if grants.is_native:
+        return Controls(own_default="it asks for nothing", unhooked=unhooked)
+    if grants.is_plan:
+        raise PolicyError("pi has no planning mode", hint="The same rights: Policy.read_only().")
+    offered = [
+        name
+        for name, kind in TOOLS.items()
+        if (capability := CAPABILITY_OF[kind]) is not None
+        and grants.of(capability).given == "allow"
+        and name in grants.offered(capability, (name,))
+    ]
 
     def extension(place: LaunchContext) -> dict[str, Json]:
-        roots = [place.cwd, *(os.path.join(place.cwd, name) for name in policy.writable)]
+        roots = [place.cwd, *(os.path.join(place.cwd, name) for name in grants.writable)]
         facts = {"ROOTS": roots, "WRITES": _WRITES, "PROTECTED": regex(), "OUTSIDE": _OUTSIDE,
                  "GUARDED": _GUARDED}  # fmt: skip
         constants = "".join(f"const {name} = {json.dumps(fact)};\n" for name, fact in facts.items())
         return {_FENCE_FILE: constants + FENCE}
 
-    return replace(compiled, for_folders=extension)
+    keys = "it sees the keys in the agent's own environment" if grants.free_shell else ""
+    reaches = grants.free_shell and grants.network.verdict == "allow"
+    return Controls(
+        enforced={
+            "shell": without_rules(grants, offered="bash" in offered, note=keys),
+            "network": Enforced("native" if reaches else "not offered", "it has no web tools"),
+            "mcp": NO_SERVERS,
+        },
+        flags=("--tools", ",".join(offered)) if offered else ("--no-tools",),
+        for_folders=None if grants.is_unlimited else extension,
+        unhooked=unhooked,
+    )
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -261,9 +283,9 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         custom = {"baseUrl": url, "api": "openai-completions", "apiKey": KEYS[0]}
         models = {"custom": {**custom, "models": [{"id": model, "reasoning": True}]}}
         model, files[f"{_HOME}/models.json"] = f"custom/{model}", json.dumps({"providers": models})
-    flags = [*place.compiled.flags, *(_BARE if run.inherit == "nothing" else ())]
+    flags = [*place.controls.flags, *(_BARE if run.inherit == "nothing" else ())]
     hook = {_HOOK_FILE: hook_script.script(place.hook_command, HOOK)} if place.hook_command else {}
-    for name, text in {**hook, **place.compiled.folder_rules(place)}.items():
+    for name, text in {**hook, **place.controls.folder_rules(place)}.items():
         files[name] = str(text)
         flags += ["--extension", os.path.join(place.home, name)]
     if run.system_prompt is not None:  # as a file: text that names one would be read from there
@@ -310,13 +332,13 @@ AGENT = AgentSpec(
         wire=WireTools(
             kind_of=_kind_of,
             own_prefix="corral_",
-            capabilities=lambda _policy: ("read", "write", "shell"),
+            capabilities=("read", "write", "shell"),
         ),
     ),
     tool_call_hook="edit",
     programs=("pi",),
     package=Package("@earendil-works/pi-coding-agent", tested="0.74.2", minimum="0.74.2"),
-    compile=compile_policy,
+    controls=controls,
     launch=launch,
     meter_route=meter_routes.behind_url("OPENAI_BASE_URL", KEYS[0], KEYS[1:]),
     explain=exit_errors.service_error_explainer(

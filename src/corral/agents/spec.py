@@ -10,25 +10,18 @@ the same from their own package through the entry point group
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
+from corral.agents.grants import ExceptionKind, GrantException, Grants
 from corral.errors import CorralError
 from corral.events import ToolKind
 from corral.option_definitions import with_trait
 from corral.options import RunOptions
-from corral.policy import (
-    CAPABILITIES,
-    CAPABILITY_OF,
-    Capability,
-    Enforcement,
-    Policy,
-    Verdict,
-)
+from corral.policy import CAPABILITIES, Capability, Enforcer, Policy, ShellRule
 from corral.protected_paths import Links
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
@@ -37,7 +30,6 @@ from corral.values import Json, JsonObject
 if TYPE_CHECKING:
     from corral.protocol.stream_json.quirks import StreamQuirks
 
-Reach = Literal["workspace", "disk"]
 HookSupport = Literal["none", "decide", "edit"]
 """What ``on_tool_call`` can do: nothing, allow and deny, or also edit the input."""
 Act = Literal[
@@ -77,30 +69,27 @@ class Package(msgspec.Struct, frozen=True):
     for a program that npm makes no link to."""
 
 
-class PolicyRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the policy report."""
+class Enforced(msgspec.Struct, frozen=True):
+    """Who enforces a grant under an agent's controls."""
 
-    capability: Capability
-    verdict: Verdict
-    enforcement: Enforcement
+    default: Enforcer = "native"
     note: str = ""
-    reach: Reach = "workspace"
-    """How far the tools of an allowed ``read`` or ``write`` go. The attack kit tests every row
-    that says ``workspace``."""
-    races: Literal["closed", "open"] = "closed"
-    """Whether a ``write`` stays in the workspace while another process swaps a link in its path."""
+    exceptions: Mapping[ExceptionKind, Enforcer] = {}
+    """Who enforces exceptions of a kind, if not those who enforce the default."""
+    left_out: tuple[GrantException, ...] = ()
+    """What these controls cannot let through."""
 
 
-class CompiledPolicy(msgspec.Struct, frozen=True):
-    """A policy in the agent's own controls, and the report of what they enforce.
-
-    ``compile_for`` makes it once per run. ``AgentSpec.compile`` gives the rules and the report;
-    ``compile_for`` sets ``limited``, ``plan`` and ``writable``. Users see ``report``, and
-    ``launch`` hands the other fields to the agent (``LaunchContext.compiled``). A launch does not
-    read the policy, so the report cannot describe other rules than those in force.
+class Controls(msgspec.Struct, frozen=True, kw_only=True):
+    """Grants in an agent's own controls, and who enforces them. ``AgentSpec.controls`` makes them,
+    once per run. ``launch`` hands them to the agent, and users see the report that is made of them
+    (``agents/report.py``): it cannot describe other rules than those in force.
     """
 
-    report: tuple[PolicyRow, ...]
+    enforced: Mapping[Capability, Enforced] = {}
+    """Those that are missing are enforced by the agent."""
+    own_default: str = ""
+    """With ``Grants.is_native``: what the agent does by default. Empty if that cannot be used."""
     flags: tuple[str, ...] = ()
     """Arguments of the program."""
     files: Mapping[str, str] = {}
@@ -114,14 +103,10 @@ class CompiledPolicy(msgspec.Struct, frozen=True):
     Only for an agent to which denied servers are not given at all."""
     notes: tuple[str, ...] = ()
     """For the notes of the launch: what these rules mean for other options."""
-    limited: bool = True
-    """False for a policy that allows everything, and for the agent's own defaults."""
-    plan: bool = False
-    """The agent starts in its planning mode."""
-    writable: tuple[str, ...] = ()
-    """Further folders that may be written, as the policy names them."""
     unhooked: tuple[str, ...] = ()
     """With ``RunOptions.hooked``: calls that the agent makes without asking, one sentence each."""
+    in_sandbox: Controls | None = None
+    """The controls for a run in corral's sandbox, if they are others."""
 
     def folder_rules(self, place: LaunchContext) -> dict[str, Json]:
         """What ``for_folders`` makes of this machine; empty where no rule names a folder."""
@@ -134,8 +119,9 @@ class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
     program: tuple[str, ...]
     """How to start the agent: the program, or its interpreter and the script."""
     version: str | None
-    compiled: CompiledPolicy
-    """The run's policy, as ``compile_for`` made it."""
+    grants: Grants
+    controls: Controls
+    """The run's policy, in the agent's own controls. A launch does not read the policy."""
     cwd: str
     home: str
     """The session's private home; ``files`` of a launch are written below it."""
@@ -202,106 +188,6 @@ class MeterRoute(msgspec.Struct, frozen=True, kw_only=True):
     """Variables with keys that the agent does not need with this service."""
     pause_env: Mapping[str, str] = {}
     """Variables that let the agent wait for a response without a limit."""
-
-
-RACES = "not against another process that swaps a link between the check and the write"
-"""The note of a ``write`` row whose ``races`` are open."""
-
-
-def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
-    """The policy of a run in the agent's controls.
-
-    The report says where races are open: wherever a program opens a path itself, after the path
-    was checked. The file tools of the built-in agent follow no link. A free shell can write
-    anywhere, so there races do not matter."""
-    policy = _without_denied_names(run.policy, agent.tools)
-    if run.at_wire:
-        from corral.agents.shared.at_wire import compile_at_wire
-
-        compiled = compile_at_wire(agent, policy, run)
-    else:
-        compiled = agent.compile(policy, run)
-    free = any(row.capability == "shell" and row.verdict == "allow" for row in compiled.report)
-    report = compiled.report
-    if agent.programs and not free:
-        report = tuple(map(_with_race, report))
-    if policy.network_hosts and _may_run_commands(policy, run, report):
-        report = tuple(map(_with_hosts, report))
-    if agent.refused_commands and policy.mode != "native":
-        report = tuple(_with_refused_commands(row, agent.refused_commands) for row in report)
-    return msgspec.structs.replace(
-        compiled,
-        report=_shared_report(report),
-        limited=not policy.is_unlimited and policy.mode != "native",
-        plan=policy.mode == "plan",
-        writable=policy.writable,
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def _shared_report(report: tuple[PolicyRow, ...]) -> tuple[PolicyRow, ...]:
-    """The same report, as one object for all runs that have it."""
-    return report
-
-
-def can_be_asked(agent: AgentSpec) -> bool:
-    """Whether a person can decide about the calls of the agent: it asks, or its calls can be judged
-    at the wire, with an API key."""
-    transport = agent.transport
-    return agent.asks or (isinstance(transport, StreamTransport) and transport.wire is not None)
-
-
-def asked_at_wire(wire: WireTools, run: RunOptions) -> tuple[Capability, ...]:
-    """The capabilities about which a person is asked if calls are judged at the wire."""
-    from corral.agents.shared.at_wire import asked
-
-    return asked(run.policy, run, wire)
-
-
-def _without_denied_names(policy: Policy, tools: Mapping[str, ToolKind]) -> Policy:
-    """The same policy in a form that every agent compiles alike: ``allow_tools`` has no name that
-    is also in ``deny_tools``, and a capability whose tools are all in ``deny_tools`` is denied."""
-    denied = {*policy.deny_tools}
-    if not denied or policy.mode == "native":
-        return policy
-    by_capability: dict[Capability, set[str]] = {}
-    for name, kind in tools.items():
-        if (capability := CAPABILITY_OF[kind]) is not None:
-            by_capability.setdefault(capability, set()).add(name)
-    changes: dict[str, object] = {
-        capability: "deny" for capability, names in by_capability.items() if names <= denied
-    }
-    if policy.allow_tools is not None:
-        changes["allow_tools"] = tuple(name for name in policy.allow_tools if name not in denied)
-    return msgspec.structs.replace(policy, **changes)
-
-
-def _may_run_commands(policy: Policy, run: RunOptions, report: Iterable[PolicyRow]) -> bool:
-    verdicts = [row.verdict for row in report if row.capability == "shell"]
-    return policy.allows_commands or "allow" in verdicts or ("ask" in verdicts and run.interactive)
-
-
-def _with_hosts(row: PolicyRow) -> PolicyRow:
-    """No agent limits its commands to some hosts. A sandbox does."""
-    if row.capability != "network":
-        return row
-    note = "commands could reach every host, or none: only a sandbox limits them to some"
-    return msgspec.structs.replace(row, enforcement="advisory", note=note)
-
-
-def _with_race(row: PolicyRow) -> PolicyRow:
-    enforced = row.enforcement in ("native", "brokered") and row.reach == "workspace"
-    if row.capability != "write" or row.verdict == "deny" or not enforced:
-        return row
-    note = f"{row.note}; {RACES}" if row.note else RACES
-    return msgspec.structs.replace(row, note=note, races="open")
-
-
-def _with_refused_commands(row: PolicyRow, refused: tuple[str, ...]) -> PolicyRow:
-    if row.capability != "shell" or row.verdict == "deny":
-        return row
-    notes = [note for note in (row.note, f"it refuses by itself: {', '.join(refused)}") if note]
-    return msgspec.structs.replace(row, note="; ".join(notes))
 
 
 def image_name(number: int, path: str) -> str:
@@ -410,10 +296,6 @@ def _same_call(name: str, arguments: JsonObject) -> Form:
     return name, arguments
 
 
-def _all_capabilities(policy: Policy) -> tuple[Capability, ...]:
-    return CAPABILITIES
-
-
 class WireTools(msgspec.Struct, frozen=True, kw_only=True):
     """What the tool calls in the responses of an agent's model mean. With it, an agent that cannot
     ask is judged at the wire: corral's proxy decides about each call before the agent sees it."""
@@ -424,12 +306,13 @@ class WireTools(msgspec.Struct, frozen=True, kw_only=True):
     rewrite: Callable[[str, JsonObject], Form] = _same_call
     """The name and arguments of a call, as the agent's events have them: with ``command`` for
     commands."""
-    capabilities: Callable[[Policy], tuple[Capability, ...]] = _all_capabilities
-    """What a person can be asked about under a policy. Without a capability that the agent does not
-    have, whose tools the vendor itself runs, or that its own sandbox decides about."""
-    judges_paths: bool = False
-    """The agent's own rules for paths do not apply while it has a shell, so that they are judged
-    at the wire too."""
+    capabilities: tuple[Capability, ...] = CAPABILITIES
+    """What a person can be asked about. Without a capability that the agent does not have, or whose
+    tools the vendor itself runs."""
+    not_beside_shell: tuple[Capability, ...] = ()
+    """Those about which no person can be asked if commands need no permission."""
+    judges_rules: Callable[[tuple[ShellRule, ...]], bool] = bool
+    """Whether the agent's own controls cannot enforce these shell rules."""
 
 
 class StreamTransport(msgspec.Struct, frozen=True, kw_only=True):
@@ -519,8 +402,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     description: str
     transport: Transport
-    compile: Callable[[Policy, RunOptions], CompiledPolicy]
-    """Translates the policy. Called once per run, by ``compile_for``."""
+    controls: Callable[[Grants, RunOptions], Controls]
+    """Translates the grants. Called once per run, by ``agents.report.compile_for``."""
     tools: Mapping[str, ToolKind]
     aliases: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
@@ -562,7 +445,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The agent can send permission requests."""
     tool_call_hook: HookSupport = "none"
     """Whether the agent can be made to ask before each of its tool calls (``on_tool_call``), and
-    whether a call can then be edited. ``compile`` makes it ask if ``RunOptions.hooked`` is set."""
+    whether a call can then be edited. ``controls`` make it ask if ``RunOptions.hooked`` is set."""
     refused_commands: tuple[str, ...] = ()
     """Shell commands that the program refuses by itself, whatever its rules allow: one description
     each. No flag or setting permits them. The report says so wherever commands may run."""
@@ -625,3 +508,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Prefixes of stderr lines that are left out of error messages."""
     model_aliases: frozenset[str] = frozenset()
     """Model names that the program itself turns into other names."""
+
+    @property
+    def wire(self) -> WireTools | None:
+        """How its tool calls are judged in the model's responses; None if they cannot be."""
+        return self.transport.wire if isinstance(self.transport, StreamTransport) else None

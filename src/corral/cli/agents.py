@@ -14,17 +14,16 @@ import msgspec
 from corral.agents import registry
 from corral.agents.spec import (
     AgentSpec,
-    CompiledPolicy,
+    Controls,
     HookSupport,
     StreamTransport,
-    asked_at_wire,
 )
 from corral.cli.options import JSON, PRESET_NAMES, completing
 from corral.cli.ui.tables import policy_table, sandbox_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode
-from corral.policy import PRESETS, Capability, Policy, SandboxRow
+from corral.policy import PRESETS, Policy, SandboxRow
 from corral.sessions import credentials, enforcement
 from corral.system import compile_cache, config, install, programs
 from corral.values import Json, JsonObject, as_texts
@@ -152,8 +151,9 @@ def policy(
 ) -> None:
     """Show how a policy is enforced.
 
-    The levels are native, brokered, advisory or impossible; or sandboxed, which is enforced by the
-    operating system. A run gets a sandbox if the agent alone is not enough."""
+    Each line has what happens to a call by default, and in brackets who enforces it: native,
+    brokered, wire, sandbox, advisory or impossible. Exceptions follow. What the agent cannot let
+    through is not offered. A run gets a sandbox if the agent alone is not enough."""
     agent = config.find_agent(name)
     wanted = {"nothing approved": Policy(), **{str(name): value for name, value in PRESETS.items()}}
     if approve is not None:
@@ -169,11 +169,12 @@ def policy(
         echo_json(json.dumps(msgspec.to_builtins(reports)))
         return
     for label, each in decided.items():
-        hook = _hook_support(agent, each.compiled)
+        hook = _hook_support(agent, each.compiled.controls)
         echo(f"{agent.name}, {label}:\n{policy_table(each.compiled.report)}")
         echo(f"on_tool_call: {hook}\nsandbox: {_sandbox_line(each)}")
-        if names := _asked_at_wire(agent, each.run):
-            echo(f"with an API key and a person to ask: {', '.join(names)} brokered")
+        run = msgspec.structs.replace(each.run, interactive=True)
+        if names := enforcement.asked_at_wire(agent, run):
+            echo(f"with an API key and a person to ask: {', '.join(names)} by wire")
         if rows := _sandbox_rows(agent, each):
             echo(sandbox_table(rows))
         echo("")
@@ -186,18 +187,11 @@ _HOOK_SUPPORT: dict[HookSupport, str] = {
 }
 
 
-def _hook_support(agent: AgentSpec, compiled: CompiledPolicy) -> str:
+def _hook_support(agent: AgentSpec, controls: Controls) -> str:
     support = _HOOK_SUPPORT[agent.tool_call_hook]
-    if agent.tool_call_hook == "none" or not compiled.unhooked:
+    if agent.tool_call_hook == "none" or not controls.unhooked:
         return support
-    return f"refused with this policy: {'; '.join(compiled.unhooked)}"
-
-
-def _asked_at_wire(agent: AgentSpec, run: RunOptions) -> tuple[Capability, ...]:
-    """What a person is asked about if the agent's calls are judged in the model's responses."""
-    if not isinstance(agent.transport, StreamTransport) or agent.transport.wire is None:
-        return ()
-    return asked_at_wire(agent.transport.wire, msgspec.structs.replace(run, interactive=True))
+    return f"refused with this policy: {'; '.join(controls.unhooked)}"
 
 
 def _decide(agent: AgentSpec, policy: Policy, mode: SandboxMode) -> enforcement.Decision:

@@ -97,7 +97,7 @@ def _attack_one(name: str, selection: Selection) -> AttackReport | NotInstalled:
 
 def _show(report: AttackReport) -> None:
     rows = [
-        (MARKS[c.status], p.policy, c.cell, c.status, c.enforcement or "", f"{c.effects}/{c.tries}")
+        (MARKS[c.status], p.policy, c.cell, c.status, c.enforcer or "", f"{c.effects}/{c.tries}")
         for p in report.policies
         for c in p.cells
     ]

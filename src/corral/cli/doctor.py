@@ -11,7 +11,8 @@ from typing import NotRequired, TypedDict
 import msgspec
 
 from corral.agents import registry
-from corral.agents.spec import AgentSpec, InProcess, PolicyRow
+from corral.agents.report import PolicyRow
+from corral.agents.spec import AgentSpec, InProcess
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError

@@ -435,7 +435,7 @@ class _Builder:
             check_model_key(prepared.agent, prepared.run)
             self._has_network = prepared.run.policy.network == "allow"
             report = prepared.compiled.report
-            allowed |= {row.capability for row in report if row.verdict == "allow"}
+            allowed |= {row.capability for row in report if not row.is_denied}
         return bool(allowed & WRITING)
 
     def _source(self, task: CompareTask) -> tuple[Path, str, str]:

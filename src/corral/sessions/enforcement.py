@@ -2,23 +2,24 @@
 
 Theory of operation
 -------------------
-``decide`` compiles the policy for the agent; the report has a level for each capability. What then
-happens depends on the option ``sandbox``:
+``decide`` compiles the policy for the agent, once; the report says who enforces each part. What
+then happens depends on the option ``sandbox``:
 
-- ``needed``, the default: if the agent enforces all of it, the machine is not even examined. If a
-  row is ``advisory`` or ``impossible``, the policy is compiled again as for a run in a sandbox. If
-  that enforces every row and the machine has a complete sandbox, the run gets it.
+- ``needed``, the default: if the agent enforces all of it, the machine is not even examined. If
+  nothing enforces some part, the report is made for a run in a sandbox, from the same controls. If
+  that enforces every part and the machine has a complete sandbox, the run gets it.
 - ``auto`` and ``require``: the machine's sandbox, whatever the agent enforces.
 - ``off`` and ``agent``: no sandbox of corral.
 
-``at_wire`` decides the same for an agent that cannot ask, if its model calls go through corral's
-proxy: then its tool calls are judged in the model's responses (``sessions/wire_judge``), before the
-agent sees them. ``gains_at_wire`` says whether that would make a difference.
+``gains_at_wire`` says, before anything is compiled, whether an agent that cannot ask would be asked
+about or could enforce more if its tool calls were judged in the model's responses
+(``sessions/wire_judge``), before the agent sees them. That needs corral's proxy. Whether a run has
+it (``RunOptions.at_wire``) is an input of the compilation.
 
-A run with ``strict=False`` accepts rows that nothing enforces, so it needs no sandbox. In a replay
+A run with ``strict=False`` accepts parts that nothing enforces, so it needs no sandbox. In a replay
 nothing runs that could be limited: the report is that of the sandbox, and there is none.
 
-``check`` refuses what nothing enforces. Both are called before anything is started or spent.
+``check`` refuses what nothing enforces. All are called before anything is started or spent.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.agents.spec import (
-    AgentSpec,
+from corral.agents.grants import Grant
+from corral.agents.report import (
     CompiledPolicy,
-    InProcess,
     PolicyRow,
-    StreamTransport,
-    asked_at_wire,
+    SandboxLimits,
     compile_for,
+    for_sandbox,
+    grants_for,
 )
+from corral.agents.spec import AgentSpec, Controls, InProcess
 from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
 from corral.options import RunOptions
-from corral.policy import Policy
+from corral.policy import CAPABILITIES, Capability, Policy
 from corral.system import config
 
 if TYPE_CHECKING:
@@ -58,55 +60,52 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     obstacle: CorralError | None = None
     """Why a sandbox that is needed cannot be used."""
 
-    @property
-    def unenforced(self) -> tuple[PolicyRow, ...]:
-        return unenforced(self.compiled.report)
-
-
-def unenforced(report: tuple[PolicyRow, ...]) -> tuple[PolicyRow, ...]:
-    return tuple(row for row in report if row.enforcement in ("advisory", "impossible"))
-
 
 def decide(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:
     """Raises ``SandboxFailed`` if a sandbox is required that the machine does not have, and
     ``ConfigError`` for a folder around which no useful sandbox can be built."""
-    if run.sandbox in ("auto", "require") and run.replay is None:
-        return _in_sandbox_of_machine(agent, run, cwd)
+    if agent.normalize_policy is not None:
+        run = msgspec.structs.replace(run, policy=agent.normalize_policy(run.policy, run))
     alone = Decision(run=run, compiled=compile_for(agent, run))
-    missing = alone.unenforced
+    if run.sandbox in ("auto", "require") and run.replay is None:
+        return _in_sandbox_of_machine(agent, alone, cwd)
+    missing = [part for row in alone.compiled.unenforced for part in row.unenforced]
     if run.sandbox in ("off", "agent") or not run.strict or not missing or not can_contain(agent):
         return alone
     from corral.sessions import sandbox
 
-    boxed = _in_sandbox(agent, run, sandbox.COMPLETE)
+    boxed = in_sandbox(agent, run, alone.compiled, sandbox.COMPLETE)
     if boxed.unenforced:
         return alone
-    named = ", ".join(f"{row.capability}={row.verdict}" for row in missing)
     if run.replay is not None:
-        return msgspec.structs.replace(boxed, run=run, sandbox=None)
+        return msgspec.structs.replace(alone, compiled=boxed)
     try:
         support = sandbox.find_complete(run, cwd)
     except CorralError as error:
         return msgspec.structs.replace(alone, obstacle=error)
-    reason = f"{agent.name} alone cannot enforce {named}"
-    return _in_sandbox(agent, run, support, reason)
+    reason = f"{agent.name} alone cannot enforce {', '.join(missing)}"
+    return _with_sandbox(agent, alone, support, reason)
 
 
-def gains_at_wire(agent: AgentSpec, decision: Decision) -> bool:
+def gains_at_wire(agent: AgentSpec, run: RunOptions) -> bool:
     """Whether more could be asked or enforced if the tool calls were judged at the wire."""
-    run, transport = decision.run, agent.transport
-    if not isinstance(transport, StreamTransport) or transport.wire is None:
+    if agent.wire is None or run.hooked or run.replay is not None or run.meter is False:
         return False
-    if run.hooked or run.replay is not None or run.policy.mode == "native" or run.meter is False:
-        return False
-    if run.policy.shell_rules and any(row.capability == "shell" for row in decision.unenforced):
-        return True
-    return run.interactive and bool(asked_at_wire(transport.wire, run))
+    rules = grants_for(agent, run).rules
+    return agent.wire.judges_rules(rules) or bool(asked_at_wire(agent, run))
 
 
-def at_wire(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:
-    """As ``decide``, for a run whose tool calls are judged at the wire."""
-    return decide(agent, msgspec.structs.replace(run, at_wire=True), cwd)
+def asked_at_wire(agent: AgentSpec, run: RunOptions) -> tuple[Capability, ...]:
+    """The capabilities about which a person is asked if calls are judged at the wire."""
+    grants = grants_for(agent, msgspec.structs.replace(run, at_wire=True))
+
+    def is_asked(grant: Grant) -> bool:
+        return grant.at_wire and grant.verdict == "ask"
+
+    asks_own = is_asked(grants.own_mcp)
+    return tuple(
+        name for name in CAPABILITIES if is_asked(grants.of(name)) or (name == "mcp" and asks_own)
+    )
 
 
 def can_contain(agent: AgentSpec) -> bool:
@@ -114,43 +113,51 @@ def can_contain(agent: AgentSpec) -> bool:
     return not isinstance(agent.transport, InProcess) or agent.transport.runs_commands
 
 
-def _in_sandbox_of_machine(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:
+def _in_sandbox_of_machine(agent: AgentSpec, alone: Decision, cwd: str) -> Decision:
     from corral.sessions import sandbox
 
+    run = alone.run
     if not can_contain(agent):
         if run.sandbox == "require":
             raise ConfigError(f"{agent.title} cannot be started in a sandbox")
-        return Decision(run=run, compiled=compile_for(agent, run))
+        return alone
     support = sandbox.choose(run, cwd)
     if support is None:
-        return Decision(run=run, compiled=compile_for(agent, run))
-    return _in_sandbox(agent, run, support, f"sandbox={run.sandbox}")
+        return alone
+    return _with_sandbox(agent, alone, support, f"sandbox={run.sandbox}")
 
 
-def _in_sandbox(agent: AgentSpec, run: RunOptions, support: Support, reason: str = "") -> Decision:
-    from corral.sessions import sandbox
+def _with_sandbox(agent: AgentSpec, alone: Decision, support: Support, reason: str) -> Decision:
+    compiled = in_sandbox(agent, alone.run, alone.compiled, support)
+    return Decision(run=alone.run, compiled=compiled, sandbox=support, reason=reason)
 
-    run = msgspec.structs.replace(run, in_sandbox=support.is_complete)
-    compiled = compile_for(agent, run)
-    report = sandbox.raise_levels(compiled.report, run, support)
-    compiled = msgspec.structs.replace(compiled, report=report)
-    return Decision(run=run, compiled=compiled, sandbox=support, reason=reason)
+
+def in_sandbox(
+    agent: AgentSpec, run: RunOptions, compiled: CompiledPolicy, support: Support
+) -> CompiledPolicy:
+    """A policy that was compiled for the agent alone, for the same run in a sandbox."""
+    limits = SandboxLimits(
+        is_complete=support.is_complete,
+        has_network=run.policy.network == "allow",
+        limits_hosts=support.method == "bubblewrap",
+    )
+    return for_sandbox(agent, compiled, limits)
 
 
 def check(agent: AgentSpec, decision: Decision) -> None:
     """Raises ``PolicyNotEnforceable`` for what nothing enforces, and ``ConfigError`` where
     ``on_tool_call`` is not available. Warns, once per process, if nothing is limited."""
     run = decision.run
-    if run.strict and decision.unenforced:
-        raise _not_enforceable(agent, decision, decision.unenforced[0])
+    if run.strict and decision.compiled.unenforced:
+        raise _not_enforceable(agent, decision, decision.compiled.unenforced[0])
     if run.hooked:
-        _check_hooked(agent, run, decision.compiled)
+        _check_hooked(agent, run, decision.compiled.controls)
     if run.policy.is_unlimited and can_contain(agent) and run.replay is None:
         _warn_of_no_limits(decision)
 
 
 def _not_enforceable(agent: AgentSpec, decision: Decision, row: PolicyRow) -> PolicyNotEnforceable:
-    what = f"{agent.name} cannot enforce {row.capability}={row.verdict}: {row.note}"
+    what = f"{agent.name} cannot enforce {row.unenforced[0]}: {row.note}"
     obstacle = decision.obstacle
     if obstacle is None:
         return PolicyNotEnforceable(what, hint=_hint(decision.run.policy, row))
@@ -170,7 +177,7 @@ def _hint(policy: Policy, row: PolicyRow) -> str:
     return f"Leave {row.capability} to another agent, or set strict=False to run it anyway."
 
 
-def _check_hooked(agent: AgentSpec, run: RunOptions, compiled: CompiledPolicy) -> None:
+def _check_hooked(agent: AgentSpec, run: RunOptions, controls: Controls) -> None:
     """Raises where ``on_tool_call`` would not see every call."""
     if agent.tool_call_hook == "none":
         able = [each.name for each in config.all_agents() if each.tool_call_hook != "none"]
@@ -179,9 +186,9 @@ def _check_hooked(agent: AgentSpec, run: RunOptions, compiled: CompiledPolicy) -
             " it does not ask before each of its tool calls",
             hint=f"Use another agent: {', '.join(able)}.",
         )
-    if run.strict and compiled.unhooked:
+    if run.strict and controls.unhooked:
         raise PolicyNotEnforceable(
-            f"{agent.name} would not show every call to on_tool_call: {compiled.unhooked[0]}",
+            f"{agent.name} would not show every call to on_tool_call: {controls.unhooked[0]}",
             hint="Deny these calls in the policy, or set strict=False to run it anyway.",
         )
 

@@ -50,7 +50,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, overload
 from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
-from corral.agents.spec import compile_for
+from corral.agents.report import compile_for
 from corral.errors import ConfigError
 from corral.events import Event
 from corral.option_definitions import with_trait
@@ -58,7 +58,7 @@ from corral.options import check_prompt, fallback_agents
 from corral.output_types import T
 from corral.prompt import Prompt
 from corral.result import Result
-from corral.sessions import store
+from corral.sessions import enforcement, store
 from corral.sessions.acp.connection import AcpSession, Connection
 from corral.sessions.backends.acp import AcpBackend
 from corral.sessions.permissions import Asker, answers_of
@@ -349,7 +349,12 @@ class Pool:
         run = replace(prompt.run, model=pool.run.model, policy=pool.run.policy)
         # All prompts share the sandbox of their process.
         cwd = prompt.cwd if prompt.sandbox is None else pool.cwd
-        return replace(prompt, run=run, cwd=cwd, compiled=compile_for(prompt.agent, run))
+        compiled = prompt.compiled
+        if run != prompt.run:
+            compiled = compile_for(prompt.agent, run)
+            if prompt.sandbox is not None:
+                compiled = enforcement.in_sandbox(prompt.agent, run, compiled, prompt.sandbox)
+        return replace(prompt, run=run, cwd=cwd, compiled=compiled)
 
     async def _give_back(self, worker: _Worker) -> None:
         worker.give_back()

@@ -78,8 +78,6 @@ def prepare(
     if agent.for_run is not None:
         agent = agent.for_run(run)
     _check_supported(agent, run)
-    if agent.normalize_policy is not None:
-        run = msgspec.structs.replace(run, policy=agent.normalize_policy(run.policy, run))
     cwd = _existing_folder(_current_directory() if run.cwd is None else run.cwd, "cwd")
     _check_folders(run, cwd)
     run = msgspec.structs.replace(
@@ -89,12 +87,11 @@ def prepare(
         own_tools=tuple(own_tools),
         hooked=on_tool_call is not None,
     )
-    decision = enforcement.decide(agent, run, cwd)
     found = None
-    if enforcement.gains_at_wire(agent, decision):
+    if enforcement.gains_at_wire(agent, run):
         found = _find_on_machine(agent, run)
-        if isinstance(found.route, MeterRoute):
-            decision = enforcement.at_wire(agent, run, cwd)
+        run = msgspec.structs.replace(run, at_wire=isinstance(found.route, MeterRoute))
+    decision = enforcement.decide(agent, run, cwd)
     enforcement.check(agent, decision)
     run = decision.run
     _check_files_and_services(agent, run, cwd)

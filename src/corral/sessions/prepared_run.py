@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
+from corral.agents.report import CompiledPolicy
 from corral.agents.spec import (
     AcpTransport,
     AgentSpec,
-    CompiledPolicy,
     Ending,
     Launch,
     LaunchContext,
@@ -112,14 +112,15 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
     def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
         """Capabilities that the policy would ask about and that are denied because no one can be
         asked. ``asks``: a person can be asked."""
-        if self.run.policy.mode == "native" or (asks and not self.run.at_wire):
+        grants = self.compiled.grants
+        if grants.is_native or (asks and not self.run.at_wire):
             return ()
         return tuple(
             row.capability
             for row in self.compiled.report
-            if row.verdict == "ask"
+            if grants.of(row.capability).would_ask
             and (row.capability != "mcp" or self.run.mcp_servers)
-            and not (asks and row.enforcement == "brokered")
+            and not (asks and row.enforcer == "wire")
         )
 
     def launch_context(self, folder: Path) -> LaunchContext:
@@ -127,7 +128,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
         return LaunchContext(
             program=self.program.argv,
             version=self.program.version,
-            compiled=self.compiled,
+            grants=self.compiled.grants,
+            controls=self.compiled.controls,
             cwd=self.cwd,
             home=str(folder / "home"),
             tmp=str(folder / "tmp"),

@@ -92,7 +92,7 @@ def needs_new_process(prompt: PreparedRun, running: PreparedRun) -> bool:
         return False
     rows = (*prompt.compiled.report, *running.compiled.report)
     mode = prompt.run.policy.mode != running.run.policy.mode
-    return mode or any(row.enforcement != "brokered" for row in rows)
+    return mode or any(row.enforcers != {"brokered"} for row in rows)
 
 
 def _own_tools(policy: Policy, session: Policy) -> Policy:

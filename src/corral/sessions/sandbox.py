@@ -1,7 +1,7 @@
-"""The sandbox of a run: whether it gets one, what is inside, and what that means for its policy.
+"""The sandbox of a run: whether it gets one, and what is inside.
 
-``choose`` and ``find_complete`` examine the machine before anything is started, ``raise_levels``
-corrects the policy report, ``agent_sandbox`` and ``command_sandbox`` make the box for one start.
+``choose`` and ``find_complete`` examine the machine before anything is started, ``agent_sandbox``
+and ``command_sandbox`` make the box for one start.
 ``corral.sessions.enforcement`` decides whether a run needs it.
 """
 
@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from corral.agents import registry
-from corral.agents.spec import AgentSpec, Launch, PolicyRow
+from corral.agents.report import PolicyRow
+from corral.agents.spec import AgentSpec, Launch
 from corral.errors import ConfigError, SandboxFailed
 from corral.options import RunOptions
 from corral.policy import Policy, SandboxRow
@@ -123,64 +124,6 @@ def _real_home() -> str:
 @functools.cache
 def _without_links(home: str) -> str:
     return os.path.realpath(home)
-
-
-def raise_levels(
-    report: tuple[PolicyRow, ...], run: RunOptions, support: Support
-) -> tuple[PolicyRow, ...]:
-    """The report with what the operating system enforces. A sandbox limits what can be reached. It
-    cannot make an agent ask, nor tell one tool, command or file of the workspace from another: if
-    the agent does not enforce these, the row stays as it is."""
-    free_shell = any(row.capability == "shell" and row.verdict == "allow" for row in report)
-    return tuple(_raised(row, run, support, free_shell=free_shell) for row in report)
-
-
-def _raised(row: PolicyRow, run: RunOptions, support: Support, *, free_shell: bool) -> PolicyRow:
-    holds = row.enforcement not in ("advisory", "impossible")
-    if row.capability == "write":
-        note = _write_note(row, run, holds=holds or (row.verdict == "allow" and free_shell))
-    elif not support.is_complete:
-        note = ""
-    elif row.capability == "network":
-        note = _network_note(run.policy, support)
-        row = msgspec.structs.replace(row, verdict="deny") if note else row
-    else:
-        note = _note(row, run.policy, holds=holds)
-    if not note:
-        return row
-    return msgspec.structs.replace(
-        row, enforcement="sandboxed", note=note, reach="workspace", races="closed"
-    )
-
-
-def _write_note(row: PolicyRow, run: RunOptions, *, holds: bool) -> str:
-    """What the sandbox enforces; empty if nothing. The same for the other notes. ``holds``: what is
-    left to the agent holds. Without a shell, that is the protection of files such as .git."""
-    if is_write_denied(run, (row,)):
-        return "the workspace cannot be written"
-    return "only the workspace and the policy's writable folders" if holds else ""
-
-
-def _network_note(policy: Policy, support: Support) -> str:
-    if policy.network_hosts:
-        hosts = ", ".join(policy.network_hosts)
-        has_proxy = support.method == "bubblewrap"
-        return f"but for {hosts}, which commands reach by a proxy" if has_proxy else ""
-    if policy.network == "allow":
-        return ""
-    return "only the model and the given tool servers can be reached"
-
-
-def _note(row: PolicyRow, policy: Policy, *, holds: bool) -> str:
-    match row.capability, row.verdict:
-        case "read", "allow":
-            return "the workspace, added folders and the system's programs"
-        case "read", "ask" if holds:
-            return "the workspace, added folders and the system's programs"
-        case "shell", "allow" if policy.shell_rules == ():
-            return "commands see and reach only what is in the sandbox"
-        case _:
-            return ""
 
 
 def agent_sandbox(
@@ -288,7 +231,7 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
     policy = run.policy
     added = [os.path.join(cwd, path) for path in run.include_directories]
     own = writable = [cwd, *(os.path.join(cwd, path) for path in policy.writable)]
-    if is_write_denied(run, report):
+    if any(row.capability == "write" and row.is_denied for row in report):
         added, writable = [*added, *writable], []
     guarded = [*writable]
     git = list(git_folders(cwd))
@@ -334,14 +277,6 @@ def _interpreter(cwd: str) -> Iterator[str]:
             yield from _programs_and_libraries(folder)
         else:
             yield folder
-
-
-def is_write_denied(run: RunOptions, report: Iterable[PolicyRow]) -> bool:
-    """Whether nothing may be written: also if the policy would ask, and there is no one to ask."""
-    if run.policy.mode == "native":
-        return False
-    verdicts = [row.verdict for row in report if row.capability == "write"]
-    return "deny" in verdicts or ("ask" in verdicts and not run.interactive)
 
 
 def _inside(paths: Iterable[str], folders: Iterable[str]) -> Iterator[str]:

@@ -462,7 +462,7 @@ class Turn(Generic[T_co]):
         self._count_reported_usage()
         can_resume = recorder.save_end(normalizer, error, has_started=self._backend.started)
         compiled, agent = self._prepared.compiled, self._prepared.agent
-        allows_all = all(row.verdict == "allow" for row in compiled.report)
+        allows_all = all(row.is_allowed and not row.exceptions for row in compiled.report)
         batch = normalizer.take(self._final_warnings(), time.time())
         ending = Ending(
             text=answer.text,

@@ -79,7 +79,7 @@ class WireJudge:
         if tools is None:
             raise TypeError(f"{prepared.agent.name} cannot be judged at the wire")
         denies_network = any(
-            row.capability == "network" and row.verdict != "allow" and row.enforcement != "brokered"
+            row.capability == "network" and not row.is_allowed and row.enforcer != "wire"
             for row in prepared.compiled.report
         )
         return cls(tools, broker, granted, turn, denies_network=denies_network)

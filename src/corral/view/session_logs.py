@@ -14,7 +14,8 @@ from threading import Lock
 import msgspec
 
 from corral import events
-from corral.values import Cost, Usage, as_object, as_objects, as_text
+from corral.agents.report import PolicyRow
+from corral.values import Cost, JsonObject, Usage, as_object, as_objects, as_text
 from corral.view.items import Unreadable, decode, plan_steps, tokens
 from corral.view.logs import PAGE, Line, LogFile, TurnIndex, TurnMarks
 from corral.view.records import Money, PlanStep, TurnInfo
@@ -215,12 +216,19 @@ def _add_run_facts(turn: Turn, log: LogFile, line: Line | None) -> None:
         event = None if line is None else decode(line)
         if isinstance(event, events.Vendor) and event.name == "run_facts":
             data = as_object(event.data)
-            columns = ("capability", "verdict", "enforcement", "note")
-            rows = as_objects(data.get("policy"))
-            lines = ("  ".join(as_text(row.get(name)) for name in columns) for row in rows)
-            turn.policy_report = plain("\n".join(each.rstrip() for each in lines), 20_000)
+            lines = map(_policy_line, as_objects(data.get("policy")))
+            turn.policy_report = plain("\n".join(lines), 20_000)
             turn.program = as_text(data.get("program"))
             return
+
+
+def _policy_line(row: JsonObject) -> str:
+    """A row of the policy report. What the log has may not be one."""
+    try:
+        found = msgspec.convert(row, PolicyRow)
+    except msgspec.ValidationError:
+        return as_text(row.get("capability"))
+    return f"{found.capability}: {found.decision}  {found.note}".rstrip()
 
 
 def _finish(turn: Turn, done: events.Done, offset: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.agent_launch import NOT_COMPILED, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
@@ -33,7 +33,7 @@ def launch(
     values: dict[str, Any] = {
         "program": ("/opt/claude",),
         "version": "2.1.325",
-        "compiled": NOT_COMPILED,
+        **NOT_COMPILED,
         "cwd": "/work/repo",
         "home": "/state/home",
         "tmp": "/state/tmp",
@@ -210,19 +210,22 @@ def test_a_misspelled_tool_is_refused_with_the_nearest_name() -> None:
 
 def test_the_report_says_how_each_capability_is_enforced() -> None:
     def report(policy: Policy, *, interactive: bool = True) -> dict[str, str]:
-        compiled = AGENT.compile(policy, RunOptions(agent=AGENT.name, interactive=interactive))
-        return {row.capability: f"{row.verdict} {row.enforcement}" for row in compiled.report}
+        run = RunOptions(agent=AGENT.name, interactive=interactive)
+        return decisions(compile_policy(AGENT, policy, run))
 
-    assert report(Policy()) == {
-        "read": "allow native",
-        **dict.fromkeys(("write", "shell", "network", "mcp"), "ask brokered"),
-    }
-    assert report(Policy(), interactive=False)["shell"] == "ask native"
-    assert report(Policy.read_only())["shell"] == "deny native"
-    assert report(Policy.edits())["write"] == "allow brokered"
-    assert report(Policy.full())["write"] == "allow native"
-    assert report(Policy(shell="allow", network="deny"))["network"] == "deny impossible"
-    assert report(Policy(shell="allow", shell_rules=("deny rm *",)))["shell"] == "allow brokered"
+    asked = dict.fromkeys(("shell", "network", "mcp"), "ask (brokered)")
+    writes = "ask (brokered) · protected names: deny (brokered)"
+    assert report(Policy()) == {"read": "allow (native)", "write": writes, **asked}
+    assert report(Policy(), interactive=False)["shell"] == "deny (native)"
+    assert report(Policy.read_only())["shell"] == "deny (native)"
+    assert report(Policy.edits())["write"] == writes.replace("ask", "allow")
+    assert report(Policy.full())["write"] == "allow (native)"
+    network = report(Policy(shell="allow", network="deny"))["network"]
+    assert network == "deny (native) · commands: deny (impossible)"
+    shell = report(Policy(shell="allow", shell_rules=("deny rm *",)))["shell"]
+    assert shell == "allow (brokered) · rm *: deny (brokered)"
+    shell = report(Policy(shell="deny", shell_rules=("allow git status",)))["shell"]
+    assert shell == "deny (brokered) · git status: allow (brokered)"
 
 
 def ending(finish: TurnEnd | None, **more: Any) -> Ending:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from support.agent_launch import NOT_COMPILED, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
@@ -19,7 +19,6 @@ from corral.agents.codex.stream import wire_call
 from corral.agents.spec import Ending, Launch, LaunchContext
 from corral.events import ToolResult
 from corral.options import RunOptions
-from corral.policy import CAPABILITIES
 from corral.protocol.ndjson import TurnEnd
 from corral.system import programs
 from corral.values import JsonObject
@@ -36,7 +35,7 @@ def launch(
     values: dict[str, Any] = {
         "program": ("/opt/codex",),
         "version": "0.166.0",
-        "compiled": NOT_COMPILED,
+        **NOT_COMPILED,
         "cwd": "/work/repo",
         "home": "/state/home",
         "tmp": "/state/tmp",
@@ -79,10 +78,8 @@ def sandbox(started: Launch) -> str | None:
     return next((word for flag, word in pairs(started) if flag == "--sandbox"), None)
 
 
-def report(policy: Policy, **options: Any) -> dict[str, tuple[str, str]]:
-    rows = AGENT.compile(policy, RunOptions.build(AGENT.name, options)).report
-    assert [row.capability for row in rows] == list(CAPABILITIES)
-    return {row.capability: (row.verdict, row.enforcement) for row in rows}
+def report(policy: Policy, **options: Any) -> dict[str, str]:
+    return decisions(compile_policy(AGENT, policy, RunOptions.build(AGENT.name, options)))
 
 
 def test_it_uses_the_private_home_and_reads_the_prompt_from_a_closed_stdin() -> None:
@@ -298,29 +295,45 @@ def test_native_has_no_rules() -> None:
     started = launch(policy=Policy.native())
     assert sandbox(started) is None
     assert "web_search" not in settings(started)
-    assert set(report(Policy.native()).values()) == {("ask", "native")}
+    assert set(report(Policy.native()).values()) == {"own default (native)"}
 
 
 @pytest.mark.parametrize(
-    ("policy", "capability", "row"),
+    ("policy", "capability", "decision"),
     [
-        (Policy(), "write", ("ask", "native")),
-        (Policy(read="deny"), "read", ("deny", "native")),
-        (Policy(read="deny", shell="allow"), "read", ("deny", "impossible")),
-        (Policy(read="ask", shell="allow"), "read", ("ask", "impossible")),
-        (Policy(shell="allow", network="deny"), "network", ("deny", "native")),
-        (Policy(shell_rules=("allow git *",)), "shell", ("ask", "impossible")),
-        (Policy(allow_tools=("mcp__notes__keep",)), "mcp", ("allow", "native")),
-        (Policy(allow_tools=("exec_command",)), "write", ("deny", "native")),
-        (Policy(allow_tools=("exec_command",)), "read", ("allow", "native")),
-        (Policy(shell="allow", deny_tools=("view_image",)), "read", ("allow", "native")),
-        (Policy(write="allow", deny_tools=("apply_patch",)), "write", ("deny", "native")),
+        (Policy(), "write", "deny (native)"),
+        (Policy(read="deny"), "read", "deny (native)"),
+        (Policy(read="deny", shell="allow"), "read", "deny (impossible)"),
+        (Policy(read="ask", shell="allow"), "read", "deny (impossible)"),
+        (
+            Policy(shell="allow", network="deny"),
+            "network",
+            "deny (native) · commands: deny (native)",
+        ),
+        (Policy(shell_rules=("allow git *",)), "shell", "deny (native) · git *: not offered"),
+        (
+            Policy(shell="allow", shell_rules=("deny rm *",)),
+            "shell",
+            "allow (native) · rm *: deny (impossible)",
+        ),
+        (
+            Policy(allow_tools=("mcp__notes__keep",)),
+            "mcp",
+            "deny (native) · mcp__notes__keep: allow (native)",
+        ),
+        (Policy(allow_tools=("exec_command",)), "write", "deny (native)"),
+        (Policy(allow_tools=("exec_command",)), "read", "deny (native)"),
+        (Policy(shell="allow", deny_tools=("view_image",)), "read", "deny (impossible)"),
+        (
+            Policy(shell="allow", deny_tools=("shell",)),
+            "shell",
+            "not offered · shell: deny (native)",
+        ),
+        (Policy(write="allow", deny_tools=("apply_patch",)), "write", "deny (native)"),
     ],
 )
-def test_the_report_says_what_is_enforced(
-    policy: Policy, capability: str, row: tuple[str, str]
-) -> None:
-    assert report(policy)[capability] == row
+def test_the_report_says_what_is_enforced(policy: Policy, capability: str, decision: str) -> None:
+    assert report(policy)[capability] == decision
 
 
 def test_allowed_servers_are_approved_and_others_are_left_out() -> None:
@@ -345,10 +358,11 @@ def test_an_unknown_tool_name_is_refused() -> None:
     run = RunOptions.build(AGENT.name)
     for names, why in ((("exec_comand",), "did you mean"), (("nonsense",), "would do nothing")):
         with pytest.raises(errors.PolicyError, match=why):
-            AGENT.compile(Policy(deny_tools=names), run)
+            compile_policy(AGENT, Policy(deny_tools=names), run)
     with pytest.raises(errors.PolicyError, match="not patterns"):
-        AGENT.compile(Policy(allow_tools=("mcp__*",)), run)
-    AGENT.compile(Policy(deny_tools=("nonsense",)), RunOptions.build(AGENT.name, {"strict": False}))
+        compile_policy(AGENT, Policy(allow_tools=("mcp__*",)), run)
+    loose = RunOptions.build(AGENT.name, {"strict": False})
+    compile_policy(AGENT, Policy(deny_tools=("nonsense",)), loose)
 
 
 def test_only_a_strict_schema_is_passed_to_codex() -> None:

@@ -7,11 +7,12 @@ import tomllib
 from typing import Any
 
 import pytest
-from support.agent_launch import NOT_COMPILED, launch_of
+from msgspec.structs import replace
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
-from corral.agents.codex import policy as codex_policy
+from corral.agents.codex import controls
 from corral.agents.codex.spec import QUIRKS
 from corral.agents.spec import Ending, Launch, LaunchContext
 from corral.options import RunOptions
@@ -27,7 +28,7 @@ def launch(project_files: tuple[str, ...] = (), **options: Any) -> Launch:
     place = LaunchContext(
         program=("node", "/opt/codex-acp"),
         version="2.6.0",
-        compiled=NOT_COMPILED,
+        **NOT_COMPILED,
         cwd="/work/repo",
         home="/state/home",
         tmp="/state/tmp",
@@ -41,9 +42,9 @@ def config(started: Launch) -> dict[str, Any]:
     return json.loads(started.env["CODEX_CONFIG"])  # type: ignore[no-any-return]
 
 
-def report(policy: Policy, **options: Any) -> dict[str, tuple[str, str]]:
-    rows = AGENT.compile(policy, RunOptions.build(AGENT.name, options)).report
-    return {row.capability: (row.verdict, row.enforcement) for row in rows}
+def report(policy: Policy, **options: Any) -> dict[str, str]:
+    run = RunOptions.build(AGENT.name, options)
+    return decisions(compile_policy(AGENT, policy, replace(run, interactive=True)))
 
 
 def test_it_gets_its_settings_as_json_without_a_secret() -> None:
@@ -77,49 +78,56 @@ def test_it_never_starts_in_the_mode_that_writes_without_asking() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "capability", "row"),
+    ("policy", "capability", "decision"),
     [
-        (Policy.edits(), "write", ("allow", "brokered")),
-        (Policy(), "write", ("ask", "brokered")),
-        (Policy(), "shell", ("ask", "native")),
-        (Policy(shell="allow"), "shell", ("allow", "impossible")),
-        (Policy(shell_rules=("allow ls",)), "shell", ("ask", "impossible")),
-        (Policy(deny_tools=("apply_patch",)), "write", ("deny", "brokered")),
-        (Policy(deny_tools=("apply_patch",)), "network", ("ask", "native")),
-        (Policy(allow_tools=("apply_patch",)), "write", ("allow", "brokered")),
-        (Policy(allow_tools=("apply_patch",)), "read", ("deny", "native")),
-        (Policy(allow_tools=("web_search",)), "network", ("allow", "native")),
-        (Policy(allow_tools=("web_search",)), "write", ("deny", "brokered")),
-        (Policy(allow_tools=()), "mcp", ("deny", "brokered")),
-        (Policy(allow_tools=("exec_command",)), "shell", ("allow", "impossible")),
-        (Policy(allow_tools=("mcp__notes__keep",)), "mcp", ("ask", "impossible")),
-        (Policy.native(), "read", ("ask", "impossible")),
-        (Policy.full(), "shell", ("allow", "native")),
-        (Policy(mcp="deny"), "mcp", ("deny", "brokered")),
+        (Policy.edits(), "write", "allow (brokered) · protected names: deny (brokered)"),
+        (Policy(), "write", "ask (brokered) · protected names: deny (brokered)"),
+        (Policy(), "shell", "not offered"),
+        (Policy(shell="allow"), "shell", "allow (impossible)"),
+        (Policy(shell_rules=("allow ls",)), "shell", "not offered · ls: not offered"),
+        (
+            Policy(shell="deny", shell_rules=("allow ls",)),
+            "shell",
+            "deny (native) · ls: not offered",
+        ),
+        (Policy(deny_tools=("apply_patch",)), "write", "deny (brokered)"),
+        (Policy(deny_tools=("apply_patch",)), "network", "not offered"),
+        (Policy(allow_tools=("apply_patch",)), "read", "deny (native)"),
+        (Policy(allow_tools=("web_search",)), "network", "allow (native)"),
+        (Policy(allow_tools=("web_search",)), "write", "deny (brokered)"),
+        (Policy(allow_tools=()), "mcp", "deny (brokered)"),
+        (Policy(allow_tools=("exec_command",)), "shell", "allow (impossible)"),
+        (
+            Policy(allow_tools=("mcp__notes__keep",)),
+            "mcp",
+            "deny (impossible) · mcp__notes__keep: allow (impossible)",
+        ),
+        (Policy.native(), "read", "own default (impossible)"),
+        (Policy.full(), "shell", "allow (native)"),
+        (Policy(mcp="deny"), "mcp", "deny (brokered)"),
     ],
 )
-def test_the_report_says_what_is_enforced(
-    policy: Policy, capability: str, row: tuple[str, str]
-) -> None:
-    assert report(policy)[capability] == row
+def test_the_report_says_what_is_enforced(policy: Policy, capability: str, decision: str) -> None:
+    assert report(policy)[capability] == decision
 
 
 def test_its_settings_follow_the_lists_of_tools() -> None:
     run = RunOptions.build(AGENT.name, {})
-    searching = codex_policy.without_lists(Policy(allow_tools=("web_search",)), run)
+    searching = controls.without_lists(Policy(allow_tools=("web_search",)), run)
     assert searching.allow_tools is None
-    assert codex_policy.settings_acp(searching, run)[0] == 'web_search="live"'
-    assert not codex_policy.views_images(searching)
+    configured = config(launch(policy=searching))
+    assert configured["web_search"] == "live"
+    assert configured["features"]["view_image"] is False
     with pytest.raises(errors.PolicyError, match="'apply_patch'"):
-        codex_policy.without_lists(Policy(deny_tools=("aply_patch",)), run)
+        controls.without_lists(Policy(deny_tools=("aply_patch",)), run)
 
 
 def test_a_server_that_may_not_be_used_is_refused() -> None:
     notes: dict[str, Any] = {"name": "notes", "command": ["notes"]}
     own = McpServer("corral", url="http://h/", own=True)
-    assert report(Policy(mcp="deny"), mcp_servers=[notes])["mcp"] == ("deny", "impossible")
-    assert report(Policy(mcp="allow"), mcp_servers=[notes])["mcp"] == ("allow", "brokered")
-    assert report(Policy(mcp="deny"), mcp_servers=[own])["mcp"] == ("deny", "brokered")
+    assert report(Policy(mcp="deny"), mcp_servers=[notes])["mcp"] == "deny (impossible)"
+    assert report(Policy(mcp="allow"), mcp_servers=[notes])["mcp"] == "allow (brokered)"
+    assert report(Policy(mcp="deny"), mcp_servers=[own])["mcp"] == "deny (brokered)"
 
 
 def test_a_tool_of_an_mcp_server_is_recognized_by_its_input() -> None:

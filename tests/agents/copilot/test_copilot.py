@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.agent_launch import NOT_COMPILED, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 from corral import Policy, errors
 from corral.agents import registry
-from corral.agents.spec import AgentSpec, CompiledPolicy, Ending, Launch, LaunchContext, PolicyRow
+from corral.agents.report import CompiledPolicy
+from corral.agents.spec import AgentSpec, Ending, Launch, LaunchContext
 from corral.options import RunOptions
 from corral.protocol.ndjson import TurnEnd
 from corral.sessions.prepare import prepare
@@ -39,7 +40,7 @@ def launch(
     place = LaunchContext(
         program=("/opt/copilot",),
         version="1.0.102",
-        compiled=NOT_COMPILED,
+        **NOT_COMPILED,
         cwd="/work/repo",
         home="/state/home",
         tmp="/state/tmp",
@@ -53,13 +54,11 @@ def launch(
 
 def flags(agent: AgentSpec, policy: Policy, **options: Any) -> list[str]:
     run = RunOptions.build(agent.name, {"policy": policy, **options})
-    return list(agent.compile(policy, run).flags)
+    return list(compile_policy(agent, policy, run).controls.flags)
 
 
-def rows(agent: AgentSpec, policy: Policy) -> dict[str, PolicyRow]:
-    return {
-        row.capability: row for row in agent.compile(policy, RunOptions.build(agent.name)).report
-    }
+def report(agent: AgentSpec, policy: Policy) -> dict[str, str]:
+    return decisions(compile_policy(agent, policy))
 
 
 def test_a_mode_that_never_asks_is_refused_unless_everything_is_allowed() -> None:
@@ -197,22 +196,22 @@ def test_what_is_not_allowed_is_not_offered_and_writes_ask_us(
 def asking(policy: Policy, *, strict: bool = True) -> CompiledPolicy:
     """Of the persistent agent, with somebody who can answer."""
     run = RunOptions.build(PEER.name, {"policy": policy, "strict": strict})
-    return PEER.compile(policy, replace(run, interactive=True))
+    return compile_policy(PEER, policy, replace(run, interactive=True))
 
 
 def test_if_somebody_can_answer_it_asks_about_writes_and_about_commands_only_if_not_strict() -> (
     None
 ):
     asked = asking(Policy())
-    assert "--deny-tool=write" not in asked.flags
-    assert "--deny-tool=shell" in asked.flags
-    rows = {row.capability: row for row in asked.report}
-    assert (rows["write"].verdict, rows["write"].enforcement) == ("ask", "brokered")
-    assert (rows["shell"].verdict, rows["shell"].enforcement) == ("deny", "native")
+    assert "--deny-tool=write" not in asked.controls.flags
+    assert "--deny-tool=shell" in asked.controls.flags
+    rows = decisions(asked)
+    assert rows["write"] == "ask (brokered) · protected names: deny (brokered)"
+    assert rows["shell"] == "not offered"
     loose = asking(Policy(), strict=False)
-    assert not [flag for flag in loose.flags if "shell" in flag]
+    assert not [flag for flag in loose.controls.flags if "shell" in flag]
     row = next(row for row in loose.report if row.capability == "shell")
-    assert (row.verdict, row.enforcement) == ("ask", "advisory")
+    assert (row.verdict, row.enforcer) == ("ask", "advisory")
     assert "without asking" in row.note
 
 
@@ -224,14 +223,12 @@ def test_what_it_does_not_ask_about_is_denied_even_if_somebody_can_answer(
     policy = Policy(read="ask", mcp="ask")
     servers = (McpServer("notes", command=("notes",)), McpServer("corral", command=("ours",)))
     run = replace(RunOptions.build(PEER.name, {"policy": policy}), mcp_servers=servers)
-    compiled = PEER.compile(policy, replace(run, interactive=True))
-    row = next(row for row in compiled.report if row.capability == capability)
-    assert (row.verdict, row.enforcement) == ("deny", "native")
-    assert f"--deny-tool={flag}" in compiled.flags
-    assert "--deny-tool=corral" not in compiled.flags
-    loose = PEER.compile(policy, replace(run, interactive=True, strict=False))
-    row = next(row for row in loose.report if row.capability == capability)
-    assert (row.verdict, row.enforcement) == ("ask", "advisory")
+    compiled = compile_policy(PEER, policy, replace(run, interactive=True))
+    assert decisions(compiled)[capability] == "not offered"
+    assert f"--deny-tool={flag}" in compiled.controls.flags
+    assert "--deny-tool=corral" not in compiled.controls.flags
+    loose = compile_policy(PEER, policy, replace(run, interactive=True, strict=False))
+    assert decisions(loose)[capability] == "ask (advisory)"
 
 
 def test_writable_folders_are_named() -> None:
@@ -248,23 +245,28 @@ def test_shell_rules_become_permission_requests_or_flags() -> None:
     ]
     assert not [word for word in flags(PEER, policy) if "shell" in word]
     for agent in (ALONE, PEER):
-        with pytest.raises(errors.PolicyNotEnforceable, match="shell rules"):
+        with pytest.raises(errors.PolicyNotEnforceable, match="shell=deny"):
             prepare(agent.name, {"policy": policy})
-    assert rows(PEER, Policy(shell_rules=("allow git *",)))["shell"].enforcement == "advisory"
+    ruled = report(PEER, Policy(shell_rules=("allow git *",)))["shell"]
+    assert ruled == "deny (advisory) · git *: allow (advisory)"
 
 
 def test_the_report_says_what_ask_becomes() -> None:
     for agent in (ALONE, PEER):
-        row = rows(agent, Policy())["write"]
-        assert (row.verdict, row.enforcement) == ("deny", "native")
+        row = next(
+            row for row in compile_policy(agent, Policy()).report if row.capability == "write"
+        )
+        assert row.decision == "deny (native)"
         assert "no one can answer" in row.note
-    assert rows(PEER, Policy.edits())["write"].enforcement == "brokered"
-    assert rows(ALONE, Policy.edits())["write"].enforcement == "impossible"
-    assert rows(ALONE, Policy.full())["write"].enforcement == "native"
+    written = "allow ({0}) · protected names: deny ({1})"
+    assert report(PEER, Policy.edits())["write"] == written.format("brokered", "brokered")
+    assert report(ALONE, Policy.edits())["write"] == written.format("native", "impossible")
+    assert report(ALONE, Policy.full())["write"] == "allow (native)"
     for agent in (ALONE, PEER):
-        assert "has no web tools" in rows(agent, Policy(network="allow"))["network"].note
-    free = Policy(shell="allow", network="deny")
-    assert rows(ALONE, free)["network"].enforcement == "impossible"
+        rows = compile_policy(agent, Policy(network="allow")).report
+        assert "has no web tools" in next(r.note for r in rows if r.capability == "network")
+    free = report(ALONE, Policy(shell="allow", network="deny"))["network"]
+    assert free == "deny (native) · commands: deny (impossible)"
 
 
 def test_a_name_that_is_similar_to_a_tool_is_refused() -> None:

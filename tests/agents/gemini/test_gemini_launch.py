@@ -36,7 +36,7 @@ def place(**more: Any) -> LaunchContext:
         "tmp": "/state/sessions/s-1/tmp",
         "images": "/state/sessions/s-1/images",
         "env": KEY,
-        "compiled": NOT_COMPILED,
+        **NOT_COMPILED,
         **more,
     }
     return LaunchContext(**values)

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.agent_launch import NOT_COMPILED, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 from corral import Policy, errors
 from corral.agents import registry
-from corral.agents.spec import AgentSpec, Ending, Launch, LaunchContext, PolicyRow
+from corral.agents.spec import Ending, Launch, LaunchContext
 from corral.errors import NotInstalled
 from corral.options import RunOptions
 from corral.protected_paths import Link, Links
@@ -30,7 +30,7 @@ def launch(
     values: dict[str, Any] = {
         "program": ("/opt/opencode",),
         "version": "1.18.18",
-        "compiled": NOT_COMPILED,
+        **NOT_COMPILED,
         "cwd": "/work/repo",
         "home": "/state/home",
         "tmp": "/state/tmp",
@@ -216,19 +216,18 @@ def test_a_tool_whose_request_would_be_answered_by_the_shells_verdict_is_not_off
 
 def test_a_name_that_is_similar_to_a_tool_is_refused() -> None:
     with pytest.raises(errors.PolicyError, match="did you mean 'bash'"):
-        AGENT.compile(Policy(deny_tools=("bassh",)), RunOptions.build(AGENT.name))
+        compile_policy(AGENT, Policy(deny_tools=("bassh",)), RunOptions.build(AGENT.name))
 
 
 def test_the_report_says_what_cannot_be_enforced() -> None:
-    policy = Policy(shell="allow", network="deny")
-    report = {
-        row.capability: row for row in AGENT.compile(policy, RunOptions.build(AGENT.name)).report
-    }
-    assert report["network"].enforcement == "impossible"
-    assert (report["write"].verdict, report["write"].enforcement) == ("ask", "native")
-    assert "ask→deny" in report["write"].note
-    assert report["read"].enforcement == "brokered"
-    assert "keys" in report["shell"].note
+    compiled = compile_policy(AGENT, Policy(shell="allow", network="deny"))
+    report = decisions(compiled)
+    assert report["network"] == "deny (native) · commands: deny (impossible)"
+    assert report["write"] == "deny (native)"
+    assert report["read"] == "allow (brokered)"
+    notes = {row.capability: row.note for row in compiled.report}
+    assert "ask→deny" in notes["write"]
+    assert "keys" in notes["shell"]
 
 
 @pytest.mark.parametrize(
@@ -297,9 +296,8 @@ def test_a_denied_shell_is_not_offered_because_rules_do_not_see_every_line() -> 
     assert rules(Policy(deny_tools=("bash",)))["bash"] == "deny"
     assert "bash" not in rules(Policy(allow_tools=("read",)))
     assert rules(Policy(allow_tools=("bash",)))["bash"] == "ask"
-    (row,) = [row for row in report(AGENT, Policy()) if row.capability == "shell"]
+    run = msgspec.structs.replace(RunOptions.build(AGENT.name), interactive=True)
+    report = compile_policy(AGENT, Policy(), run).report
+    (row,) = [row for row in report if row.capability == "shell"]
+    assert row.decision == "not offered"
     assert "`> file`" in row.note
-
-
-def report(agent: AgentSpec, policy: Policy) -> tuple[PolicyRow, ...]:
-    return agent.compile(policy, RunOptions.build(agent.name)).report

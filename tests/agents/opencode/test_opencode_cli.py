@@ -7,11 +7,11 @@ import re
 from typing import Any
 
 import pytest
-from support.agent_launch import NOT_COMPILED, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Ending, Launch, LaunchContext, PolicyRow
+from corral.agents.spec import Ending, Launch, LaunchContext
 from corral.options import RunOptions
 from corral.protected_paths import Link, Links
 from corral.protocol.ndjson import TurnEnd
@@ -33,7 +33,7 @@ def launch(
     place = LaunchContext(
         program=("/opt/opencode",),
         version="1.18.18",
-        compiled=NOT_COMPILED,
+        **NOT_COMPILED,
         cwd=cwd,
         home="/state/home",
         tmp="/state/tmp",
@@ -53,10 +53,8 @@ def rules(policy: Policy, **options: Any) -> dict[str, Any]:
     return config(launch(policy=policy, **options))["permission"]  # type: ignore[no-any-return]
 
 
-def rows(policy: Policy) -> dict[str, PolicyRow]:
-    return {
-        row.capability: row for row in AGENT.compile(policy, RunOptions.build(AGENT.name)).report
-    }
+def report(policy: Policy) -> dict[str, str]:
+    return decisions(compile_policy(AGENT, policy))
 
 
 def test_the_prompt_is_sent_on_stdin_and_the_folder_is_named_twice() -> None:
@@ -167,9 +165,9 @@ def test_patches_are_refused_because_no_rule_sees_where_they_move_a_file() -> No
     for policy in (Policy.edits(), Policy(allow_tools=("edit", "write"))):
         with pytest.raises(errors.PolicyNotEnforceable, match="patch moves a file"):
             prepare(AGENT.name, {**options, "policy": policy})
+    run = RunOptions.build(AGENT.name, {"model": "openai/gpt-5.5"})
     for free in (Policy.read_only(), Policy.full()):
-        made = AGENT.compile(free, RunOptions.build(AGENT.name, {"model": "openai/gpt-5.5"})).report
-        assert "impossible" not in {row.enforcement for row in made}
+        assert compile_policy(AGENT, free, run).unenforced == ()
 
 
 def test_a_workspace_below_a_protected_name_can_be_edited() -> None:
@@ -233,12 +231,15 @@ def test_the_first_shell_rule_that_matches_decides_and_strict_refuses_them_all()
 
 
 def test_the_report_says_what_ask_becomes_and_what_cannot_be_enforced() -> None:
-    asked = rows(Policy())["write"]
-    assert (asked.verdict, asked.enforcement) == ("deny", "native")
-    assert "ask→deny" in asked.note
-    assert rows(Policy(shell="allow", network="deny"))["network"].enforcement == "impossible"
-    assert rows(Policy(allow_tools=("write",)))["write"].enforcement == "advisory"
-    assert rows(Policy(allow_tools=("write", "edit")))["write"].enforcement == "native"
+    compiled = compile_policy(AGENT, Policy())
+    assert decisions(compiled)["write"] == "deny (native)"
+    assert "ask→deny" in next(row.note for row in compiled.report if row.capability == "write")
+    network = report(Policy(shell="allow", network="deny"))["network"]
+    assert network == "deny (native) · commands: deny (impossible)"
+    assert report(Policy(allow_tools=("write",)))["write"].startswith("deny (advisory)")
+    assert report(Policy(allow_tools=("write", "edit")))["write"].startswith("deny (native)")
+    one = report(Policy(write="allow", deny_tools=("write",)))["write"]
+    assert one == "not offered · write, protected names: deny (native)"
 
 
 @pytest.mark.parametrize(

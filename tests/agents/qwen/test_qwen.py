@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.agent_launch import NOT_COMPILED, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 import corral
 from corral import McpServer, Policy, errors
@@ -37,7 +37,7 @@ def launch(
     place = LaunchContext(
         program=("/opt/qwen",),
         version="0.24.4",
-        compiled=NOT_COMPILED,
+        **NOT_COMPILED,
         cwd="/work/repo",
         home="/state/s1/home",
         tmp="/state/s1/tmp",
@@ -111,37 +111,49 @@ def test_denied_tools_are_not_offered_and_the_others_ask_us(
 
 def test_if_somebody_can_answer_tools_that_ask_are_offered_and_each_call_asks() -> None:
     run = replace(RunOptions.build("qwen-cli", {"policy": Policy(read="ask")}), interactive=True)
-    compiled = ALONE.compile(run.policy, run)
-    asked = set(json.loads(compiled.files["settings.json"])["permissions"]["ask"])
+    compiled = compile_policy(ALONE, run.policy, run)
+    asked = set(json.loads(compiled.controls.files["settings.json"])["permissions"]["ask"])
     assert {"read_file", "glob", "edit", "run_shell_command", "web_fetch"} <= asked
-    assert not asked & set(compiled.flags[-1].partition("=")[2].split(","))
+    assert not asked & set(compiled.controls.flags[-1].partition("=")[2].split(","))
     rows = {row.capability: row for row in compiled.report}
-    assert all((row.verdict, row.enforcement) == ("ask", "brokered") for row in rows.values())
+    assert all((row.verdict, row.enforcer) == ("ask", "brokered") for row in rows.values())
 
 
 @pytest.mark.parametrize(
-    ("policy", "capability", "verdict", "enforcement"),
+    ("policy", "capability", "decision"),
     [
-        (Policy(), "read", "allow", "brokered"),
-        (Policy(), "write", "deny", "native"),
-        (Policy(), "shell", "deny", "native"),
-        (Policy.read_only(), "write", "deny", "native"),
-        (Policy.edits(), "write", "allow", "brokered"),
-        (Policy(shell="allow", network="deny"), "network", "deny", "impossible"),
-        (Policy(shell="deny", shell_rules=("allow git *",)), "shell", "ask", "brokered"),
-        (Policy(allow_tools=("edit",)), "write", "allow", "brokered"),
-        (Policy(allow_tools=("edit",)), "shell", "deny", "native"),
-        (Policy(allow_tools=("mcp__a__b",)), "mcp", "allow", "brokered"),
+        (Policy(), "read", "allow (brokered)"),
+        (Policy(), "write", "deny (native)"),
+        (Policy(), "shell", "deny (native)"),
+        (Policy.read_only(), "write", "deny (native)"),
+        (Policy.edits(), "write", "allow (brokered) · protected names: deny (brokered)"),
+        (
+            Policy(shell="allow", network="deny"),
+            "network",
+            "deny (native) · commands: deny (impossible)",
+        ),
+        (
+            Policy(shell="deny", shell_rules=("allow git *",)),
+            "shell",
+            "deny (brokered) · git *: allow (brokered)",
+        ),
+        (
+            Policy(allow_tools=("web_fetch",)),
+            "network",
+            "deny (brokered) · web_fetch: allow (brokered)",
+        ),
+        (Policy(allow_tools=("edit",)), "shell", "deny (native)"),
+        (
+            Policy(allow_tools=("mcp__a__b",)),
+            "mcp",
+            "deny (brokered) · mcp__a__b: allow (brokered)",
+        ),
     ],
 )
 def test_the_report_says_how_the_policy_is_enforced(
-    policy: Policy, capability: str, verdict: str, enforcement: str
+    policy: Policy, capability: str, decision: str
 ) -> None:
-    rows = {
-        row.capability: row for row in ALONE.compile(policy, RunOptions.build("qwen-cli")).report
-    }
-    row = next(row for name, row in rows.items() if name == capability)
-    assert (row.verdict, row.enforcement) == (verdict, enforcement)
+    assert decisions(compile_policy(ALONE, policy))[capability] == decision
 
 
 def test_a_similar_tool_name_is_an_error() -> None:

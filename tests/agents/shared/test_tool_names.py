@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.agent_launch import compile_policy
 
 from corral import Policy
 from corral.agents import cline, registry
@@ -18,18 +19,14 @@ SHELLS = [name for name in NAMES if name != "codex-acp"]
 MODEL = "gemini:gemini-2.5-flash"
 
 
-def compiled(name: str, **options: object) -> list[tuple[str, str]]:
-    """The cells of the report that ``strict`` refuses."""
+def compiled(name: str, **options: object) -> list[str]:
+    """The parts of the report that ``strict`` refuses."""
     agent = registry.find(name)
     if agent.transport.kind == "builtin":
         options["model"] = MODEL
     run = RunOptions.build(name, options)
-    report = agent.compile(run.policy, run).report
-    return [
-        (row.capability, row.verdict)
-        for row in report
-        if row.enforcement in ("impossible", "advisory")
-    ]
+    report = compile_policy(agent, run.policy, run).report
+    return [part for row in report for part in row.unenforced]
 
 
 def of_kind(name: str, kind: ToolKind) -> list[str]:
@@ -53,12 +50,12 @@ def test_a_denied_network_with_a_listed_shell_is_refused_only_if_it_is_explicit(
     policy = Policy(network="deny", allow_tools=tuple(shell))
     found = compiled(name, policy=policy)
     walled = name == "codex-cli"  # has a sandbox for it
-    assert [capability for capability, _ in found] == ([] if walled else ["network"])
+    assert found == ([] if walled else ["network=deny for commands"])
 
 
 def test_codex_acp_takes_a_list_without_the_shell_and_refuses_the_shell_alone() -> None:
     assert compiled("codex-acp", allowed_tools=["web_search", "apply_patch"]) == []
-    assert compiled("codex-acp", allowed_tools=["exec_command"]) == [("shell", "allow")]
+    assert compiled("codex-acp", allowed_tools=["exec_command"]) == ["shell=allow"]
 
 
 def test_a_preset_in_a_file_does_not_forbid_the_shell_that_it_lists() -> None:

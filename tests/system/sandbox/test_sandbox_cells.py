@@ -24,7 +24,7 @@ def rows(box: Box, support: Support = BUBBLEWRAP) -> dict[str, SandboxRow]:
 
 
 def levels(box: Box, support: Support = BUBBLEWRAP) -> dict[str, str | None]:
-    return {cell: row.enforcement for cell, row in rows(box, support).items()}
+    return {cell: row.enforcer for cell, row in rows(box, support).items()}
 
 
 @pytest.fixture
@@ -38,15 +38,15 @@ def box(workspace: Path) -> Box:
 
 def test_a_usual_box_denies_every_way_out(box: Box) -> None:
     denied = {*SANDBOX_CELLS} - {"write inside"}
-    assert levels(box) == {**dict.fromkeys(denied, "sandboxed"), "write inside": None}
+    assert levels(box) == {**dict.fromkeys(denied, "sandbox"), "write inside": None}
     read_only = msgspec.structs.replace(box, writable=(), readable=box.writable)
-    assert rows(read_only)["write inside"] == SandboxRow("write inside", "deny", "sandboxed")
+    assert rows(read_only)["write inside"] == SandboxRow("write inside", "deny", "sandbox")
 
 
 def test_what_a_box_shows_is_not_denied(box: Box) -> None:
     home = os.path.expanduser("~")
     shown = rows(msgspec.structs.replace(box, readable=(home,)))
-    assert shown["read outside"].enforcement == shown["credentials"].enforcement == "impossible"
+    assert shown["read outside"].enforcer == shown["credentials"].enforcer == "impossible"
     assert shown["credentials"].note == f"{home}/.ssh, {home}/.netrc"
     covered = rows(msgspec.structs.replace(box, readable=(f"{home}/.ssh",)))
     assert covered["credentials"].note == f"{home}/.ssh"
@@ -64,7 +64,7 @@ def test_further_writable_folders_are_named(box: Box, tmp_path: Path) -> None:
     more.mkdir()
     box = msgspec.structs.replace(box, writable=(*box.writable, str(more)))
     row = rows(box)["write outside"]
-    assert (row.enforcement, row.note) == ("sandboxed", f"also writable: {more}")
+    assert (row.enforcer, row.note) == ("sandbox", f"also writable: {more}")
 
 
 @pytest.mark.parametrize(
@@ -91,5 +91,5 @@ def test_a_processor_without_a_filter_is_reported(
 
 def test_landlock_limits_writing_and_nothing_else(box: Box) -> None:
     landlock = levels(box, Support(method="landlock"))
-    assert [cell for cell, level in landlock.items() if level == "sandboxed"] == ["write outside"]
+    assert [cell for cell, level in landlock.items() if level == "sandbox"] == ["write outside"]
     assert cells.rows(Support(method=None), box, "/home/x") == ()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from corral.agents import registry
-from corral.agents.spec import PolicyRow
+from corral.agents.report import PolicyRow
 from corral.errors import ConfigError
 from corral.testing import attack_agent
 from corral.testing.attack.arena import Arena

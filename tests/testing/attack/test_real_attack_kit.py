@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from support.installed_agents import ON_DEMAND, installed, mark_of
 
 from corral.agents import registry
-from corral.agents.spec import RACES, PolicyRow, StreamTransport, compile_for
+from corral.agents.report import RACES, PolicyRow, compile_for
 from corral.options import RunOptions
 from corral.policy import SANDBOX_CELLS
 from corral.run_kwargs import RunKwargs
+from corral.sessions import enforcement
 from corral.testing import attack_agent
 from corral.testing.attack import POLICIES, SANDBOX_POLICIES
 from corral.testing.attack.plan import ATTEMPTS, CAPABILITY
@@ -109,21 +110,15 @@ def test_no_cell_of_the_table_of_the_sandbox_is_open() -> None:
     assert marks <= usual, "run `make table`"
 
 
-ENFORCED = ("native", "brokered")
-
-
 def reported(name: str, policy: str) -> dict[str, PolicyRow]:
     """What the agent's policy report says, as a session under this setting sees it."""
     agent, setting = AGENTS[name], POLICIES[policy]
     assert agent.probe is not None
     run = replace(RunOptions.build(name, {"model": agent.probe.model}), interactive=setting.person)
     run = replace(run, policy=setting.policy)
-    transport, report = agent.transport, compile_for(agent, run).report
-    rules_hold = all(r.enforcement in ENFORCED for r in report if r.capability == "shell")
-    if setting.policy.shell_rules and not rules_hold and isinstance(transport, StreamTransport):
-        # The kit's model calls go through the proxy, which judges the tool calls.
-        report = compile_for(agent, replace(run, at_wire=transport.wire is not None)).report
-    return {row.capability: row for row in report}
+    # The kit's model calls go through the proxy, which judges the tool calls.
+    run = replace(run, at_wire=enforcement.gains_at_wire(agent, run))
+    return {row.capability: row for row in compile_for(agent, run).report}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -137,13 +132,13 @@ def test_the_table_and_the_policy_reports_agree(policy: str) -> None:
             continue
         rows = reported(name, policy)
         row = rows[capability_of[cell]]
-        enforced = row.enforcement in ("native", "brokered")
-        strict = all(each.enforcement in ("native", "brokered") for each in rows.values())
+        enforced = not row.unenforced
+        strict = not any(each.unenforced for each in rows.values())
         says_race = row.races == "open" and RACES in row.note
         expected = {
             MARKS["held"]: enforced and not (cell == "races" and _is_open_race(row)),
             MARKS["not enforced"]: (cell == "races" and says_race) or not enforced,
-            MARKS["allowed"]: row.verdict == "allow" or bool(POLICIES[policy].policy.shell_rules),
+            MARKS["allowed"]: row.is_allowed or bool(POLICIES[policy].policy.shell_rules),
             MARKS["refused"]: not strict or cell in ("mcp", "write outside", "read outside"),
         }
         if not expected.get(mark, True) or (not strict and mark != MARKS["refused"]):
@@ -152,7 +147,7 @@ def test_the_table_and_the_policy_reports_agree(policy: str) -> None:
 
 
 def _is_open_race(row: PolicyRow) -> bool:
-    return row.verdict == "allow" and row.races == "open"
+    return row.is_allowed and row.races == "open"
 
 
 async def attack(

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 
-from corral.agents.claude.policy import SETTINGS_FILE
+from corral.agents.claude.controls import SETTINGS_FILE
 from corral.agents.shared import mcp_config
 from corral.agents.shared.launch_checks import check_effort
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
@@ -121,7 +121,7 @@ _SWITCHES = {
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """Raises, before anything is spawned, if Claude Code cannot do what is asked."""
     auth_note = _auth(place)
-    files = dict(place.compiled.files)
+    files = dict(place.controls.files)
     files[SETTINGS_FILE] = json.dumps(
         {**json.loads(files.get(SETTINGS_FILE, "{}")), **_fetch_settings(place)}
     )
@@ -130,7 +130,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         *("--output-format", "stream-json", "--input-format", "stream-json"),
         *("--permission-prompt-tool", "stdio", "--strict-mcp-config"),
         *("--setting-sources", _sources(run), "--settings", f"{place.home}/{SETTINGS_FILE}"),
-        *place.compiled.flags,
+        *place.controls.flags,
         *_flags(run, place, resume, files),
     ]
     text = f"{_GUARD}{prompt}" if prompt.lstrip().startswith("/") else prompt
@@ -152,7 +152,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     auth_note = _auth(place)
     # claude-agent-acp runs `claude auth status` in its own and in the session's folder. That
     # command reads all settings and would run the hooks of a repository.
-    options = dict(place.compiled.settings)
+    options = dict(place.controls.settings)
     settings = as_object(options["settings"])
     options["settings"] = {**settings, **_fetch_settings(place), "disableAllHooks": True}
     env = {**environment(run, place), "NO_BROWSER": "1"}
@@ -269,7 +269,7 @@ def _mcp_servers(run: RunOptions, place: LaunchContext) -> dict[str, Json]:
     """Secrets are references to environment variables, which Claude Code replaces."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
-        if server.name not in place.compiled.servers:
+        if server.name not in place.controls.servers:
             continue
         hidden: Json = mcp_config.secret_references(number, server)
         # It is connected before the first request, which then declares its tools; otherwise the

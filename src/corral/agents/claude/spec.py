@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.agents.claude import errors, launch, policy
+from corral.agents.claude import controls, errors, launch
 from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import Translate
@@ -24,10 +24,10 @@ _REFUSALS = (
     "No such tool available: mcp__",  # denied, or its server did not start
 )
 STREAM_QUIRKS = StreamQuirks(
-    tools=policy.TOOLS,
+    tools=controls.TOOLS,
     denied_texts=_REFUSALS,
     edits_calls=True,
-    question_tool=policy.QUESTIONS[0],
+    question_tool=controls.QUESTIONS[0],
 )
 
 
@@ -60,12 +60,12 @@ _HEADLESS = AgentSpec(
             "linux-aarch64": "@anthropic-ai/claude-code-linux-arm64/claude",
         },
     ),
-    compile=policy.compile_policy,
+    controls=controls.controls,
     launch=launch.launch,
     meter_route=launch.meter_route,
     explain=errors.explain,
     native_schema=is_supported_schema,
-    tools=policy.TOOLS,
+    tools=controls.TOOLS,
     probe=Probe(
         write=("Write", {"file_path": "probe.txt", "content": "written by the agent\n"}),
         shell=("Bash", {"command": "touch shell.txt", "description": "Probe the shell"}),
@@ -73,7 +73,7 @@ _HEADLESS = AgentSpec(
         key_env="ANTHROPIC_API_KEY",
         model="claude-sonnet-5",
         read=("Read", {"file_path": "here.txt"}),
-        forms=policy.FORMS,
+        forms=controls.FORMS,
     ),
     supports=launch.SUPPORTS,
     capabilities=(
@@ -103,7 +103,7 @@ _HEADLESS = AgentSpec(
 
 QUIRKS = AcpQuirks(
     name_from_meta=("claudeCode", "toolName"),
-    kinds=policy.TOOLS,
+    kinds=controls.TOOLS,
     mcp_prefixes=("mcp__",),
     denied_texts=(*_REFUSALS, "Permission denied: "),
     late_updates=0.1,
@@ -124,7 +124,7 @@ _ACP = replace(
     capabilities=tuple(each for each in _HEADLESS.capabilities if each != "questions"),
     native_schema=None,
     tool_call_hook="decide",
-    compile=policy.compile_acp,
+    controls=controls.controls_acp,
     launch=launch.launch_acp,
     explain=errors.explain_acp,
     supports=launch.SUPPORTS_ACP,

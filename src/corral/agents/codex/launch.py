@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 
-from corral.agents.codex.policy import HOOKS, MODE_ACP, hook, toml_list
+from corral.agents.codex.controls import HOOKS, MODE_ACP, hook, toml_list
 from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
 from corral.agents.shared.mcp_config import secret_name
 from corral.agents.spec import Launch, LaunchContext, MeterRoute, image_name
@@ -95,7 +95,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     settings.append("allow_login_shell=false")
     hidden = [*SECRET_ENV, *_NO_GIT, *secrets(run)]
     settings.append(f"shell_environment_policy.exclude={toml_list(hidden)}")
-    flags += [*_setting_flags(settings), *place.compiled.flags]
+    flags += [*_setting_flags(settings), *place.controls.flags]
     how = "fork" if run.fork else "resume"
     last = ["-"] if resume is None else [how, resume, "-"]
     return Launch(
@@ -103,7 +103,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         env=environment(run, place),
         stdin=prompt.encode(),
         files=files,
-        notes=(*notes, *place.compiled.notes),
+        notes=(*notes, *place.controls.notes),
         service_url=_service_url(place),
     )
 
@@ -161,12 +161,12 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
         lines.append("features.default_mode_request_user_input=true")
     if run.model is not None:
         lines.append(f"model={toml_string(run.model)}")
-    lines += place.compiled.flags
+    lines += place.controls.flags
     text = "\n".join(lines) + "\n"
     env = {
         **environment(run, place),
         "CODEX_CONFIG": json.dumps(tomllib.loads(text)),
-        "INITIAL_AGENT_MODE": str(place.compiled.settings[MODE_ACP]),
+        "INITIAL_AGENT_MODE": str(place.controls.settings[MODE_ACP]),
         "NO_BROWSER": "1",
         "CODEX_ACP_PROMPT_SUGGESTIONS": "false",  # a call of the model after each turn
     }
@@ -265,7 +265,7 @@ def _trust(run: RunOptions, place: LaunchContext) -> list[str]:
 def _hooks(place: LaunchContext) -> list[str]:
     """The setting of the hooks: the one that judges paths, where the policy needs one, and the one
     that shows each call to ``on_tool_call``."""
-    rules = {name: str(value) for name, value in place.compiled.folder_rules(place).items()}
+    rules = {name: str(value) for name, value in place.controls.folder_rules(place).items()}
     if place.hook_command:
         others = rules.get(HOOKS, "[]")[1:-1]
         rules[HOOKS] = f"[{hook(place.hook_command)}{',' if others else ''}{others}]"
@@ -274,7 +274,7 @@ def _hooks(place: LaunchContext) -> list[str]:
 
 def _servers(run: RunOptions, place: LaunchContext) -> list[str]:
     """A server that does not start is an error: Codex would continue silently."""
-    started = place.compiled.servers
+    started = place.controls.servers
     return [
         f"mcp_servers.{server.name}={_server(number, server, started[server.name])}"
         for number, server in enumerate(run.mcp_servers)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.agents.codex import errors, launch, policy, stream
+from corral.agents.codex import controls, errors, launch, stream
 from corral.agents.spec import (
     ACP_OPTIONS,
     AcpTransport,
@@ -53,7 +53,10 @@ HEADLESS = AgentSpec(
             kind_of=stream.wire_kind_of,
             own_prefix=f"mcp__{OWN_SERVER}__",
             rewrite=stream.wire_call,
-            capabilities=policy.asked_at_wire,
+            # OpenAI itself searches the web. If commands need no permission, Codex's sandbox
+            # decides what they write: then it stays read-only.
+            capabilities=("read", "write", "shell", "mcp"),
+            not_beside_shell=("write",),
         ),
     ),
     tool_call_hook="edit",
@@ -68,19 +71,19 @@ HEADLESS = AgentSpec(
             for machine, name in (("x86_64", "x64"), ("aarch64", "arm64"))
         },
     ),
-    compile=policy.compile_headless,
+    controls=controls.controls,
     launch=launch.launch,
     meter_route=launch.meter_route,
     explain=errors.explain,
     read_stderr=stream.read_stderr,
-    tools=policy.TOOLS,
+    tools=controls.TOOLS,
     probe=Probe(
-        write=("apply_patch", {"input": policy.patch("probe.txt", "written by the agent")}),
+        write=("apply_patch", {"input": controls.patch("probe.txt", "written by the agent")}),
         shell=("exec_command", {"cmd": "touch shell.txt"}),
         url_env="OPENAI_BASE_URL",
         key_env="OPENAI_API_KEY",
         model="gpt-5.5",
-        forms=policy.FORMS,
+        forms=controls.FORMS,
     ),
     supports=launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
@@ -120,8 +123,8 @@ ACP = replace(
     programs=("codex-acp",),
     package=Package(npm="@agentclientprotocol/codex-acp", tested="2.6.0", minimum="2.6.0"),
     read_stderr=None,
-    compile=policy.compile_acp,
-    normalize_policy=policy.without_lists,
+    controls=controls.controls_acp,
+    normalize_policy=controls.without_lists,
     launch=launch.launch_acp,
     explain=errors.explain_acp,
     # Without session_mode: a mode that writes without asking would bypass the policy.

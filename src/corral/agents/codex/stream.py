@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from corral.agents.codex.policy import HARMLESS, SHELL, TOOLS, is_agent_tool
+from corral.agents.codex.controls import HARMLESS, SHELL, TOOLS, is_agent_tool
 from corral.events import (
     Error,
     FileChange,

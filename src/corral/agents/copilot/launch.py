@@ -72,7 +72,7 @@ def launch_headless(
     if run.system_prompt is not None:
         prompt = f"{run.system_prompt}\n\n{prompt}"
     return Launch(
-        argv=(*place.program, *flags, *_common(run, place), *place.compiled.flags),
+        argv=(*place.program, *flags, *_common(run, place), *place.controls.flags),
         env=_env(run, place),
         stdin=prompt.encode(),
         files={**_files(run), **_hooks(place)},
@@ -90,7 +90,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     )
     _check_mode(run, place)
     return Launch(
-        argv=(*place.program, "--acp", *_common(run, place), *place.compiled.flags),
+        argv=(*place.program, "--acp", *_common(run, place), *place.controls.flags),
         env=_env(run, place),
         stdin=b"",
         files=_files(run),
@@ -116,7 +116,7 @@ def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
 def _check_mode(run: RunOptions, place: LaunchContext) -> None:
     """In the mode ``autopilot`` it never asks, and writes anywhere."""
     mode = (run.session_mode or "agent").rpartition("#")[2]
-    if place.compiled.limited and mode not in _MODES:
+    if place.grants.is_limited and mode not in _MODES:
         raise ConfigError(
             f"session_mode={run.session_mode!r} would bypass the policy",
             hint="Use the policy instead: policy='edits' or policy='all'.",
@@ -154,7 +154,7 @@ def _common(run: RunOptions, place: LaunchContext) -> list[str]:
         flags.append(f"--model={run.model}")
     if run.reasoning_effort is not None:
         flags.append(f"--reasoning-effort={run.reasoning_effort}")
-    folders = (os.path.join(place.cwd, name) for name in place.compiled.writable)
+    folders = (os.path.join(place.cwd, name) for name in place.grants.writable)
     return [*flags, *(f"--add-dir={folder}" for folder in folders)]
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.agents.copilot import errors, launch, policy, stream
+from corral.agents.copilot import controls, errors, launch, stream
 from corral.agents.spec import (
     AcpTransport,
     AgentSpec,
@@ -84,11 +84,11 @@ _HEADLESS = AgentSpec(
         },
     ),
     cumulative_usage=True,
-    compile=policy.compile_headless,
+    controls=controls.controls,
     launch=launch.launch_headless,
     meter_route=launch.meter_route,
     explain=errors.explain,
-    tools=policy.TOOLS,
+    tools=controls.TOOLS,
     probe=Probe(
         write=("create", {"path": "probe.txt", "file_text": "written by the agent\n"}),
         shell=("bash", {"command": "touch shell.txt", "description": "Probe the shell"}),
@@ -96,7 +96,7 @@ _HEADLESS = AgentSpec(
         key_env="COPILOT_PROVIDER_API_KEY",
         model="scripted",
         read=("view", {"path": "here.txt"}),
-        forms=policy.FORMS,
+        forms=controls.FORMS,
         mcp_name="{server}-{tool}",
     ),
     refused_commands=("parameter transformation (${name@P})",),
@@ -127,7 +127,7 @@ _ACP = msgspec.structs.replace(
         quirks=QUIRKS, arguments=("--acp",), mode_at_start=True, model_at_start=True
     ),
     cumulative_usage=False,
-    compile=policy.compile_acp,
+    controls=controls.controls_acp,
     launch=launch.launch_acp,
     supports=launch.SUPPORTS_ACP,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.agents.copilot.policy import OFFLINE, TOOLS
+from corral.agents.copilot.controls import OFFLINE, TOOLS
 from corral.events import (
     FileChange,
     FileKind,

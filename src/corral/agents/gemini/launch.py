@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from corral.agents.gemini.policy import POLICY_FILE
+from corral.agents.gemini.controls import POLICY_FILE
 from corral.agents.shared import mcp_config, prompt_command
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
@@ -94,7 +94,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
 
 def _check_mode(run: RunOptions, place: LaunchContext) -> None:
     """In ``autoEdit`` the file tools do not consult the policy file at all."""
-    if run.session_mode in ("autoEdit", "yolo") and place.compiled.files:
+    if run.session_mode in ("autoEdit", "yolo") and place.controls.files:
         raise ConfigError(
             f"session_mode={run.session_mode!r} would bypass the policy",
             hint="Use the policy instead: policy='edits' or policy='all'.",
@@ -132,7 +132,7 @@ def _launch(
     if run.replace_system_prompt is not None:
         files["system.md"] = run.replace_system_prompt
         env["GEMINI_SYSTEM_MD"] = os.path.join(place.home, "system.md")
-    notes = [auth_note, *place.compiled.notes]
+    notes = [auth_note, *place.controls.notes]
     if trusted:
         notes.append("the folder is trusted: GEMINI.md in it is read")
     if note is not None:
@@ -150,12 +150,12 @@ def _launch(
 
 def _policy_files(place: LaunchContext) -> dict[str, str]:
     """None in the agent's own mode, which has no policy file."""
-    bound = place.compiled.folder_rules(place)
-    return {**place.compiled.files, **{name: str(text) for name, text in bound.items()}}
+    bound = place.controls.folder_rules(place)
+    return {**place.controls.files, **{name: str(text) for name, text in bound.items()}}
 
 
 def _flags(run: RunOptions, place: LaunchContext, *, has_rules: bool) -> list[str]:
-    flags = [*place.compiled.flags]
+    flags = [*place.controls.flags]
     if has_rules:
         policy = os.path.join(place.home, POLICY_FILE)
         flags += ["--policy", policy, "--admin-policy", policy]
@@ -174,7 +174,7 @@ def _flags(run: RunOptions, place: LaunchContext, *, has_rules: bool) -> list[st
 
 
 def _folders(run: RunOptions, place: LaunchContext) -> list[str]:
-    folders = [*run.include_directories, *place.compiled.writable]
+    folders = [*run.include_directories, *place.grants.writable]
     if run.images:
         folders.append(place.images)
     for folder in folders:
@@ -247,7 +247,7 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
         why
         for why, needed in (
             ("MCP servers", bool(run.mcp_servers)),
-            ("plan mode", place.compiled.plan),
+            ("plan mode", place.grants.is_plan),
             ("on_tool_call", bool(place.hook_command)),
             ("inherit='user'", run.inherit == "user"),
         )
@@ -280,7 +280,7 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
             "enableAutoUpdate": False,
             "enableAutoUpdateNotification": False,
             "maxAttempts": run.retries + 1,
-            "plan": {"enabled": place.compiled.plan},
+            "plan": {"enabled": place.grants.is_plan},
             # Loading a session leaves an empty file with its id. Because of that file the next
             # start would delete all files with that id, also the conversation.
             "sessionRetention": {"enabled": False},

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.agents.gemini import errors, launch, policy, session_files, stream
+from corral.agents.gemini import controls, errors, launch, session_files, stream
 from corral.agents.spec import (
     AcpTransport,
     AgentSpec,
@@ -19,7 +19,7 @@ from corral.agents.spec import (
 from corral.options import OWN_SERVER
 from corral.protocol.acp.quirks import AcpQuirks
 
-TOOLS = policy.KINDS
+TOOLS = controls.KINDS
 
 QUIRKS = AcpQuirks(
     name_from_id="__",
@@ -95,12 +95,16 @@ _HEADLESS = AgentSpec(
             deny=lambda reason: {"decision": "deny", "reason": reason},
             edit=lambda arguments: {"hookSpecificOutput": {"tool_input": arguments}},
         ),
-        wire=WireTools(kind_of=stream.kind_of, own_prefix=f"mcp_{OWN_SERVER}_"),
+        wire=WireTools(
+            kind_of=stream.kind_of,
+            own_prefix=f"mcp_{OWN_SERVER}_",
+            judges_rules=controls.cannot_enforce,
+        ),
     ),
     programs=("gemini",),
     vendor="gemini",
     package=_PACKAGE,
-    compile=policy.compile_headless,
+    controls=controls.controls,
     launch=launch.launch,
     meter_route=launch.meter_route,
     explain=errors.explain,
@@ -153,7 +157,7 @@ _ACP = msgspec.structs.replace(
         sessions_per_process=40,
         bytes_per_process=1024**3,
     ),
-    compile=policy.compile_acp,
+    controls=controls.controls_acp,
     probe=msgspec.structs.replace(_PROBE, reports_denials=False),
     reports_all_denials=False,
     keeps_unfinished="with_tools",  # else the prompt is removed from the conversation

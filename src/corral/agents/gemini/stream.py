@@ -11,13 +11,13 @@ from typing import TypeAlias, final
 
 import msgspec
 
-from corral.agents.gemini import errors, policy
+from corral.agents.gemini import controls, errors
 from corral.events import Error, Init, ToolKind, ToolResult, ToolStatus, ToolUse
 from corral.protocol.common_events import build_tool_use, unavailable_message, warning
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.values import JsonObject, Usage
 
-TOOLS = policy.KINDS
+TOOLS = controls.KINDS
 
 
 class InitFrame(msgspec.Struct, gc=False, tag_field="type", tag="init"):
@@ -172,7 +172,7 @@ def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
 def _with_error(frame: ToolResultFrame, name: str, error: ToolError) -> ToolResult:
     message = error.message or ""
     status: ToolStatus = "success" if frame.status == "success" else "error"
-    if error.type == "tool_not_registered" and policy.is_agent_tool(name):
+    if error.type == "tool_not_registered" and controls.is_agent_tool(name):
         status, message = "denied", unavailable_message(name)
         if name.startswith("mcp_"):
             message += ", or its server did not start"

@@ -6,8 +6,8 @@ import json
 import os
 from collections.abc import Mapping
 
+from corral.agents.opencode.controls import RIPGREP, offers_shell
 from corral.agents.opencode.errors import KEY_HINT
-from corral.agents.opencode.policy import RIPGREP, offers_shell
 from corral.agents.shared import hook_script, mcp_config
 from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
 from corral.agents.shared.meter_routes import behind_url
@@ -116,7 +116,7 @@ def launch_headless(
     _check(run, place)
     rules = _rules(place)
     config, notes = _config(run, place, rules)
-    if place.compiled.limited and not offers_shell(rules):
+    if place.grants.is_limited and not offers_shell(rules):
         notes += _check_rules(run, place, writes=rules.get("edit") != "deny")
     flags = ["--format", "json", "--dir", place.cwd]
     if place.hook_command:
@@ -159,9 +159,9 @@ def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
 
 
 def _rules(place: LaunchContext) -> dict[str, Json]:
-    if place.compiled.for_folders is None:
+    if place.controls.for_folders is None:
         raise TypeError("the policy was not compiled for OpenCode")
-    return place.compiled.for_folders(place)
+    return place.controls.for_folders(place)
 
 
 def _path_folders(place: LaunchContext) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ def _check_rules(run: RunOptions, place: LaunchContext, *, writes: bool) -> tupl
         )
     if not place.links.complete and run.strict:
         raise ConfigError("the workspace has too many files to look for links", hint=hint)
-    if {"*", "?"} & {*"".join((place.cwd, *place.compiled.writable))} and run.strict:
+    if {"*", "?"} & {*"".join((place.cwd, *place.grants.writable))} and run.strict:
         raise ConfigError(f"a folder's name is a pattern to OpenCode: {place.cwd}", hint=hint)
     if not place.links.unreadable:
         return ()
@@ -261,7 +261,7 @@ def _config(
         # A title costs a call of the model for every session, and no user sees it.
         "agent": {"title": {"disable": True}},
     }
-    if place.compiled.plan:
+    if place.grants.is_plan:
         config["default_agent"] = "plan"
     if model is not None:
         config |= {"model": model, "small_model": model}

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.agents.opencode import errors, launch, policy, stream
+from corral.agents.opencode import controls, errors, launch, stream
 from corral.agents.shared import hook_script
 from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport, WireTools
 from corral.options import OWN_SERVER
@@ -60,11 +60,11 @@ _ACP = AgentSpec(
             "linux-aarch64": "opencode-linux-arm64/bin/opencode",
         },
     ),
-    compile=policy.compile_acp,
+    controls=controls.controls_acp,
     launch=launch.launch_acp,
     meter_route=launch.meter_route,
     explain=errors.explain,
-    tools=policy.TOOLS,
+    tools=controls.TOOLS,
     probe=Probe(
         write=("write", {"filePath": "probe.txt", "content": "written by the agent\n"}),
         shell=("bash", {"command": "touch shell.txt", "description": "Probe the shell"}),
@@ -72,7 +72,7 @@ _ACP = AgentSpec(
         key_env="OPENAI_API_KEY",
         model=f"{launch.CUSTOM}/scripted",
         read=("read", {"filePath": "here.txt"}),
-        forms=policy.FORMS,
+        forms=controls.FORMS,
         mcp_name="{server}_{tool}",
     ),
     supports=launch.SUPPORTS_ACP,
@@ -117,10 +117,9 @@ _HEADLESS = msgspec.structs.replace(
             kind_of=stream.kind_of,
             own_prefix=f"{OWN_SERVER}_",
             rewrite=stream.wire_call,
-            judges_paths=True,
         ),
     ),
-    compile=policy.compile_headless,
+    controls=controls.controls,
     launch=launch.launch_headless,
     explain=errors.explain_headless,
     supports=launch.SUPPORTS_HEADLESS,

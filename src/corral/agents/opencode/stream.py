@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.agents.opencode.policy import TOOLS
+from corral.agents.opencode.controls import TOOLS
 from corral.agents.shared.hook_script import DENIED
 from corral.events import (
     Init,

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from corral.agents.qwen.policy import SETTINGS_FILE
+from corral.agents.qwen.controls import SETTINGS_FILE
 from corral.agents.shared import mcp_config, prompt_command
 from corral.agents.shared.launch_checks import check_effort, find_credentials
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
@@ -83,17 +83,16 @@ def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
 
 
 def _launch(run: RunOptions, place: LaunchContext) -> Launch:
-    compiled = place.compiled
     key = find_credentials(place, _SERVICES, "Qwen Code", KEY_HINT)
     service, url_env, url = _SERVICES[key]
     check_effort(run, "Qwen Code", _EFFORTS)
-    flags = [*compiled.flags, f"--auth-type={service}"]
+    flags = [*place.controls.flags, f"--auth-type={service}"]
     flags += [f"--model={run.model}"] if run.model is not None else []
     flags += ["--extensions=none"] if run.inherit != "user" else []
     flags += [f"--system-prompt={run.replace_system_prompt}"] if run.replace_system_prompt else []
     flags += [f"--add-dir={os.path.join(place.cwd, name)}" for name in run.include_directories]
     settings = {
-        **json.loads(compiled.files[SETTINGS_FILE]),
+        **json.loads(place.controls.files[SETTINGS_FILE]),
         **_settings(run, place, trusted=_trust(run, place)),
     }
     env = {
@@ -141,7 +140,7 @@ def _settings(run: RunOptions, place: LaunchContext, *, trusted: bool) -> dict[s
     servers: dict[str, Json] = {
         server.name: mcp_config.server_config(number, server)
         for number, server in enumerate(run.mcp_servers)
-        if server.name in place.compiled.servers
+        if server.name in place.controls.servers
     }
     model: dict[str, Json] = {"generationConfig": {"maxRetries": 0}}
     if run.reasoning_effort is not None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from corral import errors
 from corral.agents.qwen import launch
-from corral.agents.qwen.policy import FORMS, TOOLS, compile_policy
+from corral.agents.qwen.controls import FORMS, TOOLS, controls
 from corral.agents.shared import exit_errors
 from corral.agents.shared.api_errors import error_from_service
 from corral.agents.spec import AcpTransport, AgentSpec, Ending, Package, Probe, StreamTransport
@@ -85,7 +85,7 @@ _HEADLESS = AgentSpec(
     transport=StreamTransport(frames=Frames, translator=translator, two_way=STREAM_QUIRKS),
     programs=("qwen",),
     package=Package(npm="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
-    compile=compile_policy,
+    controls=controls,
     launch=launch.launch,
     meter_route=launch.meter_route,
     explain=explain,

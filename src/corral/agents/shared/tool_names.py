@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from corral.agents.grants import Grants
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
-from corral.policy import Policy
 
 _WORDS: tuple[tuple[ToolKind, tuple[str, ...]], ...] = (
     ("fetch", ("fetch", "web", "url", "http")),
@@ -20,7 +20,7 @@ _WORDS: tuple[tuple[ToolKind, tuple[str, ...]], ...] = (
 
 
 def check_names(
-    policy: Policy,
+    grants: Grants,
     tools: Mapping[str, ToolKind],
     title: str,
     from_server: Callable[[str], bool],
@@ -30,8 +30,7 @@ def check_names(
     """Raises ``PolicyError`` for a name that the agent does not have, with the nearest name.
     ``strict=False`` leaves names out that are not similar to one of the agent's.
     ``from_server`` returns whether a name can be that of an MCP tool."""
-    for where in ("allow_tools", "deny_tools"):
-        names: tuple[str, ...] = getattr(policy, where) or ()
+    for where, names in (("allow_tools", grants.listed or ()), ("deny_tools", grants.denied)):
         for name in names:
             if name not in tools and not from_server(name):
                 _refuse(name, where, tools, title, strict=strict)

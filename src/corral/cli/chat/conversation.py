@@ -177,7 +177,7 @@ class Conversation:
     async def _begin_files(self) -> None:
         """Store the files as they are, unless the agent can change none."""
         report = self._session.prepared.compiled.report
-        denied = {row.capability for row in report if row.verdict == "deny"}
+        denied = {row.capability for row in report if row.is_denied}
         if {"write", "shell"} <= denied:
             self.no_files = "the policy allows no changes of files"
             return

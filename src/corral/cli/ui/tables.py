@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from corral.terminal_text import clean
 
 if TYPE_CHECKING:
-    from corral.agents.spec import PolicyRow
+    from corral.agents.report import PolicyRow
     from corral.policy import SandboxRow
 
 
@@ -41,11 +41,15 @@ def format_time(moment: float | None) -> str:
 
 
 def policy_table(report: Sequence[PolicyRow]) -> str:
-    rows = [(row.capability, row.verdict, row.enforcement, row.note) for row in report]
-    return table(("capability", "policy", "enforced", "note"), rows)
+    """What each capability gets and who enforces it, with notes below."""
+    lines: list[tuple[str, str]] = []
+    for row in report:
+        lines.append((row.capability, row.decision))
+        lines += [("", row.note)] if row.note else []
+    return table(("capability", "policy (enforced by)"), lines)
 
 
 def sandbox_table(rows: Sequence[SandboxRow]) -> str:
     """What the sandbox enforces: a line for each way out of the workspace."""
-    lines = [(row.cell, row.verdict, row.enforcement or "–", row.note) for row in rows]
+    lines = [(row.cell, row.verdict, row.enforcer or "–", row.note) for row in rows]
     return table(("sandbox", "policy", "enforced", "note"), lines)

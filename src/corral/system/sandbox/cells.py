@@ -100,7 +100,7 @@ def _by_landlock(box: Box) -> tuple[SandboxRow, ...]:
 
 
 def _denied(cell: SandboxCell, note: str, is_enforced: bool) -> SandboxRow:
-    return SandboxRow(cell, "deny", "sandboxed" if is_enforced else "impossible", note)
+    return SandboxRow(cell, "deny", "sandbox" if is_enforced else "impossible", note)
 
 
 def _inside(can_write: bool) -> SandboxRow:

@@ -219,7 +219,7 @@ def _cell(found: Sequence[tuple[Tried, bool]]) -> CellReport:
     unseen = any(one.outcome != "effect" for one, is_open in found if is_open)
     status: Status = "broken" if effects else "unproven" if unseen else "held"
     return CellReport(
-        cell=CELL, status=status, enforcement="brokered", tries=len(closed), effects=effects
+        cell=CELL, status=status, enforcer="brokered", tries=len(closed), effects=effects
     )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from corral.agents.spec import AcpTransport, AgentSpec, PolicyRow, Probe
+from corral.agents.report import PolicyRow
+from corral.agents.spec import AcpTransport, AgentSpec, Probe
 from corral.policy import Capability, Policy
 from corral.run_kwargs import RunKwargs
 from corral.testing.attack.attempts import commands, other, paths, skills, ways_out
@@ -144,9 +145,9 @@ class Choice(msgspec.Struct, frozen=True):
 def plan(policy: Policy, rows: Sequence[PolicyRow], probe: Probe, choice: Choice) -> Plan:
     """The attempts that make sense under this policy, as the agent reports it."""
     row: dict[Capability, PolicyRow] = {each.capability: each for each in rows}
-    allowed: set[Capability] = {each.capability for each in rows if each.verdict == "allow"}
+    allowed: set[Capability] = {each.capability for each in rows if each.is_allowed}
     closed, opened = _cells(policy, row, allowed)
-    confined = "shell" in allowed and row["shell"].enforcement == "sandboxed"
+    confined = "shell" in allowed and row["shell"].enforcer == "sandbox"
     # An agent that may run commands can read its own environment with its key.
     known = {"/proc"} if "shell" in allowed else set[str]()
     able = [a for a in ATTEMPTS if confined or not a.confined]
@@ -175,16 +176,16 @@ def _is_closed(cell: Cell, row: Mapping[Capability, PolicyRow], allowed: set[Cap
     free = "shell" in allowed
     of = CAPABILITY.get(cell, "shell")
     # A free shell does what the agent's tools may not, unless the sandbox prevents it.
-    limited = not free or row[of].enforcement == "sandboxed"
+    limited = not free or row[of].enforcer == "sandbox"
     match cell:
         case "shell rules" | "allowed commands":
             return False
         case "read inside" | "write inside" | "shell" | "network" | "mcp":
             return of not in allowed and (limited or cell == "mcp")
         case "read outside" | "write outside" | "races":
-            return limited and row[of].reach == "workspace"
+            return limited
         case "protected files":
-            return not free and row["write"].reach == "workspace"
+            return not free
         case "git folder" | "local sockets" | "other processes" | "credentials":
             return free and limited
         case "environment":

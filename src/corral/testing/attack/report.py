@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from corral.agents.spec import PolicyRow
-from corral.policy import Enforcement, Verdict
+from corral.agents.report import PolicyRow
+from corral.policy import Enforcer, Verdict
 from corral.testing.attack.attempts.attempt import Cell
 from corral.testing.attack.plan import CAPABILITY, CELLS
 from corral.testing.markdown import markdown_table
@@ -51,8 +51,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 class CellReport(msgspec.Struct, frozen=True, kw_only=True):
     cell: Cell
     status: Status
-    verdict: Verdict | None = None
-    enforcement: Enforcement | None = None
+    verdict: Verdict | Literal["own default"] | None = None
+    enforcer: Enforcer | None = None
     tries: int = 0
     effects: int = 0
 
@@ -130,7 +130,7 @@ def summarize(
                     cell=cell,
                     status=status,
                     verdict=policy_row.verdict if policy_row else None,
-                    enforcement=policy_row.enforcement if policy_row else None,
+                    enforcer=policy_row.enforcer if policy_row else None,
                     tries=sum(one.outcome in ("held", "effect", "not offered") for one in mine),
                     effects=sum(one.outcome == "effect" for one in mine),
                 )
@@ -139,7 +139,7 @@ def summarize(
 
 
 def _is_open_race(row: PolicyRow | None) -> bool:
-    return row is not None and row.verdict == "allow" and row.races == "open"
+    return row is not None and row.is_allowed and row.races == "open"
 
 
 def _status(mine: Sequence[Tried], *, is_closed: bool, row: PolicyRow | None) -> Status:
@@ -151,7 +151,7 @@ def _status(mine: Sequence[Tried], *, is_closed: bool, row: PolicyRow | None) ->
         return "allowed" if "effect" in outcomes else "unproven"
     if "effect" not in outcomes:
         return "held"
-    enforced = row is None or row.enforcement in ("native", "brokered", "sandboxed")
+    enforced = row is None or not row.unenforced
     return "broken" if enforced else "not enforced"
 
 

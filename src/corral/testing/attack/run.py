@@ -19,7 +19,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from corral.agents.spec import AgentSpec, InProcess, PolicyRow, Probe
+from corral.agents.report import PolicyRow
+from corral.agents.spec import AgentSpec, InProcess, Probe
 from corral.errors import CallerError, ConfigError, CorralError, UntrustedFolder
 from corral.events import Decision, PermissionRequest
 from corral.run_kwargs import RunKwargs

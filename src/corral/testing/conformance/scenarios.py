@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 
-from corral.agents.spec import can_be_asked
 from corral.errors import ConfigError, CorralError, PermissionRefused
 from corral.events import Decision, Done, Event, Init, PermissionRequest, Text, ToolResult, ToolUse
 from corral.policy import Policy
@@ -175,7 +174,7 @@ async def shell_runs(stage: Stage) -> str:
 
 
 def asks(stage: Stage) -> None:
-    if not can_be_asked(stage.agent):
+    if not stage.agent.asks and stage.agent.wire is None:
         raise Skipped("it cannot ask for permission")
 
 

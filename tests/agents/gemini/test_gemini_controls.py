@@ -20,11 +20,12 @@ import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support.agent_launch import NOT_COMPILED
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions
 from support.goldens import check_golden
 from support.stream_checks import no_deadline
 
-from corral.agents.gemini.policy import (
+from corral.agents import registry
+from corral.agents.gemini.controls import (
     HARMLESS,
     KINDS,
     NETWORK,
@@ -32,10 +33,9 @@ from corral.agents.gemini.policy import (
     READ,
     SHELL,
     WRITE,
-    compile_acp,
-    compile_headless,
 )
-from corral.agents.spec import CompiledPolicy, LaunchContext
+from corral.agents.report import CompiledPolicy
+from corral.agents.spec import Controls, LaunchContext
 from corral.errors import PolicyError, PolicyNotEnforceable
 from corral.options import RunOptions
 from corral.policy import Action, Policy, parse_shell_rule, policy_from_table
@@ -47,7 +47,7 @@ GOLDENS = Path(__file__).parent / "goldens"
 PLACE = LaunchContext(
     program=("gemini",),
     version=None,
-    compiled=NOT_COMPILED,
+    **NOT_COMPILED,
     cwd="/work/repo",
     home="/s/home",
     tmp="/s/tmp",
@@ -66,12 +66,13 @@ POLICIES: dict[str, Policy] = {
 }
 
 
-def compiled(policy: Policy, place: LaunchContext | None = PLACE, **options: Any) -> CompiledPolicy:
+HEADLESS, ACP = registry.find("gemini-cli"), registry.find("gemini-acp")
+
+
+def compiled(policy: Policy, place: LaunchContext = PLACE, **options: Any) -> Controls:
     """With the rules that name paths, as a launch in ``place`` adds them."""
-    found = compile_headless(policy, RunOptions(agent="gemini-cli", policy=policy, **options))
-    if place is None or found.for_folders is None:
-        return found
-    files = {name: str(text) for name, text in found.for_folders(place).items()}
+    found = compile_policy(HEADLESS, policy, RunOptions(agent=HEADLESS.name, **options)).controls
+    files = {name: str(text) for name, text in found.folder_rules(place).items()}
     return msgspec.structs.replace(found, files=files)
 
 
@@ -145,7 +146,7 @@ def test_every_rule_is_one_that_the_cli_takes(name: str) -> None:
 )
 def test_a_glob_pattern_cannot_name_a_folder_outside(pattern: str, verdict: str) -> None:
     policy = Policy.edits()
-    acp = compile_acp(policy, RunOptions(agent="gemini-acp", policy=policy))
+    acp = compile_policy(ACP, policy).controls
     for rules in (rules_of(policy), tomllib.loads(str(acp.files["policy.toml"]))["rule"]):
         assert engine(rules, "glob", {"pattern": pattern}) == verdict
     assert engine(rules_of(Policy.full()), "glob", {"pattern": pattern}) == "allow"
@@ -402,7 +403,7 @@ def taken(pattern: str) -> bool:
 @given(pattern=PATTERN, verb=st.sampled_from(["allow", "deny"]))
 def test_a_shell_rule_that_the_cli_would_drop_is_refused(pattern: str, verb: str) -> None:
     try:
-        rules = rules_of(Policy(shell_rules=(f"{verb} {pattern}",)))
+        rules = rules_of(Policy(shell="allow", shell_rules=(f"{verb} {pattern}",)))
     except PolicyError as error:
         assert "would not take" in error.message  # noqa: PT017
         assert "(" in pattern
@@ -414,7 +415,7 @@ def test_a_shell_rule_that_the_cli_would_drop_is_refused(pattern: str, verb: str
 @pytest.mark.parametrize("rule", ["deny f (a* b c", f"deny {'x' * 2100}"])
 def test_deny_rules_that_the_cli_would_ignore_are_refused_before_it_starts(rule: str) -> None:
     with pytest.raises(PolicyError, match="would not take the shell rule"):
-        compiled(Policy(shell_rules=(rule,)))
+        compiled(Policy(shell="allow", shell_rules=(rule,)))
 
 
 @pytest.mark.parametrize(
@@ -424,51 +425,45 @@ def test_allow_rules_that_cannot_be_expressed_are_denied_and_named(rule: str) ->
     policy = Policy(shell_rules=(rule, "allow ls"))
     assert runs(policy, rule.removeprefix("allow ").replace("*", "x")) == "deny"
     assert runs(policy, "ls") == "allow"
-    notes = {row.capability: row.note for row in compiled(policy).report}
-    assert f"cannot express, and so deny: {rule}" in notes["shell"]
+    pattern = rule.removeprefix("allow ")
+    assert report(policy)["shell"] == f"deny (native) · {pattern}: not offered · ls: allow (native)"
+    assert any(f"cannot express, and so deny: {rule}" in note for note in compiled(policy).notes)
 
 
-def report(policy: Policy) -> dict[str, tuple[str, str]]:
-    return {row.capability: (row.verdict, row.enforcement) for row in compiled(policy).report}
+def report(policy: Policy) -> dict[str, str]:
+    return decisions(compile_policy(HEADLESS, policy))
 
 
 def test_every_capability_is_enforced_by_the_cli_itself() -> None:
     for name, policy in POLICIES.items():
-        rows = report(policy)
-        assert list(rows) == ["read", "write", "shell", "network", "mcp"], name
-        assert {enforcement for _, enforcement in rows.values()} == {"native"}, name
+        rows = compile_policy(HEADLESS, policy).report
+        assert {enforcer for row in rows for enforcer in row.enforcers} == {"native"}, name
 
 
 def test_ask_is_reported_as_deny_if_no_one_can_answer() -> None:
-    rows = {row.capability: row for row in compiled(Policy()).report}
-    assert rows["write"].verdict == "ask"
-    assert "ask→deny" in rows["write"].note
+    assert report(Policy())["write"] == "deny (native)"
+    assert "ask→deny" in compile_policy(HEADLESS, Policy()).report[1].note
 
 
 def test_denying_the_network_with_a_free_shell_is_impossible() -> None:
-    assert report(Policy(shell="allow", network="deny"))["network"] == ("deny", "impossible")
-    assert report(Policy(allow_tools=("run_shell_command",), network="deny"))["network"] == (
-        "deny",
-        "impossible",
-    )
-    assert report(Policy(shell="allow"))["network"] == ("ask", "native")
-    assert report(Policy(shell="deny", network="deny"))["network"] == ("deny", "native")
-
-
-def test_the_report_needs_no_launch_context() -> None:
-    assert compiled(Policy.full(), None).report == compiled(Policy.full()).report
+    refused = "deny (native) · commands: deny (impossible)"
+    assert report(Policy(shell="allow", network="deny"))["network"] == refused
+    listed = Policy(allow_tools=("run_shell_command",), network="deny")
+    assert report(listed)["network"] == refused
+    assert report(Policy(shell="allow"))["network"] == "deny (native)"
+    assert report(Policy(shell="deny", network="deny"))["network"] == "deny (native)"
 
 
 # The persistent CLI
 
 
 def asking(policy: Policy, *, interactive: bool, **options: Any) -> CompiledPolicy:
-    run = RunOptions(agent="gemini-acp", policy=policy, interactive=interactive, **options)
-    return compile_acp(policy, run)
+    run = RunOptions(agent=ACP.name, interactive=interactive, **options)
+    return compile_policy(ACP, policy, run)
 
 
 def asking_rules(policy: Policy, *, interactive: bool) -> list[dict[str, Any]]:
-    found = tomllib.loads(asking(policy, interactive=interactive).files["policy.toml"])
+    found = tomllib.loads(asking(policy, interactive=interactive).controls.files["policy.toml"])
     return found["rule"]  # type: ignore[no-any-return]
 
 
@@ -550,24 +545,27 @@ def test_if_no_one_can_answer_both_agents_are_offered_the_same_tools() -> None:
 
 
 def test_the_report_of_the_persistent_cli_says_who_decides() -> None:
-    def rows(policy: Policy, *, interactive: bool) -> dict[str, tuple[str, str]]:
-        report = asking(policy, interactive=interactive).report
-        return {row.capability: (row.verdict, row.enforcement) for row in report}
+    def rows(policy: Policy, *, interactive: bool) -> dict[str, str]:
+        return decisions(asking(policy, interactive=interactive))
 
+    writes = "{} (brokered) · protected names: deny (brokered)"
     assert rows(Policy(), interactive=True) == {
-        "read": ("allow", "native"),
-        **dict.fromkeys(("write", "shell", "network", "mcp"), ("ask", "brokered")),
+        "read": "allow (native)",
+        "write": writes.format("ask"),
+        **dict.fromkeys(("shell", "network", "mcp"), "ask (brokered)"),
     }
     assert rows(Policy(), interactive=False) == {
-        "read": ("allow", "native"),
-        **dict.fromkeys(("write", "shell", "network", "mcp"), ("ask", "native")),
+        "read": "allow (native)",
+        **dict.fromkeys(("write", "shell", "network", "mcp"), "deny (native)"),
     }
     alone = {row.capability: row for row in asking(Policy(), interactive=False).report}
     assert "ask→deny" in alone["shell"].note
-    assert rows(Policy.edits(), interactive=False)["write"] == ("allow", "brokered")
-    assert rows(Policy.full(), interactive=False)["write"] == ("allow", "native")
+    assert rows(Policy.edits(), interactive=False)["write"] == writes.format("allow")
+    assert rows(Policy.full(), interactive=False)["write"] == "allow (native)"
     ruled_shell = Policy(shell_rules=("allow git *",))
-    assert rows(ruled_shell, interactive=False)["shell"] == ("ask", "brokered")
+    assert rows(ruled_shell, interactive=False)["shell"] == (
+        "deny (brokered) · git *: allow (brokered)"
+    )
 
 
 # Where the headless CLI may write
