@@ -32,6 +32,7 @@ LAYERS = {
     "pipelines": 7,
     "engine": 8,
     "durable": 8,
+    "runs": 9,
     "comparison": 9,
     "testing": 9,
     "view": 9,

@@ -180,6 +180,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "export/atif.py": ("file", "temporary files for the trajectories of sub-agents"),
     "export/bundle.py": ("file", "copies the files of a run into a zip file"),
     "export/html.py": ("file", "a redacted copy of a log, in a temporary folder"),
+    "runs/find.py": ("file", "finds the folders of runs"),
     "export/run_log.py": ("file", "reads the logs of runs, which may be anywhere"),
     # Model calls.
     "inference/retry.py": ("random", "jitter"),

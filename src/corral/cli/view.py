@@ -93,10 +93,10 @@ def require() -> None:
 
 def _place(run: str) -> str:
     """The part of the address that shows a run. Raises an error if there is none."""
-    from corral.view.lookup import find_run
+    from corral.runs.find import find
 
-    kind, id = find_run(run)
-    return f"#/{_PAGES[kind]}/{quote(id, safe='')}"
+    found = find(run)
+    return f"#/{_PAGES[found.kind]}/{quote(found.id, safe='')}"
 
 
 def _shown_host(listen: str) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from corral.errors import ConfigError, ResumeLost
 from corral.events import VERSION, Init, Log
 from corral.export.redactor import ExportRedactor
-from corral.id_lookup import LAST, find_id
+from corral.id_lookup import LAST
 from corral.pipelines import events
 from corral.pipelines.events import (
     PipelineEvent,
@@ -28,10 +28,10 @@ from corral.pipelines.events import (
     StepStarted,
 )
 from corral.pipelines.execution import run_dir
+from corral.runs import find as runs
 from corral.sessions import store
 from corral.sessions.store import Meta
-from corral.system import paths
-from corral.values import Json, as_text
+from corral.values import as_text
 
 MAX_LINE = 64 * 1024 * 1024
 """Bytes. A longer line is left out: it would need several times its size in memory."""
@@ -116,24 +116,20 @@ class StoredRun(msgspec.Struct, kw_only=True):
 def find(name: str, *, db: str | None = None) -> StoredRun:
     """The run with this id, with a unique beginning of it, or ``last``; or of this file or folder.
     ``db`` is the database of a pipeline run. Raises ``ConfigError`` or ``ResumeLost``."""
-    if name == LAST and db is None:
-        return _newest()
     if os.path.exists(name) and name != LAST:
         return at(Path(name))
-    if db is None:
-        record = _session(name)
-        if record is not None:
-            return of_session(record)
-        if (folder := _run_folder(name)) is not None:
-            return at(folder)
-    return _in_database(name, db)
-
-
-def _session(name: str) -> store.SessionRecord | None:
-    try:
-        return store.find(name)
-    except ResumeLost:
-        return None
+    run = runs.find(name, db=db)
+    if run.kind == "batch":
+        raise ConfigError(
+            f"{run.id} is a batch: its tasks are the runs",
+            hint=f"`corral batches show {run.id}` lists them.",
+        )
+    if run.folder is None or not run.folder.is_dir():
+        raise ConfigError(
+            f"the run folder {run.folder} is not on this machine",
+            hint="Run the command where the run was executed, or copy the folder and name it.",
+        )
+    return at(run.folder)
 
 
 def of_session(record: store.SessionRecord) -> StoredRun:
@@ -163,7 +159,7 @@ def at(path: Path) -> StoredRun:
         return _of_file(path)
     if (record := store.open_folder(path)) is not None:
         return of_session(record)
-    manifest = _manifest(path)
+    manifest = runs.read_manifest(path)
     if manifest is None:
         raise ConfigError(
             f"{path} is no run: it has neither {store.META} nor {run_dir.MANIFEST}",
@@ -192,75 +188,6 @@ def _of_file(path: Path) -> StoredRun:
         title=first.name if isinstance(first, PipelineStarted) else path.name,
         log=path,
     )
-
-
-def _newest() -> StoredRun:
-    sessions = [each for each in store.all_sessions()[:50] if (each.folder / store.EVENTS).exists()]
-    folders = _run_folders()
-    session = sessions[0] if sessions else None
-    if folders and (session is None or folders[0][0] > session.meta.updated):
-        return at(folders[0][1])
-    if session is None:
-        raise ResumeLost("there is no run yet", hint="`corral run PROMPT` starts one.")
-    return of_session(session)
-
-
-def _run_folders() -> list[tuple[float, Path]]:
-    """The run folders in corral's home with the time of their last event, the newest first."""
-    found: list[tuple[float, Path]] = []
-    for log in (paths.home() / "runs").glob(f"*/{run_dir.EVENTS}"):
-        try:
-            found.append((log.stat().st_mtime, log.parent))
-        except OSError:
-            continue  # it was removed meanwhile
-    return sorted(found, reverse=True)
-
-
-def _run_folder(name: str) -> Path | None:
-    by_name = {folder.name: folder for _, folder in _run_folders()}
-    found = find_id(name, list(by_name), "runs")
-    return None if found is None else by_name[found]
-
-
-def _in_database(name: str, db: str | None) -> StoredRun:
-    """A durable run whose folder is elsewhere."""
-    from corral.durable.dbos.database import is_installed
-
-    if not is_installed():
-        raise _unknown(name)
-    import asyncio
-
-    from corral.durable import query, run_list
-
-    async def folder_of() -> str:
-        found = await query.find_run(name, db=db)
-        runs = await run_list.list_runs(db=db, limit=None)
-        return next((each.folder for each in runs if each.id == found), "")
-
-    folder = asyncio.run(folder_of())
-    if not folder:
-        raise _unknown(name)
-    if not os.path.isdir(folder):
-        raise ConfigError(
-            f"the run folder {folder} is not on this machine",
-            hint="Run the command where the run was executed, or copy the folder and name it.",
-        )
-    return at(Path(folder))
-
-
-def _unknown(name: str) -> ResumeLost:
-    return ResumeLost(
-        f"no session or run is called {name!r}",
-        hint="`corral sessions list` and `corral pipeline runs` list them; a path is a file of"
-        " events or a folder.",
-    )
-
-
-def _manifest(folder: Path) -> dict[str, Json] | None:
-    try:
-        return msgspec.json.decode((folder / run_dir.MANIFEST).read_bytes(), type=dict[str, Json])
-    except (OSError, msgspec.MsgspecError):
-        return None
 
 
 # Reading.

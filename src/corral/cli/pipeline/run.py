@@ -18,13 +18,13 @@ from corral.cli.options import (
     import_modules,
     policy_options,
 )
-from corral.cli.pipeline.run_ids import run_id
 from corral.cli.run_options import EVERYWHERE, read_options, run_options
 from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 from corral.nesting import decode_json
 from corral.run_kwargs import RunKwargs
+from corral.runs.find import find_pipeline_run
 from corral.values import Json
 
 T = TypeVar("T")
@@ -239,7 +239,7 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
 
     database.load()
 
-    name = run_id(name, flags["db"])
+    name = find_pipeline_run(name, flags["db"])
     shown = _run_async(query.show(name, db=flags["db"]))
     show = RunOutput(shown.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
     show.name = name
@@ -283,7 +283,7 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
 
     database.load()
 
-    name = run_id(name, flags["db"])
+    name = find_pipeline_run(name, flags["db"])
     shown = _run_async(query.show(name, db=flags["db"]))
     graph = api.current_graph(shown) or shown.graph
     show = RunOutput(graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])

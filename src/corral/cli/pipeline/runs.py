@@ -11,11 +11,11 @@ import click
 import msgspec
 
 from corral.cli.options import DB, JSON, NEWEST, RUN, database_option
-from corral.cli.pipeline.run_ids import run_id
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.durable.dbos.database import require
 from corral.errors import ConfigError
+from corral.runs.find import find_pipeline_run
 from corral.terminal_text import one_line, visible
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     require()
     from corral.durable import open_questions, query
 
-    name = run_id(name, db)
+    name = find_pipeline_run(name, db)
     found = asyncio.run(query.show(name, db=db))
     questions = [] if found.output else asyncio.run(open_questions.questions(name, db=db))
     if as_json:
@@ -103,7 +103,7 @@ def answer(
     from corral.durable import existing_runs
     from corral.pipelines.scheduler.commands import Answer
 
-    name = run_id(name, db)
+    name = find_pipeline_run(name, db)
     given = Answer(value=choice or "", text=text, skipped=skip)
     asyncio.run(existing_runs.answer(name, given, gate=gate, by=_user_name(), db=db))
     echo(f"{name} received the answer")
@@ -121,7 +121,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
     require()
     from corral.durable import existing_runs
 
-    name = run_id(name, db)
+    name = find_pipeline_run(name, db)
     found = asyncio.run(existing_runs.show(name, db=db))
     if found.output is not None:
         raise ConfigError(f"{name} has already ended: {found.output.status}")
