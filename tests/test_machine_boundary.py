@@ -208,7 +208,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "metering/proxy/proxy.py": ("random", "the dummy keys that agents get"),
     "metering/rate_limits.py": ("random", "not all calls are made again at the same moment"),
     "metering/usage_ledger.py": ("file", "what pipelines and batches used"),
-    "metering/shared_budget.py": ("file", "removes the file of a budget, which it owns"),
+    "metering/budget_stores.py": ("file", "removes the file of a budget, which it owns"),
     # Sessions.
     "sessions/acp/client_files.py": ("file", "the agent's file requests, below one folder"),
     "sessions/backends/acp.py": ("file", "reads attached files"),

@@ -18,6 +18,7 @@ import msgspec
 from corral.errors import ConfigError, PromptError
 from corral.option_definitions import of_kind
 from corral.policy import PRESETS, Policy, with_tools
+from corral.spending import LIMITS
 from corral.values import Effort, JsonObject, McpServer, convert_to, is_mapping, is_sequence
 
 ApprovalMode = Literal["default", "auto_edit", "yolo", "plan"]
@@ -356,7 +357,6 @@ def _convert(values: Values) -> RunOptions:
 
 DURATIONS = of_kind("duration")
 """Options that are durations: seconds, or a text such as ``5m``."""
-BUDGET_LIMITS = ("max_cost", "max_total_tokens", "max_calls")
 _NUMBERS = of_kind("duration", "count", "amount")
 
 
@@ -370,7 +370,7 @@ def _check(run: RunOptions) -> None:
 
 
 def _check_numbers(run: RunOptions) -> None:
-    for name in (*DURATIONS, *BUDGET_LIMITS):
+    for name in (*DURATIONS, *LIMITS):
         limit: float | None = getattr(run, name)
         if limit is None:
             continue

@@ -353,19 +353,6 @@ PUBLISH_AFTER = 1.0
 nothing."""
 
 
-class BudgetState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The limits of a budget, and what is spent: US dollars, tokens and model calls."""
-
-    max_cost: float | None = None
-    max_total_tokens: int | None = None
-    max_calls: int | None = None
-    cost: float = 0.0
-    tokens: int = 0
-    calls: int = 0
-    is_paused: bool = False
-    """A call waits until a limit is raised."""
-
-
 class FileChanged(msgspec.Struct, frozen=True, omit_defaults=True):
     """One changed file of a result."""
 

@@ -14,9 +14,10 @@ from corral import pipelines
 from corral.durable import budgets, retention
 from corral.durable.dbos import database
 from corral.errors import ConfigError, PipelineInvalid
-from corral.metering.budget import Raise, Reservation, Shortage, Spent
+from corral.metering.budget import Reservation, Shortage
 from corral.pipelines import Graph
-from corral.pipelines.run_limits import RunLimits, run_limits
+from corral.pipelines.run_limits import run_limits
+from corral.spending import BudgetLimits, Raise, Spent
 from corral.testing import Call, ModelServer, Turn
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
@@ -177,7 +178,7 @@ def test_a_raise_in_vain_is_an_error(edge: str, limit: str, message: str) -> Non
 
 def test_workers_of_a_server_share_one_store(new_postgres: str) -> None:
     server = database.find(new_postgres)
-    names = budgets.create(server, "run", RunLimits(max_calls=60))
+    names = budgets.create(server, "run", BudgetLimits(max_calls=60))
     assert names == ("run",)
     made: list[int] = []
 

@@ -10,7 +10,8 @@ from support.stored_sessions import Transcript, write_session
 
 from corral import events
 from corral.sessions.store import Meta
-from corral.values import BudgetState, Usage
+from corral.spending import BudgetState
+from corral.values import Usage
 
 MAIN = "20261117-091200-7c41d2"
 """The session that the screenshots show."""

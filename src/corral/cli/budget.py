@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
 
 from corral.cli.options import completing
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError, ResumeLost
+from corral.spending import LIMITS, Raise
 
 if TYPE_CHECKING:
     from corral.live.records import LiveRun
-    from corral.metering.budget import Budget, Raise
+    from corral.metering.budget import Budget
 
 MOST = 10**12
+UNITS = {limit: kind.unit for limit, kind in LIMITS.items() if limit != "max_cost"}
+"""Limits that are raised with a flag, which is their unit."""
+
+
+def _unit_flags(command: Callable[..., None]) -> Callable[..., None]:
+    for limit, unit in reversed(UNITS.items()):
+        text = f"For {limit}: +N more, or N in total."
+        command = click.option(f"--{unit}", metavar="N", help=text)(command)
+    return command
 
 
 # "-1.00" is an amount that is refused with a reason, not an unknown option.
 @click.command("budget", context_settings={"ignore_unknown_options": True})
 @click.argument("name", metavar="ID", shell_complete=completing("sessions"))
 @click.argument("amount", metavar="[AMOUNT]", required=False)
-@click.option("--tokens", metavar="N", help="For max_total_tokens: +N more, or N in total.")
-@click.option("--calls", metavar="N", help="For max_calls: +N more, or N in total.")
+@_unit_flags
 @click.option("--db", metavar="DB", help="The database of a pipeline or batch.")
-def budget(
-    name: str, *, amount: str | None, tokens: str | None, calls: str | None, db: str | None
-) -> None:
+def budget(name: str, *, amount: str | None, db: str | None, **units: str | None) -> None:
     """Raise the budget of a running session, pipeline or batch.
 
     AMOUNT is in USD and changes max_cost: +1.00 is that much more, 5.00 the new limit. ID is a
@@ -36,19 +45,19 @@ def budget(
     """
     from corral import live
 
-    given = {"AMOUNT": amount, "--tokens": tokens, "--calls": calls}
-    texts = {key: text for key, text in given.items() if text is not None}
+    given = {"max_cost": amount, **{name: units[unit] for name, unit in UNITS.items()}}
+    texts = {limit: text for limit, text in given.items() if text is not None}
     if not texts:
         raise ConfigError("no amount is given", hint="For example: corral sessions budget ID +1.00")
     if len({text.startswith("+") for text in texts.values()}) > 1:
         raise ConfigError("write all amounts with +, or none")
     is_total = not any(text.startswith("+") for text in texts.values())
-    amounts = _amounts({key: _number(key, text) for key, text in texts.items()})
+    amounts = Raise.of({limit: _number(limit, text) for limit, text in texts.items()})
     found = live.find(name)
     if found is not None and found[1].db is None:
         run = found[1]
         more = _missing(run, amounts) if is_total else amounts
-        live.add_budget(run.id, more.cost, tokens=more.tokens, calls=more.calls)
+        live.add_budget(run.id, **asdict(more))
         echo(f"{run.id}: the budget is raised")
         return
     run_id, where = (name, db) if found is None else (found[1].id, db or _database(found[1]))
@@ -56,26 +65,16 @@ def budget(
     echo(f"{run_id}: {_limits(raised)}")
 
 
-def _number(key: str, text: str) -> float:
+def _number(limit: str, text: str) -> float:
+    flag = f"--{UNITS[limit]}" if limit in UNITS else "AMOUNT"
     try:
-        number = float(text) if key == "AMOUNT" else int(text.replace("_", ""))
+        number = int(text.replace("_", "")) if limit in UNITS else float(text)
     except ValueError:
-        kind = "a number" if key == "AMOUNT" else "a whole number"
-        raise ConfigError(f"{key} must be {kind}, such as +1 or 5, got: {text!r}") from None
+        kind = "a whole number" if limit in UNITS else "a number"
+        raise ConfigError(f"{flag} must be {kind}, such as +1 or 5, got: {text!r}") from None
     if not 0 < number < MOST:
-        raise ConfigError(f"{key} must be greater than 0, got: {text}")
+        raise ConfigError(f"{flag} must be greater than 0, got: {text}")
     return number
-
-
-def _amounts(numbers: dict[str, float]) -> Raise:
-    from corral.metering.budget import Raise
-
-    tokens, calls = numbers.get("--tokens"), numbers.get("--calls")
-    return Raise(
-        numbers.get("AMOUNT"),
-        None if tokens is None else int(tokens),
-        None if calls is None else int(calls),
-    )
 
 
 def _missing(run: LiveRun, totals: Raise) -> Raise:
@@ -84,9 +83,8 @@ def _missing(run: LiveRun, totals: Raise) -> Raise:
 
     if not run.budgets:
         raise ConfigError(f"{run.id} has no budget that can be raised")
-    own = run.budgets[0]
-    tokens, calls = own.max_total_tokens, own.max_calls
-    return Budget(max_cost=own.max_cost, max_total_tokens=tokens, max_calls=calls).missing(totals)
+    limits = {limit: getattr(run.budgets[0], limit) for limit in LIMITS}
+    return Budget(**limits).missing(totals)
 
 
 def _database(run: LiveRun) -> str | None:
@@ -118,9 +116,5 @@ def _raise_durable(name: str, amounts: Raise, is_total: bool, db: str | None) ->
 
 
 def _limits(raised: Budget) -> str:
-    shown = [
-        f"{name}={limit:g}"
-        for name in ("max_cost", "max_total_tokens", "max_calls")
-        if (limit := getattr(raised, name)) is not None
-    ]
+    shown = [f"{name}={limit:g}" for name in LIMITS if (limit := getattr(raised, name)) is not None]
     return f"the budget is {', '.join(shown)}, of which ${raised.spent.cost:.4f} are spent"

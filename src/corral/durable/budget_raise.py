@@ -8,8 +8,9 @@ from corral.durable.dbos.client import Client, WorkflowInfo, with_client
 from corral.durable.dbos.database import Database, find
 from corral.durable.payloads import BATCH_WORKFLOW, RUN_WORKFLOW, pack
 from corral.errors import ConfigError
-from corral.metering.budget import Budget, Raise
+from corral.metering.budget import Budget
 from corral.pipelines.scheduler.commands import Raised
+from corral.spending import Raise
 
 
 async def add_budget(
@@ -42,8 +43,7 @@ def _add(client: Client, database: Database, run: str, amounts: Raise, is_total:
     budget.raise_limits(more)  # the copy: an amount that is refused changes nothing
     if found[0].name == RUN_WORKFLOW:
         # Before the limit is raised: the run must know it when a node has spent more.
-        raised = Raised(max_cost=more.cost or 0.0, max_total_tokens=more.tokens or 0)
-        client.send(run, pack(raised))
+        client.send(run, pack(Raised(amounts=more)))
     budgets.add(database, run, more)
     return budget
 

@@ -1,6 +1,6 @@
 """The budgets of durable runs and batches: their stores, by run.
 
-A store is a file beside a database file, or a row of a database on a server (``shared_budget``
+A store is a file beside a database file, or a row of a database on a server (``budget_stores``
 explains it). Its *name* says which: a path, or the id of the run. The configuration of a run has
 the names of all stores that apply to its nodes: its own, and those of the runs around it.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from corral.durable.dbos.database import Database
 from corral.errors import ConfigError
-from corral.metering import shared_budget
-from corral.metering.budget import Budget, Raise, Spent
-from corral.metering.shared_budget import BudgetStore, FileBudgetStore, SharedBudget, StoredBudget
-from corral.pipelines.run_limits import RunLimits
+from corral.metering import budget_stores
+from corral.metering.budget import Budget
+from corral.metering.budget_stores import BudgetStore, FileBudgetStore
+from corral.spending import BudgetLimits, Raise, Spent
 from corral.values import slug
 
 
@@ -49,7 +49,7 @@ def open_store(name: str, database: Database | None) -> BudgetStore:
 
 
 def create(
-    database: Database, run: str, limits: RunLimits, spent: Spent | None = None
+    database: Database, run: str, limits: BudgetLimits, spent: Spent | None = None
 ) -> tuple[str, ...]:
     """Create the store of a run, or set the limits of one that exists; returns its name, or
     nothing if the run has no limits. ``spent`` counts for a new one. Blocking. Raises
@@ -62,14 +62,7 @@ def create(
         from corral.durable.dbos.server_budgets import ServerBudgetStore
 
         ServerBudgetStore(database.url, name).create()
-    state = StoredBudget(
-        max_cost=limits.max_cost,
-        max_total_tokens=limits.max_total_tokens,
-        max_calls=limits.max_calls,
-        pauses=limits.pauses,
-        spent=spent or Spent(),
-    )
-    shared_budget.set_limits(store, state)
+    budget_stores.set_limits(store, limits, spent)
     return (name,)
 
 
@@ -78,7 +71,7 @@ def budget_of(names: Sequence[str], holder: str, database: Database | None) -> B
     ``StorageFailed``."""
     budget: Budget | None = None
     for name in names:
-        budget = SharedBudget(open_store(name, database), holder, parent=budget)
+        budget = Budget.shared(open_store(name, database), holder, parent=budget)
     return budget
 
 
@@ -97,19 +90,19 @@ def settle(names: Sequence[str], holder: str, database: Database | None) -> None
     """The visit has ended: what its processes left reserved counts as spent. Blocking. Raises
     ``StorageFailed``."""
     for name in names:
-        shared_budget.settle_holder(open_store(name, database), holder)
+        budget_stores.settle_holder(open_store(name, database), holder)
 
 
 def add(database: Database, run: str, more: Raise, key: str = "") -> None:
     """Raise the limits of a run; with a ``key`` only once. Blocking. Raises ``ConfigError`` and
     ``StorageFailed``."""
-    shared_budget.raise_stored(open_store(store_name(database, run), database), more, key)
+    budget_stores.raise_limits(open_store(store_name(database, run), database), more, key)
 
 
 def read(database: Database, run: str) -> Budget:
     """The limits of a run, and what it has spent, as they are now. Blocking. Raises
     ``StorageFailed``."""
-    return shared_budget.read_stored(open_store(store_name(database, run), database))
+    return Budget.read(open_store(store_name(database, run), database))
 
 
 def remove(database: Database, run: str) -> None:

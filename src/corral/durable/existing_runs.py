@@ -4,10 +4,11 @@ database and control them. Nothing is executed here."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from corral.durable import open_questions, query, run_list, service
 from corral.pipelines.scheduler.commands import Answer
+from corral.spending import Amounts, Raise
 from corral.system.blocking import sync_twin
 from corral.tracebacks import short_traceback_async
 
@@ -83,12 +84,7 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
 
 @short_traceback_async
 async def add_budget(
-    run: str,
-    *,
-    cost: float | None = None,
-    tokens: int | None = None,
-    calls: int | None = None,
-    db: str | None = None,
+    run: str, *, cost: float | None = None, db: str | None = None, **others: Unpack[Amounts]
 ) -> None:
     """Raise the limits of a durable run or batch that has not ended, by these amounts: ``cost`` in
     USD for ``max_cost``, ``tokens`` for ``max_total_tokens``, ``calls`` for ``max_calls``. Model
@@ -99,9 +95,8 @@ async def add_budget(
         await pipelines.add_budget("review-20260131-142501-3f9a", cost=1.00)
     """
     from corral.durable import budget_raise
-    from corral.metering.budget import Raise
 
-    await budget_raise.add_budget(run, Raise(cost, tokens, calls), db=db)
+    await budget_raise.add_budget(run, Raise(cost, **others), db=db)
 
 
 @short_traceback_async

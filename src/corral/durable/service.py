@@ -64,7 +64,7 @@ from corral.system.process.tree import ProcessRegistry
 from corral.values import Json, slug
 
 if TYPE_CHECKING:
-    from corral.metering.budget import Spent
+    from corral.spending import Spent
 
 POLL = 0.1
 """Seconds between two checks for work, in the engine of a process that waits for its run."""
@@ -258,7 +258,7 @@ async def start(
 
 def _spent_before(known: Mapping[str, Message]) -> Spent:
     """What the known results of another run have cost."""
-    from corral.metering.budget import Spent
+    from corral.spending import Spent
 
     ended = [each.outcome for each in known.values() if isinstance(each, Ended)]
     return Spent(

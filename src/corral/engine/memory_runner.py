@@ -77,6 +77,7 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
+from corral.spending import Raise
 from corral.values import Json
 
 if TYPE_CHECKING:
@@ -246,21 +247,18 @@ class MemoryRun:
         """Change the context of the run."""
         self._inbox.put_nowait(Steered(updates=updates))
 
-    def add_budget(
-        self, *, cost: float | None = None, tokens: int | None = None, calls: int | None = None
-    ) -> None:
+    def add_budget(self, more: Raise) -> None:
         """Raise the limits of the run by these amounts. Raises ``ConfigError``."""
         if self.budget is None or self.budget is self._settings.budget:
             raise ConfigError(f"{self.run_id} has no budget")
-        self.budget.add(cost=cost, tokens=tokens, calls=calls)
-        self._inbox.put_nowait(Raised(max_cost=cost or 0.0, max_total_tokens=tokens or 0))
+        self.budget.raise_limits(more)
+        self._inbox.put_nowait(Raised(amounts=more))
 
     def _change_run(self, command: Steer | RaiseBudget) -> None:
         if isinstance(command, Steer):
             self._steer(command)
         elif self.budget is not None:
-            tokens, calls = command.max_total_tokens, command.max_calls
-            self.budget.add(cost=command.max_cost, tokens=tokens, calls=calls)
+            self.budget.raise_limits(command.amounts)
 
     async def drive(self) -> RunResult:
         """Run to the end."""

@@ -5,6 +5,8 @@ The functions block for a moment: call them in a thread from async code.
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import msgspec
 
 from corral.errors import ConfigError, ResumeLost
@@ -21,6 +23,7 @@ from corral.live.records import (
     Reply,
     Request,
 )
+from corral.spending import Amounts, Raise
 from corral.system import local_socket
 from corral.values import Json, decode_as
 
@@ -197,9 +200,7 @@ def steer(run: str, text: str) -> None:
     _send(process, Request(do="steer", run=live.id, text=text))
 
 
-def add_budget(
-    run: str, cost: float | None = None, *, tokens: int | None = None, calls: int | None = None
-) -> None:
+def add_budget(run: str, cost: float | None = None, **others: Unpack[Amounts]) -> None:
     """Raise the limits of a run's budget: ``cost`` in USD, ``tokens`` and ``calls``. A run that is
     paused because its budget is spent goes on. Raises ``LiveError``, also for a limit that the
     budget does not have.
@@ -209,7 +210,7 @@ def add_budget(
         corral.live.add_budget("last", 1.50)
     """
     process, live = _require(run)
-    _send(process, Request(do="budget", run=live.id, cost=cost, tokens=tokens, calls=calls))
+    _send(process, Request(do="budget", run=live.id, amounts=Raise(cost, **others)))
 
 
 def pipeline_gate(run: str) -> LiveError:

@@ -57,6 +57,7 @@ from corral.live.records import (
     Reply,
     Request,
 )
+from corral.spending import Raise
 from corral.system import environment, local_socket, paths, platform
 from corral.values import MAX_TOKENS, MAX_USD, decode_as
 
@@ -101,7 +102,7 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     loop: asyncio.AbstractEventLoop
     cancel: Callable[[], None] | None = None
     steer: Callable[[str], None] | None = None
-    add_budget: Callable[[float | None, int | None, int | None], None] | None = None
+    add_budget: Callable[[Raise], None] | None = None
     """Raise the limits of the budget, by USD, tokens and calls."""
     cancel_hint: str | None = None
     """What to do instead if it cannot be cancelled here."""
@@ -502,13 +503,13 @@ def _add_budget(entry: Entry, request: Request) -> None:
     add = entry.controls.add_budget
     if add is None:
         raise _error("refused", f"{entry.run.id} has no budget that can be raised")
-    amounts = request.cost, request.tokens, request.calls
-    if all(amount is None for amount in amounts):
+    amounts = request.amounts.amounts()
+    if not amounts:
         raise _error("refused", "by how much is the budget to be raised?")
-    for amount, most in zip(amounts, (MAX_USD, MAX_TOKENS, MAX_TOKENS), strict=True):
-        if amount is not None and not 0 < amount <= most:
+    for name, amount in amounts.items():
+        if not 0 < amount <= (MAX_USD if name == "max_cost" else MAX_TOKENS):
             raise _error("refused", f"a budget cannot be raised by {amount:g}")
-    _on_loop(entry, lambda: add(*amounts))
+    _on_loop(entry, lambda: add(request.amounts))
 
 
 def _steer(entry: Entry, text: str) -> None:

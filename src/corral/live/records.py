@@ -8,7 +8,8 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Decision, QuestionField
-from corral.values import BudgetState, Json
+from corral.spending import BudgetState, Raise
+from corral.values import Json
 
 VERSION = 1
 
@@ -105,10 +106,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answers to a question, by the keys of its fields, in place of ``text``."""
     by: str = ""
     """How the answer was given, for the one who comes second."""
-    cost: float | None = None
-    """USD by which the budget is raised."""
-    tokens: int | None = None
-    calls: int | None = None
+    amounts: Raise = Raise()
+    """By how much the budget is raised."""
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -11,53 +11,44 @@ A call that does not fit while other calls are being made has to wait, because t
 less than they reserved. If there is no other call, it is refused, or waits until the limit is
 raised, if the budget pauses.
 
-There is no I/O and no event loop here. ``on_change`` registers a function that is called whenever
-a waiting call should try again; it may be called from any thread.
+There is no event loop here. ``on_change`` registers a function that is called whenever a waiting
+call should try again; it may be called from any thread.
+
+The state is in a store (``budget_stores``). The nodes of a durable run, and the tasks of a durable
+batch, run in several processes: agent hosts, workers, also on other machines. Each has a ``Budget``
+over the same store: a file with a lock on one machine, a row of the database on a server. Every
+reservation is made in the store, alone (``BudgetStore.change``), so calls of all processes together
+stay within the limits. A budget of one process has its state in memory.
+
+If the store cannot be read, no call is made. If it cannot be written at the end of a call, the
+reservation stays, and what the call used is counted at the next change.
 """
 
 from __future__ import annotations
 
-import math
+import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from typing import Unpack
 
 import msgspec
+from msgspec.structs import asdict
 
-from corral.errors import BudgetExceeded, ConfigError
-from corral.options import BUDGET_LIMITS, OnBudget
-from corral.values import BudgetState
+from corral.errors import BudgetExceeded, ConfigError, StorageFailed
+from corral.metering.budget_stores import (
+    BudgetStore,
+    MemoryBudgetStore,
+    StoredBudget,
+    raise_limits,
+    settle_holder,
+)
+from corral.options import OnBudget
+from corral.spending import LIMITS, Amounts, BudgetLimits, BudgetState, Raise, Spent
 
 HINT = "Raise the limit and resume the session, or ask for less."
 
 _lock = threading.RLock()
 """For all budgets: they are parts of one another."""
-
-
-class Spent(msgspec.Struct, frozen=True):
-    """Money in USD, tokens and calls."""
-
-    cost: float = 0.0
-    tokens: int = 0
-    calls: int = 0
-
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(self.cost + other.cost, self.tokens + other.tokens, self.calls + other.calls)
-
-    def __sub__(self, other: Spent) -> Spent:
-        return Spent(self.cost - other.cost, self.tokens - other.tokens, self.calls - other.calls)
-
-
-class Raise(msgspec.Struct, frozen=True):
-    """By how much limits are raised."""
-
-    cost: float | None = None
-    tokens: int | None = None
-    calls: int | None = None
-
-    def amounts(self) -> dict[str, float]:
-        """The amounts that are given, by the name of the limit."""
-        given = {"max_cost": self.cost, "max_total_tokens": self.tokens, "max_calls": self.calls}
-        return {name: amount for name, amount in given.items() if amount is not None}
 
 
 class Shortage(msgspec.Struct, frozen=True):
@@ -81,8 +72,13 @@ class Budget:
         print(budget.spent.cost)
     """
 
-    is_shared = False
-    """Whether other processes change it, too: a call that waits must look again."""
+    max_cost: float | None
+    max_total_tokens: int | None
+    max_calls: int | None
+    pauses: bool
+    spent: Spent
+    """What the calls so far have used. A call of which the use is not known counts with its
+    estimate."""
 
     def __init__(
         self,
@@ -95,23 +91,50 @@ class Budget:
     ) -> None:
         """With ``on_budget="pause"``, a call that does not fit waits until ``add`` raises the
         limit. ``parent`` is a budget that this one is a part of. Raises ``ConfigError``."""
-        check_limits(max_cost, max_total_tokens, max_calls)
-        self.max_cost = max_cost
-        self.max_total_tokens = max_total_tokens
-        self.max_calls = max_calls
-        self.pauses = on_budget == "pause"
+        limits = BudgetLimits(
+            max_cost=max_cost,
+            max_total_tokens=max_total_tokens,
+            max_calls=max_calls,
+            pauses=on_budget == "pause",
+        )
+        for name, limit in limits.as_dict().items():
+            if not limit > 0:
+                raise ConfigError(f"{name} must be greater than 0, got: {limit:g}")
+        state = StoredBudget(limits=limits)
+        self._store: BudgetStore = MemoryBudgetStore(state)
+        self._holder = ""
+        self.is_shared = False
+        """Whether other processes change it, too: a call that waits must look again."""
         self.parent = parent
-        self.spent = Spent()
-        """What the calls so far have used. A call of which the use is not known counts with its
-        estimate."""
         self.owner = ""
         """The id of the run that must know of each raise: its agents use the budget, but it is
         raised with the id of the run. Empty: there is none."""
         self.is_paused = False
         """Whether a call waits until the limit is raised."""
-        self._reserved = Spent()
-        """For calls that are being made: ``calls`` is how many there are."""
+        self._unsettled: list[tuple[Spent, Spent]] = []
+        """What could not be stored: reserved and used."""
         self._listeners: list[Callable[[], None]] = []
+        self._load(state)
+
+    @classmethod
+    def shared(cls, store: BudgetStore, holder: str, parent: Budget | None = None) -> Budget:
+        """The budget in a store, as one holder uses it. What the holder had reserved counts as
+        spent. Raises ``StorageFailed``."""
+        settle_holder(store, holder)
+        budget = cls(parent=parent)
+        budget._store, budget._holder, budget.is_shared = store, holder, True
+        budget.refresh()
+        return budget
+
+    @classmethod
+    def read(cls, store: BudgetStore) -> Budget:
+        """A copy in memory: the limits, and what is spent. Raises ``StorageFailed``."""
+        budget = cls()
+        with store.change() as state:
+            copy = StoredBudget(limits=state.limits.raised(state.raised), spent=state.spent)
+        budget._store = MemoryBudgetStore(copy)
+        budget._load(copy)
+        return budget
 
     def __repr__(self) -> str:
         limits = ", ".join(f"{limit.name}={limit.value:g}" for limit in self._limits())
@@ -122,28 +145,19 @@ class Budget:
         """Whether the cost of a call must be known: here, or in a budget that this is part of."""
         return any(each.max_cost is not None for each in self.chain())
 
-    def add(
-        self, *, cost: float | None = None, tokens: int | None = None, calls: int | None = None
-    ) -> None:
-        """Raise the limits by these amounts. Calls that wait try again. Raises ``ConfigError`` for
-        a limit that is not set, or an amount that is not positive."""
-        self.raise_limits(Raise(cost, tokens, calls))
-        self._notify()
+    def add(self, *, cost: float | None = None, **others: Unpack[Amounts]) -> None:
+        """Raise the limits by these amounts: ``cost`` in USD, ``tokens`` and ``calls``. Calls that
+        wait try again. Raises ``ConfigError`` for a limit that is not set, or an amount that is
+        not positive."""
+        self.raise_limits(Raise(cost, **others))
 
     def raise_limits(self, more: Raise) -> None:
-        """Raise the limits of this budget alone; all of them or none. Raises ``ConfigError``."""
-        new: dict[str, float] = {}
-        if not more.amounts():
-            raise ConfigError("no amount is given", hint="Give a cost, tokens or calls.")
-        for name, amount in more.amounts().items():
-            limit: float | None = getattr(self, name)
-            if limit is None:
-                raise ConfigError(f"the budget has no {name} that could be raised")
-            if not 0 < amount < math.inf:
-                raise ConfigError(f"a budget can only be raised, got: {amount:g}")
-            new[name] = limit + amount
-        for name, limit in new.items():
-            setattr(self, name, limit)
+        """Raise the limits; all of them or none. Calls that wait try again. Raises
+        ``ConfigError``."""
+        with _lock:
+            raise_limits(self._store, more)
+            self.refresh()
+        self._notify()
 
     @property
     def has_limits(self) -> bool:
@@ -161,12 +175,7 @@ class Budget:
                     hint="Write +AMOUNT to add to it.",
                 )
             more[name] = total - (limit or 0)
-        tokens, calls = more.get("max_total_tokens"), more.get("max_calls")
-        return Raise(
-            more.get("max_cost"),
-            None if tokens is None else int(tokens),
-            None if calls is None else int(calls),
-        )
+        return Raise.of(more)
 
     def reserve(self, amount: Spent) -> Reservation | Shortage:
         """Reserve an estimate for one call in this budget and all that it is part of."""
@@ -193,26 +202,31 @@ class Budget:
 
     def take(self, amount: Spent) -> Shortage | None:
         """Reserve an estimate for one call in this budget alone."""
-        text = self._shortage(amount)
+        try:
+            with self._change() as state:
+                is_alone = not state.all_reserved().calls
+                text = self._reserve(state, amount)
+        except StorageFailed as error:
+            return Shortage(error.message, self, bool(error.retryable))
         if not text:
-            self._reserved += amount
             return None
-        is_alone = not self._reserved.calls
         self.is_paused = is_alone and self.pauses
         return Shortage(text, self, not is_alone or self.pauses)
 
     def take_more(self, more: Spent) -> bool:
         """Reserve more for a call that is being made, in this budget alone; False if it does not
         fit."""
-        if self._shortage(more):
+        try:
+            with self._change() as state:
+                return not self._reserve(state, more)
+        except StorageFailed:
             return False
-        self._reserved += more
-        return True
 
     def release(self, reserved: Spent, used: Spent) -> None:
         """Replace what was reserved by what was used, in this budget alone."""
-        self._reserved -= reserved
-        self.spent += used
+        with _lock, contextlib.suppress(StorageFailed):  # it stays reserved
+            self._unsettled.append((reserved, used))
+            self.refresh()
 
     def record(self, used: Spent) -> None:
         """Count what was used without a reservation."""
@@ -231,7 +245,9 @@ class Budget:
         return ""
 
     def refresh(self) -> None:
-        """Read what others have changed, if it is shared."""
+        """Read what others have changed, if it is shared. Raises ``StorageFailed``."""
+        with self._change():
+            pass
 
     def check(self) -> None:
         """Raises ``BudgetExceeded`` if a limit is reached and the budget does not pause."""
@@ -255,12 +271,8 @@ class Budget:
         """The limits and what is spent: of this budget, then of those that it is part of."""
         return tuple(
             BudgetState(
-                max_cost=each.max_cost,
-                max_total_tokens=each.max_total_tokens,
-                max_calls=each.max_calls,
-                cost=each.spent.cost,
-                tokens=each.spent.tokens,
-                calls=each.spent.calls,
+                **{name: getattr(each, name) for name in LIMITS},
+                **asdict(each.spent),
                 is_paused=each.is_paused,
             )
             for each in self.chain()
@@ -297,14 +309,40 @@ class Budget:
             for listener in tuple(budget._listeners):
                 listener()
 
-    def _shortage(self, more: Spent) -> str:
-        """Which limit ``more`` would exceed."""
-        total = self.spent + self._reserved + more
-        over = (limit for limit in self._limits() if limit.of(total) > limit.value)
-        return next((limit.describe(self.spent) for limit in over), "")
+    @contextlib.contextmanager
+    def _change(self) -> Generator[StoredBudget]:
+        """The state, which no one else changes within the block; then the attributes are the same.
+        Raises ``StorageFailed``."""
+        with _lock:
+            with self._store.change() as state:
+                if self.is_shared and not state.limits.exist:
+                    raise StorageFailed("the budget of the run was removed while it ran")
+                for reserved, used in self._unsettled:
+                    state.reserve(self._holder, Spent() - reserved)
+                    state.spent += used
+                yield state
+                self._load(state)
+            self._unsettled.clear()
+
+    def _load(self, state: StoredBudget) -> None:
+        limits = state.limits.raised(state.raised)
+        for name in LIMITS:
+            setattr(self, name, getattr(limits, name))
+        self.pauses = limits.pauses
+        self.spent = state.spent
+
+    def _reserve(self, state: StoredBudget, more: Spent) -> str:
+        """Reserve, or say which limit ``more`` would exceed."""
+        total = state.spent + state.all_reserved() + more
+        for name, value in state.limits.raised(state.raised).as_dict().items():
+            limit = _Limit(name, value)
+            if limit.of(total) > value:
+                return limit.describe(state.spent)
+        state.reserve(self._holder, more)
+        return ""
 
     def _limits(self) -> Iterator[_Limit]:
-        for name in BUDGET_LIMITS:
+        for name in LIMITS:
             limit: float | None = getattr(self, name)
             if limit is not None:
                 yield _Limit(name, limit)
@@ -316,8 +354,8 @@ class _Limit(msgspec.Struct, frozen=True):
 
     def of(self, amount: Spent) -> float:
         """The part of an amount that this limits."""
-        parts = {"max_cost": amount.cost, "max_total_tokens": amount.tokens}
-        return parts.get(self.name, amount.calls)
+        part: float = getattr(amount, LIMITS[self.name].unit)
+        return part
 
     def describe(self, spent: Spent) -> str:
         used = self.of(spent)
@@ -345,16 +383,3 @@ class Reservation:
         if self._is_open:
             self._is_open = False
             self._budget.settle(self.amount, used)
-
-
-def check_limits(
-    max_cost: float | None, max_total_tokens: int | None, max_calls: int | None
-) -> None:
-    """Raises ``ConfigError`` for a limit that is not positive."""
-    for name, limit in (
-        ("max_cost", max_cost),
-        ("max_total_tokens", max_total_tokens),
-        ("max_calls", max_calls),
-    ):
-        if limit is not None and not limit > 0:
-            raise ConfigError(f"{name} must be greater than 0, got: {limit:g}")

@@ -21,12 +21,13 @@ from msgspec.structs import replace
 
 from corral.errors import BudgetExceeded, CorralError, PriceUnknown
 from corral.events import Error
-from corral.metering.budget import HINT, Budget, Reservation, Shortage, Spent
+from corral.metering.budget import HINT, Budget, Reservation, Shortage
 from corral.metering.calls import BYTES_PER_TOKEN, CallMeter, MeteredCall, ModelRequest
 from corral.metering.prices import find_prices
 from corral.model_types import Request, Response
 from corral.models.catalogue import Prices
 from corral.models.registry import split_model
+from corral.spending import Spent
 
 OUTPUT_STEP = 1024
 """Tokens of output that are reserved at a time."""

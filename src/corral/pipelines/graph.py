@@ -14,6 +14,7 @@ import msgspec
 
 from corral.durations import seconds
 from corral.pipelines import node_kinds
+from corral.spending import LIMITS
 from corral.values import decode_as
 
 Value: TypeAlias = str | int | float | bool
@@ -104,10 +105,6 @@ class Edge(msgspec.Struct, omit_defaults=True, gc=False):
         return self.attrs.get("loop_restart") in (True, "true")
 
 
-SPENDING_LIMITS = ("max_cost", "max_total_tokens", "max_calls")
-"""Attributes of a graph that limit what a run may spend."""
-
-
 class Graph(msgspec.Struct, omit_defaults=True, dict=True):
     """Not changed after it was built: a transform returns a new graph.
 
@@ -129,7 +126,7 @@ class Graph(msgspec.Struct, omit_defaults=True, dict=True):
     @property
     def has_limits(self) -> bool:
         """Whether it limits what a run may spend (``run_limits``)."""
-        return any(self.attrs.get(name) not in (None, "") for name in SPENDING_LIMITS)
+        return any(self.attrs.get(name) not in (None, "") for name in LIMITS)
 
     @cached_property
     def _out(self) -> dict[str, list[Edge]]:

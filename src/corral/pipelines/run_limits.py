@@ -8,42 +8,24 @@ import msgspec
 
 from corral.errors import PipelineInvalid
 from corral.pipelines import node_kinds
-from corral.pipelines.graph import SPENDING_LIMITS, Edge, Graph, Value
+from corral.pipelines.graph import Edge, Graph, Value
+from corral.spending import LIMITS, BudgetLimits
 
-RAISES = {"add_cost": "max_cost", "add_tokens": "max_total_tokens", "add_calls": "max_calls"}
+RAISES = {f"add_{kind.unit}": name for name, kind in LIMITS.items()}
 """Attributes of an edge that leads on from a gate: they raise the limits of the run."""
 
 
-class RunLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """None: no limit."""
-
-    max_cost: float | None = None
-    max_total_tokens: int | None = None
-    max_calls: int | None = None
-    pauses: bool = False
-    """Whether model calls wait at a limit, instead of being refused."""
-
-    @property
-    def exist(self) -> bool:
-        return not self.max_cost is self.max_total_tokens is self.max_calls is None
-
-
-def run_limits(graph: Graph) -> RunLimits:
+def run_limits(graph: Graph) -> BudgetLimits:
     """Raises ``PipelineInvalid`` if a limit is not a number above 0."""
-    found = {
-        name: _amount(name, given, "the graph")
-        for name in SPENDING_LIMITS
+    limits = {
+        name: kind.number(_amount(name, given, "the graph"))
+        for name, kind in LIMITS.items()
         if (given := graph.attrs.get(name)) not in (None, "")
     }
     at_limit = graph.attrs.get("on_budget") or "stop"
     if at_limit not in ("stop", "pause"):
         raise PipelineInvalid(f"on_budget={at_limit} of the graph: it is stop or pause")
-    return RunLimits(
-        max_cost=found.get("max_cost"),
-        max_total_tokens=_as_int(found.get("max_total_tokens")),
-        max_calls=_as_int(found.get("max_calls")),
-        pauses=at_limit == "pause",
-    )
+    return msgspec.convert({**limits, "pauses": at_limit == "pause"}, BudgetLimits)
 
 
 def raises_of(edge: Edge) -> dict[str, float]:
@@ -56,7 +38,7 @@ def raises_of(edge: Edge) -> dict[str, float]:
     }
 
 
-def check_raises(graph: Graph, limits: RunLimits) -> None:
+def check_raises(graph: Graph, limits: BudgetLimits) -> None:
     """Raises ``PipelineInvalid`` if an edge raises a limit in vain."""
     for edge in graph.edges:
         if RAISES.keys().isdisjoint(edge.attrs):
@@ -78,7 +60,3 @@ def _amount(name: str, given: Value | None, of: str) -> float:
     if not 0 < amount < math.inf:
         raise PipelineInvalid(f"{name} of {of} must be greater than 0, got: {given}")
     return amount
-
-
-def _as_int(amount: float | None) -> int | None:
-    return None if amount is None else int(amount)

@@ -29,10 +29,11 @@ from corral.errors import (
 )
 from corral.nesting import decode_json
 from corral.option_definitions import with_trait
-from corral.options import BUDGET_LIMITS, KNOWN, RunOptions, fallback_agents
+from corral.options import KNOWN, RunOptions, fallback_agents
 from corral.sessions import enforcement
 from corral.sessions.credentials import ChosenCredentials, choose_credentials
 from corral.sessions.prepared_run import Answers, PreparedRun, Recording, share
+from corral.spending import LIMITS
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json
@@ -221,7 +222,7 @@ def _budget(
 ) -> Budget | None:
     """What the model calls may use. Raises ``ConfigError`` if they cannot be counted, unless the
     agent has the same limit itself, or ``strict`` is off."""
-    limits = {name: getattr(run, name) for name in BUDGET_LIMITS}
+    limits = {name: getattr(run, name) for name in LIMITS}
     names = [name for name, limit in limits.items() if limit is not None]
     if not names and parent is None:
         return None

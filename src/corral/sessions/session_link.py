@@ -22,6 +22,7 @@ from corral.live.records import LiveRun, State
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
     from corral.sessions.prepared_run import PreparedRun
+    from corral.spending import Raise
 
 _log = logging.getLogger("corral.live")
 
@@ -158,19 +159,17 @@ def _with_budget(run: LiveRun, budget: Budget) -> LiveRun:
     return replace(run, budgets=states, state=state)
 
 
-def _raiser(
-    budget: Budget | None,
-) -> Callable[[float | None, int | None, int | None], None] | None:
+def _raiser(budget: Budget | None) -> Callable[[Raise], None] | None:
     """How the limits are raised; None without a budget."""
     if budget is None:
         return None
 
-    def add(cost: float | None, tokens: int | None, calls: int | None) -> None:
+    def add(more: Raise) -> None:
         if budget.owner:
             raise ConfigError(
                 f"this session has no budget of its own: it uses that of the run {budget.owner}",
                 hint=f"Raise that: corral sessions budget {budget.owner} +AMOUNT",
             )
-        budget.add(cost=cost, tokens=tokens, calls=calls)
+        budget.raise_limits(more)
 
     return add

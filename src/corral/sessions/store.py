@@ -26,9 +26,10 @@ import msgspec
 
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
+from corral.spending import BudgetState
 from corral.system import paths
 from corral.system.fs import lock_file, remove_tree
-from corral.values import BudgetState, Usage, decode_as
+from corral.values import Usage, decode_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -498,7 +498,7 @@ class Turn(Generic[T_co]):
         budget, finish = self._prepared.budget, self._normalizer.finish
         if budget is None or self._prepared.meter_reason is None or finish is None:
             return
-        from corral.metering.budget import Spent
+        from corral.spending import Spent
 
         budget.record(Spent(finish.cost.usd or 0.0, finish.usage.total or 0, 1))
 

@@ -11,7 +11,8 @@ from typing import Literal
 import msgspec
 
 from corral.errors import ConfigError
-from corral.values import BudgetState, Coverage, FileChanged
+from corral.spending import BudgetState, Raise
+from corral.values import Coverage, FileChanged
 
 Kind = Literal["session", "pipeline", "batch"]
 ItemKind = Literal[
@@ -357,13 +358,8 @@ class TextBody(msgspec.Struct, kw_only=True):
     """The question's id, if several are open."""
 
 
-class BudgetBody(msgspec.Struct, kw_only=True):
-    """By how much the limits of a budget are raised."""
-
-    cost: float | None = None
-    """US dollars."""
-    tokens: int | None = None
-    calls: int | None = None
+class BudgetBody(Raise, frozen=True, kw_only=True):
+    """By how much the limits of a budget are raised: US dollars, tokens and model calls."""
 
 
 class AnswerBody(msgspec.Struct, kw_only=True):

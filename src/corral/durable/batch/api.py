@@ -49,6 +49,7 @@ from corral.errors import BudgetExceeded, ConfigError
 from corral.output_types import T, T_co
 from corral.protocol.schema.build import Schema
 from corral.run_kwargs import RunKwargs
+from corral.spending import BudgetLimits
 from corral.system.blocking import blocking
 from corral.system.clock import Stopwatch
 from corral.tracebacks import short_traceback, short_traceback_async
@@ -190,9 +191,11 @@ def batch(  # noqa: PLR0913
         durable=durable,
         db=db,
         queue=queue,
-        task_max_cost=task_max_cost,
-        task_max_total_tokens=task_max_total_tokens,
-        task_max_calls=task_max_calls,
+        task_limits=BudgetLimits(
+            max_cost=task_max_cost,
+            max_total_tokens=task_max_total_tokens,
+            max_calls=task_max_calls,
+        ),
         on_tool_call=on_tool_call,
         on_result=on_result,
         run=options,
@@ -412,8 +415,7 @@ class Batch(Generic[T_co]):
     def _found_spent(self, result: BatchResult) -> bool:
         """Whether a task ended at the budget of the batch, not at its own."""
         options = self._options
-        own = (options.task_max_cost, options.task_max_total_tokens, options.task_max_calls)
-        has_own = any(limit is not None for limit in own) or bool(options.agents)
+        has_own = options.task_limits.exist or bool(options.agents)
         return result.code == BudgetExceeded.code and not has_own
 
     async def _submit(

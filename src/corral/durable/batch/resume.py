@@ -38,7 +38,8 @@ from corral.system import clock, paths
 
 if TYPE_CHECKING:
     from corral.durable.dbos.database import Database
-    from corral.metering.budget import Budget, Spent
+    from corral.metering.budget import Budget
+    from corral.spending import Spent
 
 
 class TaskWorkflows(msgspec.Struct, kw_only=True):
@@ -238,7 +239,7 @@ def _open_budget(
 
 
 def _spent(results: Iterable[BatchResult]) -> Spent:
-    from corral.metering.budget import Spent
+    from corral.spending import Spent
 
     known = list(results)
     cost = sum(each.cost_usd or 0.0 for each in known)

@@ -14,6 +14,7 @@ from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.spending import Raise
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
@@ -81,13 +82,11 @@ class MemoryRunner:
             running = self._runner.run(visit_of(task), on_retry=lambda _due, _result: None)
             self._tasks[asyncio.create_task(running)] = task.id
 
-    def add_budget(
-        self, *, cost: float | None = None, tokens: int | None = None, calls: int | None = None
-    ) -> None:
+    def add_budget(self, more: Raise) -> None:
         """Raise the limits of the batch by these amounts. Raises ``ConfigError``."""
         if self.budget is None:
             raise ConfigError("the batch has no budget")
-        self.budget.add(cost=cost, tokens=tokens, calls=calls)
+        self.budget.raise_limits(more)
 
     async def finished(self) -> list[tuple[str, Outcome]]:
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -19,15 +19,15 @@ from corral.durable.batch.tasks import BatchTask, TaskInput
 from corral.durable.payloads import RunConfig
 from corral.errors import ConfigError, CorralError
 from corral.option_definitions import with_trait
-from corral.options import BUDGET_LIMITS
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import preflight
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
-from corral.pipelines.run_limits import RunLimits, run_limits
+from corral.pipelines.run_limits import run_limits
 from corral.protocol.schema.build import Schema
 from corral.run_kwargs import RunKwargs
 from corral.sessions.tools.hooks import Before
+from corral.spending import LIMITS, BudgetLimits
 from corral.system import paths
 from corral.system.git.worktree import repository_root
 from corral.values import slug
@@ -62,9 +62,7 @@ class BatchOptions:
     durable: bool = True
     db: str | None = None
     queue: str | None = None
-    task_max_cost: float | None = None
-    task_max_total_tokens: int | None = None
-    task_max_calls: int | None = None
+    task_limits: BudgetLimits = field(default_factory=BudgetLimits)
     on_tool_call: Before | None = None
     on_result: Callable[[BatchResult, BatchReport], None] | None = None
     agents: tuple[AgentChoice, ...] = ()
@@ -86,7 +84,7 @@ class BatchSpec(msgspec.Struct, kw_only=True):
     options: RunKwargs
     concurrency: int
     simulate: bool
-    limits: RunLimits
+    limits: BudgetLimits
     """Of the complete batch."""
     schema: Schema[object] | None
     on_tool_call: Before | None = None
@@ -180,21 +178,15 @@ def _take_limits(options: BatchOptions, run: RunKwargs) -> dict[str, Value]:
     """The limits of the complete batch, as attributes of its graph. What is left in ``run`` are
     those of each task. The attempts of a comparison have their own limits but for the cost."""
     limits: dict[str, Value] = {}
-    if (cost := run.pop("max_cost", None)) is not None:
-        limits["max_cost"] = cost
-    if not options.agents:
-        if (tokens := run.pop("max_total_tokens", None)) is not None:
-            limits["max_total_tokens"] = tokens
-        if (calls := run.pop("max_calls", None)) is not None:
-            limits["max_calls"] = calls
+    for name in ("max_cost",) if options.agents else LIMITS:
+        limit: float | None = run.pop(name, None)  # type: ignore[misc]
+        if limit is not None:
+            limits[name] = limit
     if limits and (at_limit := run.get("on_budget")) is not None:
         limits["on_budget"] = at_limit
-    if options.task_max_cost is not None:
-        run["max_cost"] = options.task_max_cost
-    if options.task_max_total_tokens is not None:
-        run["max_total_tokens"] = options.task_max_total_tokens
-    if options.task_max_calls is not None:
-        run["max_calls"] = options.task_max_calls
+    for name in LIMITS:
+        if (limit := getattr(options.task_limits, name)) is not None:
+            run[name] = limit  # type: ignore[literal-required]
     return limits
 
 
@@ -224,8 +216,8 @@ def _check_options(options: BatchOptions) -> None:
     for name, count in (("concurrency", options.concurrency), ("attempts", options.attempts)):
         if count < 1:
             raise ConfigError(f"{name} must be at least 1, got: {count}")
-    for name in BUDGET_LIMITS:
-        for limit in (options.run.get(name), getattr(options, f"task_{name}")):
+    for name in LIMITS:
+        for limit in (options.run.get(name), getattr(options.task_limits, name)):
             if isinstance(limit, int | float) and not limit > 0:
                 raise ConfigError(f"{name} must be greater than 0, got: {limit}")
     for key in sorted(with_trait("one_run")):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import msgspec
 
 from corral.durable.dbos.server_connection import has_table, transaction
-from corral.metering.shared_budget import StoredBudget
+from corral.metering.budget_stores import StoredBudget
 from corral.values import decode_as
 
 TABLE = "dbos.corral_budgets"

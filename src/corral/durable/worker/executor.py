@@ -50,7 +50,7 @@ from corral.values import PUBLISH_AFTER, JsonObject, convert_to, is_object, slug
 if TYPE_CHECKING:
     from corral.live.publisher import Entry
     from corral.metering.budget import Budget
-    from corral.values import BudgetState
+    from corral.spending import BudgetState, Raise
 
 T = TypeVar("T")
 
@@ -116,9 +116,9 @@ def published(
         )
         entries.append(current().add(run, controls))
 
-    def raise_budget(cost: float | None, tokens: int | None, calls: int | None) -> None:
+    def raise_budget(more: Raise) -> None:
         if budget is not None:
-            budget.add_budget(cost=cost, tokens=tokens, calls=calls)
+            budget.add_budget(more)
         for entry in entries:
             entry.update(replace(entry.run, budgets=_budgets(budget)))
 
@@ -141,9 +141,7 @@ class Raisable(Protocol):
     @property
     def budget(self) -> Budget | None: ...
 
-    def add_budget(
-        self, *, cost: float | None = None, tokens: int | None = None, calls: int | None = None
-    ) -> None: ...
+    def add_budget(self, more: Raise) -> None: ...
 
 
 def _budgets(run: Raisable | None) -> tuple[BudgetState, ...]:

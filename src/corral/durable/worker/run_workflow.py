@@ -315,11 +315,11 @@ class _Run:
     async def _raise_budget(self, command: RaiseBudget) -> None:
         """Not in the journal: the store does it once."""
         from corral.durable import budgets
-        from corral.metering.budget import Raise
 
-        more = Raise(command.max_cost, command.max_total_tokens, command.max_calls)
         database = executor.current().database
-        await asyncio.to_thread(budgets.add, database, self.id, more, f"{self.id}/{command.id}")
+        await asyncio.to_thread(
+            budgets.add, database, self.id, command.amounts, f"{self.id}/{command.id}"
+        )
 
     async def _publish_progress(self) -> None:
         if self.run_input.reply_to:

@@ -9,7 +9,8 @@ from corral.inference.middleware import Complete, Middleware, Streamed
 from corral.metering.budget import Budget
 from corral.metering.budget_gate import BudgetGate, paused_event
 from corral.model_types import Finish, Request, Response, StreamEvent
-from corral.pipelines.run_limits import RunLimits
+from corral.options import OnBudget
+from corral.spending import BudgetLimits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -17,17 +18,12 @@ if TYPE_CHECKING:
     from corral.pipelines.execution.handlers import NodeContext
 
 
-def memory_budget(limits: RunLimits, parent: Budget | None) -> Budget | None:
+def memory_budget(limits: BudgetLimits, parent: Budget | None) -> Budget | None:
     """The budget of a run in memory; ``parent`` is that of the run around it."""
     if not limits.exist:
         return parent
-    return Budget(
-        max_cost=limits.max_cost,
-        max_total_tokens=limits.max_total_tokens,
-        max_calls=limits.max_calls,
-        on_budget="pause" if limits.pauses else "stop",
-        parent=parent,
-    )
+    at_limit: OnBudget = "pause" if limits.pauses else "stop"
+    return Budget(**limits.as_dict(), on_budget=at_limit, parent=parent)
 
 
 class CountedCalls(Middleware):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from corral.pipelines import node_kinds, run_limits
+from corral.spending import LIMITS
 
 GRAPH = frozenset(
     (
@@ -10,7 +11,7 @@ GRAPH = frozenset(
         "retry_target", "fallback_retry_target", "default_fidelity", "max_visits",
         "max_node_visits", "default_max_visits", "error_policy", "verdict", "thread_id",
         "stack.child_dotfile", "stack.child_workdir", "tool_hooks.pre", "tool_hooks.post",
-        "max_cost", "max_total_tokens", "max_calls", "on_budget",
+        *LIMITS, "on_budget",
     )
 )  # fmt: skip
 NODE = frozenset(

@@ -14,6 +14,7 @@ import msgspec
 
 from corral.pipelines.events import PipelineEvent
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.spending import Raise
 from corral.values import Json
 
 QuestionKind = Literal["choice", "yes_no", "confirmation", "text"]
@@ -179,9 +180,7 @@ class RaiseBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     after a crash, with the same id: then it is done once."""
 
     id: str
-    max_cost: float | None = None
-    max_total_tokens: int | None = None
-    max_calls: int | None = None
+    amounts: Raise
 
 
 Command = (
@@ -233,8 +232,7 @@ class Steered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 class Raised(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="raised"):
     """The limits of the run were raised, by these amounts."""
 
-    max_cost: float = 0.0
-    max_total_tokens: int = 0
+    amounts: Raise
 
 
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cancelled"):

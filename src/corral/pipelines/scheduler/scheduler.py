@@ -86,6 +86,7 @@ from corral.pipelines.scheduler.parallel import ForkEnd
 from corral.pipelines.scheduler.routing import Route, is_decision
 from corral.pipelines.scheduler.run_context import RunContext
 from corral.pipelines.scheduler.state import TRUNK, Context, Lane, Open, State, deep_copy
+from corral.spending import Raise
 from corral.values import Json
 
 MAX_RESPONSE = 200
@@ -152,8 +153,8 @@ class Scheduler:
             case Steered():
                 state.context.update(deep_copy(message.updates))
             case Raised():
-                state.raised_cost += message.max_cost
-                state.raised_tokens += message.max_total_tokens
+                state.raised_cost += message.amounts.cost or 0.0
+                state.raised_tokens += message.amounts.tokens or 0
             case Ended() | Answered() | Expired() | Woken():
                 if opened := state.open.get(message.id):
                     lane = state.lanes[opened.lane]
@@ -448,21 +449,12 @@ class Scheduler:
 
     def _raise_limits(self, lane: Lane, edge: Edge) -> None:
         """Do what the choice of a person says about the limits of the run."""
-        raises = raises_of(edge)
-        if not raises:
+        amounts = Raise.of(raises_of(edge))
+        if amounts == Raise():
             return
-        cost, tokens = raises.get("max_cost"), raises.get("max_total_tokens")
-        calls = raises.get("max_calls")
-        self.state.raised_cost += cost or 0.0
-        self.state.raised_tokens += int(tokens or 0)
-        self._run.add(
-            RaiseBudget(
-                id=lane.visit,
-                max_cost=cost,
-                max_total_tokens=None if tokens is None else int(tokens),
-                max_calls=None if calls is None else int(calls),
-            )
-        )
+        self.state.raised_cost += amounts.cost or 0.0
+        self.state.raised_tokens += amounts.tokens or 0
+        self._run.add(RaiseBudget(id=lane.visit, amounts=amounts))
 
     def _end_without_edge(
         self, lane: Lane, node: Node, outcome: Outcome, *, has_failed: bool

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import asdict
+
 from corral import live
 from corral.durable.dbos.database import is_installed
 from corral.errors import ConfigError
@@ -45,7 +47,7 @@ async def steer(call: Call) -> Done:
 async def add_budget(call: Call) -> Done:
     body = await call.body(BudgetBody)
     id = call.path("id")
-    await asyncio.to_thread(live.add_budget, id, body.cost, tokens=body.tokens, calls=body.calls)
+    await asyncio.to_thread(live.add_budget, id, **asdict(body))
     return Done(message="the budget was raised")
 
 

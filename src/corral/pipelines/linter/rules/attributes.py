@@ -17,7 +17,7 @@ from corral.errors import ConfigError, PipelineInvalid, UnknownProvider
 from corral.models import catalogue, registry
 from corral.pipelines import conditions, node_kinds, run_limits, stylesheet
 from corral.pipelines.execution import handlers
-from corral.pipelines.graph import SPENDING_LIMITS, Edge, Graph, Node, Value, shape_kind
+from corral.pipelines.graph import Edge, Graph, Node, Value, shape_kind
 from corral.pipelines.linter.contradictions import contradiction
 from corral.pipelines.linter.finding import Finding, Problem, error, warning
 from corral.pipelines.linter.known_attributes import EDGE, GRAPH, LAYOUT, NODE, OTHER
@@ -26,6 +26,7 @@ from corral.pipelines.linter.value_checks import CHECKED, check_value
 from corral.pipelines.scheduler import human_gate
 from corral.pipelines.transforms import UNKNOWN_TYPE
 from corral.policy import PRESETS
+from corral.spending import LIMITS
 from corral.system import config
 from corral.values import Effort
 
@@ -177,7 +178,7 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
 
 def _mentions_limits(graph: Graph) -> bool:
     """Whether the graph has an attribute about what it may spend."""
-    return not graph.attrs.keys().isdisjoint((*SPENDING_LIMITS, "on_budget")) or any(
+    return not graph.attrs.keys().isdisjoint((*LIMITS, "on_budget")) or any(
         not edge.attrs.keys().isdisjoint(run_limits.RAISES) for edge in graph.edges
     )
 

@@ -10,18 +10,11 @@ from pathlib import Path
 import pytest
 
 from corral import errors
-from corral.metering.budget import Budget, Raise, Reservation, Shortage, Spent
+from corral.metering.budget import Budget, Reservation, Shortage
 from corral.metering.budget_gate import BudgetGate
-from corral.metering.shared_budget import (
-    FileBudgetStore,
-    SharedBudget,
-    StoredBudget,
-    raise_stored,
-    read_stored,
-    set_limits,
-    settle_holder,
-)
+from corral.metering.budget_stores import FileBudgetStore, raise_limits, set_limits, settle_holder
 from corral.model_types import Request
+from corral.spending import BudgetLimits, Raise, Spent
 
 CALL = Spent(tokens=10, calls=1)
 
@@ -29,12 +22,12 @@ CALL = Spent(tokens=10, calls=1)
 @pytest.fixture
 def store(tmp_path: Path) -> FileBudgetStore:
     made = FileBudgetStore(tmp_path / "budgets" / "run.json")
-    set_limits(made, StoredBudget(max_total_tokens=100, max_calls=3))
+    set_limits(made, BudgetLimits(max_total_tokens=100, max_calls=3))
     return made
 
 
 def test_what_one_holder_reserves_the_other_does_not_have(store: FileBudgetStore) -> None:
-    one, other = SharedBudget(store, "run/a.1"), SharedBudget(store, "run/b.1")
+    one, other = Budget.shared(store, "run/a.1"), Budget.shared(store, "run/b.1")
     calls = [one.reserve(CALL), other.reserve(CALL), one.reserve(CALL)]
     refused = other.reserve(CALL)
     assert isinstance(refused, Shortage)
@@ -49,17 +42,17 @@ def test_what_one_holder_reserves_the_other_does_not_have(store: FileBudgetStore
     assert refused.text == "3 of max_calls=3 spent"
     with pytest.raises(errors.BudgetExceeded, match="3 of max_calls=3"):
         other.check()
-    assert read_stored(store).spent == Spent(tokens=36, calls=3)
+    assert Budget.read(store).spent == Spent(tokens=36, calls=3)
 
 
 def test_a_node_is_limited_by_its_own_limit_and_by_that_of_the_run(store: FileBudgetStore) -> None:
-    node = Budget(max_calls=1, parent=SharedBudget(store, "run/a.1"))
+    node = Budget(max_calls=1, parent=Budget.shared(store, "run/a.1"))
     first = node.reserve(CALL)
     assert isinstance(first, Reservation)
     first.settle(CALL)
     assert isinstance(node.reserve(CALL), Shortage)
-    assert read_stored(store).spent.calls == 1
-    other = Budget(max_calls=9, parent=SharedBudget(store, "run/b.1"))
+    assert Budget.read(store).spent.calls == 1
+    other = Budget(max_calls=9, parent=Budget.shared(store, "run/b.1"))
     assert isinstance(other.reserve(CALL), Reservation)
     assert isinstance(other.reserve(CALL), Reservation)
     assert isinstance(other.reserve(CALL), Shortage)
@@ -69,34 +62,34 @@ def test_a_node_is_limited_by_its_own_limit_and_by_that_of_the_run(store: FileBu
 
 
 def test_what_a_dead_process_had_reserved_counts_as_spent(store: FileBudgetStore) -> None:
-    assert isinstance(SharedBudget(store, "run/a.1").reserve(CALL), Reservation)
-    other = SharedBudget(store, "run/b.1")
+    assert isinstance(Budget.shared(store, "run/a.1").reserve(CALL), Reservation)
+    other = Budget.shared(store, "run/b.1")
     assert other.spent == Spent()
     settle_holder(store, "run/a.1")
     settle_holder(store, "run/a.1")
     other.refresh()
     assert other.spent == CALL
     assert isinstance(other.reserve(CALL), Reservation)
-    restarted = SharedBudget(store, "run/b.1")
+    restarted = Budget.shared(store, "run/b.1")
     assert restarted.spent == CALL + CALL
 
 
 def test_a_limit_is_raised_once_per_key(store: FileBudgetStore) -> None:
-    raise_stored(store, Raise(tokens=50), "gate.1")
-    raise_stored(store, Raise(tokens=50), "gate.1")
-    raise_stored(store, Raise(calls=2))
-    budget = read_stored(store)
+    raise_limits(store, Raise(tokens=50), "gate.1")
+    raise_limits(store, Raise(tokens=50), "gate.1")
+    raise_limits(store, Raise(calls=2))
+    budget = Budget.read(store)
     assert (budget.max_total_tokens, budget.max_calls) == (150, 5)
     with pytest.raises(errors.ConfigError, match="no max_cost"):
-        raise_stored(store, Raise(cost=1.0))
+        raise_limits(store, Raise(cost=1.0))
     with pytest.raises(errors.ConfigError, match="only be raised"):
-        SharedBudget(store, "x").add(calls=0)
-    set_limits(store, StoredBudget(max_calls=1))
-    assert read_stored(store).max_calls == 3
+        Budget.shared(store, "x").add(calls=0)
+    set_limits(store, BudgetLimits(max_calls=1))
+    assert Budget.read(store).max_calls == 3
 
 
 def test_without_its_store_no_call_is_made(store: FileBudgetStore, tmp_path: Path) -> None:
-    budget = SharedBudget(store, "run/a.1")
+    budget = Budget.shared(store, "run/a.1")
     store.remove()
     refused = budget.reserve(CALL)
     assert isinstance(refused, Shortage)
@@ -108,16 +101,16 @@ def test_without_its_store_no_call_is_made(store: FileBudgetStore, tmp_path: Pat
 
 
 async def test_a_waiting_call_notices_what_another_process_changes(store: FileBudgetStore) -> None:
-    set_limits(store, StoredBudget(max_calls=1, pauses=True))
+    set_limits(store, BudgetLimits(max_calls=1, pauses=True))
     waited: list[str] = []
-    gate = BudgetGate(SharedBudget(store, "run/a.1"), waited.append)
+    gate = BudgetGate(Budget.shared(store, "run/a.1"), waited.append)
     model = Request(model="gemini:gemini-2.5-flash", messages=())
     first = await gate.reserve(model)
     first.settle(None, was_billed=True)
     second = asyncio.create_task(gate.reserve(model))
     while not waited:
         await asyncio.sleep(0.001)
-    raise_stored(store, Raise(calls=1))
+    raise_limits(store, Raise(calls=1))
     async with asyncio.timeout(60):
         await second
 
@@ -125,9 +118,10 @@ async def test_a_waiting_call_notices_what_another_process_changes(store: FileBu
 PROCESS = """
 import sys
 from pathlib import Path
-from corral.metering.budget import Reservation, Spent
-from corral.metering.shared_budget import FileBudgetStore, SharedBudget
-budget = SharedBudget(FileBudgetStore(Path(sys.argv[1])), sys.argv[2])
+from corral.metering.budget import Budget, Reservation
+from corral.metering.budget_stores import FileBudgetStore
+from corral.spending import Spent
+budget = Budget.shared(FileBudgetStore(Path(sys.argv[1])), sys.argv[2])
 made = 0
 while True:
     found = budget.reserve(Spent(tokens=1, calls=1))
@@ -143,7 +137,7 @@ print(made)
 @pytest.mark.seconds
 def test_processes_make_exactly_as_many_calls_as_the_budget_has(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    set_limits(FileBudgetStore(path), StoredBudget(max_calls=200))
+    set_limits(FileBudgetStore(path), BudgetLimits(max_calls=200))
     running = [
         subprocess.Popen(
             [sys.executable, "-c", PROCESS, str(path), f"run/{n}"], stdout=subprocess.PIPE
@@ -152,4 +146,4 @@ def test_processes_make_exactly_as_many_calls_as_the_budget_has(tmp_path: Path) 
     ]
     made = [int(each.communicate(timeout=120)[0]) for each in running]
     assert sum(made) == 200
-    assert read_stored(FileBudgetStore(path)).spent.calls == 200
+    assert Budget.read(FileBudgetStore(path)).spent.calls == 200
