@@ -47,14 +47,24 @@ def write(name: str, output: Path) -> Path:
     """Write the folder of the job below ``output``; returns it. A job of the same name is replaced.
     Attempts that have not ended are left out. Raises ``ConfigError`` and ``StorageFailed``."""
     plan = load_plan(store.find(name))
-    found = summarize(plan, store.results(plan.name))
-    rows = [row for row in found.attempts if row.verdict != "pending"]
+    summary = summarize(plan, store.results(plan.name))
+    rows = [row for row in summary.attempts if row.verdict != "pending"]
     job = output / plan.name
     try:
         job.mkdir(parents=True, exist_ok=True)
         for row in rows:
             _write_trial(plan, row, job)
-        _write_json(job / "config.json", _job_config(plan, output))
+        agents: list[Json] = [
+            {"name": agent.backend, "model_name": agent.model or None} for agent in plan.agents
+        ]
+        config: JsonObject = {
+            "job_name": plan.name,
+            "jobs_dir": str(output),
+            "n_attempts": plan.repeat,
+            "n_concurrent_trials": plan.concurrency,
+            "agents": agents,
+        }
+        _write_json(job / "config.json", config)
         _write_json(job / "result.json", _job_result(plan, rows))
     except OSError as error:
         raise StorageFailed(f"{job} cannot be written: {error}") from error
@@ -66,9 +76,20 @@ def _write_trial(plan: Plan, row: AttemptRow, job: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("agent", "verifier", "artifacts"):
         (folder / name).mkdir(parents=True)
-    config = _trial_config(plan, row, job)
+    task = next(task for task in plan.tasks if task.id == row.task)
+    choice = next(agent for agent in plan.agents if agent.name == row.agent)
+    path = f"{task.folder}/{row.task}"
+    if task.verifier.layout:  # a task of harbor: the folder that has its tests
+        path = str(Path(task.verifier.tests).parent)
+    config: JsonObject = {
+        "task": {"path": path},
+        "trial_name": folder.name,
+        "trials_dir": str(job),
+        "agent": {"name": choice.backend, "model_name": row.model or choice.model or None},
+        "job_id": _id(plan.name),
+    }
     _write_json(folder / "config.json", config)
-    _write_json(folder / "result.json", _trial_result(plan, row, config, folder))
+    _write_json(folder / "result.json", _trial_result(plan, row, task, config, folder))
     if (reward := _reward(row)) is not None:
         (folder / "verifier" / "reward.txt").write_text(f"{reward:g}\n")
     for source, target in (
@@ -78,19 +99,13 @@ def _write_trial(plan: Plan, row: AttemptRow, job: Path) -> None:
     ):
         with suppress(FileNotFoundError):
             shutil.copyfile(Path(row.folder, source), folder / target)
-    _write_trajectory(row, folder / "agent" / "trajectory.json")
+    if row.session:
+        from corral.export import atif, run_log
 
-
-def _write_trajectory(row: AttemptRow, path: Path) -> None:
-    """Of an attempt whose session is stored."""
-    from corral.export import atif, run_log
-
-    if not row.session:
-        return
-    with suppress(ResumeLost, ConfigError):  # it was removed, or the agent never started
-        stored = run_log.find(row.session)
-        with path.open("wb") as output:
-            atif.write(stored.events(), output.write, session_id=stored.id)
+        with suppress(ResumeLost, ConfigError):  # it was removed, or the agent never started
+            stored = run_log.find(row.session)
+            with (folder / "agent" / "trajectory.json").open("wb") as output:
+                atif.write(stored.events(), output.write, session_id=stored.id)
 
 
 def _trial_name(row: AttemptRow) -> str:
@@ -103,28 +118,9 @@ def _reward(row: AttemptRow) -> float | None:
     return row.reward if row.reward is not None else float(row.verdict == "passed")
 
 
-def _trial_config(plan: Plan, row: AttemptRow, job: Path) -> JsonObject:
-    choice = next(each for each in plan.agents if each.name == row.agent)
-    return {
-        "task": {"path": _task_path(plan, row)},
-        "trial_name": _trial_name(row),
-        "trials_dir": str(job),
-        "agent": {"name": choice.backend, "model_name": row.model or choice.model or None},
-        "job_id": _id(plan.name),
-    }
-
-
-def _task_path(plan: Plan, row: AttemptRow) -> str:
-    task = _task(plan, row)
-    tests = Path(task.verifier.tests)
-    return str(tests.parent) if task.verifier.layout else f"{task.folder}/{row.task}"
-
-
-def _task(plan: Plan, row: AttemptRow) -> PlannedTask:
-    return next(task for task in plan.tasks if task.id == row.task)
-
-
-def _trial_result(plan: Plan, row: AttemptRow, config: JsonObject, folder: Path) -> JsonObject:
+def _trial_result(
+    plan: Plan, row: AttemptRow, task: PlannedTask, config: JsonObject, folder: Path
+) -> JsonObject:
     ended = row.started + (row.seconds or 0.0)
     verified = ended + row.verifier_seconds
     model: JsonObject | None = {"name": row.model, "provider": None} if row.model else None
@@ -132,11 +128,11 @@ def _trial_result(plan: Plan, row: AttemptRow, config: JsonObject, folder: Path)
     return {
         "id": _id(f"{plan.name}/{row.id}"),
         "task_name": row.task,
-        "trial_name": _trial_name(row),
+        "trial_name": folder.name,
         "trial_uri": folder.absolute().as_uri(),
-        "task_id": {"path": _task_path(plan, row)},
+        "task_id": config["task"],
         "source": None,
-        "task_checksum": _task(plan, row).verifier.digest or _task(plan, row).commit,
+        "task_checksum": task.verifier.digest or task.commit,
         "config": config,
         "agent_info": {
             "name": row.agent,
@@ -173,23 +169,14 @@ def _exception(row: AttemptRow, moment: float) -> JsonObject | None:
     }
 
 
-def _job_config(plan: Plan, output: Path) -> JsonObject:
-    agents: list[Json] = [
-        {"name": each.backend, "model_name": each.model or None} for each in plan.agents
-    ]
-    return {
-        "job_name": plan.name,
-        "jobs_dir": str(output),
-        "n_attempts": plan.repeat,
-        "n_concurrent_trials": plan.concurrency,
-        "agents": agents,
-    }
-
-
 def _job_result(plan: Plan, rows: Sequence[AttemptRow]) -> JsonObject:
     ends = [row.started + (row.seconds or 0.0) + row.verifier_seconds for row in rows]
     ended = _time(max(ends, default=plan.created))
     costs = [row.cost_usd for row in rows if row.cost_usd is not None]
+    groups: dict[str, list[AttemptRow]] = {}
+    for row in rows:
+        key = "__".join(filter(None, (row.agent, row.model, "adhoc")))
+        groups.setdefault(key, []).append(row)
     return {
         "id": _id(plan.name),
         "started_at": _time(plan.created),
@@ -201,22 +188,14 @@ def _job_result(plan: Plan, rows: Sequence[AttemptRow]) -> JsonObject:
             "n_errored_trials": sum(_exception(row, 0.0) is not None for row in rows),
             "n_pending_trials": plan.total - len(rows),
             "n_retries": sum(row.tries - 1 for row in rows),
-            "evals": _evals(rows),
+            # Harbor's keys: the agent, the model, and that the tasks are of no dataset.
+            "evals": {key: _eval(group) for key, group in groups.items()},
             "n_input_tokens": _sum(row.usage.input for row in rows),
             "n_cache_tokens": _sum(row.usage.cache_read for row in rows),
             "n_output_tokens": _sum(row.usage.output for row in rows),
             "cost_usd": sum(costs) if costs else None,
         },
     }
-
-
-def _evals(rows: Sequence[AttemptRow]) -> JsonObject:
-    """The counts by agent and model, under harbor's keys."""
-    groups: dict[str, list[AttemptRow]] = {}
-    for row in rows:
-        key = "__".join(filter(None, (row.agent, row.model, "adhoc")))
-        groups.setdefault(key, []).append(row)
-    return {key: _eval(found) for key, found in groups.items()}
 
 
 def _eval(rows: Sequence[AttemptRow]) -> JsonObject:
@@ -232,10 +211,10 @@ def _eval(rows: Sequence[AttemptRow]) -> JsonObject:
     metrics: list[Json] = [{"mean": sum(values) / len(values)}] if values else []
     return {
         "n_trials": len(values),
-        "n_errors": sum(len(each) for each in exceptions.values()),
+        "n_errors": sum(map(len, exceptions.values())),
         "metrics": metrics,
-        "reward_stats": {REWARD: {key: [*each] for key, each in rewards.items()}},
-        "exception_stats": {key: [*each] for key, each in exceptions.items()},
+        "reward_stats": {REWARD: {key: [*trials] for key, trials in rewards.items()}},
+        "exception_stats": {key: [*trials] for key, trials in exceptions.items()},
     }
 
 
