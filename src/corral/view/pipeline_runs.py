@@ -162,10 +162,18 @@ def read_folder(run: str, folder: Path, *, is_live: bool) -> PipelineRun | None:
     found = _events(folder / run_dir.EVENTS)
     first, last = (found[0], found[-1]) if found else (None, None)
     has_ended = isinstance(last, events.PipelineCompleted | events.PipelineFailed)
-    saved = _checkpoint(folder)
+    try:
+        saved = decode_as(_content(folder / run_dir.CHECKPOINT), _Checkpoint)
+    except (OSError, msgspec.MsgspecError):
+        saved = _Checkpoint()
+    status = "running" if is_live else "interrupted"
+    if isinstance(last, events.PipelineCompleted):
+        status = "success"
+    elif isinstance(last, events.PipelineFailed):
+        status = "cancelled" if last.cancelled else "fail"
     return PipelineRun(
         id=run,
-        status=_status(last, is_live=is_live),
+        status=status,
         graph=graph,
         events=found,
         folder=str(folder),
@@ -208,14 +216,6 @@ def _events(path: Path) -> list[PipelineEvent]:
     return found
 
 
-def _checkpoint(folder: Path) -> _Checkpoint:
-    try:
-        data = _content(folder / run_dir.CHECKPOINT)
-        return decode_as(data, _Checkpoint)
-    except (OSError, msgspec.MsgspecError):
-        return _Checkpoint()
-
-
 def _visits(found: list[PipelineEvent], saved: _Checkpoint) -> dict[str, Outcome]:
     """The outcomes of visits. What an earlier visit of a node cost is not stored."""
     visits: dict[str, Outcome] = {}
@@ -230,14 +230,6 @@ def _visits(found: list[PipelineEvent], saved: _Checkpoint) -> dict[str, Outcome
     return visits
 
 
-def _status(last: PipelineEvent | None, *, is_live: bool) -> str:
-    if isinstance(last, events.PipelineCompleted):
-        return "success"
-    if isinstance(last, events.PipelineFailed):
-        return "cancelled" if last.cancelled else "fail"
-    return "running" if is_live else "interrupted"
-
-
 class FolderRuns:
     """The list of the runs in memory. A folder that has not changed is not read again."""
 
@@ -250,46 +242,33 @@ class FolderRuns:
         """The newest runs. Blocking."""
         home = paths.home() / "runs"
         try:
-            names = sorted(os.listdir(home), key=_start_of, reverse=True)
+            # By the time in the name (``build-20261117-083601-689e``), not by the pipeline.
+            names = sorted(os.listdir(home), key=lambda name: name.rsplit("-", 3)[1:], reverse=True)
         except OSError:
             return []
-        found: list[Summary] = []
+        summaries: list[Summary] = []
         for name in names:
             summary = self._read(home / name, is_live=("pipeline", name) in live.runs)
             if summary is not None:
-                found.append(summary)
-            if len(found) == LISTED:
+                summaries.append(summary)
+            if len(summaries) == LISTED:
                 break
-        return found
+        return summaries
 
     def _read(self, folder: Path, *, is_live: bool) -> Summary | None:
-        stamp = _modified(folder)
-        is_live = is_live or clock.now() - stamp < NEW_SECONDS
+        try:
+            modified = os.stat(folder / run_dir.EVENTS).st_mtime
+        except OSError:
+            modified = 0.0
+        is_live = is_live or clock.now() - modified < NEW_SECONDS
         known = self._known.get(folder.name)
-        if known is not None and (known[2] is None or known[:2] == (stamp, is_live)):
+        if known is not None and (known[2] is None or known[:2] == (modified, is_live)):
             return known[2]
-        summary = _summary(folder, stamp, is_live=is_live)
-        if summary is not None or (folder / run_dir.EVENTS).exists():
-            self._known[folder.name] = stamp, is_live, summary
+        run = read_folder(folder.name, folder, is_live=is_live)
+        summary = None
+        if run is not None:
+            summary = summary_of(run, 0, None)
+            summary.updated = max(summary.updated, modified)
+        if run is not None or modified:
+            self._known[folder.name] = modified, is_live, summary
         return summary
-
-
-def _start_of(name: str) -> str:
-    """The time in the name of a folder (``build-20261117-083601-689e``)."""
-    return "-".join(name.rsplit("-", 3)[1:])
-
-
-def _summary(folder: Path, modified: float, *, is_live: bool) -> Summary | None:
-    found = read_folder(folder.name, folder, is_live=is_live)
-    if found is None:
-        return None
-    summary = summary_of(found, 0, None)
-    summary.updated = max(summary.updated, modified)
-    return summary
-
-
-def _modified(folder: Path) -> float:
-    try:
-        return os.stat(folder / run_dir.EVENTS).st_mtime
-    except OSError:
-        return 0.0
