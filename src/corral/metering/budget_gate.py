@@ -101,16 +101,13 @@ class BudgetGate:
                 if found.budget.is_paused and not is_reported:
                     is_reported = True
                     self._on_wait(found.text)
-                await self._wait(changed)
+                # Other processes do not say that something has changed.
+                is_shared = any(each.is_shared for each in self._budget.chain())
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), LOOK_AGAIN if is_shared else None)
                 changed.clear()
         finally:
             remove()
-
-    async def _wait(self, changed: asyncio.Event) -> None:
-        """Until something has changed. Other processes do not say that it has."""
-        is_shared = any(each.is_shared for each in self._budget.chain())
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), LOOK_AGAIN if is_shared else None)
 
     def _estimate(self, request: ModelRequest, prices: Prices | None) -> Spent:
         known = self._factors.get(request.model)

@@ -32,23 +32,24 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from corral.metering.calls import ModelRequest
 from corral.metering.proxy.client_requests import AgentRequest
 from corral.metering.proxy.gates import Ticket, ToolJudge
-from corral.metering.proxy.open_calls import LIMITED, OpenCall
+from corral.metering.proxy.open_calls import LIMITED, OpenCall, OpenRequest
 from corral.metering.proxy.upstream import Response, ResponseFailed, Upstream
 from corral.models.strict_reading import Incomplete, Unreadable
 from corral.models.tool_gate import ToolGate, WireCall, call_format
 from corral.values import as_object, decode_or_none
 
 if TYPE_CHECKING:
-    from corral.metering.proxy.proxy import ModelProxy
+    from corral.metering.rate_limits import CallWaits
 
+AnyCall = TypeVar("AnyCall", bound=OpenCall)
 MOST_REFUSALS = 3
 """Refusals in a row, until the response is ended."""
 KEEP_ALIVE_SECONDS = 10.0
@@ -121,12 +122,30 @@ class JudgedCall(OpenCall):
         return data
 
 
+class CallMaker(Protocol):
+    """What an exchange needs of the proxy (``ModelProxy``), which makes its model calls."""
+
+    def read_call(self, request: AgentRequest) -> ModelRequest | None: ...
+    def owner_of(self, request: AgentRequest) -> object: ...
+    def waits_for(self, request: AgentRequest, kind: ModelRequest) -> CallWaits | None: ...
+    async def admit(self, request: ModelRequest) -> Ticket | None: ...
+    async def send_within_limits(
+        self, waits: CallWaits | None, send: Callable[[], Awaitable[AnyCall]]
+    ) -> AnyCall: ...
+    async def send(self, request: AgentRequest, call: OpenRequest, upstream: Upstream) -> None: ...
+    def report(self, call: OpenRequest) -> None: ...
+    def answer(
+        self, writer: asyncio.StreamWriter, status: int, text: str, *, close: bool = False
+    ) -> None: ...
+    def agent_side_closed(self) -> asyncio.Event: ...
+
+
 class JudgedExchange:
     """One request of the agent, with all the model calls that it leads to."""
 
     def __init__(
         self,
-        proxy: ModelProxy,
+        proxy: CallMaker,
         judge: ToolJudge,
         writer: asyncio.StreamWriter,
         upstream: Upstream,
