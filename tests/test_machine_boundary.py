@@ -167,7 +167,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "durable/service.py": ("clock random", "names of new runs; how long to wait for one"),
     "durable/worker/executor.py": ("clock random socket", "the executor's name has the host's"),
     "durable/worker/node_workflow.py": ("clock", "when a local node is tried again"),
-    "durable/worker/run_workflow.py": ("clock file", "writes the run's folder from its events"),
+    "durable/worker/run_workflow.py": ("file", "writes the run's folder from its events"),
     "durable/worker/worker.py": ("clock process", "the main loop of a process: signals"),
     "durable/workspace/artifacts.py": ("file", "copies artifacts to and from their storage"),
     "durable/workspace/branch_worktree.py": (
@@ -177,6 +177,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "durable/workspace/run_worktree.py": ("file", "closes what marks a worktree as used"),
     "engine/memory_runner.py": ("clock random", "the id of a run; times of events"),
     "engine/node_runner.py": ("clock file", "marks of a started attempt; a temporary folder"),
+    "engine/projection.py": ("clock", "times of events"),
     "export/atif.py": ("file", "temporary files for the trajectories of sub-agents"),
     "export/bundle.py": ("file", "copies the files of a run into a zip file"),
     "export/html.py": ("file", "a redacted copy of a log, in a temporary folder"),

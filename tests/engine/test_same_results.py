@@ -28,6 +28,8 @@ GRAPHS = {
         ask [shape=hexagon, human.timeout="20ms", human.default_choice=Go]""",
     "branches": """start -> p; p [shape=component, max_parallel=1]; f [shape=tripleoctagon]
         p -> a -> f; p -> b -> f; f -> exit""",
+    "a child that is gone": """start -> a -> c -> exit; c [type=include, dotfile="child.dot"]
+        a [shape=parallelogram, tool_command="rm child.dot"]""",
     "a child": 'start -> c -> a -> exit; c [type=include, dotfile="child.dot"]',
 }
 CHILD = f"digraph child {{ {ENDS} start -> inner -> exit }}"

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from corral.durable.dbos.database import UnreadableRecord
+from corral.engine.node_runner import Retrying
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import (
     Ended,
@@ -116,23 +117,6 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The child run whose progress is read after the sleep."""
     alone: bool = False
     """Of no run: the outcome is the workflow's output, and no message is sent."""
-
-
-class Retrying(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="retrying"):
-    """A message from a visit to its run: another attempt follows. For display; of a local node also
-    what the next attempt needs."""
-
-    visit: str
-    node: str
-    attempt: int
-    delay: float
-    reason: str = ""
-    outcome: Outcome | None = None
-    """Of a local node: the outcome of the attempts so far."""
-    until: float = 0.0
-    """Of a local node: when the next attempt starts, in seconds since the epoch."""
-    is_wait: bool = False
-    """Of a local node: the attempt goes on after a rate limit."""
 
 
 class NodesStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

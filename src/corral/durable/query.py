@@ -30,7 +30,6 @@ from corral.durable.payloads import (
     RUN_WORKFLOW,
     AgentAsks,
     NodesStep,
-    Retrying,
     RunInput,
     RunOutput,
     unpack,
@@ -38,16 +37,16 @@ from corral.durable.payloads import (
 )
 from corral.durable.run_list import Status, run_status
 from corral.durable.workspace import run_worktree
+from corral.engine.node_runner import Retrying
+from corral.engine.projection import EventNumbering
 from corral.errors import ConfigError
 from corral.id_lookup import LAST, find_id
 from corral.pipelines import events
 from corral.pipelines.events import (
-    CheckpointSaved,
     PipelineEvent,
     RunEvent,
     StepCompleted,
     StepFailed,
-    StepRetrying,
     StepStarted,
 )
 from corral.pipelines.execution.run_dir import EVENTS, RunDir
@@ -55,7 +54,6 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.node_kinds import SCHEDULER_KINDS
 from corral.pipelines.scheduler.commands import (
     AskHuman,
-    Checkpoint,
     Child,
     Command,
     EmitEvent,
@@ -232,35 +230,6 @@ def run_output(client: Client, run: str) -> RunOutput | None:
 
 
 # The history of a run.
-
-
-class EventNumbering:
-    """Turns commands into events, numbered from 1; a replay gives the same numbers."""
-
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
-        self.count = 0
-
-    def of(self, command: Command | Retrying, at: float) -> PipelineEvent | None:
-        """The event of this command; None if it has none."""
-        event: PipelineEvent
-        match command:
-            case EmitEvent():
-                event = command.event
-            case Checkpoint():
-                event = CheckpointSaved(node=command.node)
-            case Retrying():
-                event = StepRetrying(
-                    node=command.node,
-                    visit=command.visit,
-                    attempt=command.attempt,
-                    delay=command.delay,
-                    reason=command.reason,
-                )
-            case _:
-                return None
-        self.count += 1
-        return replace(event, seq=self.count, ts=at, run_id=self._run_id)
 
 
 class AgentEventReader:

@@ -15,10 +15,9 @@ leaves no task or process behind.
 Theory of operation
 ===================
 
-``MemoryRun.drive`` is the driver of a ``Scheduler`` (see there). It carries out each command: a
-node, a question, a child pipeline and a wait each become one task. A task puts its result as a
-message into ``_inbox``. ``drive`` takes one message at a time, calls ``Scheduler.receive``, and
-carries out the commands that come back, until the scheduler is finished.
+``RunLoop`` performs the commands of the scheduler (see there), with a ``MemoryJournal``: a node, a
+question, a child pipeline and a wait each become one task. A task puts its result as a message into
+the inbox, from which the loop takes one message at a time.
 
 A ``Stop`` command cancels its task. A cancelled task that does not end in time is abandoned with a
 warning, so one node cannot block the run. If ``drive`` itself is cancelled or fails, it stops all
@@ -41,36 +40,31 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from corral.engine.node_runner import AttemptResult, DueAttempt, NodeRunner
+from corral.engine.node_runner import NodeRunner, Retrying
+from corral.engine.projection import Projection
+from corral.engine.run_loop import RunLoop
 from corral.errors import ConfigError, CorralError
-from corral.pipelines import events, loader
-from corral.pipelines.events import PipelineEvent, RunEvent, StepRetrying
+from corral.pipelines import loader
+from corral.pipelines.events import RunEvent
 from corral.pipelines.execution import attempt as execution_attempt
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.interviewers import Interviewer
-from corral.pipelines.execution.run_dir import CheckpointWriter, RunDir
+from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.graph import Graph
 from corral.pipelines.run_limits import run_limits
 from corral.pipelines.scheduler.commands import (
     Answered,
-    AskHuman,
     Cancelled,
-    Checkpoint,
     Child,
-    Command,
-    EmitEvent,
     Ended,
     Expired,
-    FinishRun,
     Message,
     Question,
     RaiseBudget,
     Raised,
-    Restart,
     RunNode,
     Steer,
     Steered,
-    Stop,
     Wait,
     Woken,
 )
@@ -83,9 +77,6 @@ from corral.values import Json
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
     from corral.pipelines.run_spans import LivePipelineSpans
-
-NOWHERE = Path(os.devnull)
-_END_EVENTS = (events.PipelineCompleted, events.PipelineFailed)
 
 
 STOP_TIMEOUT = 30.0
@@ -167,22 +158,18 @@ class MemoryRun:
         self.scheduler = Scheduler(graph, run_id=self.run_id, values=values, state=state)
         self._settings = settings
         self._workspace = settings.workspace.absolute()
-        self._checkpoints = (
-            None
-            if settings.folder is None
-            else CheckpointWriter(RunDir(settings.folder.absolute()), self._checkpoint_saved)
-        )
-        self._spans = _live_spans(settings.resources)
-        self._on_event = settings.on_event
+        self._folder = None if settings.folder is None else RunDir(settings.folder.absolute())
+        spans: LivePipelineSpans | None = None
+        if (endpoint := settings.resources.options.get("otel")) is not None:
+            from corral.pipelines.run_spans import LivePipelineSpans
+
+            spans = LivePipelineSpans(endpoint, settings.resources.env)
+        self._projection = Projection(self.run_id, self._folder, spans=spans)
+        if settings.on_event is not None:
+            self._projection.on_event = self._deliver
         self._unread: deque[RunEvent] | None = None
         self._has_news = asyncio.Event()
-        self._inbox: asyncio.Queue[Message] = asyncio.Queue()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._stopping: dict[asyncio.Task[None], str] = {}
-        """Cancelled tasks that have not ended, and their nodes."""
-        self._children: dict[str, MemoryRun] = {}
         self._depth = depth
-        self._seq = 0
         self.budget = settings.budget
         """What the model calls may use; None: there is no limit."""
         if graph.has_limits:
@@ -196,10 +183,17 @@ class MemoryRun:
             graph=graph,
             resources=settings.resources,
             workspace=self._workspace,
-            folder=None if self._checkpoints is None else self._checkpoints.folder,
+            folder=self._folder,
             on_event=self._deliver,
             budget=self.budget,
             ask_person=None if settings.interviewer is None else settings.interviewer.ask,
+        )
+        self._journal = MemoryJournal(
+            self._node_runner,
+            self.scheduler.state,
+            interviewer=settings.interviewer,
+            on_retry=lambda retrying: self._projection.record(retrying, self.scheduler.state),
+            open_child=self._open_child,
         )
         self._driving: asyncio.Task[RunResult] | None = None
 
@@ -207,6 +201,7 @@ class MemoryRun:
 
     async def __aenter__(self) -> MemoryRun:
         self._unread = deque()
+        self._projection.on_event = self._deliver
         self._driving = asyncio.create_task(self.drive())
         return self
 
@@ -241,58 +236,41 @@ class MemoryRun:
 
     def cancel(self, reason: str = "") -> None:
         """Stop what is running and end the run with status ``cancelled``."""
-        self._inbox.put_nowait(Cancelled(reason=reason))
+        self._journal.inbox.put_nowait(Cancelled(reason=reason))
 
     def steer(self, updates: dict[str, Json]) -> None:
         """Change the context of the run."""
-        self._inbox.put_nowait(Steered(updates=updates))
+        self._journal.inbox.put_nowait(Steered(updates=updates))
 
     def add_budget(self, more: Raise) -> None:
         """Raise the limits of the run by these amounts. Raises ``ConfigError``."""
         if self.budget is None or self.budget is self._settings.budget:
             raise ConfigError(f"{self.run_id} has no budget")
         self.budget.raise_limits(more)
-        self._inbox.put_nowait(Raised(amounts=more))
-
-    def _change_run(self, command: Steer | RaiseBudget) -> None:
-        if isinstance(command, Steer):
-            self._steer(command)
-        elif self.budget is not None:
-            self.budget.raise_limits(command.amounts)
+        self._journal.inbox.put_nowait(Raised(amounts=more))
 
     async def drive(self) -> RunResult:
         """Run to the end."""
-        scheduler, checkpoints = self.scheduler, self._checkpoints
-        if checkpoints is not None:
-            checkpoints.folder.create(self.graph, self.run_id)  # before anything costs money
-            checkpoints.folder.write_graph(self.graph)
+        scheduler, writer = self.scheduler, self._projection.writer
+        if writer is not None:
+            writer.folder.create(self.graph, self.run_id)  # before anything costs money
+            writer.folder.write_graph(self.graph)
+        loop = RunLoop(scheduler, self._journal, self._projection)
         try:
-            self._carry_out(scheduler.pending() if scheduler.state.started else scheduler.start())
-            while scheduler.state.finish is None:
-                for command in scheduler.receive(await self._inbox.get()):
-                    if isinstance(command, Restart):
-                        await self._wait_for_stopped()
-                    self._do(command)
+            finish = await loop.run()
         except BaseException:
-            self._carry_out(scheduler.receive(Cancelled(reason="interrupted")))
+            await loop.perform(scheduler.receive(Cancelled(reason="interrupted")))
             raise
         finally:
-            await self._wait_for_stopped()
-            if checkpoints is not None:
-                checkpoints.close(scheduler.state)
+            await self._journal.wait_for_stopped()
+            if writer is not None:
+                writer.close(scheduler.state)
             self._node_runner.close()
             self._has_news.set()
-            if self._spans is not None:
-                await self._spans.close()
-        result = self._result(scheduler.state.finish)
-        if checkpoints is not None and checkpoints.failed is not None:
-            checkpoints.failed.result = result
-            raise checkpoints.failed
-        return result
-
-    def _result(self, finish: FinishRun) -> RunResult:
-        state = self.scheduler.state
-        return RunResult(
+            if self._projection.spans is not None:
+                await self._projection.spans.close()
+        state = scheduler.state
+        result = RunResult(
             run_id=self.run_id,
             status=finish.status,
             reason=finish.reason,
@@ -301,54 +279,97 @@ class MemoryRun:
             outcomes=state.outcomes,
             cost_usd=state.cost_usd,
             tokens=state.tokens,
-            folder=None if self._checkpoints is None else self._checkpoints.folder.path,
+            folder=None if self._folder is None else self._folder.path,
+        )
+        if writer is not None and writer.failed is not None:
+            writer.failed.result = result
+            raise writer.failed
+        return result
+
+    def _open_child(self, command: Child) -> MemoryRun:
+        graph = loader.load_child(
+            command.dotfile, values=command.context, workspace=self._workspace, depth=self._depth
+        )
+        folder = None
+        if self._folder is not None:
+            folder = self._folder.make_visit_dir(command.id, command.node) / "child"
+        settings = replace(
+            self._settings,
+            folder=folder,
+            workspace=self._workspace / command.workdir,
+            on_event=self._deliver,
+            budget=self.budget,
+        )
+        return MemoryRun(
+            graph,
+            settings,
+            run_id=f"{self.run_id}/{command.id}",
+            values=command.context,
+            depth=self._depth + 1,
         )
 
-    # Commands.
+    def _deliver(self, event: RunEvent) -> None:
+        if self._settings.on_event is not None:
+            self._settings.on_event(event)
+        if self._unread is not None:
+            self._unread.append(event)
+            self._has_news.set()
 
-    def _carry_out(self, commands: list[Command]) -> None:
-        for command in commands:
-            self._do(command)
 
-    def _do(self, command: Command) -> None:
-        match command:
-            case EmitEvent():
-                self._emit_of_run(command.event)
-            case RunNode():
-                self._begin(command.id, self._run_node, command)
-            case AskHuman(question=question):
-                self._begin(question.id, self._ask, question)
-            case Child():
-                self._begin(command.id, self._child, command)
-            case Wait():
-                self._begin(command.id, self._wait, command)
-            case Steer() | RaiseBudget():
-                self._change_run(command)
-            case Stop():
-                self._stop(command.id)
-            case Checkpoint() | Restart():
-                self._write(command)
-            case FinishRun():
-                pass
+class MemoryJournal:
+    """Starts tasks of this event loop, and delivers their results."""
 
-    def _write(self, command: Checkpoint | Restart) -> None:
-        """Write to the run directory, if there is one."""
-        if self._checkpoints is None:
-            return
-        if isinstance(command, Restart):
-            self._checkpoints.restart(command.round)
-        else:
-            self._checkpoints.node_ended(command, self.scheduler.state)
+    def __init__(
+        self,
+        nodes: NodeRunner,
+        state: State,
+        *,
+        interviewer: Interviewer | None,
+        on_retry: Callable[[Retrying], None],
+        open_child: Callable[[Child], MemoryRun],
+    ) -> None:
+        self.inbox: asyncio.Queue[Message] = asyncio.Queue()
+        self._nodes = nodes
+        self._state = state
+        self._interviewer = interviewer
+        self._on_retry = on_retry
+        self._open_child = open_child
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stopping: dict[asyncio.Task[None], str] = {}
+        """Cancelled tasks that have not ended, and their nodes."""
+        self._children: dict[str, MemoryRun] = {}
 
-    def _steer(self, command: Steer) -> None:
-        if child := self._children.get(command.child):
-            child.steer(command.updates)
+    async def start_node(self, command: RunNode) -> None:
+        self._begin(command.id, self._run_node, command)
 
-    def _stop(self, id: str) -> None:
+    async def start_child(self, command: Child) -> None:
+        self._begin(command.id, self._run_child, command)
+
+    async def start_timer(self, command: Wait) -> None:
+        self._begin(command.id, self._wait, command)
+
+    async def ask(self, question: Question) -> None:
+        self._begin(question.id, self._ask, question)
+
+    async def stop(self, id: str) -> None:
         if task := self._tasks.pop(id, None):
             task.cancel()
             self._stopping[task] = id.rpartition(".")[0]
-            task.add_done_callback(self._forget_stopped)
+            task.add_done_callback(lambda stopped: self._stopping.pop(stopped, None))
+
+    async def steer(self, command: Steer) -> None:
+        if child := self._children.get(command.child):
+            child.steer(command.updates)
+
+    async def raise_budget(self, command: RaiseBudget) -> None:
+        if self._nodes.budget is not None:
+            self._nodes.budget.raise_limits(command.amounts)
+
+    async def publish_progress(self, state: State) -> None:
+        """A manager reads the state of its child itself."""
+
+    async def next(self) -> list[Message]:
+        return [await self.inbox.get()]
 
     def _begin(self, id: str, call: Callable[[C], Awaitable[Message]], command: C) -> None:
         self._tasks[id] = asyncio.create_task(self._answer(id, call, command))
@@ -362,37 +383,23 @@ class MemoryRun:
             reason = f"{type(error).__name__}: {error}"
             message = Ended(id=id, outcome=failed(reason, retryable=False))
         self._tasks.pop(id, None)
-        self._inbox.put_nowait(message)
+        self.inbox.put_nowait(message)
 
-    def _forget_stopped(self, task: asyncio.Task[None]) -> None:
-        self._stopping.pop(task, None)
-
-    async def _wait_for_stopped(self) -> None:
+    async def wait_for_stopped(self) -> None:
         """Wait for cancelled tasks; those that do not end are abandoned."""
         if self._stopping:
             waits = [
-                execution_attempt.wait_stopped(task, node, self.run_id, STOP_TIMEOUT)
+                execution_attempt.wait_stopped(task, node, self._nodes.run_id, STOP_TIMEOUT)
                 for task, node in self._stopping.items()
             ]
             for message in filter(None, await asyncio.gather(*waits)):
-                self.scheduler.state.log(message)
+                self._state.log(message)
 
     async def _run_node(self, visit: RunNode) -> Message:
-        def on_retry(due: DueAttempt, result: AttemptResult) -> None:
-            self._emit(
-                StepRetrying(
-                    node=visit.node,
-                    visit=visit.id,
-                    attempt=due.attempt,
-                    delay=result.pause or 0.0,
-                    reason=result.outcome.failure_reason,
-                )
-            )
-
-        return Ended(id=visit.id, outcome=await self._node_runner.run(visit, on_retry))
+        return Ended(id=visit.id, outcome=await self._nodes.run(visit, self._on_retry))
 
     async def _ask(self, question: Question) -> Message:
-        interviewer = self._settings.interviewer
+        interviewer = self._interviewer
         if interviewer is None:
             if question.timeout is None:
                 reason = f"there is no interviewer to ask: {question.text}"
@@ -410,30 +417,8 @@ class MemoryRun:
                 raise
             return Expired(id=question.id)
 
-    async def _child(self, command: Child) -> Message:
-        if self._depth >= loader.MAX_DEPTH:
-            reason = f"pipelines are nested more than {loader.MAX_DEPTH} deep"
-            return Ended(id=command.id, outcome=failed(reason, retryable=False))
-        path = self._workspace / command.dotfile
-        loaded = loader.load(path, values=command.context, cwd=self._workspace)
-        graph = loader.with_absolute_children(loaded, path.parent)
-        folder = None
-        if self._checkpoints is not None:
-            folder = self._checkpoints.folder.make_visit_dir(command.id, command.node) / "child"
-        settings = replace(
-            self._settings,
-            folder=folder,
-            workspace=self._workspace / command.workdir,
-            on_event=self._deliver,
-            budget=self.budget,
-        )
-        child = self._children[command.id] = MemoryRun(
-            graph,
-            settings,
-            run_id=f"{self.run_id}/{command.id}",
-            values=command.context,
-            depth=self._depth + 1,
-        )
+    async def _run_child(self, command: Child) -> Message:
+        child = self._children[command.id] = self._open_child(command)
         try:
             await child.drive()
         finally:
@@ -444,42 +429,3 @@ class MemoryRun:
         await asyncio.sleep(command.seconds)
         child = self._children.get(command.child)
         return Woken(id=command.id, seen={} if child is None else child.scheduler.state.progress())
-
-    # Events.
-
-    def _emit_of_run(self, event: PipelineEvent) -> None:
-        if self._checkpoints is not None and isinstance(event, _END_EVENTS):
-            self._checkpoints.flush(self.scheduler.state)  # reports of nodes come before the end
-        self._emit(event)
-
-    def _checkpoint_saved(self, node: str) -> None:
-        self._emit(events.CheckpointSaved(node=node))
-
-    def _emit(self, event: PipelineEvent) -> None:
-        is_visible = self._on_event is not None or self._unread is not None
-        if not is_visible and self._checkpoints is None and self._spans is None:
-            return
-        self._seq += 1
-        event = replace(event, seq=self._seq, ts=time.time(), run_id=self.run_id)
-        if self._checkpoints is not None:
-            self._checkpoints.add_event(event)
-        if self._spans is not None:
-            self._spans.add(event)
-        self._deliver(event)
-
-    def _deliver(self, event: RunEvent) -> None:
-        if self._on_event is not None:
-            self._on_event(event)
-        if self._unread is not None:
-            self._unread.append(event)
-            self._has_news.set()
-
-
-def _live_spans(resources: NodeResources) -> LivePipelineSpans | None:
-    """What sends the spans of the run, if its options ask for it. Raises ``ConfigError``."""
-    endpoint = resources.options.get("otel")
-    if endpoint is None:
-        return None
-    from corral.pipelines.run_spans import LivePipelineSpans
-
-    return LivePipelineSpans(endpoint, resources.env)

@@ -88,6 +88,16 @@ class DueAttempt(msgspec.Struct, frozen=True, kw_only=True):
             visit = replace(visit, fidelity="full", thread=thread, context=context)
         return replace(self, visit=visit, waits=self.waits + 1, earlier=outcome, until=until)
 
+    def retrying(self, result: AttemptResult) -> Retrying:
+        """What is reported before the pause after this attempt."""
+        return Retrying(
+            visit=self.visit.id,
+            node=self.visit.node,
+            attempt=self.attempt,
+            delay=result.pause or 0.0,
+            reason=result.outcome.failure_reason,
+        )
+
 
 class AttemptResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The outcome of an attempt, and whether another one follows. Written to journals."""
@@ -100,6 +110,23 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     until: float = 0.0
     """When that wait ends, in seconds since the epoch. 0: recorded by an older corral, which sleeps
     in the workflow."""
+
+
+class Retrying(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="retrying"):
+    """A message from a visit to its run: another attempt follows. For display; of a local node also
+    what the next attempt needs."""
+
+    visit: str
+    node: str
+    attempt: int
+    delay: float
+    reason: str = ""
+    outcome: Outcome | None = None
+    """Of a local node: the outcome of the attempts so far."""
+    until: float = 0.0
+    """Of a local node: when the next attempt starts, in seconds since the epoch."""
+    is_wait: bool = False
+    """Of a local node: the attempt goes on after a rate limit."""
 
 
 Attempt: TypeAlias = Callable[[RunNode, int], Awaitable[Outcome]]
@@ -177,13 +204,11 @@ class NodeRunner:
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    async def run(
-        self, visit: RunNode, on_retry: Callable[[DueAttempt, AttemptResult], None]
-    ) -> Outcome:
+    async def run(self, visit: RunNode, on_retry: Callable[[Retrying], None]) -> Outcome:
         """Run a visit with all its attempts; ``on_retry`` is called before each pause."""
 
         async def pause(due: DueAttempt, result: AttemptResult) -> None:
-            on_retry(due, result)
+            on_retry(due.retrying(result))
             await asyncio.sleep(result.pause or 0.0)
 
         return await run_visit(

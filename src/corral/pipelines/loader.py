@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from corral.errors import ConfigError
+from corral.errors import ConfigError, CorralError
 from corral.pipelines import node_kinds, transforms
 from corral.pipelines.dot import parser
 from corral.pipelines.graph import Graph, Node, Value, dotfile
@@ -117,6 +117,19 @@ def _apply(
 
 
 # Child pipelines.
+
+
+def load_child(file: str, *, values: Mapping[str, Json], workspace: Path, depth: int) -> Graph:
+    """The pipeline of a node, in a run that is nested in ``depth`` others. Raises
+    ``ConfigError``."""
+    if depth >= MAX_DEPTH:
+        raise ConfigError(f"pipelines are nested more than {MAX_DEPTH} deep")
+    path = workspace / file
+    try:
+        graph = load(path, values=values, cwd=workspace)
+    except (CorralError, OSError) as error:
+        raise ConfigError(f"{file}: {error}") from error
+    return with_absolute_children(graph, path.parent)
 
 
 def with_absolute_children(graph: Graph, folder: Path) -> Graph:

@@ -79,7 +79,7 @@ class MemoryRunner:
 
     async def submit(self, tasks: Sequence[BatchTask]) -> None:
         for task in tasks:
-            running = self._runner.run(visit_of(task), on_retry=lambda _due, _result: None)
+            running = self._runner.run(visit_of(task), on_retry=lambda _retrying: None)
             self._tasks[asyncio.create_task(running)] = task.id
 
     def add_budget(self, more: Raise) -> None:

@@ -61,7 +61,6 @@ from corral.durable.dbos.database import UnreadableRecord, reading
 from corral.durable.payloads import (
     NodeInput,
     NodesStep,
-    Retrying,
     RunConfig,
     RunInput,
     pack,
@@ -70,7 +69,7 @@ from corral.durable.payloads import (
 from corral.durable.worker import executor
 from corral.durable.workspace import artifacts, run_worktree
 from corral.engine import node_runner
-from corral.engine.node_runner import AttemptResult, DueAttempt, NodeRunner
+from corral.engine.node_runner import AttemptResult, DueAttempt, NodeRunner, Retrying
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import attempt as execution_attempt
@@ -140,23 +139,13 @@ async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
     async def pause(due: DueAttempt, result: AttemptResult) -> None:
         if not alone:
             key = f"retrying {visit.id}#{due.number}"
-            await adapter.send(run_id, pack(_retrying(due, result)), key=key)
+            await adapter.send(run_id, pack(due.retrying(result)), key=key)
         if result.until:
             await adapter.leave_until(result.until)
         else:
             await adapter.sleep(result.pause or 0.0)
 
     return await node_runner.run_visit(visit, make, pause)
-
-
-def _retrying(due: DueAttempt, result: AttemptResult) -> Retrying:
-    return Retrying(
-        visit=due.visit.id,
-        node=due.visit.node,
-        attempt=due.attempt,
-        delay=result.pause or 0.0,
-        reason=result.outcome.failure_reason,
-    )
 
 
 def attempt_name(node: str, number: int) -> str:
@@ -247,6 +236,9 @@ class LocalNodes:
         for visit in list(self._tasks):
             self.stop(visit)
         self._open.clear()
+        await self.wait_for_stopped()
+
+    async def wait_for_stopped(self) -> None:
         if self._stopping:
             await asyncio.wait(self._stopping)  # an attempt limits the time of its own stopping
 
@@ -317,7 +309,7 @@ class LocalNodes:
         if result.pause is None:
             return Ended(id=due.visit.id, outcome=outcome)
         until = time.time() + result.pause
-        return replace(_retrying(due, result), outcome=outcome, until=until, is_wait=result.is_wait)
+        return replace(due.retrying(result), outcome=outcome, until=until, is_wait=result.is_wait)
 
 
 async def _wait(run_id: str, seconds: float, message: Expired | Woken, child: str) -> None:
@@ -373,27 +365,40 @@ async def run_in_process(
     may use it."""
     config = run_worktree.local_config(run_input.config)
 
+    graph, run_id, here = run_input.graph, run_input.run_id, executor.running()
+    ask_person: AskPerson | None = None
+    if here is not None and graph.nodes[visit.node].is_true("questions"):
+        from corral.durable.agent_questions import DurablePerson
+
+        ask_person = DurablePerson(run_id, here.database).ask
+
     async def perform(context: handlers.NodeContext) -> Outcome:
         began = time.time()
         async with run_worktree.used(config), _limits(context, database):
             outcome = await execution_attempt.run_bounded(
-                execution_attempt.attempt(context), context.node.id, context.run_id
+                execution_attempt.attempt(context), context.node.id, run_id
             )
             outcome = await run_worktree.save(config, outcome, visit.id)
         if config.artifacts_url and config.folder != run_input.config.folder:
             # The machine that ends the run may be another one, without this directory.
-            outcome = await _upload_artifacts(config, run_input.run_id, outcome, began)
+            folder = RunDir(config.folder).artifacts
+            upload = partial(artifacts.upload, folder, config.artifacts_url, run_id, since=began)
+            try:
+                await asyncio.to_thread(upload)
+            except (StorageFailed, ConfigError) as error:
+                notes = f"{outcome.notes}; {error.message}".removeprefix("; ")
+                return replace(outcome, notes=notes)
         return outcome
 
     runner = NodeRunner(
-        run_id=run_input.run_id,
-        graph=run_input.graph,
+        run_id=run_id,
+        graph=graph,
         resources=resources,
         workspace=Path(config.workspace),
         folder=RunDir(config.folder),
         longest_hold=LONGEST_HOLD,
         budget=await _budget(run_input, visit.id),
-        ask_person=_person(run_input, run_input.graph.nodes[visit.node]),
+        ask_person=ask_person,
         perform=perform,
     )
     return await runner.attempt(visit, number)
@@ -411,16 +416,6 @@ def _limits(
     return shared(context, database)
 
 
-def _person(run_input: RunInput, node: Node) -> AskPerson | None:
-    """How the node's agent asks the person of the run, if it may."""
-    here = executor.running()
-    if here is None or not node.is_true("questions"):
-        return None
-    from corral.durable.agent_questions import DurablePerson
-
-    return DurablePerson(run_input.run_id, here.database).ask
-
-
 async def _budget(run_input: RunInput, visit: str) -> Budget | None:
     """What the model calls of the visit may use. Raises ``StorageFailed``."""
     names = run_input.config.budgets
@@ -434,20 +429,6 @@ async def _budget(run_input: RunInput, visit: str) -> Budget | None:
     if budget is not None:
         budget.owner = budgets.owner_of(names[-1], run_input.run_id)
     return budget
-
-
-async def _upload_artifacts(
-    config: RunConfig, run_id: str, outcome: Outcome, since: float
-) -> Outcome:
-    upload = partial(
-        artifacts.upload, RunDir(config.folder).artifacts, config.artifacts_url, run_id
-    )
-    try:
-        await asyncio.to_thread(upload, since=since)
-    except (StorageFailed, ConfigError) as error:
-        notes = f"{outcome.notes}; {error.message}".removeprefix("; ")
-        return replace(outcome, notes=notes)
-    return outcome
 
 
 def is_detached(config: RunConfig, node: Node) -> bool:

@@ -2,16 +2,11 @@
 
 Theory of operation
 -------------------
-The workflow owns one ``Scheduler`` (pure) and one inbox. It repeats two steps until the
-scheduler returns ``FinishRun``:
-
-1. execute each command that the scheduler returned: enqueue a node workflow or add a local node
-   (``RunNode``), publish a question (``AskHuman``), start a child run (``Child``), start a timer
-   (``Wait``), cancel (``Stop``), message a child (``Steer``);
-2. take the next message and pass it to the scheduler, which returns the next commands. Messages
-   come from local nodes (``Ended``) in the output of a step, and from the inbox: those of node
-   workflows (``Ended``, ``Woken``, ``Expired``), of people (``Answered``), and of the process that
-   cancels the run (``Cancelled``).
+``engine.run_loop`` performs the commands of the scheduler; ``DatabaseJournal`` carries them out: it
+enqueues a node workflow or adds a local node, publishes a question, starts a child run or a timer,
+cancels, messages a child. Messages come from local nodes (``Ended``) in the output of a step, and
+from the run's inbox: those of node workflows (``Ended``, ``Woken``, ``Expired``), of people
+(``Answered``), and of the process that cancels the run (``Cancelled``).
 
 Nodes are local (``node_workflow.LocalNodes``) if the run was started in the process that executes
 it, without limited queues: a queue would only delay them. The run's input says so, because a replay
@@ -49,10 +44,9 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -69,42 +63,38 @@ from corral.durable.payloads import (
     AgentAsks,
     NodeInput,
     NodesStep,
-    Retrying,
     RunConfig,
     RunInput,
     RunOutput,
-    RunStatus,
     pack,
     timer_id,
     unpack,
     unpack_message,
 )
-from corral.durable.query import NODES, EventNumbering
+from corral.durable.query import NODES
 from corral.durable.worker import executor, node_workflow
 from corral.durable.workspace import artifacts, run_worktree
-from corral.errors import ConfigError, StorageFailed
+from corral.engine.node_runner import Retrying
+from corral.engine.projection import Projection
+from corral.engine.run_loop import RunLoop
+from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.pipelines import loader
 from corral.pipelines.execution.node_questions import MARK
-from corral.pipelines.execution.run_dir import EVENTS, CheckpointWriter, RunDir
+from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Graph
 from corral.pipelines.run_limits import run_limits
 from corral.pipelines.scheduler.commands import (
     Answered,
-    AskHuman,
-    Checkpoint,
     Child,
-    Command,
-    EmitEvent,
     Ended,
     Expired,
     FinishRun,
     Message,
     Question,
     RaiseBudget,
-    Restart,
     RunNode,
     Steer,
     Steered,
-    Stop,
     Wait,
     Woken,
 )
@@ -112,9 +102,6 @@ from corral.pipelines.scheduler.outcome import failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
 from corral.values import Json, as_list, as_object
-
-if TYPE_CHECKING:
-    from corral.pipelines.run_spans import LivePipelineSpans
 
 _log = logging.getLogger("corral.durable")
 
@@ -133,24 +120,42 @@ async def run(payload: dict[str, Json]) -> Json:
         run_input = unpack(payload, RunInput)
         node_workflow.check_names_itself(run_input, adapter.workflow_id())
     node_workflow.remember_run(run_input)
-    run = _Run(run_input)
-    if "/" in run.id:  # its outermost run is shown
-        return await run.run_to_end()
-    title, cwd = run_input.graph.goal or run_input.graph.name, run.config.workspace
+    if "/" in run_input.run_id:  # its outermost run is shown
+        return await _run_to_end(run_input)
+    title = run_input.graph.goal or run_input.graph.name
+    cwd = run_worktree.local_config(run_input.config).workspace
     db = executor.current().database.shown
-    with executor.published("pipeline", run.id, title=title, cwd=cwd, db=db):
-        return await run.run_to_end()
+    with executor.published("pipeline", run_input.run_id, title=title, cwd=cwd, db=db):
+        return await _run_to_end(run_input)
 
 
-class _Run:
-    def __init__(self, run_input: RunInput) -> None:
+async def _run_to_end(run_input: RunInput) -> Json:
+    scheduler = Scheduler(run_input.graph, run_id=run_input.run_id, values=run_input.values)
+    projection = _open_projection(run_input)
+    journal = DatabaseJournal(
+        run_input, on_retry=lambda message: projection.record(message, scheduler.state)
+    )
+    leave = True
+    try:
+        finish = await RunLoop(scheduler, journal, projection).run()
+        return pack(await journal.finish(finish, scheduler.state, projection))
+    except BaseException as error:
+        leave = not adapter.is_cancellation(error)
+        raise
+    finally:
+        await journal.local.close(leave=leave)
+        if projection.writer is not None:
+            projection.writer.stop()
+
+
+class DatabaseJournal:
+    """Records each call and each message in the database."""
+
+    def __init__(self, run_input: RunInput, on_retry: Callable[[Retrying], None]) -> None:
         self.run_input, self.id = run_input, run_input.run_id
-        self.scheduler = Scheduler(
-            run_input.graph, run_id=run_input.run_id, values=run_input.values
-        )
         self.config = run_worktree.local_config(run_input.config)
         """With the folders of this machine; ``run_input`` is the same on all machines."""
-        self.projection = Projection(run_input, Path(self.config.folder))
+        self.on_retry = on_retry
         self.queue = executor.current().own or run_input.queue
         poll = executor.current().poll
         self.local = node_workflow.LocalNodes(run_input, poll)
@@ -165,30 +170,7 @@ class _Run:
         self.steer_count = 0
         self.waits: set[str] = set()
 
-    async def run_to_end(self) -> Json:
-        leave = True
-        try:
-            return await self._run_to_end()
-        except BaseException as error:
-            leave = not adapter.is_cancellation(error)
-            raise
-        finally:
-            await self.local.close(leave=leave)
-            self.projection.stop()
-
-    async def _run_to_end(self) -> Json:
-        commands = self.scheduler.start()
-        while True:
-            for command in commands:
-                self.projection.record(command, self.scheduler.state)
-                if isinstance(command, FinishRun):
-                    return await self._finish(command)
-                await self._execute(command)
-            commands = list[Command]()
-            for message in await self._messages():
-                commands += self.scheduler.receive(message)
-
-    async def _messages(self) -> list[Message]:
+    async def next(self) -> list[Message]:
         pause = CHECK
         while True:
             if self.pending:
@@ -203,8 +185,13 @@ class _Run:
                 raw = await adapter.receive(limit)
             if raw is not None:
                 message = unpack_message(raw)
-                if isinstance(message, Retrying | AgentAsks):
-                    await self._note(message)
+                if isinstance(message, Retrying):
+                    self.on_retry(message)
+                    continue
+                if isinstance(message, AgentAsks):
+                    # The answer may be on its way; the end of the visit closes the question.
+                    self.questions[message.question.id] = message.question
+                    await self._publish_questions()
                     continue
                 await self._on_message(message)
                 return [message]
@@ -223,13 +210,6 @@ class _Run:
                     return lost
             pause = min(pause * 2, MAX_CHECK)
 
-    async def _note(self, message: Retrying | AgentAsks) -> None:
-        """Take a message that is not for the scheduler."""
-        if isinstance(message, AgentAsks):
-            await self._ask_for_agent(message.question)
-        else:
-            self.projection.record(message, self.scheduler.state)
-
     async def _wait_for_nodes(self, pause: float) -> bool:
         """Wait for local nodes or a message in the inbox. What nodes report becomes pending. False
         if nothing happened for so long that the states of workflows must be checked."""
@@ -238,7 +218,7 @@ class _Run:
         for message in found.messages:
             self.local.take(message)
             if isinstance(message, Retrying):
-                self.projection.record(message, self.scheduler.state)
+                self.on_retry(message)
             else:
                 await self._on_message(message)
                 self.pending.append(message)
@@ -249,7 +229,16 @@ class _Run:
         match message:
             case Ended(id=known) | Woken(id=known):
                 self.in_flight.pop(known, None)
-                await self._settle_budget(known)
+                if names := self.config.budgets:
+                    from corral.durable import budgets
+
+                    database, holder = (
+                        executor.current().database,
+                        budgets.holder_of(self.id, known),
+                    )
+                    # Not in the journal: doing it again changes nothing.
+                    with contextlib.suppress(StorageFailed):  # it stays reserved
+                        await asyncio.to_thread(budgets.settle, names, holder, database)
                 for id in [each for each in self.questions if each.startswith(f"{known}{MARK}")]:
                     await self._close_question(id)
             case Answered(id=known) | Expired(id=known):
@@ -257,28 +246,7 @@ class _Run:
             case _:
                 pass
 
-    async def _execute(self, command: Command) -> None:
-        match command:
-            case RunNode():
-                await self._run_node(command)
-            case AskHuman(question=question):
-                await self._ask(question)
-            case Child():
-                await self._start_child(command)
-            case Wait():
-                await self._start_wait(command)
-            case Steer():
-                await self._steer(command)
-            case RaiseBudget():
-                await self._raise_budget(command)
-            case Stop(id=known):
-                await self._stop(known)
-            case Checkpoint():
-                await self._publish_progress()
-            case EmitEvent() | Restart() | FinishRun():
-                pass
-
-    async def _run_node(self, command: RunNode) -> None:
+    async def start_node(self, command: RunNode) -> None:
         if self._is_known(command.id):
             return
         if self.run_input.local_nodes:
@@ -288,31 +256,21 @@ class _Run:
         queue = queue_for_node(self.queue, node, executor.current().all_queues)
         await self._start(command.id, NodeInput(run_id=self.id, visit=command), queue)
 
-    async def _start_wait(self, command: Wait) -> None:
+    async def start_timer(self, command: Wait) -> None:
         child = self.in_flight.get(command.child, "") if command.child else ""
         then = Woken(id=command.id)
         task = NodeInput(run_id=self.id, sleep=command.seconds, then=then, child=child)
         self.waits.add(command.id)
         await self._start(command.id, task, self.queue)
 
-    async def _steer(self, command: Steer) -> None:
+    async def steer(self, command: Steer) -> None:
         if command.child in self.in_flight:
             self.steer_count += 1
             key = f"steered {self.id} {self.steer_count}"
             message = pack(Steered(updates=command.updates))
             await adapter.send(self.in_flight[command.child], message, key=key)
 
-    async def _settle_budget(self, visit: str) -> None:
-        """Not in the journal: doing it again changes nothing."""
-        names = self.config.budgets
-        if names:
-            from corral.durable import budgets
-
-            database, holder = executor.current().database, budgets.holder_of(self.id, visit)
-            with contextlib.suppress(StorageFailed):  # it stays reserved
-                await asyncio.to_thread(budgets.settle, names, holder, database)
-
-    async def _raise_budget(self, command: RaiseBudget) -> None:
+    async def raise_budget(self, command: RaiseBudget) -> None:
         """Not in the journal: the store does it once."""
         from corral.durable import budgets
 
@@ -321,9 +279,12 @@ class _Run:
             budgets.add, database, self.id, command.amounts, f"{self.id}/{command.id}"
         )
 
-    async def _publish_progress(self) -> None:
+    async def publish_progress(self, state: State) -> None:
         if self.run_input.reply_to:
-            await adapter.publish("progress", self.scheduler.state.progress())
+            await adapter.publish("progress", state.progress())
+
+    async def wait_for_stopped(self) -> None:
+        await self.local.wait_for_stopped()
 
     def _is_known(self, known: str) -> bool:
         """Whether the result is known from the run that this one continues; then it is taken."""
@@ -336,7 +297,7 @@ class _Run:
         self.in_flight[known] = f"{self.id}/{known}"
         await adapter.enqueue(NODE_WORKFLOW, self.in_flight[known], queue, pack(task))
 
-    async def _ask(self, question: Question) -> None:
+    async def ask(self, question: Question) -> None:
         if self._is_known(question.id):
             return
         self.questions[question.id] = question
@@ -346,11 +307,6 @@ class _Run:
             then = Expired(id=question.id)
             task = NodeInput(run_id=self.id, sleep=question.timeout, then=then)
             await adapter.enqueue(NODE_WORKFLOW, timer, self.queue, pack(task))
-
-    async def _ask_for_agent(self, question: Question) -> None:
-        """A question of an agent. The answer may be on its way; the end of the visit closes it."""
-        self.questions[question.id] = question
-        await self._publish_questions()
 
     async def _close_question(self, known: str) -> None:
         if self.questions.pop(known, None) is not None:
@@ -366,7 +322,7 @@ class _Run:
         if not self.run_input.reply_to:
             await adapter.label(self.id, {"asks": len(self.questions)})
 
-    async def _start_child(self, command: Child) -> None:
+    async def start_child(self, command: Child) -> None:
         if self._is_known(command.id):
             return
         load = partial(_load, self.run_input, self.config, command)
@@ -377,12 +333,20 @@ class _Run:
         config = self.run_input.config
         child = f"{self.id}/{command.id}"
         graph = unpack(result, Graph)
+        child_budgets = config.budgets
+        if graph.has_limits:
+            from corral.durable import budgets
+
+            # Not in the journal: the name of the store is always the same.
+            child_budgets += await asyncio.to_thread(
+                budgets.create, executor.current().database, child, run_limits(graph)
+            )
         run_input = RunInput(
             run_id=child,
             graph=graph,
             config=msgspec.structs.replace(
                 config,
-                budgets=(*config.budgets, *await self._child_budget(child, graph)),
+                budgets=child_budgets,
                 folder=str(RunDir(config.folder).visit_dir(command.id) / "child"),
                 workspace=str(Path(config.workspace) / command.workdir),
             ),
@@ -397,44 +361,31 @@ class _Run:
         self.in_flight[command.id] = child
         await adapter.enqueue(RUN_WORKFLOW, child, self.queue, pack(run_input))
 
-    async def _child_budget(self, child: str, graph: Graph) -> tuple[str, ...]:
-        """The store of a child run, if its graph has limits. Not in the journal: its name is
-        always the same."""
-        if not graph.has_limits:
-            return ()
-        from corral.durable import budgets
-
-        database = executor.current().database
-        return await asyncio.to_thread(budgets.create, database, child, run_limits(graph))
-
-    async def _stop(self, known: str) -> None:
-        await self._close_question(known)
-        is_local = known in self.local
-        self.local.stop(known)
-        workflow = self.in_flight.pop(known, None)
+    async def stop(self, id: str) -> None:
+        await self._close_question(id)
+        is_local = id in self.local
+        self.local.stop(id)
+        workflow = self.in_flight.pop(id, None)
         if workflow is not None:
             await adapter.cancel([workflow])
         if is_local or workflow is not None:
             # A worker notices only after a second, or may be dead.
-            await asyncio.to_thread(client.stop, self.id, known)
+            await asyncio.to_thread(client.stop, self.id, id)
 
-    async def _save_results(self) -> dict[str, Json]:
-        """Save the branch and upload the artifacts."""
+    async def finish(self, command: FinishRun, state: State, projection: Projection) -> RunOutput:
+        """Stop what still runs, save the branch, upload the artifacts, and report the end."""
+        for known in [*self.questions, *self.local.visits, *self.in_flight]:
+            await self.stop(known)
+        status, reason = command.status, command.reason
         saved: dict[str, Json] = {}
         if self.config.tree is not None and not self.run_input.reply_to:
             close = partial(run_worktree.close, self.config, self.id)
-            saved["workspace"] = await adapter.step("workspace", close)
+            work = saved["workspace"] = await adapter.step("workspace", close)
+            if status == "success" and isinstance(work, dict) and "error" in work:
+                status, reason = "fail", f"its work could not be saved: {work['error']}"
         if self.config.artifacts_url:
             put = partial(_upload_artifacts, self.config, self.id)
             saved["artifacts"] = await adapter.step("artifacts", put)
-        return saved
-
-    async def _finish(self, command: FinishRun) -> Json:
-        state = self.scheduler.state
-        for known in [*self.questions, *self.local.visits, *self.in_flight]:
-            await self._stop(known)
-        saved = await self._save_results()
-        status, reason = _final_status(command, saved)
         output = RunOutput(
             status=status,
             reason=reason,
@@ -445,9 +396,10 @@ class _Run:
             cost_usd=state.cost_usd,
             tokens=state.tokens,
         )
-        self.projection.close(state)
-        if self.projection.spans is not None:
-            await self.projection.spans.close()
+        if projection.writer is not None:
+            projection.writer.close(state)
+        if projection.spans is not None:
+            await projection.spans.close()
         await asyncio.to_thread(client.close, self.id, cancel=True)
         if not self.run_input.reply_to:
             await adapter.label(self.id, {"status": output.status})
@@ -456,15 +408,7 @@ class _Run:
             await adapter.send(
                 self.run_input.reply_to, pack(ended), key=f"ended {self.run_input.reply_id}"
             )
-        return pack(output)
-
-
-def _final_status(command: FinishRun, saved: dict[str, Json]) -> tuple[RunStatus, str]:
-    """The run's status and reason. A run whose work could not be saved did not succeed."""
-    work = saved.get("workspace")
-    if command.status != "success" or not isinstance(work, dict) or "error" not in work:
-        return command.status, command.reason
-    return "fail", f"its work could not be saved: {work['error']}"
+        return output
 
 
 async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
@@ -488,30 +432,25 @@ async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
 
 async def _load(run_input: RunInput, config: RunConfig, command: Child) -> Json:
     """The child's graph, or the reason why it cannot be loaded, as text."""
-    from corral.errors import CorralError, StorageFailed
-    from corral.pipelines import loader
-    from corral.pipelines import loader as pipelines_loader
-
-    if run_input.depth >= pipelines_loader.MAX_DEPTH:
-        return f"pipelines are nested more than {pipelines_loader.MAX_DEPTH} deep"
-    path = Path(config.workspace) / command.dotfile
     try:
         async with run_worktree.used(config):
             graph = await asyncio.to_thread(
-                loader.load, path, values=command.context, cwd=Path(config.workspace)
+                loader.load_child,
+                command.dotfile,
+                values=command.context,
+                workspace=Path(config.workspace),
+                depth=run_input.depth,
             )
     except (CorralError, OSError) as error:
-        return f"{command.dotfile}: {error}"
+        return str(error)
     with contextlib.suppress(StorageFailed):
         RunDir(config.folder).make_visit_dir(command.id, command.node)
-    return pack(pipelines_loader.with_absolute_children(graph, path.parent))
+    return pack(graph)
 
 
 async def _upload_artifacts(config: RunConfig, run_id: str) -> Json:
     """The names of the uploaded files, or the reason why the upload failed: it must not fail the
     run."""
-    from corral.errors import CorralError
-
     folder = RunDir(config.folder).artifacts
     try:
         return [*await asyncio.to_thread(artifacts.upload, folder, config.artifacts_url, run_id)]
@@ -519,72 +458,36 @@ async def _upload_artifacts(config: RunConfig, run_id: str) -> Json:
         return str(error)
 
 
-class Projection:
-    """The run directory, written from the journal: for people and tools, never the source of truth.
-
-    A failure to write it never fails the run. A resumed run writes missing files again, and does
-    not repeat events that are already in the file."""
-
-    def __init__(self, run_input: RunInput, place: Path) -> None:
-        folder = RunDir(place)
-        self._writer = CheckpointWriter(folder)
-        self._stream = EventNumbering(run_input.run_id)
-        with contextlib.suppress(StorageFailed):
-            folder.create(run_input.graph, run_input.run_id)
-        self._count_recorded = _count_recorded(folder)
-        self.spans = _live_spans(run_input.config, folder)
-
-    def record(self, command: Command | Retrying, state: State) -> None:
-        event = self._stream.of(command, time.time())
-        if event is not None and self._stream.count > self._count_recorded:
-            self._writer.add_event(event)
-            if self.spans is not None:
-                self.spans.add(event)
-        if isinstance(command, Checkpoint):
-            self._writer.node_ended(command, state)
-        elif isinstance(command, Restart):
-            self._writer.restart(command.round)
-
-    def close(self, state: State) -> None:
-        """Write the final state. Blocking."""
-        self._writer.close(state)
-
-    def stop(self) -> None:
-        """The run has ended or is interrupted: write what is there. Blocking."""
-        self._writer.stop()
-
-
-def _live_spans(config: RunConfig, folder: RunDir) -> LivePipelineSpans | None:
-    """What sends the spans of the run, if its options ask for it. A worker without OpenTelemetry
-    sends none."""
-    endpoint = config.options.get("otel")
-    if not isinstance(endpoint, str):
-        return None
-    from corral.pipelines.events import from_json
-    from corral.pipelines.run_spans import LivePipelineSpans
-
-    env = {key: str(value) for key, value in as_object(config.options.get("env")).items()}
-    try:
-        spans = LivePipelineSpans(endpoint, env)
-    except ConfigError as error:
-        _log.warning("no spans are sent: %s", error.message)
-        return None
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        spans.resume(map(from_json, (folder.path / EVENTS).read_bytes().splitlines()))
-    return spans
-
-
-def _count_recorded(folder: RunDir) -> int:
-    """The number of events in the file; an incomplete last line, left by a crash, is removed."""
-    path = folder.path / EVENTS
-    try:
+def _open_projection(run_input: RunInput) -> Projection:
+    """A resumed run writes missing files again, and does not repeat events that are in the file."""
+    folder = RunDir(run_worktree.local_config(run_input.config).folder)
+    with contextlib.suppress(StorageFailed):
+        folder.create(run_input.graph, run_input.run_id)
+    path, data = folder.path / EVENTS, b""
+    with contextlib.suppress(OSError):
         data = path.read_bytes()
         end = data.rfind(b"\n") + 1
-        if end < len(data):
+        if end < len(data):  # an incomplete last line, left by a crash
             os.truncate(path, end)
-    except OSError:
-        return 0
-    return data.count(b"\n")
+    spans, options = None, run_input.config.options
+    if isinstance(endpoint := options.get("otel"), str):
+        from corral.pipelines.events import from_json
+        from corral.pipelines.run_spans import LivePipelineSpans
+
+        env = {key: str(value) for key, value in as_object(options.get("env")).items()}
+        try:
+            spans = LivePipelineSpans(endpoint, env)
+            with contextlib.suppress(msgspec.MsgspecError):
+                spans.resume(map(from_json, data[: data.rfind(b"\n") + 1].splitlines()))
+        except ConfigError as error:  # this worker has no OpenTelemetry
+            _log.warning("no spans are sent: %s", error.message)
+    return Projection(
+        run_input.run_id,
+        folder,
+        spans=spans,
+        recorded=data.count(b"\n"),
+        is_journaled=True,
+    )
 
 
 def all_workflows() -> dict[str, tuple[adapter.Workflow, int]]:

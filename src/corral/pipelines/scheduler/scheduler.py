@@ -4,12 +4,11 @@ Theory of operation
 ===================
 
 Who calls
-    A driver owns one ``Scheduler`` per run: ``engine.memory_runner`` in memory,
-    ``durable.worker.run_workflow`` on a database. ``durable.query`` replays a journal into a
-    scheduler to show a run. The driver calls ``start`` once and carries out the returned commands
-    (run a node, ask a person, run a child pipeline, wait, emit an event, ...). Whenever one has a
-    result, it calls ``receive`` with the message and carries out the commands that come back.
-    The last command is ``FinishRun``. Calls must not overlap.
+    A driver (``engine.run_loop``) owns one ``Scheduler`` per run. ``durable.query`` replays a
+    journal into a scheduler to show a run. The driver calls ``start`` once and carries out the
+    returned commands (run a node, ask a person, run a child pipeline, wait, emit an event, ...).
+    Whenever one has a result, it calls ``receive`` with the message and carries out the commands
+    that come back. The last command is ``FinishRun``. Calls must not overlap.
 
 States
     A run is *not started*, *running* (``State.started``), or *finished* (``State.finish``). A
