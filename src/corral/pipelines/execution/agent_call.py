@@ -55,7 +55,7 @@ TIMEOUT = 3600.0
 NODE_OPTIONS = with_trait("node")
 """Attributes of a node that set the option of ``corral.run`` with the same name."""
 _READ_APART = {"policy", "allowed_tools", "timeout", "pass_env", "reasoning_effort", "sandbox"}
-"""Those whose attribute has a form of its own."""
+"""Those whose attribute is read by its own function."""
 BUILT_IN = "corral"
 """The built-in agent, which runs on any model."""
 
