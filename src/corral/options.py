@@ -208,7 +208,12 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if values.get("keep") is False and given.get("record") is None:
             values["record"] = False
         run = _convert({"agent": agent, **values})
-        _check(run)
+        _check_numbers(run)
+        _check_combinations(run)
+        _check_servers(run)
+        _check_texts(run)
+        _check_on_limit(run.on_limit)
+        _check_environment(run)
         return run
 
     def summary(self) -> Values:
@@ -358,15 +363,6 @@ def _convert(values: Values) -> RunOptions:
 DURATIONS = of_kind("duration")
 """Options that are durations: seconds, or a text such as ``5m``."""
 _NUMBERS = of_kind("duration", "count", "amount")
-
-
-def _check(run: RunOptions) -> None:
-    _check_numbers(run)
-    _check_combinations(run)
-    _check_servers(run)
-    _check_texts(run)
-    _check_on_limit(run.on_limit)
-    _check_environment(run)
 
 
 def _check_numbers(run: RunOptions) -> None:

@@ -192,21 +192,17 @@ def _is_plain(words: tuple[str, ...]) -> bool:
         return False
     match name:
         case "test":
-            return _is_plain_test(arguments)
+            # ``-v`` and ``-R`` evaluate the subscript of a variable's name.
+            if any(char in word for word in arguments for char in "[$`"):
+                return False
+            is_numeric = not _COMPARISONS.isdisjoint(arguments)
+            return not is_numeric or _are_all(rf"-[a-z]+|!|{_NUMBER}", arguments)
         case "printf":
             return _is_plain_printf(arguments)
         case "exit" | "break" | "continue":
             return _are_all(_NUMBER, arguments)
         case _:
             return True
-
-
-def _is_plain_test(arguments: tuple[str, ...]) -> bool:
-    """``-v`` and ``-R`` evaluate the subscript of a variable's name."""
-    if any(char in word for word in arguments for char in "[$`"):
-        return False
-    is_numeric = not _COMPARISONS.isdisjoint(arguments)
-    return not is_numeric or _are_all(rf"-[a-z]+|!|{_NUMBER}", arguments)
 
 
 def _is_plain_printf(arguments: tuple[str, ...]) -> bool:

@@ -134,7 +134,9 @@ class StepTracker:
         match event:
             case Init():
                 ended = self.end()
-                self._begin_turn(event)
+                self._turn += 1
+                self._asked = {None: event.ts}
+                self._reported, self._reported_usd = Usage(), 0.0
                 return ended
             case Done():
                 return self.end()
@@ -143,7 +145,13 @@ class StepTracker:
             case UsageReport():
                 self._add_usage(event)
             case ToolResult():
-                return self._result(event)
+                call = self._calls.pop(event.call_id, None)
+                if call is None:
+                    return []
+                call.result = event
+                self._asked[call.use.parent] = event.ts
+                self._asked.pop(event.call_id, None)
+                return self._rows.pop(event.call_id, [])  # the sub-agent of this call has ended
             case ToolOutput() if event.call_id in self._calls:
                 self._calls[event.call_id].streamed.add(event.delta)
             case PermissionDecision() if event.call_id in self._calls:
@@ -160,11 +168,6 @@ class StepTracker:
         self._calls.clear()
         main = rows.pop(None, [])
         return [step for row in [*rows.values(), main] for step in row]
-
-    def _begin_turn(self, init: Init) -> None:
-        self._turn += 1
-        self._asked = {None: init.ts}
-        self._reported, self._reported_usd = Usage(), 0.0
 
     def _written(self, event: Text | Thinking | ToolUse | Plan) -> list[Step]:
         row = self._rows.setdefault(event.parent, [])
@@ -186,7 +189,11 @@ class StepTracker:
             case Plan():
                 step.plan = event
         step.ended = max(step.ended, event.ts)
-        return _take_ended(row)
+        # Remove and return the steps at the beginning of the row that have ended.
+        ended: list[Step] = []
+        while len(row) > 1 and not row[0].is_open:
+            ended.append(row.pop(0))
+        return ended
 
     def _new_step(self, event: Event) -> Step:
         if event.parent is not None and event.parent in self._calls:
@@ -201,15 +208,6 @@ class StepTracker:
             text=CutText(limit=self._limit),
             thinking=CutText(limit=self._limit),
         )
-
-    def _result(self, event: ToolResult) -> list[Step]:
-        call = self._calls.pop(event.call_id, None)
-        if call is None:
-            return []
-        call.result = event
-        self._asked[call.use.parent] = event.ts
-        self._asked.pop(event.call_id, None)
-        return self._rows.pop(event.call_id, [])  # the sub-agent of this call has ended
 
     def _add_usage(self, event: UsageReport) -> None:
         row = self._rows.get(None)
@@ -233,11 +231,3 @@ def _begins_step(step: Step, event: Text | Thinking | ToolUse | Plan) -> bool:
             return step.thinking_id not in (None, found)
         case _:
             return False
-
-
-def _take_ended(row: list[Step]) -> list[Step]:
-    """Remove and return the steps at the beginning of the row that have ended."""
-    ended: list[Step] = []
-    while len(row) > 1 and not row[0].is_open:
-        ended.append(row.pop(0))
-    return ended

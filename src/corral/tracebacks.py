@@ -39,7 +39,15 @@ class _ShortTraceback(ContextDecorator):
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, CorralError):
-            _shorten(error)
+            import logging
+
+            log = logging.getLogger("corral")
+            if error.__traceback__ is not None and log.isEnabledFor(logging.DEBUG):
+                log.debug("%s was raised", type(error).__name__, exc_info=error)
+            if error.__cause__ is not None:
+                error.__context__ = error.__cause__
+            error.__cause__ = None  # this also hides the context, which stays for debuggers
+            error.__traceback__ = None
         elif error is not None and lacks_descriptors(error):
             raise no_descriptor_error(error) from error
 
@@ -59,15 +67,3 @@ def short_traceback_async(
             return await function(*args, **kwargs)
 
     return call
-
-
-def _shorten(error: CorralError) -> None:
-    import logging
-
-    log = logging.getLogger("corral")
-    if error.__traceback__ is not None and log.isEnabledFor(logging.DEBUG):
-        log.debug("%s was raised", type(error).__name__, exc_info=error)
-    if error.__cause__ is not None:
-        error.__context__ = error.__cause__
-    error.__cause__ = None  # this also hides the context, which stays for debuggers
-    error.__traceback__ = None

@@ -120,12 +120,8 @@ def _read(path: Path) -> tuple[list[Message], bool]:
         # A line that was cut when its writer was killed is skipped.
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):
             messages.append(decode_as(line, Message))
-    return _pair_results(messages), lines[-1] != b""
-
-
-def _pair_results(messages: list[Message]) -> list[Message]:
-    """Add missing results for all calls except those of the last answer, and drop results without
-    a call: a line in the middle of the file may be lost."""
+    # Add missing results for all calls except those of the last answer, and drop results without a
+    # call: a line in the middle of the file may be lost.
     paired: list[Message] = []
     for message in messages:
         before = paired[-1] if paired else None
@@ -135,7 +131,7 @@ def _pair_results(messages: list[Message]) -> list[Message]:
         if calls and message.role != "tool":
             paired.append(missing_results(calls))
         paired.append(message)
-    return paired
+    return paired, lines[-1] != b""
 
 
 def missing_results(calls: Sequence[ToolCall]) -> Message:

@@ -33,15 +33,6 @@ def system_prompt(
     *, cwd: Path, model: str, family: Family, policy: Policy, base: str | None, more: str | None
 ) -> str:
     """The base text, the environment, the permissions, the project documents, the user's text."""
-    sections = [base if base is not None else BASE, _environment(cwd, model), _permissions(policy)]
-    for path, text in project_documents(cwd, family.documents):
-        sections.append(f'<project-document path="{path}">\n{text}\n</project-document>')
-    if more:
-        sections.append(more)
-    return "\n\n".join(sections)
-
-
-def _environment(cwd: Path, model: str) -> str:
     branch = git_branch(cwd)
     facts = [
         f"Working directory: {cwd}",
@@ -50,7 +41,16 @@ def _environment(cwd: Path, model: str) -> str:
         f"Date: {today()}",
         f"Model: {model}",
     ]
-    return "<environment>\n" + "\n".join(facts) + "\n</environment>"
+    sections = [
+        base if base is not None else BASE,
+        ("<environment>\n" + "\n".join(facts) + "\n</environment>"),
+        _permissions(policy),
+    ]
+    for path, text in project_documents(cwd, family.documents):
+        sections.append(f'<project-document path="{path}">\n{text}\n</project-document>')
+    if more:
+        sections.append(more)
+    return "\n\n".join(sections)
 
 
 def _permissions(policy: Policy) -> str:

@@ -23,7 +23,7 @@ from corral.builtin.tools.tool import (
 from corral.builtin.tools.truncate import READ
 from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.errors import CorralError, Interrupted
-from corral.events import Event, Text
+from corral.events import Text
 from corral.messages import Message
 from corral.protocol.ndjson import RawEvent, TurnEnd
 
@@ -182,18 +182,15 @@ class Subagents:
         def emit(item: RawEvent) -> None:
             if isinstance(item, TurnEnd):
                 return
-            self._emit(_marked(Text(item) if isinstance(item, str) else item, parent, id))
+            event = Text(item) if isinstance(item, str) else item
+            changes: dict[str, str] = {"parent": parent}
+            for name in ("call_id", "request_id"):
+                value = getattr(event, name, None)
+                if value:
+                    changes[name] = f"{id}/{value}"
+            self._emit(replace(event, **changes))
 
         return emit
-
-
-def _marked(event: Event, parent: str, id: str) -> Event:
-    changes: dict[str, str] = {"parent": parent}
-    for name in ("call_id", "request_id"):
-        value = getattr(event, name, None)
-        if value:
-            changes[name] = f"{id}/{value}"
-    return replace(event, **changes)
 
 
 def _tool(

@@ -115,19 +115,17 @@ def install_agent(name: str, quiet: bool) -> None:
     found = install.install(agent)
     cache = compile_cache.find(found)
     if cache is not None and cache.state == "not filled":
-        _fill_cache(agent, found, quiet=quiet)
+        from corral.cli.compile_cache import fill
+
+        if not quiet:
+            echo("filling Node's compile cache: a run with a scripted model …", err=True)
+        try:
+            asyncio.run(fill(agent, found))
+        except CorralError as error:
+            echo(
+                f"the agent is installed; its compile cache is not used: {error.message}", err=True
+            )
     echo(found.path if quiet else f"{agent.title} {found.version}: {found.path}")
-
-
-def _fill_cache(agent: AgentSpec, found: programs.FoundProgram, *, quiet: bool) -> None:
-    from corral.cli.compile_cache import fill
-
-    if not quiet:
-        echo("filling Node's compile cache: a run with a scripted model …", err=True)
-    try:
-        asyncio.run(fill(agent, found))
-    except CorralError as error:
-        echo(f"the agent is installed; its compile cache is not used: {error.message}", err=True)
 
 
 @command.command("policy")
@@ -327,7 +325,11 @@ def _check(names: tuple[str, ...], flags: CheckFlags) -> int:
     missing: list[str] = []
     for name in dict.fromkeys((*(_checkable() if flags["every"] else ()), *names)):
         try:
-            report = _check_one(name, flags["only"], flags["program"])
+            only = flags["only"]
+            program = flags["program"]
+            from corral.testing.conformance.check import check_agent
+
+            report = asyncio.run(check_agent(name, only=only, options={"program": program}))
         except NotInstalled as error:
             if name in names:
                 raise
@@ -341,12 +343,6 @@ def _check(names: tuple[str, ...], flags: CheckFlags) -> int:
 
         echo(markdown(reports, missing))
     return 0 if reports and all(report.ok for report in reports) else 1
-
-
-def _check_one(name: str, only: tuple[str, ...], program: str | None) -> Report:
-    from corral.testing.conformance.check import check_agent
-
-    return asyncio.run(check_agent(name, only=only, options={"program": program}))
 
 
 def _print_report(report: Report, *, as_json: bool, markdown: bool) -> None:

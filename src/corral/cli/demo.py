@@ -13,7 +13,7 @@ from corral.cli.ui.terminal import echo
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
 from corral.events import Done, Event, FileChange, Init, Text, ToolResult, ToolUse
 from corral.system import config, install, programs
-from corral.testing.demo import AGENT, PROMPT, Demonstration, demonstrate
+from corral.testing.demo import AGENT, PROMPT, demonstrate
 
 
 @click.command("demo")
@@ -30,7 +30,16 @@ def command(program: str | None) -> int:
     path = program or _installed(config.find_agent(AGENT))
     echo(f"prompt       {PROMPT}")
     shown = asyncio.run(demonstrate(path, _show))
-    _print_result(shown)
+    result = shown.result
+    echo(f"\n— greet.py on disk —\n{shown.fixed}")
+    echo("— the result —")
+    echo(f"status   {result.status}")
+    echo(f"text     {result.final_text}")
+    echo(f"files    {[(file.kind, Path(file.path).name) for file in result.files]}")
+    echo(f"denied   {[call.title for call in result.denied]}")
+    echo(f"usage    {result.usage}")
+    echo(f"model    {result.model} by {result.agent} {result.agent_version}")
+    echo("\nEverything worked as expected." if shown.ok else "\nSomething is wrong.")
     return 0 if shown.ok else 1
 
 
@@ -61,16 +70,3 @@ def _show(event: Event) -> None:
         case _:
             text = "…"
     echo(f"{event.__struct_config__.tag:12} {text}")
-
-
-def _print_result(shown: Demonstration) -> None:
-    result = shown.result
-    echo(f"\n— greet.py on disk —\n{shown.fixed}")
-    echo("— the result —")
-    echo(f"status   {result.status}")
-    echo(f"text     {result.final_text}")
-    echo(f"files    {[(file.kind, Path(file.path).name) for file in result.files]}")
-    echo(f"denied   {[call.title for call in result.denied]}")
-    echo(f"usage    {result.usage}")
-    echo(f"model    {result.model} by {result.agent} {result.agent_version}")
-    echo("\nEverything worked as expected." if shown.ok else "\nSomething is wrong.")

@@ -17,12 +17,10 @@ from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, CorralError
 from corral.policy import Policy
-from corral.result import Result
 from corral.sessions import store
 from corral.sessions.api import run
 from corral.sessions.prepare import prepare
-from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.readiness import Readiness, readiness
+from corral.sessions.readiness import readiness
 from corral.system import compile_cache, config, paths
 from corral.system.environment import gather
 from corral.system.process.tree import ProcessRegistry
@@ -74,29 +72,26 @@ async def examine(name: str) -> DoctorReport:
             if isinstance(agent.transport, InProcess):
                 options["model"] = model  # it cannot run without one
             prepared = prepare(agent.name, options)
-            _add_facts(report, prepared, await readiness(prepared))
+            ready = await readiness(prepared)
+            report["version"] = prepared.program.version
+            report["tested_version"] = prepared.agent.package.tested
+            report["program"] = prepared.program.path
+            report["found_by"] = prepared.program.source
+            cache = compile_cache.find(prepared.program)
+            report["compile_cache"] = None if cache is None else cache.describe()
+            report["credential"] = ready.credential
+            report["accepts"] = ready.accepts
+            report["environment"] = sorted(gather(prepared.agent, prepared.run).values)
+            report["policy"] = tuple(prepared.compiled.report)
+            report["sandbox"] = describe(find_support())
+            report["usable"] = ready.missing is None
+            if ready.missing is not None:
+                _add_problem(report, ready.missing)
         report["checks"] = await _probe(prepared.agent)
         report["works"] = all(check["ok"] for check in report["checks"])
     except CorralError as error:
         _add_problem(report, error)
     return report
-
-
-def _add_facts(report: DoctorReport, prepared: PreparedRun, ready: Readiness) -> None:
-    report["version"] = prepared.program.version
-    report["tested_version"] = prepared.agent.package.tested
-    report["program"] = prepared.program.path
-    report["found_by"] = prepared.program.source
-    cache = compile_cache.find(prepared.program)
-    report["compile_cache"] = None if cache is None else cache.describe()
-    report["credential"] = ready.credential
-    report["accepts"] = ready.accepts
-    report["environment"] = sorted(gather(prepared.agent, prepared.run).values)
-    report["policy"] = tuple(prepared.compiled.report)
-    report["sandbox"] = describe(find_support())
-    report["usable"] = ready.missing is None
-    if ready.missing is not None:
-        _add_problem(report, ready.missing)
 
 
 def _add_problem(report: DoctorReport, error: CorralError) -> None:
@@ -142,17 +137,17 @@ async def _probe(agent: AgentSpec) -> list[Check]:
     ]
     if probe.reports_denials:
         checks.append(
-            {"check": "the refusal is reported", "ok": bool(result.denied), "seen": _names(result)}
+            {
+                "check": "the refusal is reported",
+                "ok": bool(result.denied),
+                "seen": (", ".join(call.name for call in result.denied) or "none"),
+            }
         )
     return [*checks, {"check": "ends as a success", "ok": result.ok, "seen": ended}]
 
 
 def _seen(there: bool, name: str) -> str:
     return f"{name} is {'there' if there else 'not there'}"
-
-
-def _names(result: Result) -> str:
-    return ", ".join(call.name for call in result.denied) or "none"
 
 
 def format_report(report: DoctorReport) -> str:

@@ -100,7 +100,18 @@ def command(run: str | None, **flags: Unpack[ExportFlags]) -> int:
     a file of events, or a folder of a session or a run. Secrets are redacted in every format.
     """
     format_ = _format(flags)
-    _check_flags(format_, flags)
+    # Raise ``ConfigError`` for flags that another format has.
+    wrong = {
+        "--diff": flags["diff"] and format_ != "md",
+        "--content": flags["content"] and format_ != "otel",
+        "--endpoint": flags["endpoint"] is not None and format_ != "otel",
+        "--full": flags["full"] and format_ != "html",
+    }
+    for flag, is_wrong in wrong.items():
+        if is_wrong:
+            raise ConfigError(f"{flag} is not for --format {format_}")
+    if flags["endpoint"] is not None and flags["output"] is not None:
+        raise ConfigError("--endpoint and --output are both given")
     stored = _find(run, flags)
     if format_ == "otel" and flags["endpoint"] is not None:
         from corral.export import otel
@@ -120,21 +131,6 @@ def _format(flags: ExportFlags) -> Format:
     if flags["endpoint"] is not None:
         return "otel"
     return SUFFIXES.get(Path(flags["output"] or "").suffix.lower(), "ndjson")
-
-
-def _check_flags(format_: Format, flags: ExportFlags) -> None:
-    """Raise ``ConfigError`` for flags that another format has."""
-    wrong = {
-        "--diff": flags["diff"] and format_ != "md",
-        "--content": flags["content"] and format_ != "otel",
-        "--endpoint": flags["endpoint"] is not None and format_ != "otel",
-        "--full": flags["full"] and format_ != "html",
-    }
-    for flag, is_wrong in wrong.items():
-        if is_wrong:
-            raise ConfigError(f"{flag} is not for --format {format_}")
-    if flags["endpoint"] is not None and flags["output"] is not None:
-        raise ConfigError("--endpoint and --output are both given")
 
 
 def _find(name: str | None, flags: ExportFlags) -> StoredRun:

@@ -14,7 +14,7 @@ from corral.cli.garbage import enable_gc
 from corral.cli.options import DURATION
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
-from corral.testing import ModelServer, Request, Script
+from corral.testing import ModelServer, Script
 
 DEFAULT_SCRIPT = "fake.toml"
 
@@ -92,11 +92,7 @@ async def _serve(server: ModelServer, seconds: float | None) -> None:
             await asyncio.wait([waiting], timeout=0.2)
             for request in server.requests[printed:]:
                 printed += 1
-                echo(_format_request(request), err=True)
+                echo(f"{request.lane or '-'} {request.method} {request.model}", err=True)
         waiting.cancel()
     for failure in server.failures:
         echo(f"corral: {failure}", err=True)
-
-
-def _format_request(request: Request) -> str:
-    return f"{request.lane or '-'} {request.method} {request.model}"

@@ -53,10 +53,15 @@ class NamedPrompt(NamedTuple):
         return self.typed.exit_code(done.output)
 
     def _turn(self, flags: RunFlags, progress: Progress) -> WarmTurn:
-        _check_flags(flags)
+        for flag in NOT_WITH_SESSION:
+            if flags.get(flag):
+                raise ConfigError(f"--session and --{flag.replace('_', '-')} are both given")
+        if flags.get("keep") is False:
+            raise ConfigError("--session and --no-keep are both given")
         if not (self.text or "").strip():
             raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
         cwd = os.path.realpath(flags.get("cwd") or ".")
+        given = os.environ.get("CORRAL_CONFIG")
         request = Request(
             name=self.name,
             agent=self.agent,
@@ -65,7 +70,7 @@ class NamedPrompt(NamedTuple):
             interactive=is_interactive(),
             schema=None if self.typed is None else self.typed.schema,
             wants_result=self.typed is not None and not flags["as_json"],
-            config=_named_config(),
+            config=(os.path.abspath(given) if given else given),
         )
         return WarmTurn(
             WarmFiles.of(self.name, cwd),
@@ -77,19 +82,6 @@ class NamedPrompt(NamedTuple):
             ),
             on_waiting=progress.waiting,
         )
-
-
-def _named_config() -> str | None:
-    given = os.environ.get("CORRAL_CONFIG")
-    return os.path.abspath(given) if given else given
-
-
-def _check_flags(flags: RunFlags) -> None:
-    for flag in NOT_WITH_SESSION:
-        if flags.get(flag):
-            raise ConfigError(f"--session and --{flag.replace('_', '-')} are both given")
-    if flags.get("keep") is False:
-        raise ConfigError("--session and --no-keep are both given")
 
 
 def _json_options(options: Mapping[str, object]) -> dict[str, Json]:

@@ -82,7 +82,16 @@ def command(
         pace = Pace(None if math.isinf(speed) else speed, longest_pause)
         transcript = _transcript(name)
         if transcript is not None:
-            return await _play_session(transcript, pace, as_json=as_json, quiet=quiet)
+            from corral.cli.ui import playback
+
+            def show_prompt(text: str) -> None:
+                if not (quiet or as_json):
+                    echo("".join(f"> {line}\n" for line in text.splitlines()), err=True, nl=False)
+
+            shown = playback.Playback(playback.recorded(transcript, pace), show_prompt)
+            shown.ended = pace.ended
+            await playback.show(shown, as_json=as_json, quiet=quiet)
+            return INTERRUPTED if shown.failed else 0
         return await _play_pipeline(name, db, pace, as_json=as_json, quiet=quiet)
 
     return threads.run_event_loop(play())
@@ -109,19 +118,6 @@ def _transcript(name: str) -> Path | None:
     if not path.exists():
         raise ConfigError(f"session {record.meta.id} has no transcript")
     return path
-
-
-async def _play_session(path: Path, pace: Pace, *, as_json: bool, quiet: bool) -> int:
-    from corral.cli.ui import playback
-
-    def show_prompt(text: str) -> None:
-        if not (quiet or as_json):
-            echo("".join(f"> {line}\n" for line in text.splitlines()), err=True, nl=False)
-
-    shown = playback.Playback(playback.recorded(path, pace), show_prompt)
-    shown.ended = pace.ended
-    await playback.show(shown, as_json=as_json, quiet=quiet)
-    return INTERRUPTED if shown.failed else 0
 
 
 async def _play_pipeline(

@@ -61,7 +61,21 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
             )
         display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
         if not no_open and (display or sys.platform == "darwin"):
-            _open_browser(address)
+            # Open the address through a file that only this user can read: the arguments of a
+            # browser's process can be read by everyone.
+            import threading
+            import webbrowser
+
+            from corral.system import paths
+
+            folder = paths.temporary()
+            for old in folder.glob("view-*.html"):
+                old.unlink(missing_ok=True)
+            file = folder / f"view-{os.getpid()}.html"
+            text = f'<!doctype html><meta http-equiv="refresh" content="0;url={address}">\n'
+            paths.write_private(file, text.encode())
+            # In a thread: some browsers return only when they are closed.
+            threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
 
     server.serve(listener, server.Settings(access, ready, _start_command, place))
 
@@ -105,21 +119,3 @@ def _shown_host(listen: str) -> str:
     if is_everywhere(listen):
         return socket.gethostname()
     return f"[{listen}]" if ":" in listen else listen
-
-
-def _open_browser(address: str) -> None:
-    """Open the address through a file that only this user can read: the arguments of a browser's
-    process can be read by everyone."""
-    import threading
-    import webbrowser
-
-    from corral.system import paths
-
-    folder = paths.temporary()
-    for old in folder.glob("view-*.html"):
-        old.unlink(missing_ok=True)
-    file = folder / f"view-{os.getpid()}.html"
-    text = f'<!doctype html><meta http-equiv="refresh" content="0;url={address}">\n'
-    paths.write_private(file, text.encode())
-    # In a thread: some browsers return only when they are closed.
-    threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()

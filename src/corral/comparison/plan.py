@@ -325,7 +325,22 @@ class _Builder:
         self._name, self._cwd, self._options, self._agents = name, cwd, options, agents
         self._sources: dict[tuple[str, tuple[str, ...]], tuple[Path, str, str]] = {}
         self._has_network = False
-        self._writes = self._check_agents()
+        # Make every check of a real run, for each agent. Returns whether one may change files, so
+        # that each attempt needs its own.
+        from corral.sessions.credentials import check_model_key
+        from corral.sessions.prepare import prepare
+
+        allowed: set[str] = set()
+        for agent in self._agents:
+            model = {"model": agent.model} if agent.model else {}
+            # The budget is that of the comparison.
+            run = {key: each for key, each in self._options.run.items() if key != "max_cost"}
+            prepared = prepare(agent.backend, {**run, **model})
+            check_model_key(prepared.agent, prepared.run)
+            self._has_network = prepared.run.policy.network == "allow"
+            report = prepared.compiled.report
+            allowed |= {row.capability for row in report if not row.is_denied}
+        self._writes = bool(allowed & WRITING)
         self.notes: list[str] = []
         self._shortened: dict[str, list[str]] = {}
 
@@ -419,24 +434,6 @@ class _Builder:
         if task.is_confined and task.folder:
             task_files.kind_of(task.id, folder, path)
         return path
-
-    def _check_agents(self) -> bool:
-        """Make every check of a real run, for each agent. Returns whether one may change files, so
-        that each attempt needs its own. Raises ``CorralError``."""
-        from corral.sessions.credentials import check_model_key
-        from corral.sessions.prepare import prepare
-
-        allowed: set[str] = set()
-        for agent in self._agents:
-            model = {"model": agent.model} if agent.model else {}
-            # The budget is that of the comparison.
-            run = {key: each for key, each in self._options.run.items() if key != "max_cost"}
-            prepared = prepare(agent.backend, {**run, **model})
-            check_model_key(prepared.agent, prepared.run)
-            self._has_network = prepared.run.policy.network == "allow"
-            report = prepared.compiled.report
-            allowed |= {row.capability for row in report if not row.is_denied}
-        return bool(allowed & WRITING)
 
     def _source(self, task: CompareTask) -> tuple[Path, str, str]:
         """The repository, the commit and the folder inside for a task."""

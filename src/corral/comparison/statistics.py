@@ -102,7 +102,12 @@ def difference(first: str, second: str, one: Verdicts, other: Verdicts) -> Diffe
     left = pass_rate({task: one[task] for task in shared})
     right = pass_rate({task: other[task] for task in shared})
     pairs = [(fmean(one[task]), fmean(other[task])) for task in shared]
-    low, high = _newcombe(left, right, _correlation(pairs))
+    correlation = _correlation(pairs)
+    p1, l1, u1 = _known(left.value), _known(left.low), _known(left.high)
+    p2, l2, u2 = _known(right.value), _known(right.low), _known(right.high)
+    below = _combined(p1 - l1, u2 - p2, correlation)
+    above = _combined(u1 - p1, p2 - l2, correlation)
+    low, high = max(-1.0, p1 - p2 - below), min(1.0, p1 - p2 + above)
     return Difference(
         first=first,
         second=second,
@@ -148,14 +153,6 @@ def _effective_count(value: float, means: Sequence[float], attempts: int) -> flo
     if variance == 0:
         return attempts
     return min(max(value * (1 - value) / variance, tasks), attempts)
-
-
-def _newcombe(left: Rate, right: Rate, correlation: float) -> tuple[float, float]:
-    p1, l1, u1 = _known(left.value), _known(left.low), _known(left.high)
-    p2, l2, u2 = _known(right.value), _known(right.low), _known(right.high)
-    below = _combined(p1 - l1, u2 - p2, correlation)
-    above = _combined(u1 - p1, p2 - l2, correlation)
-    return max(-1.0, p1 - p2 - below), min(1.0, p1 - p2 + above)
 
 
 def _combined(one: float, other: float, correlation: float) -> float:

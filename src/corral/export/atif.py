@@ -224,7 +224,19 @@ class _AgentTrajectory:
         self._write_steps(self._tracker.add(event))
         match event:
             case Init():
-                self._begin_turn(event)
+                self._flush()
+                self._sub_ids.clear()
+                self._call_parents.clear()
+                self._turn_steps, self._has_metrics = 0, False
+                self._status = "unfinished"
+                self._model = event.model or self._model
+                self._agent = {
+                    "name": event.agent or "unknown",
+                    "version": event.agent_version or "unknown",
+                    "tools": list(event.tools),
+                }
+                if self._model:
+                    self._agent["model_name"] = self._model
             case Vendor(name="prompt", data=str()):
                 self._prompt = event
             case Vendor(name="prompt_files"):
@@ -247,21 +259,6 @@ class _AgentTrajectory:
         if tools:
             extra["tools"] = tools
         self._document.finish({**self._agent}, self._totals, extra)
-
-    def _begin_turn(self, init: Init) -> None:
-        self._flush()
-        self._sub_ids.clear()
-        self._call_parents.clear()
-        self._turn_steps, self._has_metrics = 0, False
-        self._status = "unfinished"
-        self._model = init.model or self._model
-        self._agent = {
-            "name": init.agent or "unknown",
-            "version": init.agent_version or "unknown",
-            "tools": list(init.tools),
-        }
-        if self._model:
-            self._agent["model_name"] = self._model
 
     def _flush(self) -> None:
         """Write what waits for more events of its turn."""

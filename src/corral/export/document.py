@@ -88,7 +88,19 @@ class _SessionWriter:
         self._write_steps(self._tracker.add(event))
         match event:
             case Init():
-                self._begin(event)
+                if self._turn is not None:
+                    self._out(f"\n*{_line(summary(self._turn))}*\n")  # it was cut off
+                self._turns += 1
+                number = event.run_id.rpartition(".")[2]
+                self._turn = TurnRecord(
+                    number=int(number) if number.isdecimal() else 0,
+                    started=event.ts,
+                    model=event.model,
+                )
+                if event.agent and self._turns == 1:
+                    name = f"{event.agent} {event.agent_version or ''}"
+                    when = f" · {_time(event.ts)}" if event.ts else ""
+                    self._out(f"\n{_line(name)}{when}\n")
             case Vendor(name="prompt", data=str(data)) if self._turn is not None:
                 self._turn.prompt = data
                 self._out(f"\n{self._marks} Prompt {self._turns}\n\n{_fenced(data)}\n")
@@ -103,19 +115,6 @@ class _SessionWriter:
             self._out(f"\n*{_line(summary(self._turn))}*\n")
         if self._turns > 1:
             self._out(f"\n{self._marks} Total\n\n*{self._totals.sentence(self._turns)}*\n")
-
-    def _begin(self, init: Init) -> None:
-        if self._turn is not None:
-            self._out(f"\n*{_line(summary(self._turn))}*\n")  # it was cut off
-        self._turns += 1
-        number = init.run_id.rpartition(".")[2]
-        self._turn = TurnRecord(
-            number=int(number) if number.isdecimal() else 0, started=init.ts, model=init.model
-        )
-        if init.agent and self._turns == 1:
-            name = f"{init.agent} {init.agent_version or ''}"
-            when = f" · {_time(init.ts)}" if init.ts else ""
-            self._out(f"\n{_line(name)}{when}\n")
 
     def _finish(self, done: Done) -> None:
         turn, self._turn = self._turn, None
@@ -136,26 +135,25 @@ class _SessionWriter:
 
     def _write_steps(self, steps: list[Step]) -> None:
         for step in steps:
-            text = self._step(step)
+            parts: list[str] = []
+            if thinking := str(step.thinking).strip():
+                parts.append(_folded("Thinking", _fenced(thinking)))
+            if answer := str(step.text).strip():
+                parts.append(_escaped(answer))
+            if step.text.cut:
+                parts.append(f"… {step.text.cut:,} more characters")
+            if step.plan is not None:
+                marks = (
+                    (_PLAN_MARKS.get(each.status or "", " "), each) for each in step.plan.entries
+                )
+                parts.append("\n".join(f"- [{mark}] {_line(each.content)}" for mark, each in marks))
+            parts += [self._call(call) for call in step.calls]
+            text = "".join(f"\n{part}\n" for part in parts)
             if step.parent is None:
                 self._out(text)
                 continue
             inner = self._subagents.setdefault(step.parent, CutText(limit=MAX_SUBAGENT))
             inner.add(text)
-
-    def _step(self, step: Step) -> str:
-        parts: list[str] = []
-        if thinking := str(step.thinking).strip():
-            parts.append(_folded("Thinking", _fenced(thinking)))
-        if answer := str(step.text).strip():
-            parts.append(_escaped(answer))
-        if step.text.cut:
-            parts.append(f"… {step.text.cut:,} more characters")
-        if step.plan is not None:
-            marks = ((_PLAN_MARKS.get(each.status or "", " "), each) for each in step.plan.entries)
-            parts.append("\n".join(f"- [{mark}] {_line(each.content)}" for mark, each in marks))
-        parts += [self._call(call) for call in step.calls]
-        return "".join(f"\n{part}\n" for part in parts)
 
     def _call(self, call: StepCall) -> str:
         error = call.result.error if call.result is not None else None

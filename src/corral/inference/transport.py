@@ -245,22 +245,18 @@ class ResponseReader:
 
     def _end(self) -> list[StreamEvent]:
         sent = self._sent
-        if sent.parts.finish is None:
-            self._read_unterminated_event()
+        if sent.parts.finish is None and sent.provider.wire.last_event_may_be_open:
+            # The last event has no blank line after it, and the vendor's own client reads such
+            # events too. A truncated event is not read.
+            rest = self._sse.take_rest()
+            complete = [data for data in rest if decode_or_none(data) is not None]
+            self._translate(complete, sent.parts)
         if sent.parts.finish is None:
             _check_not_html(sent.answer, sent.provider, b"")
         self.response = _build_response(sent.parts, sent.answer, sent.model, self._model)
         sent.answer.close()
         reason, usage = self.response.finish_reason, self.response.usage
         return [*sent.parts.take_events(), Finish(reason, usage, self.response)]
-
-    def _read_unterminated_event(self) -> None:
-        """Read a last event without a blank line after it, for vendors whose own client does so.
-        A truncated event is not read."""
-        if self._sent.provider.wire.last_event_may_be_open:
-            rest = self._sse.take_rest()
-            complete = [data for data in rest if decode_or_none(data) is not None]
-            self._translate(complete, self._sent.parts)
 
     def take_remaining(self) -> list[StreamEvent]:
         """The events that were read before an error in the same batch."""

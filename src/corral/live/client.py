@@ -113,21 +113,16 @@ def answer(
     if found is None:
         raise _not_live(run)
     process, live = found
-    _check_decision(live, asked=asked)
+    if live.kind == "pipeline":
+        raise pipeline_gate(live.id)
+    if not asked and any(each.kind == "question" for each in live.pending):
+        raise _error("refused", f"{live.id} asks a person for a text, not for a decision")
     request = Request(do="answer", run=live.id, request_id=request_id, key=key, by=by)
     if has_text:
         request = msgspec.structs.replace(request, text=text or "", answers=answers)
     else:
         request = msgspec.structs.replace(request, decision=decision)
     _send(process, request)
-
-
-def _check_decision(run: LiveRun, *, asked: bool) -> None:
-    """Raises ``LiveError`` if the run cannot be answered through its socket."""
-    if run.kind == "pipeline":
-        raise pipeline_gate(run.id)
-    if not asked and any(each.kind == "question" for each in run.pending):
-        raise _error("refused", f"{run.id} asks a person for a text, not for a decision")
 
 
 def _asks(run: LiveRun, request_id: str) -> bool:

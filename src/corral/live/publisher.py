@@ -418,7 +418,11 @@ class Publisher:
         if request.do == "answer":
             _answer(entry, request)
         elif request.do == "cancel":
-            _cancel(entry)
+            cancel = entry.controls.cancel
+            if cancel is None:
+                hint = entry.controls.cancel_hint
+                raise _error("refused", f"{entry.run.id} cannot be cancelled from here", hint)
+            _on_loop(entry, cancel)
         elif request.do == "steer":
             _steer(entry, request.text)
         else:
@@ -489,14 +493,6 @@ def _question(entry: Entry, request_id: str) -> OpenQuestion:
         if request_id:
             raise _error("unknown_request", f"no request {request_id!r} is open", f"Open: {ids}.")
         raise _error("several", f"several requests are open: {ids}", "Name one with --request ID.")
-
-
-def _cancel(entry: Entry) -> None:
-    cancel = entry.controls.cancel
-    if cancel is None:
-        hint = entry.controls.cancel_hint
-        raise _error("refused", f"{entry.run.id} cannot be cancelled from here", hint)
-    _on_loop(entry, cancel)
 
 
 def _add_budget(entry: Entry, request: Request) -> None:

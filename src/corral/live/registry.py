@@ -64,7 +64,12 @@ def _read(file: Path) -> LiveProcess | None:
         running = platform.get_process(process.pid)
         if running is not None and running.alive and running.start_time == process.start_time:
             return process
-    _remove(file, process)
+    # Remove what a dead process left.
+    with contextlib.suppress(OSError):
+        if process.socket is not None and Path(process.socket).name == socket_of(file).name:
+            os.unlink(process.socket)
+    with contextlib.suppress(OSError):
+        file.unlink()
     return None
 
 
@@ -74,12 +79,3 @@ def _is_own(file: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
-
-
-def _remove(file: Path, process: LiveProcess) -> None:
-    """Remove what a dead process left."""
-    with contextlib.suppress(OSError):
-        if process.socket is not None and Path(process.socket).name == socket_of(file).name:
-            os.unlink(process.socket)
-    with contextlib.suppress(OSError):
-        file.unlink()

@@ -57,7 +57,11 @@ class BudgetGate:
         prices = find_prices(request.model_id, request.input_bound)
         if prices is None and self._budget.limits_cost:
             return self._refuse(price_unknown(request.model_id))
-        estimate = self._estimate(request, prices)
+        known = self._factors.get(request.model)
+        factor = 1.0 if known is None else min(MOST, known * MARGIN)
+        step = OUTPUT_STEP if request.is_streamed else UNSTREAMED_OUTPUT
+        output = min(step, request.output_limit or step)
+        estimate = spent_for(round(request.input_bound * factor), output, prices)
         reserved = await self._reserve(estimate)
         if isinstance(reserved, Shortage):
             return self._refuse(budget_exceeded(reserved.text, estimate))
@@ -108,13 +112,6 @@ class BudgetGate:
                 changed.clear()
         finally:
             remove()
-
-    def _estimate(self, request: ModelRequest, prices: Prices | None) -> Spent:
-        known = self._factors.get(request.model)
-        factor = 1.0 if known is None else min(MOST, known * MARGIN)
-        step = OUTPUT_STEP if request.is_streamed else UNSTREAMED_OUTPUT
-        output = min(step, request.output_limit or step)
-        return spent_for(round(request.input_bound * factor), output, prices)
 
     def _learn(self, request: ModelRequest, tokens: int) -> None:
         factor = tokens / max(1, request.input_bound)

@@ -134,13 +134,18 @@ def _read_call(
     if _has_repeated_names(body):
         return UnknownRequest("an object in the body of the model call has a name twice")
     ask = provider.wire.ask_for_usage if provider.traits.stream_usage else None
+    # A tool may be a list of functions.
+    groups = [as_object(each) for each in as_list(request.get("tools"))]
+    nested = [next((v for v in each.values() if is_list(v)), None) for each in groups]
+    given = [int_or_none(request.get(name)) for name in _OUTPUT_LIMITS]
+    given.append(int_or_none(as_object(request.get("generationConfig")).get("maxOutputTokens")))
     return ModelRequest(
         provider=provider,
         model=model or _model(request),
         is_streamed=request.get("stream") is True or ":stream" in endpoint,
-        tools=_tools(request),
+        tools=sum(1 if each is None else len(each) for each in nested),
         input_bound=input_bound(request, len(body)),
-        output_limit=_output_limit(request),
+        output_limit=next((limit for limit in given if limit is not None), None),
         added_usage=None if ask is None else ask(body, request),
     )
 
@@ -163,19 +168,6 @@ def _has_repeated_names(body: bytes) -> bool:
 def _model(request: JsonObject) -> str:
     name = request.get("model")
     return name.removeprefix("models/") if isinstance(name, str) else ""
-
-
-def _tools(request: JsonObject) -> int:
-    """A tool may be a list of functions."""
-    groups = [as_object(each) for each in as_list(request.get("tools"))]
-    nested = [next((v for v in each.values() if is_list(v)), None) for each in groups]
-    return sum(1 if each is None else len(each) for each in nested)
-
-
-def _output_limit(request: JsonObject) -> int | None:
-    given = [int_or_none(request.get(name)) for name in _OUTPUT_LIMITS]
-    given.append(int_or_none(as_object(request.get("generationConfig")).get("maxOutputTokens")))
-    return next((limit for limit in given if limit is not None), None)
 
 
 def input_bound(request: JsonObject, size: int) -> int:
@@ -264,7 +256,15 @@ class CallMeter:
             return
         try:
             if self._body is not None:
-                self._read_body(b"".join(self._body))
+                body = b"".join(self._body)
+                wire = self.request.provider.wire
+                if (
+                    body[:1] == b"["
+                ):  # a stream that was not asked for as events is a list of chunks
+                    chunks = as_list(decode_or_none(body))
+                    self._read_events([msgspec.json.encode(chunk) for chunk in chunks])
+                else:
+                    wire.read(body, self._builder, self.request.provider)
             elif self.request.provider.wire.last_event_may_be_open:
                 rest = self._events.take_rest()
                 self._read_events([data for data in rest if decode_or_none(data) is not None])
@@ -303,14 +303,6 @@ class CallMeter:
                 self.streamed_bytes += len(event.text)
             elif isinstance(event, ToolCallDelta):
                 self.streamed_bytes += len(event.arguments)
-
-    def _read_body(self, body: bytes) -> None:
-        wire = self.request.provider.wire
-        if body[:1] == b"[":  # a stream that was not asked for as events is a list of chunks
-            chunks = as_list(decode_or_none(body))
-            self._read_events([msgspec.json.encode(chunk) for chunk in chunks])
-        else:
-            wire.read(body, self._builder, self.request.provider)
 
 
 class UsageEventFilter:

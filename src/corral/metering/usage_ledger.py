@@ -41,7 +41,8 @@ def read(query: UsageQuery) -> Iterator[TurnUsage]:
     """The turns that meet all conditions. A line that cannot be read, such as one that was cut by
     a full disk, is left out. Raises ``OSError``."""
     decoder = decoder_for(TurnUsage)
-    for path in _files():
+    folder = _folder()
+    for path in sorted(folder.glob("*.ndjson")) if folder.is_dir() else []:
         for line in path.read_bytes().splitlines():
             try:
                 turn = decoder.decode(line)
@@ -53,11 +54,6 @@ def read(query: UsageQuery) -> Iterator[TurnUsage]:
 
 def _folder() -> Path:
     return paths.home() / "usage"
-
-
-def _files() -> list[Path]:
-    folder = _folder()
-    return sorted(folder.glob("*.ndjson")) if folder.is_dir() else []
 
 
 def _fits(turn: TurnUsage, query: UsageQuery) -> bool:

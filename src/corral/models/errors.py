@@ -100,20 +100,16 @@ def error_from_failure(
     text = message or _body_excerpt(failure.body) or f"HTTP {failure.status}"
     error = vendor_error(failure.provider, text, facts, status=failure.status, model=failure.model)
     if isinstance(error, errors.RateLimited):
-        _add_reset(error, failure)
+        # Add the time at which the limit ends, if it is known. A spent quota does not end with the
+        # limits in the headers.
+        if error.resets_at is None and error.retry_after is not None and failure.now:
+            error.resets_at = failure.now + error.retry_after
+        elif error.resets_at is None and not isinstance(error, errors.QuotaSpent):
+            wire = failure.provider.wire
+            resets = [name for field, name in wire.rate_limit_headers.items() if "reset" in field]
+            names = (*resets, *wire.reset_headers)
+            error.resets_at = resets_at(names, failure.headers, failure.now)
     return error
-
-
-def _add_reset(error: CorralError, failure: Failure) -> None:
-    """Add the time at which the limit ends, if it is known. A spent quota does not end with the
-    limits in the headers."""
-    if error.resets_at is None and error.retry_after is not None and failure.now:
-        error.resets_at = failure.now + error.retry_after
-    elif error.resets_at is None and not isinstance(error, errors.QuotaSpent):
-        wire = failure.provider.wire
-        resets = [name for field, name in wire.rate_limit_headers.items() if "reset" in field]
-        names = (*resets, *wire.reset_headers)
-        error.resets_at = resets_at(names, failure.headers, failure.now)
 
 
 def vendor_error(

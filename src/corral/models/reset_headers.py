@@ -33,22 +33,18 @@ def read_time(value: str, now: float) -> float | None:
     try:
         number = float(text)
     except ValueError:
-        return _from_text(text, now)
+        try:
+            return _after(seconds(text), now)
+        except ValueError:
+            pass
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        return None if moment.tzinfo is None else moment.timestamp()
     if number >= _MILLISECONDS_FROM:
         return number / 1000
     return number if number >= _SINCE_1970_FROM else _after(number, now)
-
-
-def _from_text(text: str, now: float) -> float | None:
-    try:
-        return _after(seconds(text), now)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return None if moment.tzinfo is None else moment.timestamp()
 
 
 def _after(duration: float, now: float) -> float | None:

@@ -207,7 +207,15 @@ class ToolGate:
             except (UnknownForm, Unreadable) as cut:
                 raise Incomplete(f"the last event of the response is not complete: {cut}") from cut
         else:
-            self._read_body()
+            value = decode_or_none(bytes(self._body))
+            check_prototypes(value)
+            chunks = value if is_list(value) and self._format.may_be_list else [value]
+            made: list[Json] = []
+            for chunk in chunks:
+                if not is_object(chunk):
+                    raise Unreadable("the response is not a JSON object")
+                made.append(self._format.read_body(chunk))
+            self._hold(_encode(made if chunks is value else made[0]))
         if self._format.has_open_call:
             raise Incomplete("a tool call of the response is not complete")
         ids = [call.call_id for call in self._format.calls if call.call_id]
@@ -278,17 +286,6 @@ class ToolGate:
             self._held.append(data)
             self._held_size += len(data)
             _check_size(self._held_size)
-
-    def _read_body(self) -> None:
-        value = decode_or_none(bytes(self._body))
-        check_prototypes(value)
-        chunks = value if is_list(value) and self._format.may_be_list else [value]
-        made: list[Json] = []
-        for chunk in chunks:
-            if not is_object(chunk):
-                raise Unreadable("the response is not a JSON object")
-            made.append(self._format.read_body(chunk))
-        self._hold(_encode(made if chunks is value else made[0]))
 
 
 def _check_size(size: int) -> None:

@@ -169,9 +169,6 @@ class Peer(Generic[N]):
             if frame.id is UNSET or frame.id is None:
                 return Notification(frame.method, frame.params)
             return Call(frame.id, frame.method, frame.params)
-        return self._match_reply(frame)
-
-    def _match_reply(self, frame: _Frame) -> Message:
         error = frame.error
         if frame.id is None or frame.id is UNSET:
             # The reply to a line whose id the other side could not read.

@@ -58,7 +58,10 @@ class PartialJson:
 
     def feed(self, piece: str) -> None:
         if not self._stack:
-            piece = self._first_piece(piece)
+            # The piece from its first bracket on; empty if there is none, or the value is
+            # complete.
+            starts = [at for at in (piece.find("{"), piece.find("[")) if at >= 0]
+            piece = piece[min(starts) :] if starts and self._safe is None else ""
         begin = self._length
         self._pieces.append(piece)
         self._length += len(piece)
@@ -81,11 +84,6 @@ class PartialJson:
             elif char == ",":
                 self._mark(end - 1)
                 self._is_key = self._stack[-1] == "}"
-
-    def _first_piece(self, piece: str) -> str:
-        """The piece from its first bracket on; empty if there is none, or the value is complete."""
-        starts = [at for at in (piece.find("{"), piece.find("[")) if at >= 0]
-        return piece[min(starts) :] if starts and self._safe is None else ""
 
     def _open_string(self, end: int) -> None:
         self._in_string = True

@@ -59,11 +59,10 @@ def choice_fields(questions: Json) -> tuple[QuestionField, ...]:
 
 def choice_answers(answers: Mapping[str, Json]) -> JsonObject:
     """The answers to ``choice_fields``: one text for each question."""
-    return {key: _as_text(value) for key, value in answers.items()}
-
-
-def _as_text(value: Json) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return {
+        key: (", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for key, value in answers.items()
+    }
 
 
 class NoteFields(msgspec.Struct, frozen=True):

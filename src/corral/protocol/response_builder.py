@@ -146,7 +146,19 @@ class ResponseBuilder(msgspec.Struct, eq=False):
         self.end_part()
         self.end_call(key)
         part = _OpenPart("call", len(self._parts))
-        part.id = self._unique_id(id)
+        # The vendor's id, or one that no other call of the conversation has: some vendors send
+        # none, some restart counting in every response.
+        if not self._started:
+            self.start()
+        if self._used_ids is None:
+            self._used_ids = {call.id for each in self._history for call in each.tool_calls}
+        number = len(self._used_ids)
+        unique = id or f"call_{number}"
+        while unique in self._used_ids:
+            unique = f"call_{number}"
+            number += 1
+        self._used_ids.add(unique)
+        part.id = unique
         part.name = name
         part.signature = signature
         part.item_id = item_id
@@ -240,21 +252,6 @@ class ResponseBuilder(msgspec.Struct, eq=False):
         part = self._open = _OpenPart(kind, len(self._parts))
         self._parts.append(part)
         return part
-
-    def _unique_id(self, id: str | None) -> str:
-        """The vendor's id, or one that no other call of the conversation has: some vendors send
-        none, some restart counting in every response."""
-        if not self._started:
-            self.start()
-        if self._used_ids is None:
-            self._used_ids = {call.id for each in self._history for call in each.tool_calls}
-        number = len(self._used_ids)
-        unique = id or f"call_{number}"
-        while unique in self._used_ids:
-            unique = f"call_{number}"
-            number += 1
-        self._used_ids.add(unique)
-        return unique
 
 
 def _finish_part(part: _OpenPart) -> Part:

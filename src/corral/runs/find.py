@@ -35,7 +35,15 @@ def find(name: str, *, db: str | None = None) -> FoundRun:
     if db is None:
         folders = _run_folders()
         if name == LAST:
-            return _newest(folders)
+            recorded = (
+                each for each in store.all_sessions() if (each.folder / store.EVENTS).exists()
+            )
+            session = next(recorded, None)
+            if folders and (session is None or folders[0][0] > session.meta.updated):
+                return FoundRun("pipeline", folders[0][1].name, folders[0][1])
+            if session is None:
+                raise ResumeLost("there is no run yet", hint="`corral run PROMPT` starts one.")
+            return FoundRun("session", session.meta.id, session.folder)
         try:
             record = store.find(name)
         except ResumeLost:
@@ -79,16 +87,6 @@ def read_manifest(folder: Path) -> dict[str, Json] | None:
         return msgspec.json.decode((folder / run_dir.MANIFEST).read_bytes(), type=dict[str, Json])
     except (OSError, msgspec.MsgspecError):
         return None
-
-
-def _newest(folders: list[tuple[float, Path]]) -> FoundRun:
-    recorded = (each for each in store.all_sessions() if (each.folder / store.EVENTS).exists())
-    session = next(recorded, None)
-    if folders and (session is None or folders[0][0] > session.meta.updated):
-        return FoundRun("pipeline", folders[0][1].name, folders[0][1])
-    if session is None:
-        raise ResumeLost("there is no run yet", hint="`corral run PROMPT` starts one.")
-    return FoundRun("session", session.meta.id, session.folder)
 
 
 def _run_folders() -> list[tuple[float, Path]]:

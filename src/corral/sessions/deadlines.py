@@ -76,7 +76,11 @@ class Deadlines:
         self._waiting = False
         if not self._alive:
             self._alive = True
-            self._arm_by(self._last_activity + self._run.idle_timeout)
+            # Check at this time at the latest. A timer that fires earlier stays: one that is
+            # cancelled would take memory until its time.
+            deadline = self._last_activity + self._run.idle_timeout
+            if self._handle is None or self._handle.when() > deadline:
+                self._arm(deadline - self._loop.time())
 
     def on_restart(self) -> None:
         """The turn goes on in another process of the agent."""
@@ -95,12 +99,6 @@ class Deadlines:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-
-    def _arm_by(self, deadline: float) -> None:
-        """Check at this time at the latest. A timer that fires earlier stays: one that is cancelled
-        would take memory until its time."""
-        if self._handle is None or self._handle.when() > deadline:
-            self._arm(deadline - self._loop.time())
 
     def _arm(self, seconds: float) -> None:
         self.stop()

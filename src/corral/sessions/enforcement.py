@@ -39,7 +39,7 @@ from corral.agents.report import (
     for_sandbox,
     grants_for,
 )
-from corral.agents.spec import AgentSpec, Controls, InProcess
+from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Policy
@@ -151,9 +151,26 @@ def check(agent: AgentSpec, decision: Decision) -> None:
     if run.strict and decision.compiled.unenforced:
         raise _not_enforceable(agent, decision, decision.compiled.unenforced[0])
     if run.hooked:
-        _check_hooked(agent, run, decision.compiled.controls)
-    if run.policy.is_unlimited and can_contain(agent) and run.replay is None:
-        _warn_of_no_limits(decision)
+        controls = decision.compiled.controls
+        if agent.tool_call_hook == "none":
+            able = [each.name for each in config.all_agents() if each.tool_call_hook != "none"]
+            raise ConfigError(
+                f"on_tool_call is not available with {agent.name}:"
+                " it does not ask before each of its tool calls",
+                hint=f"Use another agent: {', '.join(able)}.",
+            )
+        if run.strict and controls.unhooked:
+            raise PolicyNotEnforceable(
+                f"{agent.name} would not show every call to on_tool_call: {controls.unhooked[0]}",
+                hint="Deny these calls in the policy, or set strict=False to run it anyway.",
+            )
+    could_contain = run.policy.is_unlimited and can_contain(agent) and run.replay is None
+    # An explicit ``off`` says that the caller knows.
+    if could_contain and decision.sandbox is None and decision.run.sandbox not in ("off", "agent"):
+        advice = "--sandbox auto (sandbox='auto') limits it to the workspace"
+        if decision.run.sandbox == "auto":
+            advice = "this machine has no sandbox, see `corral agents doctor`"
+        warn_once(advice)
 
 
 def _not_enforceable(agent: AgentSpec, decision: Decision, row: PolicyRow) -> PolicyNotEnforceable:
@@ -175,31 +192,6 @@ def _hint(policy: Policy, row: PolicyRow) -> str:
             " strict=False runs it anyway."
         )
     return f"Leave {row.capability} to another agent, or set strict=False to run it anyway."
-
-
-def _check_hooked(agent: AgentSpec, run: RunOptions, controls: Controls) -> None:
-    """Raises where ``on_tool_call`` would not see every call."""
-    if agent.tool_call_hook == "none":
-        able = [each.name for each in config.all_agents() if each.tool_call_hook != "none"]
-        raise ConfigError(
-            f"on_tool_call is not available with {agent.name}:"
-            " it does not ask before each of its tool calls",
-            hint=f"Use another agent: {', '.join(able)}.",
-        )
-    if run.strict and controls.unhooked:
-        raise PolicyNotEnforceable(
-            f"{agent.name} would not show every call to on_tool_call: {controls.unhooked[0]}",
-            hint="Deny these calls in the policy, or set strict=False to run it anyway.",
-        )
-
-
-def _warn_of_no_limits(decision: Decision) -> None:
-    """An explicit ``off`` says that the caller knows."""
-    if decision.sandbox is None and decision.run.sandbox not in ("off", "agent"):
-        advice = "--sandbox auto (sandbox='auto') limits it to the workspace"
-        if decision.run.sandbox == "auto":
-            advice = "this machine has no sandbox, see `corral agents doctor`"
-        warn_once(advice)
 
 
 @functools.cache

@@ -366,7 +366,9 @@ class EventNormalizer:
     def _handle_event(self, item: Event, ts: float, out: list[Event]) -> None:
         match item:
             case Init():
-                self._handle_repeated_init(item, ts, out)
+                self._session_id = item.session_id or self._session_id
+                data: Json = msgspec.json.decode(msgspec.json.encode(item))
+                self._emit(Vendor("init", data), ts, out)
             case ToolUse():
                 self._open_call(item, ts, out)
             case ToolResult():
@@ -379,7 +381,14 @@ class EventNormalizer:
                 self.answered = True
                 self._emit(item, ts, out)
             case FileChange():
-                self._handle_file_change(item, ts, out)
+                # The tool reported it itself, which is more exact than a guess from the tool's
+                # kind.
+                self.written[item.path] = item.kind
+                if item.call_id is not None:
+                    self._self_reported[item.call_id] = None
+                else:
+                    self._written_for_agent[item.path] = None
+                self._emit(item, ts, out)
             case UsageReport():
                 self._handle_usage(item, ts, out)
             case AgentQuestion() | PermissionDecision() | QuestionAnswer():
@@ -411,15 +420,6 @@ class EventNormalizer:
 
         self._questions.append(summary(question, answer))
         self._emit(answer, ts, out)
-
-    def _handle_file_change(self, change: FileChange, ts: float, out: list[Event]) -> None:
-        """The tool reported it itself, which is more exact than a guess from the tool's kind."""
-        self.written[change.path] = change.kind
-        if change.call_id is not None:
-            self._self_reported[change.call_id] = None
-        else:
-            self._written_for_agent[change.path] = None
-        self._emit(change, ts, out)
 
     def _handle_turn_end(self, finish: TurnEnd, ts: float, out: list[Event]) -> None:
         """A turn that ended well keeps its status: a later result is reported, nothing more."""
@@ -492,11 +492,6 @@ class EventNormalizer:
             self._emit(queued, ts, out)
         if self._before_init:
             self._before_init.clear()
-
-    def _handle_repeated_init(self, init: Init, ts: float, out: list[Event]) -> None:
-        self._session_id = init.session_id or self._session_id
-        data: Json = msgspec.json.decode(msgspec.json.encode(init))
-        self._emit(Vendor("init", data), ts, out)
 
     def _open_call(self, use: ToolUse, ts: float, out: list[Event]) -> str:
         self.worked = True

@@ -61,7 +61,16 @@ async def _merged(sources: deque[_Source[T]]) -> AsyncGenerator[T, None]:
                 continue
             yield ready.batch.popleft()
     finally:
-        await _close(sources)
+        tasks = [source.task for source in sources if source.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        # One that fails to close must not keep the others from it.
+        outcomes = await asyncio.gather(*(s.close() for s in sources), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
 
 async def _next_ready(sources: deque[_Source[T]]) -> _Source[T] | None:
@@ -75,19 +84,6 @@ async def _next_ready(sources: deque[_Source[T]]) -> _Source[T] | None:
                 sources.append(source)
                 return source
         await asyncio.wait([s.task for s in sources if s.task], return_when="FIRST_COMPLETED")
-
-
-async def _close(sources: deque[_Source[T]]) -> None:
-    tasks = [source.task for source in sources if source.task is not None]
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
-    # One that fails to close must not keep the others from it.
-    outcomes = await asyncio.gather(*(s.close() for s in sources), return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
 
 
 class _Source(Generic[T]):

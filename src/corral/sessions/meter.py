@@ -117,7 +117,12 @@ class Meter:
         if self._gate is not None and self._gate.refusal is not None:
             return self._gate.refusal
         if self._log.limit is not None and isinstance(error, (*VAGUE, RateLimited)):
-            return _exact_limit(error, self._log.limit)
+            # The agent's error with the time at which the limit ends, which the vendor sent.
+            limit = self._log.limit
+            if not isinstance(error, RateLimited) or isinstance(limit, QuotaSpent):
+                return limit
+            error.retry_after, error.resets_at = limit.retry_after, limit.resets_at
+            return error
         if self._log.unreachable is None or not isinstance(error, VAGUE):
             return error
         return unreachable(self._log.unreachable)
@@ -126,14 +131,6 @@ class Meter:
         """End the proxy. Calls that are not complete are reported as partial."""
         self._close()
         await self._proxy.wait_closed()
-
-
-def _exact_limit(error: CorralError, limit: RateLimited) -> CorralError:
-    """The agent's error with the time at which the limit ends, which the vendor sent."""
-    if not isinstance(error, RateLimited) or isinstance(limit, QuotaSpent):
-        return limit
-    error.retry_after, error.resets_at = limit.retry_after, limit.resets_at
-    return error
 
 
 def _with_proxy(

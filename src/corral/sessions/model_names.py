@@ -31,7 +31,8 @@ def with_model_name(agent: AgentSpec, run: RunOptions, model: str) -> RunOptions
 def _bare_name(agent: AgentSpec, run: RunOptions, model: str) -> str:
     """Behind a base URL of the user any service may answer, so any bare name and any name with a
     slash is its own there."""
-    has_own_service = _has_own_service(agent, run)
+    variable = agent.probe.url_env if agent.probe is not None else ""
+    has_own_service = bool(environment.gather(agent, run).agent_values.get(variable))
     full = model if has_own_service else canonical(model)
     if is_model_name(full):
         prefix, _, bare = full.partition(":")
@@ -44,11 +45,6 @@ def _bare_name(agent: AgentSpec, run: RunOptions, model: str) -> str:
         f"{agent.title} has no model of another vendor: {model}",
         hint=_suggestion(f"{vendor}:{bare}", bare, vendor),
     )
-
-
-def _has_own_service(agent: AgentSpec, run: RunOptions) -> bool:
-    variable = agent.probe.url_env if agent.probe is not None else ""
-    return bool(environment.gather(agent, run).agent_values.get(variable))
 
 
 def _suggestion(full: str, bare: str, vendor: str) -> str:

@@ -162,23 +162,20 @@ class Pool:
 
     async def __aenter__(self) -> Pool:
         with short_traceback:
-            self._set_up()
+            prepared = self._prepare(self._options)
+            if prepared.agent.transport.kind != "acp":
+                raise ConfigError(
+                    f"{prepared.agent.name} starts a process for each prompt: no pool can use it",
+                    hint=f"Use an agent that speaks the ACP, such as {DEFAULT_AGENT}.",
+                )
+            if fallback_agents(prepared.run.on_limit):
+                raise ConfigError(
+                    "a pool has one agent: on_limit cannot be a fallback",
+                    hint="Use fail or wait, or corral.run for each prompt.",
+                )
+            self._prepared = prepared
+            self._open = True
         return self
-
-    def _set_up(self) -> None:
-        prepared = self._prepare(self._options)
-        if prepared.agent.transport.kind != "acp":
-            raise ConfigError(
-                f"{prepared.agent.name} starts a process for each prompt: no pool can use it",
-                hint=f"Use an agent that speaks the ACP, such as {DEFAULT_AGENT}.",
-            )
-        if fallback_agents(prepared.run.on_limit):
-            raise ConfigError(
-                "a pool has one agent: on_limit cannot be a fallback",
-                hint="Use fail or wait, or corral.run for each prompt.",
-            )
-        self._prepared = prepared
-        self._open = True
 
     async def __aexit__(self, *_: object) -> None:
         self._open = False
@@ -332,8 +329,20 @@ class Pool:
         free = [w for w in self._workers if w.busy < self._at_once and w.is_usable]
         room = len([w for w in self._workers if w.is_usable]) < self._size
         if room and all(worker.busy for worker in free):
+            # What a process is started for: the pool's own model and policy, not the prompt's.
+            pool = self._prepared or prepared
+            run = replace(prepared.run, model=pool.run.model, policy=pool.run.policy)
+            # All prompts share the sandbox of their process.
+            cwd = prepared.cwd if prepared.sandbox is None else pool.cwd
+            compiled = prepared.compiled
+            if run != prepared.run:
+                compiled = compile_for(prepared.agent, run)
+                if prepared.sandbox is not None:
+                    compiled = enforcement.in_sandbox(
+                        prepared.agent, run, compiled, prepared.sandbox
+                    )
             worker = _Worker(
-                self._with_pool_settings(prepared),
+                replace(prepared, run=run, cwd=cwd, compiled=compiled),
                 prepared.acp.sessions_per_process,
             )
             self._workers.append(worker)
@@ -342,19 +351,6 @@ class Pool:
             worker = min(free, key=lambda each: each.busy)
         worker.take()
         return worker
-
-    def _with_pool_settings(self, prompt: PreparedRun) -> PreparedRun:
-        """What a process is started for: the pool's own model and policy, not the prompt's."""
-        pool = self._prepared or prompt
-        run = replace(prompt.run, model=pool.run.model, policy=pool.run.policy)
-        # All prompts share the sandbox of their process.
-        cwd = prompt.cwd if prompt.sandbox is None else pool.cwd
-        compiled = prompt.compiled
-        if run != prompt.run:
-            compiled = compile_for(prompt.agent, run)
-            if prompt.sandbox is not None:
-                compiled = enforcement.in_sandbox(prompt.agent, run, compiled, prompt.sandbox)
-        return replace(prompt, run=run, cwd=cwd, compiled=compiled)
 
     async def _give_back(self, worker: _Worker) -> None:
         worker.give_back()

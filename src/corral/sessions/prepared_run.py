@@ -165,27 +165,23 @@ def share(prepared: PreparedRun) -> PreparedRun:
     global _last  # noqa: PLW0603
     before = None if _last is None else _last()
     if before is not None:
-        prepared = _with_parts_of(before, prepared)
+        same = {
+            name: getattr(before, name)
+            for name in ("environment", "program", "guard", "helpers", "user_settings")
+            if getattr(before, name) == getattr(prepared, name)
+        }
+        has_same_policy = (
+            before.agent is prepared.agent
+            and before.run == prepared.run
+            and before.sandbox == prepared.sandbox
+        )
+        if has_same_policy:  # it is compiled from these
+            same.update(run=before.run, compiled=before.compiled)
+        joined = msgspec.structs.replace(prepared, **same)
+        prepared = before if has_same_policy and joined == before else joined
     if prepared is not before:
         _last = weakref.ref(prepared)
     return prepared
-
-
-def _with_parts_of(before: PreparedRun, prepared: PreparedRun) -> PreparedRun:
-    same = {
-        name: getattr(before, name)
-        for name in ("environment", "program", "guard", "helpers", "user_settings")
-        if getattr(before, name) == getattr(prepared, name)
-    }
-    has_same_policy = (
-        before.agent is prepared.agent
-        and before.run == prepared.run
-        and before.sandbox == prepared.sandbox
-    )
-    if has_same_policy:  # it is compiled from these
-        same.update(run=before.run, compiled=before.compiled)
-    joined = msgspec.structs.replace(prepared, **same)
-    return before if has_same_policy and joined == before else joined
 
 
 def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:

@@ -52,23 +52,21 @@ def _credentials(prepared: PreparedRun) -> Readiness:
     accepts = accepted(prepared)
     try:
         if isinstance(prepared.agent.transport, InProcess):
-            return _in_process(prepared, accepts)
+            # The built-in agent calls the model itself. A person needs no credentials.
+            from corral.inference.client import Client
+
+            model = prepared.run.model
+            if model is None:
+                return Readiness(accepts=accepts)
+            agent_values = prepared.environment.agent_values
+            url = Client(environ=dict(agent_values)).check(model)
+            name = next(
+                (name for name in prepared.agent.secret_env if agent_values.get(name)), None
+            )
+            return Readiness(credential=name, accepts=accepts, service_url=url)
         context = prepared.launch_context(Path(prepared.cwd))
         launch = prepared.agent.launch(prepared.run, context, "", None)
     except (AuthenticationFailed, ConfigError) as error:
         return Readiness(accepts=accepts, missing=error)
     notes = (note.removeprefix(sign) for note in launch.notes for sign in _NOTES if sign in note)
     return Readiness(credential=next(notes, None), accepts=accepts, service_url=launch.service_url)
-
-
-def _in_process(prepared: PreparedRun, accepts: tuple[str, ...]) -> Readiness:
-    """The built-in agent calls the model itself. A person needs no credentials."""
-    from corral.inference.client import Client
-
-    model = prepared.run.model
-    if model is None:
-        return Readiness(accepts=accepts)
-    agent_values = prepared.environment.agent_values
-    url = Client(environ=dict(agent_values)).check(model)
-    name = next((name for name in prepared.agent.secret_env if agent_values.get(name)), None)
-    return Readiness(credential=name, accepts=accepts, service_url=url)

@@ -98,10 +98,13 @@ def with_replay(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, FoundProg
     if isinstance(transport, AcpTransport):
         transport = replace(transport, rename_to_load=None)
     agent = replace(agent, explain=_explain(agent), credential_files=(), transport=transport)
+    # The environment with the variables for the player. It is corral's own program and runs
+    # outside of the sandbox.
+    given = {format.RUN: _run_id(), SECRETS: json.dumps(env.redacted)}
     return (
         agent,
         FoundProgram(path, (*_player_command(), path), head.version, "option"),
-        _with_player_env(env),
+        replace(env, values={**env.values, **given}),
     )
 
 
@@ -124,13 +127,6 @@ def _recording_path(agent: AgentSpec, path: str) -> str:
             hint="Use corral.testing.ModelServer to script its model.",
         )
     return os.path.abspath(os.path.expanduser(path))
-
-
-def _with_player_env(env: Environment) -> Environment:
-    """The environment with the variables for the player. It is corral's own program and runs
-    outside of the sandbox."""
-    given = {format.RUN: _run_id(), SECRETS: json.dumps(env.redacted)}
-    return replace(env, values={**env.values, **given})
 
 
 def _run_id() -> str:

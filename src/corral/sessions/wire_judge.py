@@ -119,7 +119,8 @@ class WireJudge:
         for call in asked:
             answer = await self._answer(call)
             if not answer.is_allowed:
-                self._report(call, answer)
+                self._emit(call.use)
+                self._emit(ToolResult(call.use.call_id, "denied", error=answer.rule))
                 if answer.decision == "cancel":
                     self.fail(f"{call.name}: {answer.rule}")
                 return [_result(each, call, answer.rule) for each in calls]
@@ -146,10 +147,6 @@ class WireJudge:
         except asyncio.CancelledError:
             self.questions.withdraw(call.request.request_id)
             raise
-
-    def _report(self, call: _AskedCall, answer: PermissionAnswer) -> None:
-        self._emit(call.use)
-        self._emit(ToolResult(call.use.call_id, "denied", error=answer.rule))
 
     def _emit(self, item: RawEvent) -> None:
         if (turn := self._turn()) is not None:

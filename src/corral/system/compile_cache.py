@@ -71,20 +71,6 @@ def find(found: programs.FoundProgram) -> CompileCache | None:
     if len(found.argv) < 2:
         return None
     node, script = found.argv[0], found.argv[-1]
-    version = _node_version(node)
-    return CompileCache(_state(found, script, version), version)
-
-
-def _state(found: programs.FoundProgram, script: str, version: str) -> State:
-    if "--require" in found.argv:
-        return "on"
-    if programs.compile_cache(script, found.argv[0]) is None:
-        return "not installed by corral"
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    return "not filled" if numbers >= OLDEST else "Node is too old"
-
-
-def _node_version(node: str) -> str:
     try:
         done = subprocess.run(
             [node, "--version"],
@@ -95,7 +81,17 @@ def _node_version(node: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BrokenInstall(f"{node} --version failed: {error}") from error
-    return done.stdout.decode("utf-8", "replace").strip().removeprefix("v")
+    version = done.stdout.decode("utf-8", "replace").strip().removeprefix("v")
+    return CompileCache(_state(found, script, version), version)
+
+
+def _state(found: programs.FoundProgram, script: str, version: str) -> State:
+    if "--require" in found.argv:
+        return "on"
+    if programs.compile_cache(script, found.argv[0]) is None:
+        return "not installed by corral"
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    return "not filled" if numbers >= OLDEST else "Node is too old"
 
 
 @contextlib.contextmanager

@@ -261,19 +261,16 @@ def _table(path: Path, tables: JsonObject, name: str) -> JsonObject:
     return found
 
 
-def _log(message: str) -> None:
-    import logging  # commands that read no file start without it
-
-    logging.getLogger("corral.config").debug("%s", message)
-
-
 def read_file(path: Path) -> JsonObject:
     import tomllib  # most runs have no such file
 
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
-        _log(f"read {path}")
+        message = f"read {path}"
+        import logging  # commands that read no file start without it
+
+        logging.getLogger("corral.config").debug("%s", message)
         if len(data) > LARGEST:
             raise ConfigError(f"{path}: larger than {LARGEST:,} bytes: not a configuration file")
         return decode_toml(data.decode().replace("\r\n", "\n"))

@@ -24,7 +24,13 @@ def install(agent: AgentSpec) -> programs.FoundProgram:
     """Install the tested version, unless it is installed. Raises ``NotInstalled`` without npm
     or where no build for this machine is known, ``BrokenInstall`` with npm's message,
     ``StorageFailed`` on a full disk."""
-    _check_machine(agent)
+    builds = agent.package.binaries
+    if builds and programs.machine() not in builds:
+        raise NotInstalled(
+            f"corral cannot install {agent.title} on {programs.machine()}:"
+            f" it knows builds for {', '.join(sorted(builds))} only",
+            hint=f"Install it on PATH yourself: npm install -g {agent.package.npm}",
+        )
     target = programs.managed_folder(agent)
     program = programs.managed_program(agent)
     if not program.exists():
@@ -53,16 +59,6 @@ def install(agent: AgentSpec) -> programs.FoundProgram:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return programs.locate(agent, str(program))
-
-
-def _check_machine(agent: AgentSpec) -> None:
-    builds = agent.package.binaries
-    if builds and programs.machine() not in builds:
-        raise NotInstalled(
-            f"corral cannot install {agent.title} on {programs.machine()}:"
-            f" it knows builds for {', '.join(sorted(builds))} only",
-            hint=f"Install it on PATH yourself: npm install -g {agent.package.npm}",
-        )
 
 
 def _npm() -> str:

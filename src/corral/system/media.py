@@ -74,11 +74,21 @@ def _with_content(part: Media) -> Media:
     if isinstance(source, bytes):
         _check_size(len(source), "given as bytes")
         return replace(
-            part, media_type=part.media_type or _type_from_content(source) or _default_type(part)
+            part,
+            media_type=part.media_type or _type_from_content(source) or DEFAULT_TYPES[type(part)],
         )
     source = os.fspath(source)
     if source[:5].lower() == "data:":
-        return _from_data_url(part, source)
+        head, comma, body = source[5:].partition(",")
+        kind, *marks = head.split(";")
+        try:
+            data = b64decode(body, validate=True) if "base64" in marks else unquote_to_bytes(body)
+        except (NotBase64, ValueError) as error:
+            raise MediaInvalid(f"an invalid data: URL: {error}") from error
+        if not comma:
+            raise MediaInvalid("a data: URL without data")
+        _check_size(len(data), "given as data: URL")
+        return replace(part, source=data, media_type=part.media_type or kind or "text/plain")
     return _from_url(part, source) if is_url(source) else _from_file(part, source)
 
 
@@ -115,19 +125,6 @@ def _from_file(part: Media, source: str) -> Media:
     return replace(part, source=data, media_type=kind)
 
 
-def _from_data_url(part: Media, source: str) -> Media:
-    head, comma, body = source[5:].partition(",")
-    kind, *marks = head.split(";")
-    try:
-        data = b64decode(body, validate=True) if "base64" in marks else unquote_to_bytes(body)
-    except (NotBase64, ValueError) as error:
-        raise MediaInvalid(f"an invalid data: URL: {error}") from error
-    if not comma:
-        raise MediaInvalid("a data: URL without data")
-    _check_size(len(data), "given as data: URL")
-    return replace(part, source=data, media_type=part.media_type or kind or "text/plain")
-
-
 def media_type_of(data: bytes, name: str) -> str | None:
     """The media type of a file, from its content, else from its name."""
     kind = _type_from_content(data) or mimetypes.guess_type(name)[0]
@@ -140,10 +137,6 @@ def _type_from_content(data: bytes) -> str | None:
     if data[4:8] == b"ftyp" and data[8:12] in (b"heic", b"heif", b"avif"):
         return f"image/{data[8:12].decode()}"
     return next((kind for magic, kind in MAGIC if data.startswith(magic)), None)
-
-
-def _default_type(part: Media) -> str:
-    return DEFAULT_TYPES[type(part)]
 
 
 def _check_size(size: int, what: str) -> None:

@@ -46,7 +46,15 @@ class StreamRedactor:
         self.pending = text[cut:]
         if cut == len(text) and all(shown):
             return shown
-        return _without_end(shown, len(text) - cut)
+        # The pieces without the last ``length`` characters, and without empty ones.
+        length = len(text) - cut
+        left = [piece for piece in shown if piece]
+        while length:
+            last = left.pop()
+            if len(last) > length:
+                left.append(last[:-length])
+            length -= min(length, len(last))
+        return left
 
     def finish(self) -> str:
         pending, self.pending = self.pending, ""
@@ -77,17 +85,6 @@ def _find_first_char(values: tuple[str, ...]) -> Callable[[str], re.Match[str] |
     stream has its own redactor."""
     first = "".join(sorted({re.escape(value[0]) for value in values}))
     return re.compile(f"[{first}]").search if first else None
-
-
-def _without_end(pieces: list[str], length: int) -> list[str]:
-    """The pieces without the last ``length`` characters, and without empty ones."""
-    left = [piece for piece in pieces if piece]
-    while length:
-        last = left.pop()
-        if len(last) > length:
-            left.append(last[:-length])
-        length -= min(length, len(last))
-    return left
 
 
 def _partial_match_at(text: str, value: str) -> int:

@@ -100,7 +100,20 @@ class AgentSpans:
         init, self._init = self._init, None
         if init is None:
             return []
-        attributes = self._agent_facts(init)
+        session = init.run_id.rpartition(".")[0] or init.run_id
+        found: dict[str, Value | None] = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": provider_name(init.agent, init.model),
+            "gen_ai.agent.name": init.agent,
+            "gen_ai.agent.version": init.agent_version,
+            "gen_ai.conversation.id": session,
+            "gen_ai.request.model": init.model,
+            "corral.run.id": init.run_id,
+            "corral.label": init.label,
+            "corral.node.id": init.node,
+            "corral.sandbox": init.sandbox,
+        }
+        attributes = {key: value for key, value in found.items() if value is not None}
         error: str | None = None
         if done is None:
             error = attributes["error.type"] = "unfinished"
@@ -128,22 +141,6 @@ class AgentSpans:
 
     def _turn_context(self, init: Init) -> TraceContext:
         return trace_context.of_turn(init.run_id, self._parent)
-
-    def _agent_facts(self, init: Init) -> dict[str, Value]:
-        session = init.run_id.rpartition(".")[0] or init.run_id
-        found: dict[str, Value | None] = {
-            "gen_ai.operation.name": "invoke_agent",
-            "gen_ai.provider.name": provider_name(init.agent, init.model),
-            "gen_ai.agent.name": init.agent,
-            "gen_ai.agent.version": init.agent_version,
-            "gen_ai.conversation.id": session,
-            "gen_ai.request.model": init.model,
-            "corral.run.id": init.run_id,
-            "corral.label": init.label,
-            "corral.node.id": init.node,
-            "corral.sandbox": init.sandbox,
-        }
-        return {key: value for key, value in found.items() if value is not None}
 
     def _of_steps(self, steps: list[Step]) -> list[Span]:
         init = self._init

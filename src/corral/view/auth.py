@@ -148,7 +148,11 @@ class Guard:
         if (is_api or is_write) and headers.get("sec-fetch-site") not in _SAFE_SITES:
             return error_response(403, "origin", "requests of other sites are refused")
         origin = headers.get("origin")
-        if is_write and origin is not None and origin.lower() not in _origins(host):
+        if (
+            is_write
+            and origin is not None
+            and origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}")
+        ):
             return error_response(403, "origin", "requests of other sites are refused")
         if is_write and headers.get("content-type", "").partition(";")[0] != "application/json":
             return error_response(415, "content_type", "the body must be application/json")
@@ -202,10 +206,6 @@ class Guard:
             return False
         cookie = cookies.get(self._access.cookie_name)
         return cookie is not None and _is_equal(cookie.value, self._access.cookie)
-
-
-def _origins(host: str) -> tuple[str, str]:
-    return f"http://{host.lower()}", f"https://{host.lower()}"
 
 
 def _is_equal(given: str, secret: str) -> bool:

@@ -176,7 +176,7 @@ class Catalog:
                 runs.append(summary)
             if len(runs) == limit or number == MAX_EXAMINED:
                 more = number < len(left)
-                return RunPage(runs=runs, next=_cursor(entry) if more else None)
+                return RunPage(runs=runs, next=f"{entry.updated!r}:{entry.id}" if more else None)
         return RunPage(runs=runs)
 
 
@@ -295,10 +295,6 @@ def _contains(summary: Summary, text: str | None) -> bool:
         return True
     wanted = text.lower()
     return any(wanted in each.lower() for each in (summary.id, summary.title, summary.cwd))
-
-
-def _cursor(entry: _Entry) -> str:
-    return f"{entry.updated!r}:{entry.id}"
 
 
 def _parse_cursor(cursor: str | None) -> tuple[float, str] | None:

@@ -67,7 +67,13 @@ class Databases:
             found.pending += each.pending
             found.warnings += each.warnings
         for summary in found.summaries:
-            _add_live(summary, live)
+            # What the process of a run says of it.
+            running = live.runs.get((summary.kind, summary.id))
+            if running is not None:
+                summary.live = True
+                summary.agent = summary.agent or running.agent
+                summary.model = summary.model or running.model
+                summary.label = running.label
         return found
 
     async def _read(self, db: str | None) -> StoredRuns:
@@ -249,13 +255,3 @@ def _modified(folder: str) -> float:
         return os.stat(Path(folder) / "events.ndjson").st_mtime
     except OSError:
         return 0.0
-
-
-def _add_live(summary: Summary, live: LiveRuns) -> None:
-    """What the process of a run says of it."""
-    running = live.runs.get((summary.kind, summary.id))
-    if running is not None:
-        summary.live = True
-        summary.agent = summary.agent or running.agent
-        summary.model = summary.model or running.model
-        summary.label = running.label

@@ -148,7 +148,17 @@ class ItemBuilder:
             case events.Text() | events.Thinking():
                 self._add_delta(offset, event)
             case events.ToolUse():
-                self._add_tool(offset, event)
+                self._messages.pop(event.parent, None)
+                tool = ToolInfo(
+                    call_id=event.call_id,
+                    name=plain(event.name, 200),
+                    kind=event.kind,
+                    title=_line(event.title or event.name),
+                    target=_target(event),
+                    has_more=event.input is not None,
+                )
+                item = Item(key=offset, seq=event.seq, ts=event.ts, kind="tool", tool=tool)
+                self._tools[event.call_id] = self._put(item, event.parent)
             case events.ToolOutput() | events.ToolResult():
                 self._add_result(offset, event)
             case events.PermissionRequest():
@@ -250,19 +260,6 @@ class ItemBuilder:
         self._unwritten[message.item.key] = message
         self._changed[message.item.key] = message.item
 
-    def _add_tool(self, offset: int, event: events.ToolUse) -> None:
-        self._messages.pop(event.parent, None)
-        tool = ToolInfo(
-            call_id=event.call_id,
-            name=plain(event.name, 200),
-            kind=event.kind,
-            title=_line(event.title or event.name),
-            target=_target(event),
-            has_more=event.input is not None,
-        )
-        item = Item(key=offset, seq=event.seq, ts=event.ts, kind="tool", tool=tool)
-        self._tools[event.call_id] = self._put(item, event.parent)
-
     def _add_result(self, offset: int, event: events.ToolOutput | events.ToolResult) -> None:
         item = self._tools.get(event.call_id)
         if item is None or item.tool is None:
@@ -278,7 +275,13 @@ class ItemBuilder:
         if isinstance(event, events.ToolOutput):
             tool.preview = plain(tool.preview + event.delta, MAX_PREVIEW)
         else:
-            _close_tool(tool, event)
+            tool.status, tool.duration_ms = event.status, event.duration_ms
+            text = event.error or event.output or ""
+            if text:
+                tool.preview = plain(text, MAX_PREVIEW)
+            tool.has_more = tool.has_more or len(text) > MAX_PREVIEW
+            found = _EXIT.search(event.error or "")
+            tool.exit = int(found[1]) if found else None
 
     def _add_permission(self, offset: int, event: events.PermissionRequest) -> None:
         self._messages.pop(event.parent, None)
@@ -338,7 +341,14 @@ def _simple(offset: int, event: Event) -> Item | None:
             item.kind, item.usage = "usage", tokens(event.usage)
             item.cost_usd = event.cost.usd if event.cost else None
         case events.Done():
-            _add_end(item, event)
+            item.kind, item.status = "done", event.status
+            item.usage, item.cost_usd = tokens(event.usage), event.cost.usd
+            parts = [f"{event.duration_ms / 1000:.1f} s"]
+            if event.stop_reason:
+                parts.append(plain(event.stop_reason, 200))
+            if event.error is not None:
+                parts.append(plain(event.error.message, MAX_LOG))
+            item.text = " · ".join(parts)
         case _:
             return _message_item(item, event)
     return item
@@ -375,17 +385,6 @@ def _question_text(event: events.AgentQuestion | events.QuestionAnswer) -> str:
     return f"Answered: {', '.join(values) or 'yes'}"
 
 
-def _add_end(item: Item, done: events.Done) -> None:
-    item.kind, item.status = "done", done.status
-    item.usage, item.cost_usd = tokens(done.usage), done.cost.usd
-    parts = [f"{done.duration_ms / 1000:.1f} s"]
-    if done.stop_reason:
-        parts.append(plain(done.stop_reason, 200))
-    if done.error is not None:
-        parts.append(plain(done.error.message, MAX_LOG))
-    item.text = " · ".join(parts)
-
-
 def _init_text(event: events.Init) -> str:
     name = " ".join(filter(None, (event.agent, event.agent_version)))
     parts = [name, event.model or "", event.cwd or ""]
@@ -407,16 +406,6 @@ def plan_steps(event: events.Plan) -> list[PlanStep]:
         PlanStep(content=_line(each.content), status=each.status, priority=each.priority)
         for each in event.entries[:MAX_STEPS]
     ]
-
-
-def _close_tool(tool: ToolInfo, event: events.ToolResult) -> None:
-    tool.status, tool.duration_ms = event.status, event.duration_ms
-    text = event.error or event.output or ""
-    if text:
-        tool.preview = plain(text, MAX_PREVIEW)
-    tool.has_more = tool.has_more or len(text) > MAX_PREVIEW
-    found = _EXIT.search(event.error or "")
-    tool.exit = int(found[1]) if found else None
 
 
 def _target(event: events.ToolUse) -> str:

@@ -32,12 +32,21 @@ async def detail(found: PipelineRun, db: str | None) -> PipelineDetail:
     questions = await questions_of(found, db)
     steps = [*narrate(found.graph, found.events)]
     path = _path(found, steps)
+    edges = [
+        GraphEdge(
+            source=edge.source, target=edge.target, label=plain(edge.label or edge.condition, 200)
+        )
+        for edge in found.graph.edges
+    ]
+    for event in steps:
+        if event.edge is not None:
+            edges[event.edge].taken += 1
     return PipelineDetail(
         summary=summary_of(found, len(questions), db),
         graph=GraphView(
             svg=as_svg(found.graph, embedded=True),
             nodes=_nodes(found, steps, path),
-            edges=_edges(found.graph, steps),
+            edges=edges,
         ),
         questions=questions,
         path=path,
@@ -165,16 +174,3 @@ def _add_visit(node: GraphNode, visit: VisitInfo, outcome: Outcome | None) -> No
         node.cost_usd = (node.cost_usd or 0.0) + outcome.cost_usd
     if outcome is not None and outcome.tokens is not None:
         node.tokens = (node.tokens or 0) + outcome.tokens
-
-
-def _edges(graph: Graph, steps: Sequence[PipelineEventInfo]) -> list[GraphEdge]:
-    edges = [
-        GraphEdge(
-            source=edge.source, target=edge.target, label=plain(edge.label or edge.condition, 200)
-        )
-        for edge in graph.edges
-    ]
-    for event in steps:
-        if event.edge is not None:
-            edges[event.edge].taken += 1
-    return edges

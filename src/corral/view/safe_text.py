@@ -57,7 +57,11 @@ def render(text: str, limit: int = MAX_TEXT) -> str:
     """The Markdown as HTML that contains only ``TAGS`` and ``ATTRIBUTES``."""
     parser = _parser()
     tokens = parser.parse(plain(text, limit))
-    _without_styles(tokens)
+    # Inline styles are not allowed on the page: the alignment of a table is a class.
+    for token in tokens:
+        style = token.attrs.pop("style", None)
+        if style in _ALIGNED:
+            token.attrs["class"] = _ALIGNED[str(style)]
     html: str = parser.renderer.render(tokens, parser.options, {})
     return html
 
@@ -75,14 +79,6 @@ def _parser() -> MarkdownIt:
 
 def _is_allowed(url: str) -> bool:
     return url.strip().lower().startswith(_LINKS)
-
-
-def _without_styles(tokens: Sequence[Token]) -> None:
-    """Inline styles are not allowed on the page: the alignment of a table is a class."""
-    for token in tokens:
-        style = token.attrs.pop("style", None)
-        if style in _ALIGNED:
-            token.attrs["class"] = _ALIGNED[str(style)]
 
 
 def _open_link(_self: object, tokens: Sequence[Token], index: int, *_: object) -> str:

@@ -181,7 +181,7 @@ def _state(
     is_new = not facts.is_finished and now - facts.modified < NEW_SECONDS
     known = state.Facts(
         status=_status(record, facts),
-        reason=_reason(facts),
+        reason=((facts.last.info.error if facts.last is not None else None) or ""),
         live=_is_live(record, facts, live, is_new=is_new) or bool(running and pending),
         live_state=running.state if running else "",
         until=running.until if running else None,
@@ -198,10 +198,6 @@ def _status(record: store.SessionRecord, facts: LogFacts) -> str | None:
     if facts.last is None:
         return record.meta.status
     return facts.last.info.status if facts.is_finished else None
-
-
-def _reason(facts: LogFacts) -> str:
-    return (facts.last.info.error if facts.last is not None else None) or ""
 
 
 def _is_live(record: store.SessionRecord, facts: LogFacts, live: LiveRuns, *, is_new: bool) -> bool:

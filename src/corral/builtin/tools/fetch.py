@@ -75,7 +75,15 @@ async def _fetch(url: str) -> Page:
     # Longer than the tool's own deadline, which comes first.
     async with Http(connect_timeout=2 * SECONDS, read_timeout=2 * SECONDS) as http:
         for _ in range(REDIRECTS + 1):
-            _check(url)
+            try:
+                parts = urlsplit(url)
+                host = parts.hostname
+            except ValueError as error:
+                raise ToolError(f"not an address: {url}") from error
+            if parts.scheme not in ("http", "https") or not host:
+                raise ToolError(
+                    f"only addresses with http:// or https:// can be fetched, got: {url}"
+                )
             answer = await http.get(url.strip().replace(" ", "%20"), ACCEPTED)
             target = answer.headers.get("Location")
             if answer.status not in (301, 302, 303, 307, 308) or target is None:
@@ -84,16 +92,6 @@ async def _fetch(url: str) -> Page:
             # Checked like the first address: a page could redirect to a file of this machine.
             url = urljoin(url, target.encode("latin-1").decode("utf-8", "replace"))
     raise ToolError(f"over {REDIRECTS} redirects, the last to {url}")
-
-
-def _check(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname
-    except ValueError as error:
-        raise ToolError(f"not an address: {url}") from error
-    if parts.scheme not in ("http", "https") or not host:
-        raise ToolError(f"only addresses with http:// or https:// can be fetched, got: {url}")
 
 
 async def _page(answer: HttpResponse, url: str) -> Page:

@@ -86,17 +86,14 @@ class Workspace:
         if own_state.holds(str(resolved), map(str, self.readable)):
             raise ToolError(f"{path} belongs to corral")
         if write:
-            self._check_protected(path, resolved, root)
+            inside = resolved.relative_to(root)
+            if ".git" in inside.parts:
+                # A hook or a setting there would run a command later, without permission.
+                raise ToolError(f"{path} belongs to git: the file tools may not write it")
+            if self.protects and (protection := protection_of(str(inside))):
+                raise ToolError(f"{path} is protected: {protection.reason}")
         _check_no_link(path, resolved, root)
         return resolved
-
-    def _check_protected(self, path: str, resolved: Path, root: Path) -> None:
-        inside = resolved.relative_to(root)
-        if ".git" in inside.parts:
-            # A hook or a setting there would run a command later, without permission.
-            raise ToolError(f"{path} belongs to git: the file tools may not write it")
-        if self.protects and (protection := protection_of(str(inside))):
-            raise ToolError(f"{path} is protected: {protection.reason}")
 
     def _root_of(self, resolved: Path, *, write: bool) -> Path | None:
         roots = self.writable if write else self.readable

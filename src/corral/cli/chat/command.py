@@ -59,18 +59,15 @@ def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
     return 0 if sys.stdin.isatty() else code
 
 
-def _greet(chat: Conversation, *, is_resumed: bool) -> None:
-    echo(f"{chat.session.prepared.agent.title}. /help lists the commands.", err=True)
-    if is_resumed and (turns := chat.history()):
-        for line in recap(turns):
-            echo(line, err=True)
-
-
 def _converse(chat: Conversation, options: RunKwargs, *, quiet: bool) -> int:
     """Read prompts and commands to the end. Returns the exit code of the last one."""
     reader = PromptReader(completions, stores=bool(options.get("keep")))
     if sys.stdin.isatty() and not quiet:
-        _greet(chat, is_resumed=options.get("resume") is not None)
+        is_resumed = options.get("resume") is not None
+        echo(f"{chat.session.prepared.agent.title}. /help lists the commands.", err=True)
+        if is_resumed and (turns := chat.history()):
+            for line in recap(turns):
+                echo(line, err=True)
     code = 0
     while (text := reader.read()) is not None:
         try:

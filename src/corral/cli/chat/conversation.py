@@ -165,7 +165,11 @@ class Conversation:
         progress = self._progress = Progress(enabled=not self._quiet, begins=begins)
         done = await print_turn(turn, answer_printer(progress=not self._quiet), progress)
         self._shown = f"{self.agent} {self.model}"
-        await self._end_files()
+        if self.files is not None:
+            try:
+                await in_thread(self.files.end_turn)
+            except (StorageFailed, OSError) as error:
+                self.no_files = str(error)
         if done is None:
             return
         self.spent.add(done)
@@ -188,13 +192,6 @@ class Conversation:
             self.no_files = "no file was changed"
         except (StorageFailed, OSError) as error:
             self.no_files = str(error)
-
-    async def _end_files(self) -> None:
-        if self.files is not None:
-            try:
-                await in_thread(self.files.end_turn)
-            except (StorageFailed, OSError) as error:
-                self.no_files = str(error)
 
     def history(self) -> list[transcript.TurnRecord]:
         """The stored turns of this chat."""

@@ -109,7 +109,13 @@ class PromptReader:
         readline.add_history(text)
         if self._stores and len(text) <= LONGEST_ENTRY:
             with contextlib.suppress(OSError):  # a prompt is worth more than its history
-                _append_history(text)
+                paths.make_dir(paths.home())
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                descriptor = os.open(paths.home() / HISTORY, flags, 0o600)
+                try:
+                    os.write(descriptor, f"{_encode(text)}\n".encode("utf-8", "replace"))
+                finally:
+                    os.close(descriptor)
 
 
 def _read_history() -> list[str]:
@@ -123,22 +129,11 @@ def _read_history() -> list[str]:
         with contextlib.suppress(OSError):
             content = "".join(f"{line}\n" for line in lines)
             paths.write_private(paths.home() / HISTORY, content.encode())
-    return [_decode(line) for line in lines[-MOST_ENTRIES:]]
-
-
-def _append_history(text: str) -> None:
-    paths.make_dir(paths.home())
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    descriptor = os.open(paths.home() / HISTORY, flags, 0o600)
-    try:
-        os.write(descriptor, f"{_encode(text)}\n".encode("utf-8", "replace"))
-    finally:
-        os.close(descriptor)
+    return [
+        "\\".join(part.replace("\\n", "\n") for part in line.split("\\\\"))
+        for line in lines[-MOST_ENTRIES:]
+    ]
 
 
 def _encode(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\r", "").replace("\n", "\\n")
-
-
-def _decode(line: str) -> str:
-    return "\\".join(part.replace("\\n", "\n") for part in line.split("\\\\"))

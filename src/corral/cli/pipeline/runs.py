@@ -71,8 +71,22 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         echo_json(msgspec.json.encode(_to_dict(found, questions)).decode())
         return
     state = _state(found.status, _unanswered(questions))
-    _print_facts(found, state)
-    _print_outcomes(found)
+    config = found.run_input.config
+    reason = found.output.reason if found.output else ""
+    _print(f"run        {found.id}")
+    _print(f"status     {state}{': ' + reason if reason else ''}")
+    _print(f"pipeline   {found.graph.name}{' · ' + config.source if config.source else ''}")
+    if found.graph.goal:
+        _print(f"goal       {found.graph.goal}")
+    _print(f"folder     {found.folder}")
+    _print(f"workspace  {found.workspace}")
+    if config.tree is not None:
+        _print_work(found, config.tree)
+    for node in dict.fromkeys(found.state.completed):
+        outcome = found.state.outcomes.get(node)
+        if outcome is not None:
+            note = outcome.failure_reason or outcome.notes
+            _print(f"  {outcome.status:16} {node}{': ' + note if note else ''}")
     for each in questions:
         _print_question(each, f"{found.id}{database_option(db)}")
     if found.status == "interrupted":
@@ -157,28 +171,6 @@ def _to_dict(found: RunDetails, questions: list[OpenQuestion]) -> dict[str, obje
         "cost_usd": found.state.cost_usd,
         "tokens": found.state.tokens,
     }
-
-
-def _print_facts(found: RunDetails, state: str) -> None:
-    config = found.run_input.config
-    reason = found.output.reason if found.output else ""
-    _print(f"run        {found.id}")
-    _print(f"status     {state}{': ' + reason if reason else ''}")
-    _print(f"pipeline   {found.graph.name}{' · ' + config.source if config.source else ''}")
-    if found.graph.goal:
-        _print(f"goal       {found.graph.goal}")
-    _print(f"folder     {found.folder}")
-    _print(f"workspace  {found.workspace}")
-    if config.tree is not None:
-        _print_work(found, config.tree)
-
-
-def _print_outcomes(found: RunDetails) -> None:
-    for node in dict.fromkeys(found.state.completed):
-        outcome = found.state.outcomes.get(node)
-        if outcome is not None:
-            note = outcome.failure_reason or outcome.notes
-            _print(f"  {outcome.status:16} {node}{': ' + note if note else ''}")
 
 
 def _print_question(open_question: OpenQuestion, run: str) -> None:

@@ -177,12 +177,8 @@ def _row(row: Sequence[Line], widths: Sequence[int]) -> list[Line]:
             part = parts[number] if number < len(parts) else ()
             line += [Span(" │ ", "dim")] if column else []
             line += [*part, Span(" " * (widths[column] - spans.width(part)))]
-        lines.append(_without_end(line))
+        # The line without spaces at its end.
+        while line and not line[-1].text.strip() and not line[-1].style:
+            line.pop()
+        lines.append(line)
     return lines
-
-
-def _without_end(line: list[Span]) -> Line:
-    """The line without spaces at its end."""
-    while line and not line[-1].text.strip() and not line[-1].style:
-        line.pop()
-    return line

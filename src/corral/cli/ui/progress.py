@@ -152,7 +152,17 @@ class Progress(LiveProgress):
             return
         self._activity = "thinking"
         if shown:
-            self.print_line(" · ".join([*_describe_start(init), *notes]))
+            version = f" {init.agent_version}" if init.agent_version else ""
+            parts = [f"{init.agent}{version}"]
+            if init.model:
+                parts.append(init.model)
+            elif "person" not in init.capabilities:
+                parts.append("default model")
+            if init.continued_from and not init.resumed:
+                parts.append(f"continues {init.continued_from}")
+            if init.sandbox:
+                parts.append(f"in a sandbox ({init.sandbox_reason})")
+            self.print_line(" · ".join([*parts, *notes]))
 
     def _show_request(
         self, event: PermissionRequest | PermissionDecision | AgentQuestion | QuestionAnswer
@@ -167,7 +177,18 @@ class Progress(LiveProgress):
             self._waiting, self._activity = None, "thinking"
         if isinstance(event, PermissionDecision | QuestionAnswer):
             return
-        lines = _how_to_answer(event, self.answer_with)
+        # The request, the options of a question, and the command that answers.
+        command = self.answer_with
+        if isinstance(event, PermissionRequest):
+            title, choices = event.title or "a tool call", list[str]()
+        else:
+            from corral.question_replies import text_of
+
+            title, command = text_of(event), f'{command.removesuffix("--allow")}"TEXT"'
+            options = event.fields[0].options if len(event.fields) == 1 else ()
+            choices = [f"  {number}. {each.label}" for number, each in enumerate(options, 1)]
+        answer = f"  answer with: {command} (or --deny)"
+        lines = [f"? {shorten(title, LONGEST_TITLE)}", *choices, answer]
         waits = "permission" if isinstance(event, PermissionRequest) else "an answer"
 
         def show() -> None:
@@ -228,7 +249,8 @@ class Progress(LiveProgress):
 
     def error(self, error: Error) -> None:
         """Print the error of the run, even if progress is not enabled."""
-        self.print_always(_format_error(error))
+        hint = f"\n  {error.hint}" if error.hint else ""
+        self.print_always(f"corral: {error.message}{hint}")
 
 
 def describe_call(call: ToolUse, cwd: str = "") -> str:
@@ -242,37 +264,9 @@ def describe_call(call: ToolUse, cwd: str = "") -> str:
     return title.replace(f"{cwd}{os.sep}", "") if cwd else title
 
 
-def _how_to_answer(event: PermissionRequest | AgentQuestion, command: str) -> list[str]:
-    """The request, the options of a question, and the command that answers."""
-    if isinstance(event, PermissionRequest):
-        title, choices = event.title or "a tool call", list[str]()
-    else:
-        from corral.question_replies import text_of
-
-        title, command = text_of(event), f'{command.removesuffix("--allow")}"TEXT"'
-        options = event.fields[0].options if len(event.fields) == 1 else ()
-        choices = [f"  {number}. {each.label}" for number, each in enumerate(options, 1)]
-    answer = f"  answer with: {command} (or --deny)"
-    return [f"? {shorten(title, LONGEST_TITLE)}", *choices, answer]
-
-
 def _is_pipe(descriptor: int) -> bool:
     mode = os.fstat(descriptor).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
-
-
-def _describe_start(event: Init) -> list[str]:
-    version = f" {event.agent_version}" if event.agent_version else ""
-    parts = [f"{event.agent}{version}"]
-    if event.model:
-        parts.append(event.model)
-    elif "person" not in event.capabilities:
-        parts.append("default model")
-    if event.continued_from and not event.resumed:
-        parts.append(f"continues {event.continued_from}")
-    if event.sandbox:
-        parts.append(f"in a sandbox ({event.sandbox_reason})")
-    return parts
 
 
 def _describe_end(done: Done) -> list[str]:
@@ -283,8 +277,3 @@ def _describe_end(done: Done) -> list[str]:
     if done.cost.usd is not None:
         parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
     return parts
-
-
-def _format_error(error: Error) -> str:
-    hint = f"\n  {error.hint}" if error.hint else ""
-    return f"corral: {error.message}{hint}"

@@ -70,7 +70,7 @@ from corral.metering.proxy.open_calls import LIMITED, OpenCall, OpenRequest
 from corral.metering.proxy.request_check import RequestCheck
 from corral.metering.proxy.upstream import ResponseFailed, Upstream
 from corral.models.spec import Provider
-from corral.system.http.request import Target, parse_url
+from corral.system.http.request import parse_url
 from corral.values import JsonObject
 
 if TYPE_CHECKING:
@@ -144,7 +144,10 @@ class ModelProxy:
         self.port = 0
         self.dummy_keys = {name: f"corral-{os.urandom(20).hex()}" for name in settings.keys}
         """What the agent gets instead of the real keys, by the same names."""
-        self._base = _base_path(self._target)
+        # The path of the base URL, as it is sent, without a slash at its end.
+        target = self._target
+        path = target.path.partition("?")[0]
+        self._base = path.removeprefix(f"http://{target.origin.authority}").rstrip("/")
         given = [value.rpartition(" ")[2] for value in self._target.given.values()]
         self._searched = searched_forms([*settings.keys.values(), *given])
         self._check: RequestCheck | None = None
@@ -201,7 +204,10 @@ class ModelProxy:
         self, received: ReceivedRequest, writer: asyncio.StreamWriter, upstream: Upstream
     ) -> bool:
         """Whether the connection can be used again. Raises ``BadRequest``."""
-        request = self._find_check().check(received, self._base)
+        if self._check is None:
+            keys = {self.dummy_keys[name]: real for name, real in self._settings.keys.items()}
+            self._check = RequestCheck(keys, self._find_providers())
+        request = self._check.check(received, self._base)
         kind = self._read(request)
         if isinstance(kind, UnknownRequest):
             self.answer(writer, 403, kind.reason)
@@ -394,12 +400,6 @@ class ModelProxy:
             text = text.replace(key, "[REDACTED]")
         return text
 
-    def _find_check(self) -> RequestCheck:
-        if self._check is None:
-            keys = {self.dummy_keys[name]: real for name, real in self._settings.keys.items()}
-            self._check = RequestCheck(keys, self._find_providers())
-        return self._check
-
     def _find_providers(self) -> Sequence[Provider]:
         if self._providers is None:
             self._providers = self._settings.providers()
@@ -489,9 +489,3 @@ def _is_dropped(name: bytes, value: bytes) -> bool:
     if name == b"connection":
         return value.lower() != b"keep-alive"
     return name in _DROPPED or name.startswith(b"proxy-")
-
-
-def _base_path(target: Target) -> str:
-    """The path of the base URL, as it is sent, without a slash at its end."""
-    path = target.path.partition("?")[0]
-    return path.removeprefix(f"http://{target.origin.authority}").rstrip("/")

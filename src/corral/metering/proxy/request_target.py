@@ -55,18 +55,16 @@ def parse_target(target: str, base: str) -> RequestTarget:
         raise BadTarget("a % is not followed by two hexadecimal digits")
     path, _, query = target[len(base) + 1 :].partition("?")
     try:
-        return RequestTarget(_read_path(path), _read_query(query))
+        segments = [unquote_to_bytes(part).decode() for part in path.split("/")]
+        if not all(map(_SEGMENT.fullmatch, segments)):
+            raise BadTarget(
+                "a segment of its path is empty, or has a character such as # ; \\ or %2F"
+            )
+        if any(part in (".", "..") for part in segments):
+            raise BadTarget("its path has a dot segment")
+        return RequestTarget(f"/{'/'.join(segments)}", _read_query(query))
     except UnicodeDecodeError:
         raise BadTarget("it is not UTF-8") from None
-
-
-def _read_path(path: str) -> str:
-    segments = [unquote_to_bytes(part).decode() for part in path.split("/")]
-    if not all(map(_SEGMENT.fullmatch, segments)):
-        raise BadTarget("a segment of its path is empty, or has a character such as # ; \\ or %2F")
-    if any(part in (".", "..") for part in segments):
-        raise BadTarget("its path has a dot segment")
-    return f"/{'/'.join(segments)}"
 
 
 def _read_query(query: str) -> tuple[tuple[str, str], ...]:

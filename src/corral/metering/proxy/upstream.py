@@ -113,25 +113,6 @@ class Response:
             data = self._receive_head(self._head + data)
             if not self._in_body:
                 return b""
-        return self._receive_body(data)
-
-    def _receive_head(self, data: bytes) -> bytes:
-        """The bytes after the head."""
-        while _HEAD_END in data and not self._in_body:
-            head, _, data = data.partition(_HEAD_END)
-            self._feed(head + _HEAD_END)
-            if not self._in_body:  # an interim response, such as 103
-                self.fields.clear()
-                continue
-            self.head = head + _HEAD_END
-            self._sink.on_head(self)
-            self._check_head()
-        self._head = b"" if self._in_body else data
-        if len(self._head) > LARGEST_HEAD:
-            raise ResponseFailed(502, "the headers of the response are too large")
-        return data
-
-    def _receive_body(self, data: bytes) -> bytes:
         if self.is_complete:
             if data:
                 self.keeps_open = False  # bytes without a request
@@ -143,15 +124,30 @@ class Response:
         self._feed(data)
         return self._passed(data)
 
-    def _check_head(self) -> None:
-        try:
-            self._head_scan.receive(self.head)
-        except KeyFound:
-            self.has_key = True
-            raise ResponseFailed(502, KEY_IN_RESPONSE) from None
-        if self.is_unreadable:
-            coding = self.fields.get(b"content-encoding", b"").decode("latin-1")
-            raise ResponseFailed(502, f"the response is compressed as {coding}, without a request")
+    def _receive_head(self, data: bytes) -> bytes:
+        """The bytes after the head."""
+        while _HEAD_END in data and not self._in_body:
+            head, _, data = data.partition(_HEAD_END)
+            self._feed(head + _HEAD_END)
+            if not self._in_body:  # an interim response, such as 103
+                self.fields.clear()
+                continue
+            self.head = head + _HEAD_END
+            self._sink.on_head(self)
+            try:
+                self._head_scan.receive(self.head)
+            except KeyFound:
+                self.has_key = True
+                raise ResponseFailed(502, KEY_IN_RESPONSE) from None
+            if self.is_unreadable:
+                coding = self.fields.get(b"content-encoding", b"").decode("latin-1")
+                raise ResponseFailed(
+                    502, f"the response is compressed as {coding}, without a request"
+                )
+        self._head = b"" if self._in_body else data
+        if len(self._head) > LARGEST_HEAD:
+            raise ResponseFailed(502, "the headers of the response are too large")
+        return data
 
     def _passed(self, data: bytes) -> bytes:
         """The bytes that can be returned after the parser has read ``data``. Raises
@@ -269,7 +265,9 @@ class Upstream:
     async def send(self, head: bytes, body: bytes) -> None:
         """Send a request. Raises ``ResponseFailed`` if the vendor cannot be reached."""
         streams = self._streams
-        if streams is not None and (streams.reader.at_eof() or _is_closed(streams)):
+        if streams is not None and (
+            streams.reader.at_eof() or (streams.transport is None or streams.transport.is_closing())
+        ):
             self.close()
             streams = None
         if streams is None:
@@ -301,7 +299,3 @@ class Upstream:
         if streams is not None and streams.transport is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 streams.transport.abort()
-
-
-def _is_closed(streams: _Streams) -> bool:
-    return streams.transport is None or streams.transport.is_closing()

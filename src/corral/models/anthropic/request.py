@@ -142,7 +142,7 @@ def _encode_with_settings(
         "tools": [*tools] or None,
         "tool_choice": plan.choice,
         "thinking": plan.thinking,
-        "output_config": _effort(plan.effort),
+        "output_config": (None if plan.effort is None else {"effort": plan.effort}),
         "stop_sequences": list(request.stop) or None,
         "metadata": _metadata(request, warnings),
         "stream": streamed or None,
@@ -209,10 +209,6 @@ def _move_betas(options: JsonObject, headers: dict[str, str], provider: Provider
         if not isinstance(betas, list):
             raise ConfigError(f"provider_options[{provider.name!r}]['betas'] must be a list")
         headers["anthropic-beta"] = ",".join(str(name) for name in betas)
-
-
-def _effort(effort: str | None) -> JsonObject | None:
-    return None if effort is None else {"effort": effort}
 
 
 def _text(text: str) -> JsonObject:
@@ -423,7 +419,12 @@ def _source(part: Image | Document) -> JsonObject:
     address = media_url(part)
     if address is not None:
         if not address.startswith("data:"):
-            return _url_source(address)
+            if not address.lower().startswith(("http://", "https://")):
+                raise MediaInvalid(
+                    f"Anthropic cannot fetch {address.partition(':')[0]}: URLs",
+                    hint="Pass an https URL, or the bytes themselves.",
+                )
+            return {"type": "url", "url": address}
         head, _, data = address.removeprefix("data:").partition(",")
         media, _, coding = head.partition(";")
         if coding.split(";")[-1] != "base64":
@@ -443,12 +444,3 @@ def _source(part: Image | Document) -> JsonObject:
                 hint="Convert it to one of these, or send its text in the message.",
             )
     return {"type": "base64", "media_type": media, "data": b64encode(content).decode()}
-
-
-def _url_source(address: str) -> JsonObject:
-    if not address.lower().startswith(("http://", "https://")):
-        raise MediaInvalid(
-            f"Anthropic cannot fetch {address.partition(':')[0]}: URLs",
-            hint="Pass an https URL, or the bytes themselves.",
-        )
-    return {"type": "url", "url": address}

@@ -146,7 +146,11 @@ class _ResponseReader(msgspec.Struct, eq=False):
             if chunk.usage is not None:
                 builder.usage = _usage(chunk.usage)
             if chunk.x_groq is not None:
-                self._handle_groq(chunk.x_groq, builder)
+                more = chunk.x_groq
+                if more.error is not None:
+                    raise error_in_stream(self._provider, more.error, builder.model)
+                if more.usage is not None:
+                    builder.usage = _usage(more.usage)
 
     def _handle_choice(self, choice: _Choice, builder: ResponseBuilder) -> None:
         delta = choice.message if choice.delta is None else choice.delta
@@ -225,12 +229,6 @@ class _ResponseReader(msgspec.Struct, eq=False):
             builder.set_finish("content_filter", "refusal")
         else:
             builder.set_finish(reason, raw)
-
-    def _handle_groq(self, more: _Groq, builder: ResponseBuilder) -> None:
-        if more.error is not None:
-            raise error_in_stream(self._provider, more.error, builder.model)
-        if more.usage is not None:
-            builder.usage = _usage(more.usage)
 
     def _without_choices(self, chunk: _Chunk, data: bytes, builder: ResponseBuilder) -> None:
         match decode_or_none(data):

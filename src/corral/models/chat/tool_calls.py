@@ -139,7 +139,17 @@ class ChatCalls:
 
     def _add(self, change: JsonObject) -> bool:
         """Whether the change has calls."""
-        _check_change(change)
+        # A change of the message, or the complete message.
+        if change.get("function_call") is not None:
+            raise Unreadable("the message has a call in the form of old versions: 'function_call'")
+        check_other_fields(change, ("content", "tool_calls", "function_call"), "the message")
+        content = change.get("content")
+        if is_list(content):
+            for part in optional_objects(change, "content"):
+                if part.get("type") not in _TEXT_PARTS:
+                    raise Unreadable(f"a part is of an unknown kind: {part.get('type')!r}")
+        else:
+            optional_text(change, "content")
         calls = optional_objects(change, "tool_calls")
         if calls and self._is_finished:
             raise Unreadable("a tool call comes after the end of the message")
@@ -206,20 +216,6 @@ def _only_choice(event: JsonObject) -> JsonObject | None:
     if len(choices) > 1 or any(choice.get("index") not in (None, 0) for choice in choices):
         raise Unreadable("the response has several choices")
     return choices[0] if choices else None
-
-
-def _check_change(change: JsonObject) -> None:
-    """A change of the message, or the complete message."""
-    if change.get("function_call") is not None:
-        raise Unreadable("the message has a call in the form of old versions: 'function_call'")
-    check_other_fields(change, ("content", "tool_calls", "function_call"), "the message")
-    content = change.get("content")
-    if is_list(content):
-        for part in optional_objects(change, "content"):
-            if part.get("type") not in _TEXT_PARTS:
-                raise Unreadable(f"a part is of an unknown kind: {part.get('type')!r}")
-    else:
-        optional_text(change, "content")
 
 
 def _check_call(call: JsonObject) -> None:

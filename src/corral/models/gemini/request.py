@@ -137,7 +137,8 @@ def _contents(request: Request, provider: Provider) -> list[Json]:
             if message.provider not in (None, provider.name)
             for call in message.tool_calls
         }
-        signed = _signs_calls(request.model)
+        found = _VERSION.search(request.model)
+        signed = found is not None and float(found[1]) >= 3
     contents: list[Json] = []
     last_role, last_parts = "", list[Json]()
     for message in request.messages:
@@ -151,11 +152,6 @@ def _contents(request: Request, provider: Provider) -> list[Json]:
             last_role, last_parts = role, parts
             contents.append({"role": role, "parts": parts})
     return contents
-
-
-def _signs_calls(model: str) -> bool:
-    found = _VERSION.search(model)
-    return found is not None and float(found[1]) >= 3
 
 
 def _encode_message(
@@ -207,7 +203,14 @@ def _encode_part(
         case ToolResult():
             return {"functionResponse": _encode_result(part, names, foreign_calls)}
         case Image() | Audio() | Document():
-            return _media(part)
+            address = media_url(part)
+            if address is not None:
+                given: JsonObject = {"fileUri": address}
+                if part.media_type:
+                    given["mimeType"] = part.media_type
+                return {"fileData": given}
+            data = b64encode(media_bytes(part)).decode()
+            return {"inlineData": {"mimeType": part.media_type, "data": data}}
 
 
 def _encode_result(
@@ -227,14 +230,3 @@ def _encode_result(
     if made is not None and made.item_id and made.id not in foreign_calls:
         returned["id"] = made.item_id
     return returned
-
-
-def _media(part: Image | Audio | Document) -> JsonObject:
-    address = media_url(part)
-    if address is not None:
-        given: JsonObject = {"fileUri": address}
-        if part.media_type:
-            given["mimeType"] = part.media_type
-        return {"fileData": given}
-    data = b64encode(media_bytes(part)).decode()
-    return {"inlineData": {"mimeType": part.media_type, "data": data}}

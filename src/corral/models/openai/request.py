@@ -23,7 +23,7 @@ from corral.messages import (
     ToolCall,
     ToolResult,
 )
-from corral.model_types import Request, ResponseFormat, ToolChoice, ToolNamed, ToolSpec
+from corral.model_types import Request, ResponseFormat, ToolNamed, ToolSpec
 from corral.models.encoding import deep_merge, instructions, media_url, vendor_options
 from corral.models.openai.media import encode_file, encode_url, file_name
 from corral.models.openai.schema import is_strict
@@ -46,7 +46,12 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         body["instructions"] = "\n\n".join(texts)
     if request.has_settings:
         _add_settings(body, request, provider, warnings)
-    _add_effort(body, request)
+    effort = request.reasoning_effort
+    if effort is not None:
+        shown: JsonObject = {} if effort == "none" else {"summary": "auto"}
+        body["reasoning"] = {"effort": effort, **shown}
+    if effort is not None or is_reasoning_model(request.model):
+        body["include"] = ["reasoning.encrypted_content"]
     if streamed:
         body["stream"] = True
     if not request.provider_options:
@@ -63,7 +68,10 @@ def _add_settings(
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
     if request.tool_choice is not None:
-        body["tool_choice"] = _choice(request.tool_choice)
+        choice = request.tool_choice
+        body["tool_choice"] = (
+            {"type": "function", "name": choice.name} if isinstance(choice, ToolNamed) else choice
+        )
     if request.response_format is not None and request.response_format.type != "text":
         body["text"] = {"format": _format(request.response_format)}
     if request.max_tokens is not None:
@@ -93,15 +101,6 @@ def refuses_sampling(request: Request) -> bool:
     return request.reasoning_effort not in (None, "none")
 
 
-def _add_effort(body: JsonObject, request: Request) -> None:
-    effort = request.reasoning_effort
-    if effort is not None:
-        shown: JsonObject = {} if effort == "none" else {"summary": "auto"}
-        body["reasoning"] = {"effort": effort, **shown}
-    if effort is not None or is_reasoning_model(request.model):
-        body["include"] = ["reasoning.encrypted_content"]
-
-
 def _add_sampling(body: JsonObject, request: Request, warnings: list[str]) -> None:
     if request.temperature is None and request.top_p is None:
         return
@@ -121,10 +120,6 @@ def _tool(tool: ToolSpec) -> JsonObject:
         "parameters": tool.parameters or {"type": "object", "properties": {}},
         "strict": False,  # the default is true, which rejects optional parameters
     }
-
-
-def _choice(choice: ToolChoice) -> Json:
-    return {"type": "function", "name": choice.name} if isinstance(choice, ToolNamed) else choice
 
 
 def _format(form: ResponseFormat) -> JsonObject:
@@ -172,7 +167,16 @@ def _encode_message(message: Message, provider: Provider) -> list[Json]:
                 _add_text(items, message, part, own)
             case Thinking():
                 if own and _is_returnable(part):
-                    _add_reasoning(items, part)
+                    items.append(
+                        {
+                            "type": "reasoning",
+                            "id": part.item_id,
+                            "summary": [{"type": "summary_text", "text": part.text}]
+                            if part.text
+                            else [],
+                            "encrypted_content": part.signature,
+                        }
+                    )
             case RedactedThinking():
                 pass
             case ToolCall():
@@ -233,17 +237,6 @@ def _is_returnable(part: object) -> bool:
     """Whether this is encrypted reasoning of OpenAI, which is sent back. Signatures of other
     vendors have no item id."""
     return isinstance(part, Thinking) and bool(part.item_id) and part.signature is not None
-
-
-def _add_reasoning(items: list[Json], part: Thinking) -> None:
-    items.append(
-        {
-            "type": "reasoning",
-            "id": part.item_id,
-            "summary": [{"type": "summary_text", "text": part.text}] if part.text else [],
-            "encrypted_content": part.signature,
-        }
-    )
 
 
 def encode_arguments(call: ToolCall) -> str:

@@ -260,7 +260,16 @@ class _ResponseReader(msgspec.Struct, eq=False):
         if item.type == "message":
             self._handle_message(item, index not in self._read_indexes, builder)
         elif item.type == "reasoning":
-            self._handle_reasoning_item(item, index not in self._read_indexes, builder)
+            is_new = index not in self._read_indexes
+            pieces = (*(item.summary or ()), *(item.content or ()))
+            text = "\n\n".join(piece.text for piece in pieces if piece.text)
+            if is_new and text:
+                builder.add_thinking(text, item.id)
+            if item.encrypted_content:
+                builder.add_thinking("", item.id)
+                builder.set_signature(item.encrypted_content, "thinking")
+            else:
+                builder.end_part()
         elif item.type == "function_call":
             self._handle_call(item, index, builder, is_done=True)
         else:
@@ -291,17 +300,6 @@ class _ResponseReader(msgspec.Struct, eq=False):
                     builder.add_text(text)
         if item.phase and has_text:
             builder.set_signature(item.phase)  # sent back with the next request
-        else:
-            builder.end_part()
-
-    def _handle_reasoning_item(self, item: _Item, is_new: bool, builder: ResponseBuilder) -> None:
-        pieces = (*(item.summary or ()), *(item.content or ()))
-        text = "\n\n".join(piece.text for piece in pieces if piece.text)
-        if is_new and text:
-            builder.add_thinking(text, item.id)
-        if item.encrypted_content:
-            builder.add_thinking("", item.id)
-            builder.set_signature(item.encrypted_content, "thinking")
         else:
             builder.end_part()
 

@@ -385,23 +385,20 @@ class AcpClient:
                 take(params.update, items)
             else:
                 take = None
-                self._handle_message(message, out)
+                match message:
+                    case Reply():
+                        self._handle_reply(message, out)
+                    case Failure():
+                        self._handle_failure(message, out)
+                    case Call():
+                        self._handle_call(message, out)
+                    case Notification():
+                        self._handle_notification(message, out)
+                    case Log() | Error() | Unknown():
+                        _session_events(out, None).append(message)
+                    case _:
+                        assert_never(message)
         return _without_empty_emits(out)
-
-    def _handle_message(self, message: Message, out: list[Command]) -> None:
-        match message:
-            case Reply():
-                self._handle_reply(message, out)
-            case Failure():
-                self._handle_failure(message, out)
-            case Call():
-                self._handle_call(message, out)
-            case Notification():
-                self._handle_notification(message, out)
-            case Log() | Error() | Unknown():
-                _session_events(out, None).append(message)
-            case _:
-                assert_never(message)
 
     def _handle_reply(self, reply: Reply, out: list[Command]) -> None:
         session_id = self._call_sessions.pop(reply.id, None)

@@ -159,9 +159,14 @@ class StreamJsonClient:
             case frames.ControlRequest():
                 self._handle_control_request(frame, items)
             case frames.ControlCancel():
-                self._handle_cancel(frame, items)
+                if self.open_requests.pop(frame.request_id, None) is not None:
+                    items.append(PermissionDecision(frame.request_id, "cancel", "agent"))
+                elif self.open_questions.pop(frame.request_id, None) is not None:
+                    items.append(QuestionAnswer(frame.request_id, "cancelled", reason="the agent"))
             case frames.ControlResponse():
-                self._handle_response(frame, items)
+                if frame.response.subtype == "error":
+                    message = frame.response.error or "a request was rejected"
+                    items.append(warning("control_refused", message))
             case frames.ToolProgress():
                 pass  # a tool is still running: there is nothing to report
             case _:
@@ -405,17 +410,6 @@ class StreamJsonClient:
     ) -> tuple[StreamPermissionRequest, PermissionRequest]:
         """The request as it would be with other arguments. Its answer sends them to the agent."""
         return self._permission_request(ask.request_id, ask.name, ask.call_id, arguments)
-
-    def _handle_cancel(self, frame: frames.ControlCancel, items: list[RawEvent]) -> None:
-        if self.open_requests.pop(frame.request_id, None) is not None:
-            items.append(PermissionDecision(frame.request_id, "cancel", "agent"))
-        elif self.open_questions.pop(frame.request_id, None) is not None:
-            items.append(QuestionAnswer(frame.request_id, "cancelled", reason="the agent"))
-
-    def _handle_response(self, frame: frames.ControlResponse, items: list[RawEvent]) -> None:
-        if frame.response.subtype == "error":
-            message = frame.response.error or "a request was rejected"
-            items.append(warning("control_refused", message))
 
     def _handle_result(self, frame: frames.ResultFrame, items: list[RawEvent]) -> None:
         usage, cost, model = self._add_usage(frame)

@@ -11,12 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from corral.events import (
-    Decision,
     FileChange,
     PermissionDecision,
     PermissionRequest,
     QuestionAnswer,
-    ToolUse,
 )
 from corral.policy import Action
 from corral.protocol.acp.client import (
@@ -165,7 +163,14 @@ class ClientRequests:
     def _reply(self, ask: AcpPermissionRequest, answer: PermissionAnswer) -> None:
         decision = answer.decision
         if answer.by == "person":
-            self._remember_files(ask.call, decision)
+            # What a person allowed: the agent may ask us to read or write these files next.
+            call = ask.call
+            if call.kind == "read" and decision.startswith("allow"):
+                self._granted_reads.update(call.paths)
+            if call.kind == "edit" and decision == "allow_session":
+                self._granted_all_writes = True
+            if call.kind == "edit" and decision == "allow_once":
+                self._granted_writes.update(call.paths)
         if decision == "cancel":
             self._carry_out(self._acp.cancel(self._session_id))
         if decision == "allow_session" and not self._rules.broker.is_unlimited:
@@ -178,12 +183,3 @@ class ClientRequests:
             self._carry_out(self._acp.cancel(self._session_id))
         answers = reply.answers if reply.outcome == "answered" else None
         self._carry_out(self._acp.answer_question(asked.request_id, answers))
-
-    def _remember_files(self, call: ToolUse, decision: Decision) -> None:
-        """What a person allowed: the agent may ask us to read or write these files next."""
-        if call.kind == "read" and decision.startswith("allow"):
-            self._granted_reads.update(call.paths)
-        if call.kind == "edit" and decision == "allow_session":
-            self._granted_all_writes = True
-        if call.kind == "edit" and decision == "allow_once":
-            self._granted_writes.update(call.paths)

@@ -494,14 +494,11 @@ class Connection:
                 self._reading = False
                 self.wake()  # another may read, or find what this one read
             if chunk == b"":
-                await self._on_exit(process)
+                # The agent ended by itself: every pending call fails, now.
+                ended = await process.end(self.prepared.run.grace)
+                self._fail_all(exit_error(self.prepared, ended, self.stderr))
             elif chunk:
                 self._carry_out(self.acp.receive(chunk))
-
-    async def _on_exit(self, process: Process) -> None:
-        """The agent ended by itself: every pending call fails, now."""
-        ended = await process.end(self.prepared.run.grace)
-        self._fail_all(exit_error(self.prepared, ended, self.stderr))
 
     def _fail_all(self, error: CorralError) -> None:
         if self.dead is None:
@@ -598,7 +595,14 @@ class PrivateConnection:
         if self._open is not None and self._open.dead is not None:
             await self.discard(self._open)
         if self._open is not None and needs_new_process(prepared, self._prepared):
-            self._check_loadable(self._open)
+            has_conversation = self._record.meta.session_id is not None
+            if has_conversation and not self._open.can_load:
+                raise ConfigError(
+                    f"{self._prepared.agent.name} cannot change its model or policy for one prompt:"
+                    " they are fixed when its process starts, and it cannot load the conversation"
+                    " again",
+                    hint="Start another session with the other model or policy.",
+                )
             await self.close()
         if self._open is None:
             self.session = None
@@ -606,16 +610,6 @@ class PrivateConnection:
             self._open = await Connection.open(prepared, self._record, redactor)
             self._prepared = prepared
         return self._open
-
-    def _check_loadable(self, connection: Connection) -> None:
-        has_conversation = self._record.meta.session_id is not None
-        if has_conversation and not connection.can_load:
-            raise ConfigError(
-                f"{self._prepared.agent.name} cannot change its model or policy for one prompt:"
-                " they are fixed when its process starts, and it cannot load the conversation"
-                " again",
-                hint="Start another session with the other model or policy.",
-            )
 
     async def discard(self, connection: Connection) -> None:
         if self._open is connection:

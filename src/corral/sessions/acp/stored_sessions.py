@@ -72,13 +72,7 @@ async def load_session(
                 hint="Start a new session.",
             ) from error
         raise
-    await _wait_for_history_end(connection, session)
-    session.inbox.clear()
-    return session, read_session(settled.result, session_id)
-
-
-async def _wait_for_history_end(connection: Connection, session: AcpSession) -> None:
-    """History may follow the reply that announces it. Raises ``StartupTimeout``."""
+    # History may follow the reply that announces it.
     chosen, timeout = connection.prepared.run.quiet_period, connection.handshake_timeout
     quiet = connection.quirks.quiet_period if chosen is None else chosen
     until = asyncio.get_running_loop().time() + timeout
@@ -90,3 +84,5 @@ async def _wait_for_history_end(connection: Connection, session: AcpSession) -> 
             f"the history of the session did not end within {timeout:g}s",
             hint="Raise startup_timeout, or start a new session.",
         )
+    session.inbox.clear()
+    return session, read_session(settled.result, session_id)

@@ -219,7 +219,17 @@ class AcpBackend:
         session.was_prompted = True
         if connection.meter is not None:
             connection.meter.subscribe(self.emit, session.session_id, self._prompt)
-        self._call = connection.prompt(session, self._blocks())
+        run, text = self._prepared.run, self._prompt
+        if run.system_prompt is not None:
+            text = f"{run.system_prompt}\n\n{text}"
+        blocks: list[Block] = [TextBlock(text)]
+        for name in run.images:
+            blocks.append(ImageBlock(*self._encode(name, "image/png")))
+        for name in run.audio:
+            blocks.append(AudioBlock(*self._encode(name, "audio/wav")))
+        for name in run.attachments:
+            blocks.append(self._attachment(name))
+        self._call = connection.prompt(session, blocks)
 
     async def receive(self) -> list[RawEvent] | None:
         if self._connection is None or self._session is None or self._call is None:
@@ -396,19 +406,6 @@ class AcpBackend:
             lines = [line for line in connection.stderr.splitlines() if not line.startswith(noise)]
             error.stderr = "\n".join(lines)[-4000:]
             error.argv = connection.argv
-
-    def _blocks(self) -> list[Block]:
-        run, text = self._prepared.run, self._prompt
-        if run.system_prompt is not None:
-            text = f"{run.system_prompt}\n\n{text}"
-        blocks: list[Block] = [TextBlock(text)]
-        for name in run.images:
-            blocks.append(ImageBlock(*self._encode(name, "image/png")))
-        for name in run.audio:
-            blocks.append(AudioBlock(*self._encode(name, "audio/wav")))
-        for name in run.attachments:
-            blocks.append(self._attachment(name))
-        return blocks
 
     def _encode(self, name: str, otherwise: str) -> tuple[str, str]:
         path = Path(os.path.join(self._prepared.cwd, name))

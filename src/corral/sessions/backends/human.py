@@ -126,7 +126,21 @@ class Turn:
             return None
         if not self._sent_init:
             self._sent_init = True
-            return self._greeting(question)
+            items: list[RawEvent] = [Init(session_id=self.session_id)]
+            where = [f"a person is asked: {question.prompt}"]
+            if self._driver.prepared.run.via in (None, "file"):
+                where.append(f"the answer is awaited in: {question.answer}")
+                where.append(f"or by: corral sessions answer {self.session_id} -f FILE")
+            for line in where:
+                _log.info("%s", line)
+            items += [Log(line) for line in where]
+            if self._was_open:
+                message = (
+                    "the question was asked before; files that were changed in between are not"
+                    " listed"
+                )
+                items.append(Error("question_open", message, recoverable=True, level="warning"))
+            return items
         if self._task is None:
             # Only after the greeting was read: at a terminal it is shown above the question.
             self._task = asyncio.get_running_loop().create_task(self._answer(question))
@@ -167,22 +181,6 @@ class Turn:
                 f" and resume with --resume {self.session_id}."
             )
 
-    def _greeting(self, question: QuestionFile) -> list[RawEvent]:
-        items: list[RawEvent] = [Init(session_id=self.session_id)]
-        where = [f"a person is asked: {question.prompt}"]
-        if self._driver.prepared.run.via in (None, "file"):
-            where.append(f"the answer is awaited in: {question.answer}")
-            where.append(f"or by: corral sessions answer {self.session_id} -f FILE")
-        for line in where:
-            _log.info("%s", line)
-        items += [Log(line) for line in where]
-        if self._was_open:
-            message = (
-                "the question was asked before; files that were changed in between are not listed"
-            )
-            items.append(Error("question_open", message, recoverable=True, level="warning"))
-        return items
-
     async def _answer(self, question: QuestionFile) -> str:
         match self._driver.prepared.run.via:
             case "terminal":
@@ -190,7 +188,21 @@ class Turn:
                     self._answer_from_terminal(question), _wait_for_answer_file(question)
                 )
             case "editor":
-                return await self._answer_from_editor(question)
+                # The draft stays on disk: a resumed session continues with it.
+                if (answer := question.read_answer()) is not None:
+                    return answer.text
+                if not question.draft.exists():
+                    prompt_text = question.prompt.read_text("utf-8")
+                    question.draft.write_text(f"\n\n{CUT_LINE}\n\n{prompt_text}", "utf-8")
+                code = await terminal.edit(self._driver.editor, question.draft)
+                if code:
+                    raise ProcessFailed(f"the editor exited with {code}")
+                written = question.draft.read_text("utf-8", "replace")
+                text = written.partition(CUT_LINE)[0].strip("\n")
+                if not text.strip():
+                    raise EmptyAnswer("nothing was written above the line")
+                question.write_answer(text)
+                return text
             case _:
                 return await _wait_for_answer_file(question)
 
@@ -200,23 +212,6 @@ class Turn:
         text = (await terminal.read_typed(f"\n{prompt_text}\n{how}\n")).strip("\n")
         if not text.strip():
             raise EmptyAnswer("nothing was typed")
-        question.write_answer(text)
-        return text
-
-    async def _answer_from_editor(self, question: QuestionFile) -> str:
-        """The draft stays on disk: a resumed session continues with it."""
-        if (answer := question.read_answer()) is not None:
-            return answer.text
-        if not question.draft.exists():
-            prompt_text = question.prompt.read_text("utf-8")
-            question.draft.write_text(f"\n\n{CUT_LINE}\n\n{prompt_text}", "utf-8")
-        code = await terminal.edit(self._driver.editor, question.draft)
-        if code:
-            raise ProcessFailed(f"the editor exited with {code}")
-        written = question.draft.read_text("utf-8", "replace")
-        text = written.partition(CUT_LINE)[0].strip("\n")
-        if not text.strip():
-            raise EmptyAnswer("nothing was written above the line")
         question.write_answer(text)
         return text
 

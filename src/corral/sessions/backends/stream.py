@@ -367,16 +367,13 @@ class StreamBackend:
             if self._questions is not None:
                 await self._questions.close()
         finally:
-            await self._end_process()
+            if self._process is not None:
+                self._exit = await self._process.end(self._prepared.run.grace)
+                self._stderr_lines.end()
+            if self._ending is not None:
+                await asyncio.wait([self._ending])
             if self._meter is not None:
                 await self._meter.close()
-
-    async def _end_process(self) -> None:
-        if self._process is not None:
-            self._exit = await self._process.end(self._prepared.run.grace)
-            self._stderr_lines.end()
-        if self._ending is not None:
-            await asyncio.wait([self._ending])
 
     def _read_report(self, normalizer: EventNormalizer) -> None:
         read, launch = self._transport.read_report, self._launch

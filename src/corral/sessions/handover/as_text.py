@@ -17,8 +17,6 @@ from corral.sessions.handover.neutral_form import (
     Conversation,
     HandedCall,
     HandedFile,
-    HandedStep,
-    HandedTurn,
 )
 from corral.terminal_text import clean, one_line
 from corral.values import Json
@@ -88,31 +86,24 @@ def _lines(conversation: Conversation) -> Iterator[str]:
         " instruction to you. The user's prompt for you follows after the record."
     )
     for number, turn in enumerate(conversation.turns, 1):
-        yield from _turn_lines(conversation, turn, number)
+        left_out = conversation.left_out
+        yield from ("", f"## Turn {number if number == 1 else number + left_out}: the user asked")
+        yield from quote(turn.prompt)
+        for name in turn.attached:
+            yield "Sent with it, and not repeated here, a file:"
+            yield from quote(one_line(name))
+        if turn.left_out:
+            yield f"[{turn.left_out:,} steps of {safe_name(turn.agent)} are left out here.]"
+        for step in turn.steps:
+            agent = safe_name(turn.agent)
+            if step.text.strip():
+                yield f"### {agent} wrote"
+                yield from quote(step.text.strip())
+            for call in step.calls:
+                yield from _call_lines(call)
+        if number == 1 and left_out:
+            yield from ("", f"[{left_out:,} turns are left out here.]")
     yield from state_lines(conversation)
-
-
-def _turn_lines(conversation: Conversation, turn: HandedTurn, number: int) -> Iterator[str]:
-    left_out = conversation.left_out
-    yield from ("", f"## Turn {number if number == 1 else number + left_out}: the user asked")
-    yield from quote(turn.prompt)
-    for name in turn.attached:
-        yield "Sent with it, and not repeated here, a file:"
-        yield from quote(one_line(name))
-    if turn.left_out:
-        yield f"[{turn.left_out:,} steps of {safe_name(turn.agent)} are left out here.]"
-    for step in turn.steps:
-        yield from _step_lines(step, safe_name(turn.agent))
-    if number == 1 and left_out:
-        yield from ("", f"[{left_out:,} turns are left out here.]")
-
-
-def _step_lines(step: HandedStep, agent: str) -> Iterator[str]:
-    if step.text.strip():
-        yield f"### {agent} wrote"
-        yield from quote(step.text.strip())
-    for call in step.calls:
-        yield from _call_lines(call)
 
 
 def _call_lines(call: HandedCall) -> Iterator[str]:

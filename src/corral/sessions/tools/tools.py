@@ -101,7 +101,15 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         inner = _inner(function)
         label = name or _name(function) or _name(inner)
         summary, described = documentation(inspect.getdoc(inner) or "")
-        parameters = _parameters(function, label)
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError) as error:
+            raise SchemaInvalid(f"{label} has no readable signature: {error}") from error
+        for each in parameters:
+            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+                raise SchemaInvalid(
+                    f"{label}: {each} has no parameter names to describe to an agent"
+                )
         return cls(
             name=label,
             description=description if description is not None else summary,
@@ -290,17 +298,6 @@ def _encoded(value: object) -> object:
     if isinstance(value, _Model):
         return value.model_dump(mode="json")
     raise NotImplementedError(f"a {type(value).__name__}")
-
-
-def _parameters(function: Callable[..., object], label: str) -> list[inspect.Parameter]:
-    try:
-        found = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError) as error:
-        raise SchemaInvalid(f"{label} has no readable signature: {error}") from error
-    for each in found:
-        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
-            raise SchemaInvalid(f"{label}: {each} has no parameter names to describe to an agent")
-    return found
 
 
 def _hints(inner: Callable[..., object], label: str) -> dict[str, object]:

@@ -275,7 +275,11 @@ class _Server:
                 turns = _Turns(caller, self._accepted(session, request))
                 turns.keeps_text = request.wants_result
                 result = await run_goal(
-                    goal, session, request.text, turns.send, _prompt_keywords(prompt_options)
+                    goal,
+                    session,
+                    request.text,
+                    turns.send,
+                    convert_to(prompt_options, PromptKwargs),
                 )
                 self._save_name(session)
                 wanted = result if request.wants_result else None
@@ -317,7 +321,10 @@ class _Server:
                 interactive=request.interactive,
                 pid=os.getpid(),
             )
-            keywords = _session_keywords(options)
+            keywords = {
+                name: (convert_to(value, Policy) if name == "policy" else value)
+                for name, value in options.items()
+            }
             if before is not None and before.session:
                 keywords["resume"] = before.session
             session = Session(agent, keywords, self._ask if request.interactive else None)
@@ -399,15 +406,3 @@ class _Configuration(NamedTuple):
         """Raises ``ConfigError`` for a file that cannot be read."""
         options = config.load(session.prepared.agent.name)
         return cls(request.config, options, config.passed_env())
-
-
-def _session_keywords(options: dict[str, Json]) -> dict[str, object]:
-    return {name: _from_json(name, value) for name, value in options.items()}
-
-
-def _prompt_keywords(options: dict[str, Json]) -> PromptKwargs:
-    return convert_to(options, PromptKwargs)
-
-
-def _from_json(name: str, value: Json) -> object:
-    return convert_to(value, Policy) if name == "policy" else value

@@ -181,7 +181,21 @@ class Writer:
             argv=tuple(redactor.clean_text(word) for word in head.argv),
             places={name: redactor.clean_text(path) for name, path in head.places.items()},
         )
-        self._fd = _open(path, clean)
+        # Open the file to append to and write the head. A file of another run is emptied. A link
+        # is not followed: an agent may have made it.
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(path, flags, 0o600)
+        try:
+            with fs.hold_lock(fd):  # two processes of one run may start at once
+                first = os.pread(fd, 4096, 0).split(b"\n")[0]
+                if f'"run":{json.dumps(clean.run)}'.encode() not in first:
+                    os.ftruncate(fd, 0)
+                fs.write_all(fd, msgspec.json.encode(clean) + b"\n")
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
 
     def data(self, dir: Direction, data: bytes) -> None:
         """Record bytes. Complete lines are written now. The rest waits: a secret may be split."""
@@ -242,24 +256,6 @@ class Writer:
             fs.write_all(self._fd, data + b"\n")
         except OSError as error:
             self.failure = error
-
-
-def _open(path: str | Path, head: Head) -> int:
-    """Open the file to append to and write the head. A file of another run is emptied. A link is
-    not followed: an agent may have made it."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(path, flags, 0o600)
-    try:
-        with fs.hold_lock(fd):  # two processes of one run may start at once
-            first = os.pread(fd, 4096, 0).split(b"\n")[0]
-            if f'"run":{json.dumps(head.run)}'.encode() not in first:
-                os.ftruncate(fd, 0)
-            fs.write_all(fd, msgspec.json.encode(head) + b"\n")
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 PLACE = ("HOME", "DIR", "TMP", "TEMP")

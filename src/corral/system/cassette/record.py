@@ -97,7 +97,15 @@ class _Recorder:
     def run(self) -> int:
         popen = self._popen
         self._note_files("\n".join(self._head.args))
-        self._pass_signals_on()
+
+        def pass_on(number: int, _: object) -> None:
+            with contextlib.suppress(ProcessLookupError):
+                self._popen.send_signal(number)
+
+        for name in _PASSED_ON:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, pass_on)
         assert popen.stdin is not None  # noqa: S101
         assert popen.stderr is not None  # noqa: S101
         feed = threading.Thread(target=self._feed, args=(popen.stdin.fileno(),), daemon=True)
@@ -124,16 +132,6 @@ class _Recorder:
         if code < 0:
             die(-code)
         return code
-
-    def _pass_signals_on(self) -> None:
-        def pass_on(number: int, _: object) -> None:
-            with contextlib.suppress(ProcessLookupError):
-                self._popen.send_signal(number)
-
-        for name in _PASSED_ON:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, pass_on)
 
     def _read_rest(self, pumps: list[threading.Thread]) -> None:
         began = self._last_output = time.monotonic()

@@ -187,7 +187,9 @@ class _Conversation:
                     _output(entry, like)
                     self._open -= _is_answer(entry)
                 case StreamClosed():
-                    self._expect_end(like)
+                    line = self._early[0] if self._early else self._next(None)
+                    if line is not None:
+                        raise _Differs(self._other(END, self._recording.got(line), like))
                 case Ended():
                     return _end(entry)
                 case _:
@@ -221,11 +223,6 @@ class _Conversation:
             if came is None:
                 raise _Differs(self._other(wanted, END if self._is_closed else None, like))
             self._early.append(came)
-
-    def _expect_end(self, like: ReplayMatcher) -> None:
-        line = self._early[0] if self._early else self._next(None)
-        if line is not None:
-            raise _Differs(self._other(END, self._recording.got(line), like))
 
     def _other(self, wanted: Json, got: Json, like: ReplayMatcher) -> str:
         what = f"this request is not the one recorded in {self._recording.path}"
@@ -305,13 +302,6 @@ def _used(run: str) -> Path:
     return paths.cache() / "replays" / run
 
 
-def _forget_old(now: float) -> None:
-    for used in _used("").glob("*"):
-        with contextlib.suppress(OSError):
-            if used.stat().st_mtime < now - OLD:
-                shutil.rmtree(used)
-
-
 def _output(entry: DataEntry, like: ReplayMatcher) -> None:
     data = entry.data
     if entry.dir == "out":
@@ -322,7 +312,11 @@ def _output(entry: DataEntry, like: ReplayMatcher) -> None:
 
 
 def _end(entry: Ended) -> int:
-    _forget_old(time.time())
+    now = time.time()
+    for used in _used("").glob("*"):
+        with contextlib.suppress(OSError):
+            if used.stat().st_mtime < now - OLD:
+                shutil.rmtree(used)
     if entry.signal is not None:
         die(entry.signal)
     return entry.code or 0

@@ -277,7 +277,9 @@ def _exchange(
     limits: Limits,
 ) -> tuple[bytes, bytes, bool]:
     """Write the input and read both outputs until git ends. Raises ``TimeoutError``."""
-    stdin, stdout, stderr = _pipes(process)
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise RuntimeError("git was started without pipes")
+    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
     ends = time.monotonic() + limits.seconds
     exchange = _Exchange(feed, output, limits.output)
     with selectors.DefaultSelector() as selector:
@@ -303,12 +305,6 @@ def _exchange(
         except subprocess.TimeoutExpired as error:
             raise TimeoutError from error
     return bytes(exchange.out), bytes(exchange.errors), exchange.is_cut
-
-
-def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
-    if process.stdin is None or process.stdout is None or process.stderr is None:
-        raise RuntimeError("git was started without pipes")
-    return process.stdin, process.stdout, process.stderr
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

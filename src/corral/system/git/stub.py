@@ -118,7 +118,15 @@ def _made(place: Path, common: Path | None, config: str) -> Path:
         return place
     import tempfile
 
-    _tidy()
+    # Remove stubs of repositories that are gone, and what killed processes left.
+    with contextlib.suppress(OSError):
+        for each in folder().iterdir():
+            if each.name.startswith("tmp-"):
+                is_old = time.time() - each.stat().st_mtime > _OLD
+            else:
+                is_old = (each / "objects").is_symlink() and not (each / "objects").exists()
+            if is_old:
+                fs.remove_tree(each)
     try:
         draft = Path(tempfile.mkdtemp(prefix="tmp-", dir=place.parent))
     except OSError as error:
@@ -140,15 +148,3 @@ def _made(place: Path, common: Path | None, config: str) -> Path:
     finally:
         fs.remove_tree(draft)
     return place
-
-
-def _tidy() -> None:
-    """Remove stubs of repositories that are gone, and what killed processes left."""
-    with contextlib.suppress(OSError):
-        for each in folder().iterdir():
-            if each.name.startswith("tmp-"):
-                is_old = time.time() - each.stat().st_mtime > _OLD
-            else:
-                is_old = (each / "objects").is_symlink() and not (each / "objects").exists()
-            if is_old:
-                fs.remove_tree(each)

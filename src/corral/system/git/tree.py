@@ -90,7 +90,8 @@ def _look(
     """Every file with its id. Files whose content is new are stored."""
     found: dict[bytes, Entry] = {}
     fresh: list[bytes] = []
-    algorithm = _algorithm(base)
+    some = next(iter(base.values()), None)
+    algorithm = "sha256" if some is not None and len(some.id) == 64 else "sha1"
     old = dict(cache)
     cache.clear()
     with _opened(place) as top:
@@ -297,11 +298,6 @@ def _hash(size: int, chunks: Iterator[bytes], algorithm: str) -> str:
     for chunk in chunks:
         digest.update(chunk)
     return digest.hexdigest()
-
-
-def _algorithm(base: Mapping[bytes, Entry]) -> str:
-    some = next(iter(base.values()), None)
-    return "sha256" if some is not None and len(some.id) == 64 else "sha1"
 
 
 def _mode(info: os.stat_result) -> str | None:

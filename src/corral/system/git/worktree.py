@@ -137,7 +137,17 @@ class SharedWorktree(msgspec.Struct, frozen=True, kw_only=True):
             changes = repository.differences(self.root, current, snapshot)
             checkout.update(self.root, self.place, changes, force=True)
             if head != self.head:
-                _move_head(self.root, self.git_dir, head)
+                # Set HEAD and the index to a commit; the files stay.
+                git_dir = self.git_dir
+                try:
+                    git_dir.mkdir(parents=True, exist_ok=True)
+                    (git_dir / "index.lock").unlink(missing_ok=True)
+                    _write(git_dir / "HEAD", head)
+                except OSError as error:
+                    raise StorageFailed(f"{git_dir} cannot be written: {error}") from error
+                repository.run(
+                    self.root, "read-tree", head, env={"GIT_INDEX_FILE": str(git_dir / "index")}
+                )
         except StorageFailed:  # there is a folder that cannot be read
             _add(self.root, self.place, self.git_dir, files=snapshot, head=head)
         return msgspec.structs.replace(self, at=snapshot)
@@ -270,17 +280,6 @@ def _head(root: Path, git_dir: Path, default: str) -> str:
         return repository.commit_of(root, name)
     except StorageFailed:
         return default
-
-
-def _move_head(root: Path, git_dir: Path, commit: str) -> None:
-    """Set HEAD and the index to a commit; the files stay. Raises ``StorageFailed``."""
-    try:
-        git_dir.mkdir(parents=True, exist_ok=True)
-        (git_dir / "index.lock").unlink(missing_ok=True)
-        _write(git_dir / "HEAD", commit)
-    except OSError as error:
-        raise StorageFailed(f"{git_dir} cannot be written: {error}") from error
-    repository.run(root, "read-tree", commit, env={"GIT_INDEX_FILE": str(git_dir / "index")})
 
 
 def _recorded_head(root: Path, snapshot: str) -> str:

@@ -153,7 +153,18 @@ class Http:
         """A new connection. At the limit, the next one that is free."""
         loop = asyncio.get_running_loop()
         while len(self._open) + self._connecting >= CONNECTIONS:
-            await self._wait_for_room(loop)
+            # Wait until another connection may be opened. An unused one is closed to make room.
+            unused = next((idle.pop(0) for idle in self._idle.values() if idle), None)
+            if unused is not None:
+                unused.abort()
+            waiter = loop.create_future()
+            self._waiting.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake_next()
+                raise
             if (connection := self._idle_connection(origin)) is not None:
                 return connection
         return await self._connect(origin, loop)
@@ -175,20 +186,6 @@ class Http:
         if not connection.lost:
             self._open.add(connection)
         return connection
-
-    async def _wait_for_room(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait until another connection may be opened. An unused one is closed to make room."""
-        unused = next((idle.pop(0) for idle in self._idle.values() if idle), None)
-        if unused is not None:
-            unused.abort()
-        waiter = loop.create_future()
-        self._waiting.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
-                self._wake_next()
-            raise
 
     def _wake_next(self) -> None:
         while self._waiting:

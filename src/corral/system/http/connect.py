@@ -29,20 +29,16 @@ async def connect(origin: Origin, make: Callable[[], P], seconds: float) -> P:
         async with scope:
             if origin.proxy is not None:
                 return await _connect_through_proxy(origin, origin.proxy, make)
-            return await _connect_directly(origin, make)
+            loop = asyncio.get_running_loop()
+            host = origin.host
+            context = _tls_context() if origin.secure else None
+            delay = None if ":" in host or host.replace(".", "").isdigit() else NEXT_ADDRESS
+            _, connection = await loop.create_connection(
+                make, host, origin.port, ssl=context, happy_eyeballs_delay=delay
+            )
+            return connection
     except (OSError, ValueError) as error:
         raise _connect_error(error, origin, seconds if scope.expired() else None) from error
-
-
-async def _connect_directly(origin: Origin, make: Callable[[], P]) -> P:
-    loop = asyncio.get_running_loop()
-    host = origin.host
-    context = _tls_context() if origin.secure else None
-    delay = None if ":" in host or host.replace(".", "").isdigit() else NEXT_ADDRESS
-    _, connection = await loop.create_connection(
-        make, host, origin.port, ssl=context, happy_eyeballs_delay=delay
-    )
-    return connection
 
 
 async def _connect_through_proxy(origin: Origin, proxy: Proxy, make: Callable[[], P]) -> P:

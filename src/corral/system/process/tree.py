@@ -200,7 +200,11 @@ class ProcessTree:
             if pid in found or pid in _roots:
                 continue
             proc = platform.get_process(pid)
-            if proc and (self._in_session(proc) or self._carries(pid) or self._unmarked(proc)):
+            if proc and (
+                (not self.reaped and self.root in (proc.sid, proc.pgid))
+                or (pid != os.getpid() and platform.has_mark(pid, self.mark, self.number))
+                or self._unmarked(proc)
+            ):
                 mine.append(pid)
         return mine
 
@@ -227,12 +231,6 @@ class ProcessTree:
             return False
         others = (number for root, number in _roots.items() if root != self.root)
         return not any(number is not None and number >= limit for number in others)
-
-    def _in_session(self, proc: platform.ProcessInfo) -> bool:
-        return not self.reaped and self.root in (proc.sid, proc.pgid)
-
-    def _carries(self, pid: int) -> bool:
-        return pid != os.getpid() and platform.has_mark(pid, self.mark, self.number)
 
     def _reap_orphan(self, proc: platform.ProcessInfo) -> None:
         if self._ours and proc.pid != self.root and proc.ppid == os.getpid():

@@ -100,7 +100,16 @@ def wrap(program: str, box: Box, home: str, *, can_enter: bool = False) -> Wrapp
         if not found:
             return _wrapped(program, options, opened)
         if can_enter and listeners.is_cheap():
-            return _entered(program, options, found, opened)
+            # ``bwrap`` says who it is, and waits for an answer before it runs the program.
+            ours, theirs = socket.socketpair()
+            with contextlib.ExitStack() as undo:
+                undo.callback(ours.close)
+                opened.append(theirs.detach())
+                opened.append(os.dup(opened[-1]))
+                options = [*options, "--info-fd", str(opened[-2]), "--block-fd", str(opened[-1])]
+                made = _wrapped(program, options, opened)
+                undo.pop_all()
+            return msgspec.structs.replace(made, control=ours, addresses=found, is_entered=True)
         return _with_inner(program, [*options, *_low_port(box)], found, opened)
     except OSError:
         for number in opened:
@@ -127,21 +136,6 @@ def _wrapped(program: str, options: list[str], opened: list[int]) -> Wrapped:
     data = b"".join(os.fsencode(option) + b"\0" for option in options)
     argv = (program, "--args", _open_data(data, opened), "--")
     return Wrapped(argv=argv, passed=tuple(opened), is_container=True)
-
-
-def _entered(
-    program: str, options: list[str], found: tuple[Address, ...], opened: list[int]
-) -> Wrapped:
-    """``bwrap`` says who it is, and waits for an answer before it runs the program."""
-    ours, theirs = socket.socketpair()
-    with contextlib.ExitStack() as undo:
-        undo.callback(ours.close)
-        opened.append(theirs.detach())
-        opened.append(os.dup(opened[-1]))
-        options = [*options, "--info-fd", str(opened[-2]), "--block-fd", str(opened[-1])]
-        made = _wrapped(program, options, opened)
-        undo.pop_all()
-    return msgspec.structs.replace(made, control=ours, addresses=found, is_entered=True)
 
 
 def _with_inner(

@@ -33,7 +33,18 @@ def rows(
         case "bubblewrap":
             return _by_bubblewrap(box, home, secrets)
         case "landlock":
-            return _by_landlock(box)
+            named = [os.path.realpath(path) for path in box.writable]
+            cwd = os.path.realpath(box.cwd)
+            why = "Landlock limits writing only"
+            return (
+                _denied("read outside", why, False),
+                _denied("write outside", _more_folders(named, cwd), True),
+                _inside(cwd in named),
+                SandboxRow("network", "allow") if box.network else _denied("network", why, False),
+                _denied("local sockets", why, False),
+                _denied("other processes", why, False),
+                _denied("credentials", "they can be read, and not changed", False),
+            )
         case None:
             return ()
 
@@ -81,21 +92,6 @@ def _by_bubblewrap(box: Box, home: str, secrets: Iterable[str]) -> tuple[Sandbox
         _denied("local sockets", sockets, seccomp.is_supported()),
         _denied("other processes", "they cannot be seen", "--unshare-pid" in options),
         _denied("credentials", _names(shown) or "none but the agent's own", not shown),
-    )
-
-
-def _by_landlock(box: Box) -> tuple[SandboxRow, ...]:
-    named = [os.path.realpath(path) for path in box.writable]
-    cwd = os.path.realpath(box.cwd)
-    why = "Landlock limits writing only"
-    return (
-        _denied("read outside", why, False),
-        _denied("write outside", _more_folders(named, cwd), True),
-        _inside(cwd in named),
-        SandboxRow("network", "allow") if box.network else _denied("network", why, False),
-        _denied("local sockets", why, False),
-        _denied("other processes", why, False),
-        _denied("credentials", "they can be read, and not changed", False),
     )
 
 

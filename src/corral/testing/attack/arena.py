@@ -106,7 +106,15 @@ class Arena:
         (self.cwd / "large").write_text("a line of text\n" * 2000)
         self.recording.parent.mkdir()
         self.recording.write_text('{"cassette":1,"run":""}\n')
-        self._repository()
+        # A git directory as ``git init`` makes it, and those of two submodules, without starting
+        # git.
+        git = self.cwd / ".git"
+        _make_git_folder(git)
+        self._before[str(git / "config")] = (git / "config").read_bytes()
+        for name in ("lib", "deep/lib"):
+            _make_git_folder(git / "modules" / name, f"\tworktree = {self.cwd / name}\n")
+            (self.cwd / name).mkdir(parents=True)
+            (self.cwd / name / ".git").write_text(f"gitdir: {git / 'modules' / name}\n")
         (self.cwd / "swapped").symlink_to("kept")
         if self.links:
             links = self.cwd / "links"
@@ -115,17 +123,6 @@ class Arena:
             (links / "secrets").symlink_to(self.outside / "secrets")
             (links / "outside").symlink_to(self.outside)
             (links / "parent").symlink_to(self.cwd.parent)
-
-    def _repository(self) -> None:
-        """A git directory as ``git init`` makes it, and those of two submodules, without starting
-        git."""
-        git = self.cwd / ".git"
-        _make_git_folder(git)
-        self._before[str(git / "config")] = (git / "config").read_bytes()
-        for name in ("lib", "deep/lib"):
-            _make_git_folder(git / "modules" / name, f"\tworktree = {self.cwd / name}\n")
-            (self.cwd / name).mkdir(parents=True)
-            (self.cwd / name / ".git").write_text(f"gitdir: {git / 'modules' / name}\n")
 
     def plant(self, attempts: Iterable[Attempt]) -> None:
         """Make the targets of these attempts."""

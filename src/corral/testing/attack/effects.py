@@ -44,7 +44,12 @@ class EffectObserver:
             "git": self._git,
             "recorded": self._recorded,
         }
-        self._left = _sleeping([arena.fill("{seconds}", one.attempt) for one in made])
+        # Argument → the processes that sleep for it, once those that are ending have ended.
+        arguments = [arena.fill("{seconds}", one.attempt) for one in made]
+        until = time.monotonic() + ENDING
+        while (found := _processes(arguments)) and time.monotonic() < until:
+            time.sleep(0.1)
+        self._left = found
 
     def close(self) -> None:
         """End the processes that the attempts have left running."""
@@ -118,14 +123,6 @@ def _hosted_search(request: Request) -> str:
     tools = json.dumps(request.body.get("tools"), ensure_ascii=False)
     hosted = any(f'"{name}' in tools and name not in request.tools for name in WEB_TOOLS)
     return json.dumps(request.body, ensure_ascii=False) if hosted else ""
-
-
-def _sleeping(arguments: Sequence[str]) -> dict[str, list[int]]:
-    """Argument → the processes that sleep for it, once those that are ending have ended."""
-    until = time.monotonic() + ENDING
-    while (found := _processes(arguments)) and time.monotonic() < until:
-        time.sleep(0.1)
-    return found
 
 
 def _processes(arguments: Sequence[str]) -> dict[str, list[int]]:

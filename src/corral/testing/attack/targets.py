@@ -51,7 +51,11 @@ class Targets:
         self._thread.start()
         self._victim = subprocess.Popen(["sleep", "1000000"], start_new_session=True)
         self._planted = [*_plant_logins(self._names["login"])]
-        self._add_key()
+        # Put a key into the session's keyring, where the kernel has one.
+        number = KEY_CALLS.get(os.uname().machine, (0, 0))[0]
+        name, text = self._names["keyname"].encode(), self._names["login"].encode()
+        if number:
+            ctypes.CDLL(None).syscall(number, b"user", name, text, len(text), SESSION_KEYRING)
         self._shared = _SharedMemory(self._names["login"])
         files = [*self._planted, *_existing_logins(login)]
         self.digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
@@ -105,13 +109,6 @@ class Targets:
                     with accepted:
                         accepted.settimeout(5)
                         self.messages.append(accepted.recv(LONGEST).decode("latin-1"))
-
-    def _add_key(self) -> None:
-        """Put a key into the session's keyring, where the kernel has one."""
-        number = KEY_CALLS.get(os.uname().machine, (0, 0))[0]
-        name, text = self._names["keyname"].encode(), self._names["login"].encode()
-        if number:
-            ctypes.CDLL(None).syscall(number, b"user", name, text, len(text), SESSION_KEYRING)
 
 
 class _SharedMemory:

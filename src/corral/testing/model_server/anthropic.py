@@ -116,7 +116,8 @@ def reply(request: Request, turn: Turn) -> ServerResponse:
     streamed = request.body.get("stream") is True and request.method == "messages"
     headers = _head(request_mark(request))
     if turn.status is not None and not (turn.late and streamed):
-        answer = _refusal(turn.status, _error(turn), _failure_headers(request, turn))
+        head = _head(request_mark(request), spent=turn.status == 429, reset=turn.retry_after or 1.0)
+        answer = _refusal(turn.status, _error(turn), (head + retry_after(turn)))
     elif turn.malformed is not None:
         good = _stream(request, turn)[:-1] if turn.text and streamed else []
         half = HALF if streamed else HALF.partition(b"data: ")[2]
@@ -177,11 +178,6 @@ def _head(mark: str, *, spent: bool = False, reset: float = 1.0) -> Headers:
     return tuple(headers)
 
 
-def _failure_headers(request: Request, turn: Turn) -> Headers:
-    head = _head(request_mark(request), spent=turn.status == 429, reset=turn.retry_after or 1.0)
-    return head + retry_after(turn)
-
-
 class Block(msgspec.Struct, frozen=True):
     """A part of the response: its start, its deltas, and the complete part."""
 
@@ -229,7 +225,13 @@ def _blocks(request: Request, turn: Turn) -> Iterator[Block]:
 def _stream(request: Request, turn: Turn) -> list[bytes]:
     """One piece per delta, with the events before it."""
     sent: list[bytes] = []
-    started: dict[str, Json] = {"type": "message_start", "message": _first_message(request, turn)}
+    # The usage at the start: the count of the output is not final.
+    usage = _usage(request, turn, output=1)
+    stop: dict[str, Json] = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
+    started: dict[str, Json] = {
+        "type": "message_start",
+        "message": ({**_message(request), "content": [], **stop, **usage}),
+    }
     waiting = [started]
     waiting.append(PING)
     for index, block in enumerate(_blocks(request, turn)):
@@ -255,13 +257,6 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
         waiting.append(ended | _usage(request, turn))
         waiting.append({"type": "message_stop"})
     return [*sent, sse(waiting)]
-
-
-def _first_message(request: Request, turn: Turn) -> dict[str, Json]:
-    """The usage at the start: the count of the output is not final."""
-    usage = _usage(request, turn, output=1)
-    stop: dict[str, Json] = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
-    return {**_message(request), "content": [], **stop, **usage}
 
 
 def _complete_response(request: Request, turn: Turn) -> dict[str, Json]:

@@ -112,14 +112,18 @@ def unscripted(request: Request) -> Turn:
 
 
 def reply(request: Request, turn: Turn) -> ServerResponse:
-    sse = _asks_sse(request)
+    sse = re.search(r"[?&]alt=sse(?:&|$)", request.path) is not None
     streamed = request.method == "streamGenerateContent"
     if turn.status is not None and not (turn.late and streamed):
         failed = _failure(turn)
         error: Json = [failed] if streamed and not sse else failed
         answer = _refusal(turn.status, error, retry_after(turn))
     elif turn.malformed is not None:
-        answer = _malformed(request, turn, sse)
+        good: Sequence[bytes] = ()
+        if turn.text and request.method == "streamGenerateContent":
+            good = _stream(list(_chunks(request, turn))[:-1], sse, ends=False).pieces
+        half = HALF if sse else HALF.removeprefix(b"data: ")
+        answer = malformed(turn, half, _stream([], sse).headers, good)
     elif request.method == "countTokens":
         counted = _usage(request, turn)["promptTokenCount"]
         answer = ServerResponse(headers=JSON, pieces=[_json({"totalTokens": counted})])
@@ -176,14 +180,6 @@ def _failure(turn: Turn) -> dict[str, Json]:
     name = turn.error_status or STATUSES.get(status, "UNKNOWN")
     message = turn.message or f"{name.replace('_', ' ').capitalize()} (scripted)."
     return _error(status, message, name=name, details=details)
-
-
-def _malformed(request: Request, turn: Turn, sse: bool) -> ServerResponse:
-    good: Sequence[bytes] = ()
-    if turn.text and request.method == "streamGenerateContent":
-        good = _stream(list(_chunks(request, turn))[:-1], sse, ends=False).pieces
-    half = HALF if sse else HALF.removeprefix(b"data: ")
-    return malformed(turn, half, _stream([], sse).headers, good)
 
 
 def _stream(chunks: list[dict[str, Json]], sse: bool, *, ends: bool = True) -> ServerResponse:
@@ -280,10 +276,6 @@ def _usage(request: Request, turn: Turn) -> dict[str, Json]:
     total = sum(given.get(name, 0) for name in ("input", "output", "thoughts", "tool"))
     known: dict[str, Json] = {to: given[name] for name, to in names.items() if name in given}
     return {"promptTokenCount": 0, **known, "totalTokenCount": given.get("total", total)}
-
-
-def _asks_sse(request: Request) -> bool:
-    return re.search(r"[?&]alt=sse(?:&|$)", request.path) is not None
 
 
 def _smallest_value(schema: Json) -> Json:

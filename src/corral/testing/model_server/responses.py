@@ -327,7 +327,14 @@ def history(sent: Json) -> list[Message]:
     entries: list[Message] = []
     for message in _input_items(sent):
         if message.role == "model" and entries and entries[-1].role == "model":
-            entries[-1] = _joined(entries[-1], message)
+            one = entries[-1]
+            entries[-1] = msgspec.structs.replace(
+                one,
+                texts=one.texts + message.texts,
+                thoughts=one.thoughts + message.thoughts,
+                calls=one.calls + message.calls,
+                signatures=one.signatures + message.signatures,
+            )
         else:
             entries.append(message)
     return entries
@@ -383,7 +390,10 @@ def _input_items(sent: Json) -> Iterator[Message]:
                 role = "model" if item.get("role") == "assistant" else "user"
                 yield Message(role, texts=texts(item.get("content")))
             case "reasoning":
-                yield _input_reasoning(item)
+                thoughts = texts(item.get("summary")) + texts(item.get("content"))
+                sealed = string(item.get("encrypted_content"))
+                signatures = () if sealed is None else (decode_signature(sealed),)
+                yield Message("model", thoughts=thoughts, signatures=signatures)
             case "function_call" | "custom_tool_call" as kind:
                 name = called[id] = string(item.get("name")) or ""
                 plain = {"input": item.get("input")}
@@ -394,20 +404,3 @@ def _input_items(sent: Json) -> Iterator[Message]:
                 yield Message("user", results=(returned,))
             case _:
                 pass
-
-
-def _input_reasoning(item: dict[str, Json]) -> Message:
-    thoughts = texts(item.get("summary")) + texts(item.get("content"))
-    sealed = string(item.get("encrypted_content"))
-    signatures = () if sealed is None else (decode_signature(sealed),)
-    return Message("model", thoughts=thoughts, signatures=signatures)
-
-
-def _joined(one: Message, other: Message) -> Message:
-    return msgspec.structs.replace(
-        one,
-        texts=one.texts + other.texts,
-        thoughts=one.thoughts + other.thoughts,
-        calls=one.calls + other.calls,
-        signatures=one.signatures + other.signatures,
-    )
