@@ -218,14 +218,39 @@ async def _run_in_memory(
 async def _notify(
     options: Mapping[str, object] | None, result: PipelineResult, cwd: str, db: str | None
 ) -> None:
-    """Send the message of ``notify``, if it is wanted."""
+    """Send the message of ``notify``, if it is wanted: the questions that the run waits for, or its
+    end."""
     target, on = (options or {}).get("notify"), (options or {}).get("notify_on")
-    if isinstance(target, str):
-        from corral.durable import notifications
+    if not isinstance(target, str):
+        return
+    from corral.durable import notifications
+    from corral.live import notify
 
-        shown = None if db is None else database.find(db).shown
-        messages = notifications.run_messages(result, cwd, shown)
-        await notifications.send(target, on, messages)
+    shown = None if db is None else database.find(db).shown
+    facts = notify.RunFacts(kind="pipeline", id=result.run, cwd=cwd, db=shown)
+    messages = [
+        notify.asked_message(
+            facts,
+            "question",
+            notify.Asked(
+                request_id=question.id,
+                text=question.text,
+                choices=tuple(choice.key for choice in question.choices),
+                deadline=question.deadline,
+            ),
+        )
+        for question in result.questions
+    ]
+    if result.status != "waiting":
+        ended = notify.Ended(
+            status=result.status,
+            text=result.text or "",
+            error=result.reason if result.status != "success" else "",
+            cost_usd=result.cost_usd or None,
+            tokens=result.tokens or None,
+        )
+        messages = [notify.end_message(facts, ended)]
+    await notifications.send(target, on, messages)
 
 
 def _check_workspace_options(cwd: object, repository: object, commit: object) -> None:

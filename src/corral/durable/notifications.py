@@ -9,12 +9,11 @@ import warnings
 from typing import TYPE_CHECKING
 
 from corral.live import notify
-from corral.live.notify import Asked, Ended, Message, RunFacts
+from corral.live.notify import Ended, Message, RunFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from corral.durable.api import PipelineResult
     from corral.durable.batch.results import BatchReport
 
 
@@ -27,33 +26,6 @@ async def send(target: str, on: object, messages: Sequence[Message]) -> None:
         if notify.wants(on, each.event):
             notifier.send(each)
     await notifier.finish()
-
-
-def run_messages(result: PipelineResult, cwd: str, db: str | None) -> list[Message]:
-    """The questions that a run waits for, or its end."""
-    facts = RunFacts(kind="pipeline", id=result.run, cwd=cwd, db=db)
-    if result.status != "waiting":
-        ended = Ended(
-            status=result.status,
-            text=result.text or "",
-            error=result.reason if result.status != "success" else "",
-            cost_usd=result.cost_usd or None,
-            tokens=result.tokens or None,
-        )
-        return [notify.end_message(facts, ended)]
-    return [
-        notify.asked_message(
-            facts,
-            "question",
-            Asked(
-                request_id=each.id,
-                text=each.text,
-                choices=tuple(choice.key for choice in each.choices),
-                deadline=each.deadline,
-            ),
-        )
-        for each in result.questions
-    ]
 
 
 def batch_message(name: str, report: BatchReport, cwd: str, db: str | None) -> Message:

@@ -28,8 +28,8 @@ from corral.durable.dbos.database import Database
 from corral.durable.worker import executor
 from corral.errors import CorralError, StorageFailed
 from corral.metering import rate_limits
+from corral.pipelines.execution.agent_call import node_rule
 from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.execution.limit_rule import node_rule
 from corral.system import clock
 
 FRESH = 1.0

@@ -24,11 +24,11 @@ from corral.events import Event
 from corral.nesting import decode_json
 from corral.option_definitions import BY_NAME, with_trait
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode, fallback_agents
+from corral.pipelines import node_kinds
 from corral.pipelines.execution import preamble, run_dir, verdict
 from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.execution.hooks import Hooks, hooks_of
-from corral.pipelines.execution.limit_rule import limit_rule
 from corral.pipelines.execution.node_usage import recorded_usage
 from corral.pipelines.execution.shell import node_env, shell_command
 from corral.pipelines.execution.verdict import Channel, NodeVerdict, Wanted
@@ -91,6 +91,34 @@ def agent_of(work: NodeContext) -> tuple[str, str | None]:
         return named, model
     bare = model.partition(":")[2] if registry.names_a_model(model) else model
     return named, bare
+
+
+class LimitRule(msgspec.Struct, frozen=True):
+    """What an agent does at a rate limit: by its node, the run's options or ``corral.toml``."""
+
+    on_limit: str
+    max_wait: float
+
+
+def limit_rule(node: Node, options: RunKwargs, agent: str) -> LimitRule:
+    """The rule of a node with this agent; ``options`` are those of the run. Raises
+    ``ConfigError``."""
+    spec = config.find_agent(agent)
+    given: dict[str, object] = {
+        "on_limit": node.text("on_limit") or options.get("on_limit"),
+        "max_wait": node.text("max_wait") or options.get("max_wait"),
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    run = RunOptions.build(spec.name, given, config.load(spec.name), "corral.toml")
+    return LimitRule(run.on_limit, run.max_wait)
+
+
+def node_rule(work: NodeContext) -> LimitRule | None:
+    """What the node's agent does at a rate limit; None if the node runs no agent. Raises
+    ``ConfigError``."""
+    if work.resources.simulate or node_kinds.find(work.node.kind).llm != "agent":
+        return None
+    return limit_rule(work.node, work.resources.options, agent_of(work)[0])
 
 
 def policy_of(work: NodeContext) -> Policy | None:
@@ -383,7 +411,7 @@ async def send_prompt(work: NodeContext, call: AgentCall, prompt: str) -> Result
 
 async def _send(work: NodeContext, call: AgentCall, prompt: str) -> Result:
     prompt = work.resources.redactor.clean_text(prompt)
-    with recorded_usage(work, call) as emit:
+    with recorded_usage(work, call.agent, is_stored=bool(call.options.get("record"))) as emit:
         if work.budget is None and is_warm(call, prompt):
             return await work.resources.run_warm(call.agent, prompt, call.options, emit)
         if call.hooks is None:

@@ -76,9 +76,9 @@ def _time_limit(work: NodeContext) -> float | None:
     """Seconds for the handler. An agent that waits for rate limits has only its own time limit, for
     which the waits do not count. Raises ``ValueError`` and ``ConfigError``."""
     limit = work.node.seconds("timeout")
-    if limit is None or node_kinds.find(work.node.kind).llm != "agent":
-        return limit
-    from corral.pipelines.execution.limit_rule import node_rule
+    if limit is None or work.resources.simulate or node_kinds.find(work.node.kind).llm != "agent":
+        return limit  # without loading what starts agents
+    from corral.pipelines.execution.agent_call import node_rule
 
     rule = node_rule(work)
     return None if rule is not None and rule.on_limit == "wait" else limit

@@ -12,7 +12,6 @@ from corral.events import Done, Event, ModelCall
 from corral.system import clock, config
 
 if TYPE_CHECKING:
-    from corral.pipelines.execution.agent_call import AgentCall
     from corral.pipelines.execution.handlers import NodeContext
 
 BATCH_KINDS = "batch."
@@ -20,11 +19,13 @@ BATCH_KINDS = "batch."
 
 
 @contextmanager
-def recorded_usage(work: NodeContext, call: AgentCall) -> Generator[Callable[[Event], None]]:
+def recorded_usage(
+    work: NodeContext, agent: str, *, is_stored: bool
+) -> Generator[Callable[[Event], None]]:
     """Yields the function that gets the agent's events. At the end, in whatever way, what they say
-    is stored; so a node that was cancelled is counted too. A session that is stored is counted
+    is stored; so a node that was cancelled is counted too. A session that ``is_stored`` is counted
     with the sessions."""
-    if call.options.get("record"):
+    if is_stored:
         yield work.emit
         return
     found: list[Event] = []
@@ -38,7 +39,7 @@ def recorded_usage(work: NodeContext, call: AgentCall) -> Generator[Callable[[Ev
         yield emit
     finally:
         if found:
-            store_usage(work, config.find_agent(call.agent).name, found)
+            store_usage(work, config.find_agent(agent).name, found)
 
 
 def store_usage(work: NodeContext, agent: str, events: Sequence[Event]) -> None:
