@@ -189,20 +189,17 @@ class _PolicyReader:
             servers = (server.name == OWN_SERVER for server in self._run.mcp_servers)
             asks = asks and (name == "own_mcp") in servers
         is_judged = asks or (name == "shell" and bool(self.rules))
+        by_list = self.listed is not None or _capability(name) in self._all_denied
         return Grant(
             default=verdict if self.listed is None else "deny",
             verdict=verdict,
-            would_ask=self._asks(name),
+            would_ask=(not by_list and self._wanted(name) == "ask"),
             at_wire=self._run.at_wire and is_judged,
             exceptions=tuple(self._exceptions(name, verdict)),
         )
 
     def _wanted(self, name: GrantName) -> Verdict:
         return self._policy.verdict(_capability(name), own=name == "own_mcp")
-
-    def _asks(self, name: GrantName) -> bool:
-        by_list = self.listed is not None or _capability(name) in self._all_denied
-        return not by_list and self._wanted(name) == "ask"
 
     def _verdict(self, name: GrantName) -> Verdict:
         """What a call gets that no rule decides."""

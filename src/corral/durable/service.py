@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -62,9 +61,6 @@ from corral.pipelines.scheduler.commands import Answer, Cancelled, Ended, Messag
 from corral.system import paths
 from corral.system.process.tree import ProcessRegistry
 from corral.values import Json, slug
-
-if TYPE_CHECKING:
-    from corral.spending import Spent
 
 POLL = 0.1
 """Seconds between two checks for work, in the engine of a process that waits for its run."""
@@ -229,7 +225,13 @@ async def start(
     if graph.has_limits:
         from corral.durable import budgets
 
-        spent = _spent_before(request.known)
+        # What the known results of another run have cost.
+        from corral.spending import Spent
+
+        ended = [each.outcome for each in request.known.values() if isinstance(each, Ended)]
+        spent = Spent(
+            sum(each.cost_usd or 0.0 for each in ended), sum(each.tokens or 0 for each in ended)
+        )
         made = await asyncio.to_thread(budgets.create, database, name, run_limits(graph), spent)
         config = msgspec.structs.replace(config, budgets=made)
     local_nodes = False
@@ -254,16 +256,6 @@ async def start(
             f"the run {name!r} already exists", hint="Choose another id, or resume it."
         )
     return name
-
-
-def _spent_before(known: Mapping[str, Message]) -> Spent:
-    """What the known results of another run have cost."""
-    from corral.spending import Spent
-
-    ended = [each.outcome for each in known.values() if isinstance(each, Ended)]
-    return Spent(
-        sum(each.cost_usd or 0.0 for each in ended), sum(each.tokens or 0 for each in ended)
-    )
 
 
 def _absolute(path: Path) -> str:
@@ -479,7 +471,11 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
         client.cancel([run], children=True)
         agent_host_client.close(run, cancel=True)
         ProcessRegistry(paths.process_registry()).reap()  # processes of an engine that was killed
-        return _config_of(client, run)
+        with contextlib.suppress(UnreadableRecord):  # it can be cancelled
+            row = client.get_workflow(run)
+            if row is not None and row.name == RUN_WORKFLOW and row.input is not None:
+                return unpack(row.input, RunInput).config
+        return None
 
     config = await with_client(database, end)
     if config is not None:
@@ -509,11 +505,3 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[Limit] = (
 
     await with_client(database, move)
     return run
-
-
-def _config_of(client: Client, run: str) -> RunConfig | None:
-    with contextlib.suppress(UnreadableRecord):  # it can be cancelled
-        row = client.get_workflow(run)
-        if row is not None and row.name == RUN_WORKFLOW and row.input is not None:
-            return unpack(row.input, RunInput).config
-    return None

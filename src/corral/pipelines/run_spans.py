@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from corral.events import Event
 from corral.pipelines.events import (
     PipelineCompleted,
     PipelineEvent,
@@ -66,7 +65,11 @@ class PipelineSpans:
                 return self._of_run(event.run_id, event)
             case _:
                 if not isinstance(event, PipelineEvent):
-                    return self._agent_spans(event).add(event)
+                    node = event.node or ""
+                    if node not in self._agents:
+                        parent = self._nodes.get(node, self._parent)
+                        self._agents[node] = AgentSpans(parent, content=self._content)
+                    return self._agents[node].add(event)
         return []
 
     def end(self) -> list[Span]:
@@ -74,13 +77,6 @@ class PipelineSpans:
         for run_id in reversed(list(self._runs)):
             found += self._of_run(run_id, None)
         return found
-
-    def _agent_spans(self, event: Event) -> AgentSpans:
-        node = event.node or ""
-        if node not in self._agents:
-            parent = self._nodes.get(node, self._parent)
-            self._agents[node] = AgentSpans(parent, content=self._content)
-        return self._agents[node]
 
     def _of_visit(
         self, run: _OpenRun, visit: str, end: StepCompleted | StepFailed | None

@@ -176,7 +176,13 @@ class Session:
                 self._check_fallback(name, prepared)
             record: SessionRecord | None = None
             if source is not None:
-                record = await self._continue(source, prepared)
+                from corral.sessions.handover.source import begin
+
+                is_here = self.source is not None
+                has_cwd = self._options.get("cwd") is not None
+                record = await in_thread(
+                    partial(begin, prepared, source, is_here=is_here, has_cwd=has_cwd)
+                )
             elif prepared.run.resume is not None:
                 from corral.sessions.resume import find_resumed
 
@@ -242,15 +248,15 @@ class Session:
             await following.__aexit__()
             raise
         self._next = following
-        await self._stop_agent()
+        # Another agent continues: this one is not needed any more.
+        driver, self._driver = self._driver, None
+        connection, self._connection = self._connection, None
+        async with AsyncExitStack() as ending:
+            ending.push_async_callback(self._stop_tool_server)
+            for each in (driver, connection):
+                if each is not None:
+                    ending.push_async_callback(each.close)
         return turn
-
-    async def _continue(self, source: SessionRecord, prepared: PreparedRun) -> SessionRecord:
-        from corral.sessions.handover.source import begin
-
-        is_here = self.source is not None
-        has_cwd = self._options.get("cwd") is not None
-        return await in_thread(partial(begin, prepared, source, is_here=is_here, has_cwd=has_cwd))
 
     @property
     def _person(self) -> Answers:
@@ -335,16 +341,6 @@ class Session:
                     keep = self._record.save_unfinished()
                 self._record.close(keep=keep or self._prepared.run.resume is not None)
             self._prepared = self._record = self._next = None
-
-    async def _stop_agent(self) -> None:
-        """Another agent continues: this one is not needed any more."""
-        driver, self._driver = self._driver, None
-        connection, self._connection = self._connection, None
-        async with AsyncExitStack() as ending:
-            ending.push_async_callback(self._stop_tool_server)
-            for each in (driver, connection):
-                if each is not None:
-                    ending.push_async_callback(each.close)
 
     @overload
     def prompt(

@@ -235,7 +235,21 @@ def _flags(
         flags.append("--fork-session")
     flags += _system_prompt(run, place, files)
     if run.mcp_servers:
-        files[MCP_FILE] = json.dumps({"mcpServers": _mcp_servers(run, place)})
+        # Secrets are references to environment variables, which Claude Code replaces.
+        servers: dict[str, Json] = {}
+        for number, server in enumerate(run.mcp_servers):
+            if server.name not in place.controls.servers:
+                continue
+            hidden: Json = mcp_config.secret_references(number, server)
+            # It is connected before the first request, which then declares its tools; otherwise the
+            # model would have to search for them.
+            how: dict[str, Json] = {"alwaysLoad": True}
+            if server.url is not None:
+                servers[server.name] = {"type": "http", "url": server.url, "headers": hidden, **how}
+            else:
+                command, *args = server.command
+                servers[server.name] = {"command": command, "args": [*args], "env": hidden, **how}
+        files[MCP_FILE] = json.dumps({"mcpServers": servers})
         flags += ["--mcp-config", os.path.join(place.home, MCP_FILE)]
     for folder in run.include_directories:
         flags += ["--add-dir", os.path.join(place.cwd, folder)]
@@ -263,21 +277,3 @@ def _auth(place: LaunchContext) -> str:
     raise AuthenticationFailed(
         "no credentials for Claude Code were found", hint=KEY_HINT, phase="config"
     )
-
-
-def _mcp_servers(run: RunOptions, place: LaunchContext) -> dict[str, Json]:
-    """Secrets are references to environment variables, which Claude Code replaces."""
-    servers: dict[str, Json] = {}
-    for number, server in enumerate(run.mcp_servers):
-        if server.name not in place.controls.servers:
-            continue
-        hidden: Json = mcp_config.secret_references(number, server)
-        # It is connected before the first request, which then declares its tools; otherwise the
-        # model would have to search for them.
-        how: dict[str, Json] = {"alwaysLoad": True}
-        if server.url is not None:
-            servers[server.name] = {"type": "http", "url": server.url, "headers": hidden, **how}
-        else:
-            command, *args = server.command
-            servers[server.name] = {"command": command, "args": [*args], "env": hidden, **how}
-    return servers

@@ -283,6 +283,13 @@ def controls_acp(grants: Grants, run: RunOptions) -> Controls:
             off = ["multi_agent", *(() if asks_nothing else ("shell_tool", "unified_exec"))]
             off += [] if images else ["view_image"]
             flags = [f'web_search="{search}"', *(f"features.{name}=false" for name in off)]
+        # What codex-acp does without asking.
+        reasons = (
+            (grants.is_native, UNASKED_BY_DEFAULT),
+            (grants.is_unlimited, "with policy 'all' it asks about nothing"),
+            (grants.network.verdict == "allow", "it searches the web without asking"),
+            (_is_foreign(run), "a tool that declares itself read-only runs without asking"),
+        )
         return Controls(
             enforced=_enforced_headless(grants)
             if grants.is_unlimited
@@ -290,7 +297,7 @@ def controls_acp(grants: Grants, run: RunOptions) -> Controls:
             flags=tuple(flags),
             settings={MODE_ACP: mode},
             for_folders=hook,
-            unhooked=_unhooked_acp(grants, run),
+            unhooked=tuple(text for applies, text in reasons if applies),
         )
 
     # Corral's sandbox may enforce all that the policy does not allow.
@@ -299,17 +306,6 @@ def controls_acp(grants: Grants, run: RunOptions) -> Controls:
     servers = not run.mcp_servers or grants.mcp.verdict == "allow"
     boxed = made(asks_nothing=grants.is_unlimited or (by_sandbox and needed and servers))
     return replace(made(asks_nothing=grants.is_unlimited), in_sandbox=boxed)
-
-
-def _unhooked_acp(grants: Grants, run: RunOptions) -> tuple[str, ...]:
-    """What codex-acp does without asking."""
-    reasons = (
-        (grants.is_native, UNASKED_BY_DEFAULT),
-        (grants.is_unlimited, "with policy 'all' it asks about nothing"),
-        (grants.network.verdict == "allow", "it searches the web without asking"),
-        (_is_foreign(run), "a tool that declares itself read-only runs without asking"),
-    )
-    return tuple(text for applies, text in reasons if applies)
 
 
 def _enforced_acp(grants: Grants, run: RunOptions) -> dict[Capability, Enforced]:

@@ -88,7 +88,13 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     refuse_project_files(
         run, place, "Copilot would obey this repository's own hooks, skills and agents"
     )
-    _check_mode(run, place)
+    # In the mode ``autopilot`` it never asks, and writes anywhere.
+    mode = (run.session_mode or "agent").rpartition("#")[2]
+    if place.grants.is_limited and mode not in _MODES:
+        raise ConfigError(
+            f"session_mode={run.session_mode!r} would bypass the policy",
+            hint="Use the policy instead: policy='edits' or policy='all'.",
+        )
     return Launch(
         argv=(*place.program, "--acp", *_common(run, place), *place.controls.flags),
         env=_env(run, place),
@@ -111,16 +117,6 @@ def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
         vendors=("openai-chat", "openai", "anthropic"),
         unused_env=(*TOKENS,),
     )
-
-
-def _check_mode(run: RunOptions, place: LaunchContext) -> None:
-    """In the mode ``autopilot`` it never asks, and writes anywhere."""
-    mode = (run.session_mode or "agent").rpartition("#")[2]
-    if place.grants.is_limited and mode not in _MODES:
-        raise ConfigError(
-            f"session_mode={run.session_mode!r} would bypass the policy",
-            hint="Use the policy instead: policy='edits' or policy='all'.",
-        )
 
 
 def _files(run: RunOptions) -> dict[str, str]:

@@ -87,18 +87,14 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """The persistent CLI: prompts and sessions are sent by the protocol."""
-    _check_mode(run, place)
-    run = replace(run, images=())  # they are part of the prompt
-    return _launch(run, place, ["--acp"], stdin=b"", files={}, note=None)
-
-
-def _check_mode(run: RunOptions, place: LaunchContext) -> None:
-    """In ``autoEdit`` the file tools do not consult the policy file at all."""
+    # In ``autoEdit`` the file tools do not consult the policy file at all.
     if run.session_mode in ("autoEdit", "yolo") and place.controls.files:
         raise ConfigError(
             f"session_mode={run.session_mode!r} would bypass the policy",
             hint="Use the policy instead: policy='edits' or policy='all'.",
         )
+    run = replace(run, images=())  # they are part of the prompt
+    return _launch(run, place, ["--acp"], stdin=b"", files={}, note=None)
 
 
 def _launch(
@@ -138,13 +134,14 @@ def _launch(
     if note is not None:
         notes.append(note)
     common = _flags(run, place, has_rules=bool(rules))
+    variable, url = _SERVICES.get(method, ("", None))
     return Launch(
         argv=(*place.program, *flags, *common),
         env=env,
         stdin=stdin,
         files=files,
         notes=tuple(notes),
-        service_url=_service_url(method, place),
+        service_url=(place.env.get(variable) or url),
     )
 
 
@@ -214,11 +211,6 @@ _SERVICES = {
     "vertex-ai": ("GOOGLE_VERTEX_BASE_URL", None),
 }
 """Authentication method → the variable with the service's URL, and the URL without it."""
-
-
-def _service_url(method: str, place: LaunchContext) -> str | None:
-    variable, url = _SERVICES.get(method, ("", None))
-    return place.env.get(variable) or url
 
 
 def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
@@ -297,7 +289,9 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
     if place.hook_command:
         settings["hooks"] = _hooks(place.hook_command)
     if run.mcp_servers:
-        settings["mcpServers"] = _mcp_servers(run)
+        settings["mcpServers"] = {
+            s.name: mcp_config.server_config(n, s) for n, s in enumerate(run.mcp_servers)
+        }
         if not own:
             settings["mcp"] = {"allowed": names}
     return settings
@@ -333,10 +327,6 @@ def _merged(theirs: Mapping[str, Json], ours: Mapping[str, Json]) -> dict[str, J
         else:
             merged[name] = value
     return merged
-
-
-def _mcp_servers(run: RunOptions) -> dict[str, Json]:
-    return {s.name: mcp_config.server_config(n, s) for n, s in enumerate(run.mcp_servers)}
 
 
 def _prompt(

@@ -91,9 +91,18 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
     flags += ["--extensions=none"] if run.inherit != "user" else []
     flags += [f"--system-prompt={run.replace_system_prompt}"] if run.replace_system_prompt else []
     flags += [f"--add-dir={os.path.join(place.cwd, name)}" for name in run.include_directories]
+    # Whether the folder is trusted. In an untrusted folder the repository's own settings have no
+    # effect, so it is trusted only if an option needs that.
+    if run.mcp_servers and run.inherit != "project" and place.project_files:
+        raise UntrustedFolder(
+            "MCP servers need a trusted folder, and trust would let this repository's own settings"
+            f" take effect: {', '.join(place.project_files)}",
+            hint="If you trust them, set inherit='project' (--inherit project).",
+            phase="config",
+        )
     settings = {
         **json.loads(place.controls.files[SETTINGS_FILE]),
-        **_settings(run, place, trusted=_trust(run, place)),
+        **_settings(run, place, trusted=(bool(run.mcp_servers) or run.inherit == "project")),
     }
     env = {
         "QWEN_HOME": os.path.join(place.home, ".qwen"),
@@ -120,19 +129,6 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
         hidden_env=frozenset(_SERVICES) - {key},
         notes=(f"authentication: {key}",),
     )
-
-
-def _trust(run: RunOptions, place: LaunchContext) -> bool:
-    """Whether the folder is trusted. In an untrusted folder the repository's own settings have no
-    effect, so it is trusted only if an option needs that."""
-    if run.mcp_servers and run.inherit != "project" and place.project_files:
-        raise UntrustedFolder(
-            "MCP servers need a trusted folder, and trust would let this repository's own settings"
-            f" take effect: {', '.join(place.project_files)}",
-            hint="If you trust them, set inherit='project' (--inherit project).",
-            phase="config",
-        )
-    return bool(run.mcp_servers) or run.inherit == "project"
 
 
 def _settings(run: RunOptions, place: LaunchContext, *, trusted: bool) -> dict[str, Json]:

@@ -305,18 +305,14 @@ def close(run_id: str, *, cancel: bool = False) -> None:
     # A host looks for this once per second. If no host runs, this process removes the files when it
     # ends, and has closed its own; or the next one does.
     with contextlib.suppress(OSError):
-        _mark_end(files)
+        try:
+            files.end.mkdir(exist_ok=True)
+        except OSError:
+            # A full disk. The results of a run that has ended are not read again.
+            for each in files.jobs.glob("*/result.json"):
+                each.unlink(missing_ok=True)
+            files.end.mkdir(exist_ok=True)
         _remove_at_exit()
-
-
-def _mark_end(files: HostFiles) -> None:
-    try:
-        files.end.mkdir(exist_ok=True)
-    except OSError:
-        # A full disk. The results of a run that has ended are not read again.
-        for each in files.jobs.glob("*/result.json"):
-            each.unlink(missing_ok=True)
-        files.end.mkdir(exist_ok=True)
 
 
 def _close(files: HostFiles, *, cancel: bool) -> None:

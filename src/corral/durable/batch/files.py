@@ -200,11 +200,15 @@ def _expand(folder: str, parts: Sequence[str]) -> Iterator[str]:
     if head == "**":
         yield from _expand(folder, rest)
         for entry in _entries(folder):
-            if _is_entered(entry):
+            # Whether ``**`` enters this folder.
+            is_open = not entry.name.startswith(".") and entry.name not in SKIPPED_FOLDERS
+            if is_open and entry.is_dir(follow_symlinks=False):
                 yield from _expand(entry.path, parts)
     elif _WILDCARD.search(head):
         for entry in _entries(folder):
-            if _fits(entry.name, head):
+            name = entry.name
+            is_hidden = name.startswith(".") and not head.startswith(".")
+            if not is_hidden and fnmatch.fnmatchcase(name, head):
                 yield from _below(entry.path, rest)
     else:
         yield from _below(os.path.join(folder, head), rest)
@@ -215,17 +219,6 @@ def _below(path: str, rest: Sequence[str]) -> Iterator[str]:
         yield from _expand(path, rest)
     elif os.path.isfile(path):
         yield path
-
-
-def _is_entered(entry: os.DirEntry[str]) -> bool:
-    """Whether ``**`` enters this folder."""
-    is_open = not entry.name.startswith(".") and entry.name not in SKIPPED_FOLDERS
-    return is_open and entry.is_dir(follow_symlinks=False)
-
-
-def _fits(name: str, pattern: str) -> bool:
-    is_hidden = name.startswith(".") and not pattern.startswith(".")
-    return not is_hidden and fnmatch.fnmatchcase(name, pattern)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

@@ -31,7 +31,7 @@ from corral.durable.batch.spec import BatchOptions, BatchSpec
 from corral.durable.batch.tasks import BatchTask, difference
 from corral.durable.dbos import database
 from corral.durable.dbos.client import DEFAULT_QUEUE, Limit, subqueue
-from corral.durable.payloads import RunConfig, RunInput
+from corral.durable.payloads import RunInput
 from corral.durable.worker import executor
 from corral.errors import BudgetExceeded, ConfigError
 from corral.system import clock, paths
@@ -146,7 +146,14 @@ async def _resume(
     if changed or redo or not _has_round(rounds, names):
         detached = store_thread.database.path is not None and options.queue is None
         run_config = spec.run_config(names, detached=detached)
-        round = _next_round(spec, rounds, redo, queue, run_config)
+        run_input = RunInput(
+            run_id=spec.name,
+            graph=spec.graph,
+            config=run_config,
+            queue=queue,
+            at=clock.now(),
+        )
+        round = make_round(run_input, spec.digests, len(rounds) + 1, redo)
         await store_thread.call(partial(_begin_round, round=round, out=out))
     else:
         round = rounds[-1]
@@ -200,19 +207,6 @@ def _remove_other_lines(
     if written.keys() != out.known.keys():
         out.replace(written)
     return written
-
-
-def _next_round(
-    spec: BatchSpec, rounds: Sequence[Round], redo: Sequence[str], queue: str, config: RunConfig
-) -> Round:
-    run_input = RunInput(
-        run_id=spec.name,
-        graph=spec.graph,
-        config=config,
-        queue=queue,
-        at=clock.now(),
-    )
-    return make_round(run_input, spec.digests, len(rounds) + 1, redo)
 
 
 def _has_round(rounds: Sequence[Round], budgets: tuple[str, ...]) -> bool:

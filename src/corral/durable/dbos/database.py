@@ -160,7 +160,14 @@ def prepare(database: Database) -> None:
             from corral.durable.dbos import server_database
 
             server_database.prepare(database)
-    _remember(database)
+    # For those who look for runs, such as ``corral view``.
+    if database.path == paths.home() / "engine.db":
+        return
+    known = remembered()
+    if database.shown not in known:
+        with suppress(OSError):  # a list for convenience: nothing depends on it
+            newest = [database.shown, *known][:MOST_REMEMBERED]
+            paths.write_private(paths.home() / "databases.json", msgspec.json.encode(newest))
 
 
 MOST_REMEMBERED = 50
@@ -174,17 +181,6 @@ def remembered() -> list[str]:
         return msgspec.json.decode(found or b"[]", type=list[str])
     except msgspec.MsgspecError:
         return []
-
-
-def _remember(database: Database) -> None:
-    """For those who look for runs, such as ``corral view``."""
-    if database.path == paths.home() / "engine.db":
-        return
-    known = remembered()
-    if database.shown not in known:
-        with suppress(OSError):  # a list for convenience: nothing depends on it
-            newest = [database.shown, *known][:MOST_REMEMBERED]
-            paths.write_private(paths.home() / "databases.json", msgspec.json.encode(newest))
 
 
 def is_there(database: Database) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 
 from corral.pipelines.dot.parser import IDENTIFIER, KEYWORDS
-from corral.pipelines.graph import Edge, Graph, Value
+from corral.pipelines.graph import Graph, Value
 from corral.pipelines.node_kinds import WAIT_HUMAN
 
 
@@ -28,12 +28,11 @@ def as_dot(graph: Graph) -> str:
         if node.classes:
             attrs["class"] = ",".join(node.classes)
         lines.append(f"  {_name(node.id)}{_block(attrs)};")
-    lines += [_edge(edge) for edge in graph.edges]
+    lines += [
+        f"  {_name(edge.source)} -> {_name(edge.target)}{_block(edge.attrs)};"
+        for edge in graph.edges
+    ]
     return "\n".join([*lines, "}", ""])
-
-
-def _edge(edge: Edge) -> str:
-    return f"  {_name(edge.source)} -> {_name(edge.target)}{_block(edge.attrs)};"
 
 
 def _block(attrs: Mapping[str, Value]) -> str:

@@ -162,7 +162,12 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
         options["answer_timeout"] = waits
         if not node.seconds("timeout"):
             options["timeout"] = TIMEOUT + waits
-    _limit_notifications(options)
+    # An agent reports that it needs a person. The end of the run is reported by the run itself.
+    if options.get("notify_on") == "end":
+        options.pop("notify", None)
+        options.pop("notify_on", None)
+    elif options.get("notify") is not None:
+        options["notify_on"] = "person"
     if (policy := policy_of(work)) is not None:
         options["policy"] = policy
     if passed := work.resources.pass_env(work):
@@ -209,15 +214,6 @@ def sandbox_mode(node: Node, text: str) -> SandboxMode:
     raise ConfigError(
         f"{node.id}: sandbox must be one of {', '.join(SANDBOX_MODES)}, got: {text!r}"
     )
-
-
-def _limit_notifications(options: RunKwargs) -> None:
-    """An agent reports that it needs a person. The end of the run is reported by the run itself."""
-    if options.get("notify_on") == "end":
-        options.pop("notify", None)
-        options.pop("notify_on", None)
-    elif options.get("notify") is not None:
-        options["notify_on"] = "person"
 
 
 def _set_attributes(node: Node, options: RunKwargs) -> None:

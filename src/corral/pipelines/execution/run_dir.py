@@ -187,7 +187,8 @@ class RunDir:
         for node, outcome in state.outcomes.items():
             cached = self._outcomes.get(node)
             if cached is None or cached[0] is not outcome:
-                self._outcomes[node] = cached = (outcome, _outcome(outcome))
+                fields = {"status": outcome.status, **msgspec.to_builtins(outcome)}
+                self._outcomes[node] = cached = (outcome, msgspec.Raw(msgspec.json.encode(fields)))
             known[node] = cached[1]
         return msgspec.json.encode(
             {
@@ -259,11 +260,6 @@ class RunDir:
             f"cannot write the run folder {self.path}: {error.strerror or error}",
             hint="Free some space, or choose another folder.",
         )
-
-
-def _outcome(outcome: Outcome) -> msgspec.Raw:
-    fields = {"status": outcome.status, **msgspec.to_builtins(outcome)}
-    return msgspec.Raw(msgspec.json.encode(fields))
 
 
 def _visit_number(target: str) -> int:
@@ -383,7 +379,9 @@ class CheckpointWriter:
             started = time.monotonic()
             saved, cost = 0, 0.0
             try:
-                self._write_statuses()
+                while self._statuses:
+                    self.folder.write_status(self._statuses[0])
+                    self._statuses.popleft()
                 if checkpoint is not None and checkpoint.number > self._written:
                     cost = checkpoint.cost
                     self.folder.save_encoded(checkpoint.data)
@@ -394,11 +392,6 @@ class CheckpointWriter:
                 self.failed = error
             self._pause = max(WRITE_AFTER, SHARE * (cost + time.monotonic() - started))
             return saved
-
-    def _write_statuses(self) -> None:
-        while self._statuses:
-            self.folder.write_status(self._statuses[0])
-            self._statuses.popleft()
 
     def _write_events(self) -> None:
         batch = [self._events.popleft() for _ in range(len(self._events))]

@@ -115,8 +115,11 @@ async def verify(work: NodeContext, verifier: Verifier, result: Result, own: Pat
         found = _harbor_verdict(done, verifier, reward)
     else:
         found = _verdict(done, verifier)
+    text = done.stdout.decode("utf-8", "replace")
+    if done.stderr.strip():
+        text = f"{text.rstrip()}\n--- stderr ---\n{done.stderr}".lstrip()
     return msgspec.structs.replace(
-        found, output=_output(done), exit_code=done.code, seconds=round(stopwatch.seconds, 3)
+        found, output=text[-MAX_OUTPUT:], exit_code=done.code, seconds=round(stopwatch.seconds, 3)
     )
 
 
@@ -141,13 +144,6 @@ def _put_files(verifier: Verifier, workspace: Path, answer: str, own: Path) -> N
             (own / "logs" / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageFailed(f"the verifier cannot be copied: {error}") from error
-
-
-def _output(done: CommandResult) -> str:
-    text = done.stdout.decode("utf-8", "replace")
-    if done.stderr.strip():
-        text = f"{text.rstrip()}\n--- stderr ---\n{done.stderr}".lstrip()
-    return text[-MAX_OUTPUT:]
 
 
 def _verdict(done: CommandResult, verifier: Verifier) -> Verification:
@@ -245,18 +241,14 @@ def copy_into(source: Path, target: Path, root: Path, only: Sequence[str] = ()) 
         place = target if file == source else target / file.relative_to(source)
         if ".." in place.relative_to(root).parts:
             raise OSError(errno.EINVAL, "leads out of the workspace", str(place))
-        _clear_way(place, root)
+        folder = root
+        for part in place.relative_to(root).parts[:-1]:
+            folder = folder / part
+            if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+                folder.unlink()
+            folder.mkdir(exist_ok=True)
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
         shutil.copy2(file, place, follow_symlinks=False)
-
-
-def _clear_way(place: Path, root: Path) -> None:
-    folder = root
-    for part in place.relative_to(root).parts[:-1]:
-        folder = folder / part
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            folder.unlink()
-        folder.mkdir(exist_ok=True)
-    if place.is_dir() and not place.is_symlink():
-        shutil.rmtree(place)
-    else:
-        place.unlink(missing_ok=True)

@@ -136,7 +136,13 @@ def _token(work: NodeContext, variable: str) -> str:
 
 def _outcome(work: NodeContext, method: str, response: HttpResponse, raw: bytes) -> Outcome:
     node, status = work.node, response.status
-    text = _redacted(work, raw)
+    # The text of a response with secrets redacted. Some servers send the token back.
+    is_cut = len(raw) > MAX_BODY
+    data = work.resources.redactor.clean_part(raw[:MAX_BODY], end_cut=is_cut)
+    if variable := work.node.text("bearer_env"):
+        token = SecretRedactor({variable: _token(work, variable)})
+        data = token.clean_part(data, end_cut=is_cut)
+    text = data.decode("utf-8", "replace")
     work.write_file("response.md", text)
     updates: JsonObject = {f"{node.id}.status": status, "last_response": text[:MAX_RESPONSE]}
     problem = ""
@@ -166,16 +172,6 @@ def _outcome(work: NodeContext, method: str, response: HttpResponse, raw: bytes)
         context_updates=updates,
         retryable=retryable,
     )
-
-
-def _redacted(work: NodeContext, raw: bytes) -> str:
-    """The text of a response with secrets redacted. Some servers send the token back."""
-    is_cut = len(raw) > MAX_BODY
-    data = work.resources.redactor.clean_part(raw[:MAX_BODY], end_cut=is_cut)
-    if variable := work.node.text("bearer_env"):
-        token = SecretRedactor({variable: _token(work, variable)})
-        data = token.clean_part(data, end_cut=is_cut)
-    return data.decode("utf-8", "replace")
 
 
 def _retryable(status: int) -> bool | None:

@@ -19,10 +19,12 @@ def build_question(
     offered = () if asks_for_text(node, edges) else choices(edges)
     default = node.text("human.default_choice") or node.text("default_choice")
     chosen = find_choice(offered, default) if default else None
+    parts = [node.text("label"), node.text("prompt")]
+    text = "\n\n".join(part for part in parts if part) or node.id
     return Question(
         id=id,
         node=node.id,
-        text=_text(graph, node, context),
+        text=templates.fill(text, context, graph.goal),
         choices=offered,
         default=chosen.key if chosen else default or None if not offered else None,
         timeout=node.gate_timeout,
@@ -111,9 +113,3 @@ def outcome_of_timeout(question: Question) -> Outcome:
         if choice := find_choice(question.choices, question.default):
             return outcome_of_choice(choice)
     return Outcome(status="retry", failure_reason="no answer before the timeout")
-
-
-def _text(graph: Graph, node: Node, context: dict[str, Json]) -> str:
-    parts = [node.text("label"), node.text("prompt")]
-    text = "\n\n".join(part for part in parts if part) or node.id
-    return templates.fill(text, context, graph.goal)

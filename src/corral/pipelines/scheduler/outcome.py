@@ -89,21 +89,17 @@ def not_json(value: object, depth: int = 0) -> str | None:
         case None | bool():
             return None
         case str():
-            return _not_json_text(value)
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return "has a lone surrogate: it cannot be encoded"
+            return None
         case int():
             return None if -(2**63) <= value < 2**64 else "is a number beyond 64 bits"
         case float():
             return None if math.isfinite(value) else f"is {value}"
         case _:
             return _not_json_container(value, depth)
-
-
-def _not_json_text(value: str) -> str | None:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return "has a lone surrogate: it cannot be encoded"
-    return None
 
 
 def _not_json_container(value: object, depth: int) -> str | None:

@@ -154,7 +154,20 @@ class RunContext:
                 seconds = pipelines_graph.poll_interval(node)
                 return Wait(id=id, node=node.id, seconds=seconds, child=child)
             case "visit":
-                return self._run_node(id, lane, node)
+                fidelity = (
+                    lane.fidelity
+                    or node.text("fidelity")
+                    or str(self.graph.attrs.get("default_fidelity") or "compact")
+                )
+                return RunNode(
+                    id=id,
+                    node=node.id,
+                    number=lane.number,
+                    context=deep_copy(lane.context),
+                    fidelity=fidelity,
+                    thread=self._thread(lane, node) if fidelity == "full" else None,
+                    previous=lane.previous,
+                )
 
     def question(self, lane: Lane, node: Node) -> Question:
         """The question of a human gate. Raises ``ValueError``."""
@@ -164,22 +177,6 @@ class RunContext:
 
     def _filled(self, text: str, lane: Lane) -> str:
         return templates.fill(text, lane.context, self.graph.goal)
-
-    def _run_node(self, id: str, lane: Lane, node: Node) -> RunNode:
-        fidelity = (
-            lane.fidelity
-            or node.text("fidelity")
-            or str(self.graph.attrs.get("default_fidelity") or "compact")
-        )
-        return RunNode(
-            id=id,
-            node=node.id,
-            number=lane.number,
-            context=deep_copy(lane.context),
-            fidelity=fidelity,
-            thread=self._thread(lane, node) if fidelity == "full" else None,
-            previous=lane.previous,
-        )
 
     def _thread(self, lane: Lane, node: Node) -> str | None:
         return (

@@ -287,7 +287,13 @@ class Scheduler:
             case node_kinds.PARALLEL.name:
                 self._end_fork(parallel.start_fork(self._run, lane, node))
             case node_kinds.FAN_IN.name:
-                self._start_fan_in(lane, node)
+                if not parallel.rank_branches(lane.joined):
+                    reason = "every branch failed" if lane.joined else "there is no branch to join"
+                    self._end(lane, failed(reason, retryable=False))
+                elif node.text("prompt"):
+                    self._run.open(lane, lane.visit, "visit")
+                else:
+                    self._end(lane, Outcome())
             case node_kinds.WAIT_HUMAN.name:
                 self._run.open(lane, lane.visit, "ask")
             case node_kinds.INCLUDE.name:
@@ -298,15 +304,6 @@ class Scheduler:
                 self._end_if_done(lane, manager.run_cycle(self._run, lane, node))
             case _:
                 self._run.open(lane, lane.visit, "visit")
-
-    def _start_fan_in(self, lane: Lane, node: Node) -> None:
-        if not parallel.rank_branches(lane.joined):
-            reason = "every branch failed" if lane.joined else "there is no branch to join"
-            self._end(lane, failed(reason, retryable=False))
-        elif node.text("prompt"):
-            self._run.open(lane, lane.visit, "visit")
-        else:
-            self._end(lane, Outcome())
 
     def _enter_exit(self, lane: Lane, node: Node) -> None:
         """Finish the run, unless a goal gate is not satisfied. Only the trunk comes here: a
