@@ -51,7 +51,7 @@ class Examples:
 
 
 BOUNDED = {
-    "corral.agents.gemini.policy": "sees corral's own rules, of at most LONGEST_PATTERN",
+    "corral.agents.gemini.controls": "sees corral's own rules, of at most LONGEST_PATTERN",
 }
 """Modules whose patterns need not be linear, with the reason."""
 AUTHORS = "the pattern of a pipeline's author, over a value of the context (MAX_IN_CONTEXT)"

@@ -15,6 +15,8 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec.structs import astuple, replace
 
+from corral.values import convert_to
+
 
 class LimitKind(msgspec.Struct, frozen=True):
     unit: str
@@ -66,7 +68,7 @@ class Raise(msgspec.Struct, frozen=True, omit_defaults=True):
     def of(cls, amounts: Mapping[str, float]) -> Raise:
         """From amounts by the name of the limit."""
         values = {LIMITS[name].unit: LIMITS[name].number(n) for name, n in amounts.items()}
-        return msgspec.convert(values, cls)
+        return convert_to(values, cls)
 
     def as_spent(self) -> Spent:
         return Spent(*(amount or 0 for amount in astuple(self)))

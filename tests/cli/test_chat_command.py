@@ -162,7 +162,7 @@ def test_the_model_and_the_policy_change_within_one_conversation(chat: ChatSetup
     ]
     assert chat.received(2) == ["a", "One.", "b", "Two.", "c"]
     before, _, after = done.stderr.rpartition("capability")
-    assert re.search(r"^shell +ask ", before, re.MULTILINE)
+    assert re.search(r"^shell +deny ", before, re.MULTILINE)
     assert re.search(r"^shell +allow ", after, re.MULTILINE)
 
 

@@ -295,7 +295,7 @@ async def test_the_transcript_is_the_stream_and_is_private(workspace: Path) -> N
     assert (prompt.name, prompt.data) == ("prompt", GOOD)
     assert isinstance(facts, Vendor)
     assert as_object(facts.data)["program"] == str(PROGRAM)
-    assert {"capability": "read", "verdict": "allow", "enforcement": "native"} in as_objects(
+    assert {"capability": "read", "verdict": "allow", "enforcer": "native"} in as_objects(
         as_object(facts.data)["policy"]
     )
     assert (stored.folder / "events.ndjson").stat().st_mode & 0o777 == 0o600

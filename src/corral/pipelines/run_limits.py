@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-import msgspec
-
 from corral.errors import PipelineInvalid
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph, Value
 from corral.spending import LIMITS, BudgetLimits
+from corral.values import convert_to
 
 RAISES = {f"add_{kind.unit}": name for name, kind in LIMITS.items()}
 """Attributes of an edge that leads on from a gate: they raise the limits of the run."""
@@ -25,7 +24,7 @@ def run_limits(graph: Graph) -> BudgetLimits:
     at_limit = graph.attrs.get("on_budget") or "stop"
     if at_limit not in ("stop", "pause"):
         raise PipelineInvalid(f"on_budget={at_limit} of the graph: it is stop or pause")
-    return msgspec.convert({**limits, "pauses": at_limit == "pause"}, BudgetLimits)
+    return convert_to({**limits, "pauses": at_limit == "pause"}, BudgetLimits)
 
 
 def raises_of(edge: Edge) -> dict[str, float]:

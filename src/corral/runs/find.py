@@ -7,7 +7,6 @@ newest run folder, whichever wrote last. All of this blocks.
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -54,7 +53,7 @@ def find(name: str, *, db: str | None = None) -> FoundRun:
         found = find_id(name, list(by_name), "runs")
         if found is not None:
             return FoundRun("pipeline", found, by_name[found])
-    stored = asyncio.run(_find_in_database(name, db)) if is_installed() else None
+    stored = threads.run_event_loop(_find_in_database(name, db)) if is_installed() else None
     if stored is None:
         raise ResumeLost(
             f"no session or run is called {name!r}",

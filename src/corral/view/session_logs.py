@@ -15,7 +15,7 @@ import msgspec
 
 from corral import events
 from corral.agents.report import PolicyRow
-from corral.values import Cost, JsonObject, Usage, as_object, as_objects, as_text
+from corral.values import Cost, JsonObject, Usage, as_object, as_objects, as_text, convert_to
 from corral.view.items import Unreadable, decode, plan_steps, tokens
 from corral.view.logs import PAGE, Line, LogFile, TurnIndex, TurnMarks
 from corral.view.records import Money, PlanStep, TurnInfo
@@ -225,7 +225,7 @@ def _add_run_facts(turn: Turn, log: LogFile, line: Line | None) -> None:
 def _policy_line(row: JsonObject) -> str:
     """A row of the policy report. What the log has may not be one."""
     try:
-        found = msgspec.convert(row, PolicyRow)
+        found = convert_to(row, PolicyRow)
     except msgspec.ValidationError:
         return as_text(row.get("capability"))
     return f"{found.capability}: {found.decision}  {found.note}".rstrip()

@@ -24,7 +24,6 @@ from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 from corral.nesting import decode_json
 from corral.run_kwargs import RunKwargs
-from corral.runs.find import find_pipeline_run
 from corral.values import Json
 
 T = TypeVar("T")
@@ -239,6 +238,8 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
 
     database.load()
 
+    from corral.runs.find import find_pipeline_run
+
     name = find_pipeline_run(name, flags["db"])
     shown = _run_async(query.show(name, db=flags["db"]))
     show = RunOutput(shown.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
@@ -282,6 +283,8 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
     from corral.durable.dbos import database
 
     database.load()
+
+    from corral.runs.find import find_pipeline_run
 
     name = find_pipeline_run(name, flags["db"])
     shown = _run_async(query.show(name, db=flags["db"]))
