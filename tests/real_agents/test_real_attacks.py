@@ -22,7 +22,7 @@ from support.shell_attacks import EVASIONS, RULES
 from corral import Policy, Result
 from corral.agents.spec import Act
 from corral.events import Decision, PermissionRequest
-from corral.testing import Call, Turn
+from corral.testing import Call
 from corral.values import Json
 
 pytestmark = pytest.mark.timeout(600)
@@ -424,9 +424,12 @@ async def test_allow_rules_run_the_named_programs_and_no_others(
     if agent.record.mark != "gemini_cli":  # its rules accept one command only
         good.append("test -f seed.txt && cp seed.txt 'a copy.txt'; printf '%s\\n' x")
         made.append("a copy.txt")
-    policy = Policy(shell="deny", network="deny", shell_rules=RULES)
-    # Each in its own message: at the wire, one denied call refuses the others of its message.
-    script = [Turn(calls=[agent.shell(each)]) for each in (*EVASIONS, *good)]
-    result = await agent.run([*script, Turn(text="done", repeat="forever")], policy=policy)
+    calls = [agent.shell(command) for command in (*EVASIONS, *good)]
+    rules = RULES
+    if agent.name == "gemini-cli":
+        # The CLI's own rules express these. With the others, calls are judged at the wire.
+        rules = ("allow pytest *", "allow cp *")
+    policy = Policy(shell="deny", network="deny", shell_rules=rules)
+    results = await agent.attempt(calls, policy=policy)
     assert sorted(os.listdir(workspace)) == sorted([*made, "seed.txt"])
-    assert denied_tools(result) == [agent.tool_name("run")] * len(EVASIONS)
+    assert denied_tools(*results) == [agent.tool_name("run")] * len(EVASIONS)
