@@ -425,7 +425,7 @@ async def test_allow_rules_run_the_named_programs_and_no_others(
         good.append("test -f seed.txt && cp seed.txt 'a copy.txt'; printf '%s\\n' x")
         made.append("a copy.txt")
     calls = [agent.shell(command) for command in (*EVASIONS, *good)]
-    rules = RULES
+    rules: tuple[str, ...] = RULES
     if agent.name == "gemini-cli":
         # The CLI's own rules express these. With the others, calls are judged at the wire.
         rules = ("allow pytest *", "allow cp *")
