@@ -193,7 +193,7 @@ class _PolicyReader:
         return Grant(
             default=verdict if self.listed is None else "deny",
             verdict=verdict,
-            would_ask=(not by_list and self._wanted(name) == "ask"),
+            would_ask=not by_list and self._wanted(name) == "ask",
             at_wire=self._run.at_wire and is_judged,
             exceptions=tuple(self._exceptions(name, verdict)),
         )

@@ -140,7 +140,7 @@ async def _probe(agent: AgentSpec) -> list[Check]:
             {
                 "check": "the refusal is reported",
                 "ok": bool(result.denied),
-                "seen": (", ".join(call.name for call in result.denied) or "none"),
+                "seen": ", ".join(call.name for call in result.denied) or "none",
             }
         )
     return [*checks, {"check": "ends as a success", "ok": result.ok, "seen": ended}]

@@ -70,7 +70,7 @@ class NamedPrompt(NamedTuple):
             interactive=is_interactive(),
             schema=None if self.typed is None else self.typed.schema,
             wants_result=self.typed is not None and not flags["as_json"],
-            config=(os.path.abspath(given) if given else given),
+            config=os.path.abspath(given) if given else given,
         )
         return WarmTurn(
             WarmFiles.of(self.name, cwd),

@@ -181,7 +181,7 @@ def _state(
     is_new = not facts.is_finished and now - facts.modified < NEW_SECONDS
     known = state.Facts(
         status=_status(record, facts),
-        reason=((facts.last.info.error if facts.last is not None else None) or ""),
+        reason="" if facts.last is None else facts.last.info.error or "",
         live=_is_live(record, facts, live, is_new=is_new) or bool(running and pending),
         live_state=running.state if running else "",
         until=running.until if running else None,

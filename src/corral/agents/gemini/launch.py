@@ -141,7 +141,7 @@ def _launch(
         stdin=stdin,
         files=files,
         notes=tuple(notes),
-        service_url=(place.env.get(variable) or url),
+        service_url=place.env.get(variable) or url,
     )
 
 

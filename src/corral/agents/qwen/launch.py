@@ -102,7 +102,7 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
         )
     settings = {
         **json.loads(place.controls.files[SETTINGS_FILE]),
-        **_settings(run, place, trusted=(bool(run.mcp_servers) or run.inherit == "project")),
+        **_settings(run, place, trusted=bool(run.mcp_servers) or run.inherit == "project"),
     }
     env = {
         "QWEN_HOME": os.path.join(place.home, ".qwen"),

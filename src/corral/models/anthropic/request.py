@@ -142,7 +142,7 @@ def _encode_with_settings(
         "tools": [*tools] or None,
         "tool_choice": plan.choice,
         "thinking": plan.thinking,
-        "output_config": (None if plan.effort is None else {"effort": plan.effort}),
+        "output_config": None if plan.effort is None else {"effort": plan.effort},
         "stop_sequences": list(request.stop) or None,
         "metadata": _metadata(request, warnings),
         "stream": streamed or None,

@@ -117,7 +117,7 @@ def reply(request: Request, turn: Turn) -> ServerResponse:
     headers = _head(request_mark(request))
     if turn.status is not None and not (turn.late and streamed):
         head = _head(request_mark(request), spent=turn.status == 429, reset=turn.retry_after or 1.0)
-        answer = _refusal(turn.status, _error(turn), (head + retry_after(turn)))
+        answer = _refusal(turn.status, _error(turn), head + retry_after(turn))
     elif turn.malformed is not None:
         good = _stream(request, turn)[:-1] if turn.text and streamed else []
         half = HALF if streamed else HALF.partition(b"data: ")[2]
@@ -230,7 +230,7 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
     stop: dict[str, Json] = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
     started: dict[str, Json] = {
         "type": "message_start",
-        "message": ({**_message(request), "content": [], **stop, **usage}),
+        "message": {**_message(request), "content": [], **stop, **usage},
     }
     waiting = [started]
     waiting.append(PING)
