@@ -31,7 +31,6 @@ LAYERS = {
     "builtin": 6,
     "pipelines": 7,
     "engine": 8,
-    "durable": 8,
     "runs": 9,
     "comparison": 9,
     "testing": 9,

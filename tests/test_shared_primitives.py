@@ -72,8 +72,8 @@ def _uses_a_type(call: ast.Call) -> bool:
 
 ALLOWED = {
     ("typed decoding", "system/hook_guard.py"): "a program with one thread that loads little",
-    ("atomic replace", "durable/batch/api.py"): "a method of the results file",
-    ("atomic replace", "durable/batch/resume.py"): "a method of the results file",
+    ("atomic replace", "engine/batch/api.py"): "a method of the results file",
+    ("atomic replace", "engine/batch/resume.py"): "a method of the results file",
     ("slug", "pipelines/execution/run_dir.py"): "an escape that can be reversed, not a slug",
 }
 

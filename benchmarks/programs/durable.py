@@ -36,8 +36,8 @@ def main() -> None:
 
 
 def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
-    from corral.durable import service
-    from corral.durable.dbos.database import find, prepare
+    from corral.engine import service
+    from corral.engine.dbos.database import find, prepare
     from corral.pipelines.execution import handlers
     from corral.pipelines.graph import Edge, Graph, Node
     from corral.pipelines.scheduler.outcome import Outcome

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from corral.durable import service
+from corral.engine import service
 from corral.pipelines.graph import Edge, Graph, Node
 
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from corral.durable.worker import worker
+from corral.engine.worker import worker
 from corral.pipelines.execution import handlers
 from corral.pipelines.scheduler.outcome import Outcome
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from corral.durable import run_list, service
+from corral.engine import run_list, service
 from corral.pipelines.dot import parser
 
 PIPELINE = """digraph gate {

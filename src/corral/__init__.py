@@ -33,14 +33,14 @@ if TYPE_CHECKING:
         compare_sync as compare_sync,
     )
     from corral.comparison.summary import ComparisonSummary as ComparisonSummary
-    from corral.durable.batch.api import (
+    from corral.engine.batch.api import (
         Batch as Batch,
         BatchReport as BatchReport,
         BatchResult as BatchResult,
         batch as batch,
         batch_sync as batch_sync,
     )
-    from corral.durable.batch.files import file_tasks as file_tasks
+    from corral.engine.batch.files import file_tasks as file_tasks
     from corral.errors import CorralError as CorralError
     from corral.events import Event as Event, from_json as from_json, to_json as to_json
     from corral.policy import Policy as Policy
@@ -93,8 +93,8 @@ _HOMES = {
     "corral": "errors events live models pipelines providers",
     "corral.comparison.api": "Comparison compare compare_sync",
     "corral.comparison.summary": "ComparisonSummary",
-    "corral.durable.batch.api": "Batch BatchReport BatchResult batch batch_sync",
-    "corral.durable.batch.files": "file_tasks",
+    "corral.engine.batch.api": "Batch BatchReport BatchResult batch batch_sync",
+    "corral.engine.batch.files": "file_tasks",
     "corral.errors": "CorralError",
     "corral.events": "Event from_json to_json",
     "corral.policy": "Policy",

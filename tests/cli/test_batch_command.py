@@ -268,7 +268,7 @@ def test_every_option_of_the_command_is_in_the_docs() -> None:
 
 def test_the_progress_bar_shows_the_share_the_rate_and_the_cost() -> None:
     from corral.cli.ui.batch_progress import Progress
-    from corral.durable.batch.results import BatchError, BatchResult, Tally
+    from corral.engine.batch.results import BatchError, BatchResult, Tally
 
     tally = Tally("b", 10)
     progress = Progress(enabled=True, live=False)

@@ -12,7 +12,7 @@ from corral.pipelines import node_kinds
 from corral.pipelines.execution import handlers
 
 SRC = Path(__file__).parents[2] / "src" / "corral"
-AREAS = ("pipelines", "durable", "cli", "view", "serve", "export", "providers", "compare")
+AREAS = ("pipelines", "engine", "cli", "view", "serve", "export", "providers", "compare")
 FILES = sorted(path for area in AREAS for path in (SRC / area).rglob("*.py"))
 ALLOWED = (SRC / "pipelines" / "node_kinds.py", SRC / "view")
 """The module with the records; and the view, whose items have kinds of other names."""

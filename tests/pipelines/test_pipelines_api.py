@@ -78,7 +78,7 @@ def test_parsing_and_linting_load_no_engine_and_no_network() -> None:
         "import sys\nfrom corral import pipelines\n"
         "pipelines.lint(pipelines.parse('digraph x { a -> b }'))\n"
         "pipelines.as_svg(pipelines.parse('digraph x { a -> b }'))\n"
-        "heavy = {'dbos', 'sqlalchemy', 'httptools', 'ssl', 'click', 'rich', 'corral.durable'}\n"
+        "heavy = {'dbos', 'sqlalchemy', 'httptools', 'ssl', 'click', 'rich', 'corral.engine'}\n"
         "print(*heavy & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from corral.cli import prune
-from corral.durable.dbos import database
+from corral.engine.dbos import database
 from corral.events import Text
 from corral.sessions import store
 from corral.sessions.question_files import QuestionFile

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from corral.durable import service
-from corral.durable.payloads import RunOutput, RunWorktree
+from corral.engine import service
+from corral.engine.payloads import RunOutput, RunWorktree
 from corral.pipelines import loader
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class ForkServer:
     """A preloaded process that forks others (``programs/fork_server.py``); ends with this one."""
 
     def __init__(self) -> None:
-        program = Path(__file__).parents[1] / "durable" / "programs" / "fork_server.py"
+        program = Path(__file__).parents[1] / "engine" / "programs" / "fork_server.py"
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
         subprocess.run([sys.executable, program], stdin=orders, stdout=answers, check=True)

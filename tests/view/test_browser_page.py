@@ -30,7 +30,7 @@ from support.view_server import running_view
 
 from corral import events
 from corral.comparison.plan import Plan, PlannedTask
-from corral.durable.batch.spec import AgentChoice
+from corral.engine.batch.spec import AgentChoice
 from corral.sessions.store import Meta
 from corral.values import Usage
 

@@ -10,7 +10,7 @@ import pytest
 from support.view_server import WAIT, ViewServer, running_view
 
 from corral import pipelines
-from corral.durable.worker import executor
+from corral.engine.worker import executor
 from corral.export import html, run_log
 from corral.system import paths
 

@@ -82,7 +82,7 @@ def _name_and_text(words: tuple[str, ...], token: str | None) -> tuple[str, str 
 
 
 def _answer_token(token: str, decision: Decision | None, text: str | None) -> None:
-    from corral.durable import existing_runs
+    from corral.engine import existing_runs
 
     if token == STDIN:
         token = (read_prompt(None, "-") or "").strip()

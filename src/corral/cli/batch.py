@@ -32,7 +32,7 @@ from corral.values import JsonObject, is_object
 
 if TYPE_CHECKING:
     from corral.cli.ui.batch_progress import Progress
-    from corral.durable.batch.api import Batch, BatchReport
+    from corral.engine.batch.api import Batch, BatchReport
 
 INTERRUPTED = 130
 BUDGET = 8
@@ -134,8 +134,8 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     8 the budget is spent · 130 interrupted
     """
     from corral.cli.ui.batch_progress import Progress
-    from corral.durable.batch import api
-    from corral.durable.batch.command_line import BatchCommand
+    from corral.engine.batch import api
+    from corral.engine.batch.command_line import BatchCommand
 
     if flags["no_durable"] and (flags["db"] or flags["queue"]):
         raise ConfigError("--no-durable and --db or --queue are both given")
@@ -241,7 +241,7 @@ def _tasks(
                 hint="For a task for each file: --files 'src/**/*.py'",
             )
         return Path(arguments[0]), flags["name"]
-    from corral.durable.batch.files import batch_name, find_files
+    from corral.engine.batch.files import batch_name, find_files
     from corral.pipelines.templates import placeholders
 
     patterns = (*flags["files"], *arguments)

@@ -13,7 +13,7 @@ import msgspec
 from corral.cli.options import DB, JSON, NEWEST, completing
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.durable.dbos.database import require
+from corral.engine.dbos.database import require
 
 
 @click.group("batches")
@@ -31,7 +31,7 @@ def command() -> None:
 def list_batches(limit: int, db: str | None, as_json: bool) -> None:
     """List the batches of a database, the newest first."""
     require()
-    from corral.durable.batch import query
+    from corral.engine.batch import query
 
     found = asyncio.run(query.list_batches(db=db, limit=limit))
     if as_json:
@@ -63,7 +63,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 
     BATCH is its name, a unique beginning of it, or 'last'."""
     require()
-    from corral.durable.batch import api, query
+    from corral.engine.batch import api, query
 
     name = asyncio.run(query.find_batch(name, db=db))
     found = asyncio.run(query.show_batch(name, db=db))
@@ -118,7 +118,7 @@ def resume(name: str, options: tuple[str, ...], db: str | None) -> int:
     """
     require()
     from corral.cli.main import command as corral
-    from corral.durable.batch import query
+    from corral.engine.batch import query
     from corral.errors import ConfigError
 
     name = asyncio.run(query.find_batch(name, db=db))
@@ -155,7 +155,7 @@ def cancel(name: str, db: str | None) -> None:
     The command that started it can still continue it; the ended tasks count as failed.
     """
     require()
-    from corral.durable.batch import query
+    from corral.engine.batch import query
     from corral.errors import ConfigError
 
     name = asyncio.run(query.find_batch(name, db=db))

@@ -94,11 +94,11 @@ def _database(run: LiveRun) -> str | None:
 
 def _raise_durable(name: str, amounts: Raise, is_total: bool, db: str | None) -> Budget:
     """A pipeline or a batch in a database; none of its processes need run on this machine."""
-    from corral.durable.dbos import database
+    from corral.engine.dbos import database
     from corral.sessions import store
 
     if database.is_installed() and database.is_there(database.find(db)):
-        from corral.durable import budget_raise
+        from corral.engine import budget_raise
 
         if asyncio.run(budget_raise.exists(name, db=db)):
             return asyncio.run(budget_raise.add_budget(name, amounts, is_total=is_total, db=db))

@@ -182,7 +182,7 @@ def _summary(report: DoctorReport) -> str:
 
 def end_leftovers(*, as_json: bool) -> int:
     """End the processes, and remove the folders, of runs whose own process is gone."""
-    from corral.durable.agent_host.client import remove_trash  # late: it loads the engine's types
+    from corral.engine.agent_host.client import remove_trash  # late: it loads the engine's types
 
     registry = ProcessRegistry(paths.process_registry())
     ended = registry.reap()

@@ -353,7 +353,7 @@ def database_option(db: str | None) -> str:
         return ""
     import shlex
 
-    from corral.durable.dbos.database import without_password
+    from corral.engine.dbos.database import without_password
 
     return f" --db {shlex.quote(without_password(db))}"
 

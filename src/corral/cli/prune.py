@@ -71,12 +71,12 @@ def _prune_engine(
     age: float, kinds: tuple[str, ...], *, db: str | None, dry_run: bool
 ) -> list[Pruned]:
     """Runs and batches. Without the engine there are none, unless they were asked for."""
-    from corral.durable.dbos.database import is_installed, require
+    from corral.engine.dbos.database import is_installed, require
 
     if not is_installed() and db is None and not kinds:
         return []
     require()
-    from corral.durable import retention
+    from corral.engine import retention
 
     wanted = {"runs": "run", "batches": "batch"}
     chosen = {wanted[kind] for kind in kinds or ENGINE_KINDS if kind in wanted}

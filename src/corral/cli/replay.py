@@ -153,8 +153,8 @@ async def _run_events(name: str, db: str | None) -> AsyncIterator[RunEvent]:
         from corral.cli.ui import playback
 
         return playback.recorded_run(stored)
-    from corral.durable import query
-    from corral.durable.dbos import database
+    from corral.engine import query
+    from corral.engine.dbos import database
 
     database.require()
     run = await query.find_run(name, db=db)

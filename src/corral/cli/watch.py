@@ -104,7 +104,7 @@ def _events_of(run: LiveRun) -> AsyncIterator[RunEvent]:
 
     if run.db is None:
         return playback.followed_run(Path(run.folder) / EVENTS, lambda: _is_busy(run.id))
-    from corral.durable import query
+    from corral.engine import query
 
     return query.follow(run.id, db=None if "***" in run.db else run.db)
 

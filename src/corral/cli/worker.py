@@ -12,7 +12,7 @@ from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corral.durable.dbos.client import Limit
+    from corral.engine.dbos.client import Limit
 
 
 @click.command("worker")
@@ -61,9 +61,9 @@ def command(
     The first signal lets running nodes finish and takes no others; a second one ends at
     once. Nothing is lost: another worker continues, or this one when it is started again.
     """
-    from corral.durable.dbos import database
-    from corral.durable.dbos.client import DEFAULT_QUEUE
-    from corral.durable.worker import worker
+    from corral.engine.dbos import database
+    from corral.engine.dbos.client import DEFAULT_QUEUE
+    from corral.engine.worker import worker
 
     database.require()
     if not all(name.strip() for name in queue_names):
@@ -98,7 +98,7 @@ class _LimitParts(TypedDict, total=False):
 
 def parse_limit(text: str) -> Limit:
     """Parse a ``--limit``. Raises ``ConfigError``."""
-    from corral.durable.dbos.client import Limit
+    from corral.engine.dbos.client import Limit
 
     name, _, limits = text.rpartition("=")
     try:

@@ -1,6 +1,6 @@
 """``corral.compare``: the same tasks for several agents, a verdict on each attempt, and the counts.
 
-A comparison is a batch (``corral.durable.batch``) whose tasks are attempts. It is durable by
+A comparison is a batch (``corral.engine.batch``) whose tasks are attempts. It is durable by
 default: attempts that have ended are never repeated, whatever crashes.
 """
 
@@ -17,12 +17,12 @@ from corral.comparison import store, tasks
 from corral.comparison.plan import CompareOptions, Plan, build, fingerprint, load_plan, save_plan
 from corral.comparison.summary import ComparisonSummary, summarize
 from corral.comparison.tasks import Tasks
-from corral.durable.batch.api import Batch
-from corral.durable.batch.command_line import BatchCommand
-from corral.durable.batch.results import BatchReport, BatchResult
-from corral.durable.batch.spec import BatchOptions
-from corral.durable.dbos import database
-from corral.durable.worker.executor import unpack_options
+from corral.engine.batch.api import Batch
+from corral.engine.batch.command_line import BatchCommand
+from corral.engine.batch.results import BatchReport, BatchResult
+from corral.engine.batch.spec import BatchOptions
+from corral.engine.dbos import database
+from corral.engine.worker.executor import unpack_options
 from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 from corral.system.blocking import blocking

@@ -22,8 +22,8 @@ from corral import durations
 from corral.agents import registry
 from corral.comparison import store, task_files
 from corral.comparison.task import CompareTask
-from corral.durable.api import as_json
-from corral.durable.batch.spec import AgentChoice
+from corral.engine.api import as_json
+from corral.engine.batch.spec import AgentChoice
 from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent
 from corral.pipelines.attempts import TIMEOUT, AttemptTask, Verifier
 from corral.pipelines.execution.agent_call import TIMEOUT as AGENT_TIMEOUT

@@ -24,7 +24,7 @@ from corral.system import fs, paths
 from corral.values import decode_as
 
 if TYPE_CHECKING:
-    from corral.durable.batch.results import BatchResult
+    from corral.engine.batch.results import BatchResult
 
 PLAN, RESULTS = "plan.json", "results.jsonl"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -75,7 +75,7 @@ def exists(name: str) -> bool:
 def results(name: str) -> dict[str, BatchResult]:
     """The results so far, by attempt; of an attempt that was repeated, the last one. A line that is
     not complete yet is left out."""
-    from corral.durable.batch.results import BatchResult
+    from corral.engine.batch.results import BatchResult
 
     found: dict[str, BatchResult] = {}
     try:

@@ -16,7 +16,7 @@ from corral.comparison import statistics, store
 from corral.comparison.plan import Plan, PlannedTask, load_plan
 from corral.comparison.statistics import Difference, Rate
 from corral.display import Card, Displayed
-from corral.durable.batch.results import BatchResult
+from corral.engine.batch.results import BatchResult
 from corral.pipelines.attempts import AttemptRecord, AttemptTask
 from corral.values import Usage
 

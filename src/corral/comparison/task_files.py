@@ -16,7 +16,7 @@ import tomllib
 from pathlib import Path
 from typing import Literal
 
-from corral.durable.batch.tasks import MAX_ID
+from corral.engine.batch.tasks import MAX_ID
 from corral.errors import ConfigError
 from corral.system import fs
 from corral.values import JsonObject, as_object

@@ -21,9 +21,9 @@ import msgspec
 
 from corral.comparison import exercism, harbor, task_files
 from corral.comparison.task import CompareTask
-from corral.durable.batch import tasks as batch_tasks
-from corral.durable.batch.tasks import TEXT_FIELD, BatchTask, TaskInput
 from corral.durations import seconds
+from corral.engine.batch import tasks as batch_tasks
+from corral.engine.batch.tasks import TEXT_FIELD, BatchTask, TaskInput
 from corral.errors import ConfigError, PromptError
 from corral.values import Json, is_object, is_sequence
 

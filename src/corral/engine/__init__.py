@@ -1,1 +1,1 @@
-"""Executes pipelines: in memory, or with the help of a database (``corral.durable``)."""
+"""Executes pipelines and batches: in memory, or with a database that other processes share."""

@@ -12,7 +12,7 @@ visit between two attempts differs:
 
 * a run or batch in memory: the task that runs the visit (``run_visit``);
 * a node workflow: its journal, by recorded attempts and pauses (``run_visit``);
-* a durable run in its own process: the journal of the run (``durable.worker.node_workflow``);
+* a durable run in its own process: the journal of the run (``corral.engine.worker.node_workflow``);
 * a durable batch in its own process makes only the first attempt itself, and leaves others to a
   node workflow.
 

@@ -12,7 +12,7 @@ The loop owns one ``Scheduler`` (pure) and repeats two steps until the scheduler
 
 A journal starts what the loop asks for and delivers the messages that come of it. There are two:
 ``memory_runner.MemoryJournal`` starts tasks of this event loop, and nothing survives the process;
-that of a durable run (``durable.worker.run_workflow``) records each call and each message
+that of a durable run (``corral.engine.worker.run_workflow``) records each call and each message
 in a database. There, a replay after a crash passes the recorded messages to a new loop, which
 makes the same calls in the same order. So nothing here may depend on a clock, on randomness or on
 the environment, and the order of the calls may not change (``database.PROTOCOL``).

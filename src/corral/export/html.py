@@ -136,7 +136,7 @@ class _Answers:
 
     def of_pipeline(self, db: str | None) -> Iterator[Answer]:
         """Raises ``ConfigError`` if the run has no graph."""
-        from corral.durable.dbos.database import require
+        from corral.engine.dbos.database import require
         from corral.view import pipeline_runs, pipeline_view
         from corral.view.records import PipelineEvents
 

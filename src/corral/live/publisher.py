@@ -92,7 +92,7 @@ _PROGRAMS: dict[str, Program] = {
 }
 _DAEMONS: dict[str, Program] = {
     "sessions.warm.server": "warm",
-    "durable.agent_host.server": "agent_host",
+    "engine.agent_host.server": "agent_host",
 }
 
 

@@ -19,7 +19,7 @@ from corral.lazy_names import load_public_name, public_names
 
 if TYPE_CHECKING:
     # ``Name as Name`` makes a name public for type checkers.
-    from corral.durable.api import (
+    from corral.engine.api import (
         PipelineResult as PipelineResult,
         fork as fork,
         fork_sync as fork_sync,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         run as run,
         run_sync as run_sync,
     )
-    from corral.durable.existing_runs import (
+    from corral.engine.existing_runs import (
         add_budget as add_budget,
         add_budget_sync as add_budget_sync,
         answer as answer,
@@ -74,8 +74,8 @@ if TYPE_CHECKING:
     from corral.pipelines.scheduler.outcome import Outcome as Outcome
 
 _HOMES = {
-    "corral.durable.api": "PipelineResult fork fork_sync resume resume_sync run run_sync",
-    "corral.durable.existing_runs": "add_budget add_budget_sync answer answer_sync"
+    "corral.engine.api": "PipelineResult fork fork_sync resume resume_sync run run_sync",
+    "corral.engine.existing_runs": "add_budget add_budget_sync answer answer_sync"
     " answer_with_token answer_with_token_sync cancel cancel_sync runs runs_sync show show_sync",
     "corral.pipelines": "events",
     "corral.pipelines.dot.errors": "DotError",

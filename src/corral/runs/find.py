@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from corral.durable.dbos.database import is_installed
+from corral.engine.dbos.database import is_installed
 from corral.errors import ConfigError, ResumeLost
 from corral.id_lookup import LAST, find_id
 from corral.pipelines.execution import run_dir
@@ -68,7 +68,7 @@ def find_pipeline_run(name: str, db: str | None) -> str:
     or its run folder. A name that fits no run is returned as it is. Raises ``ConfigError``."""
     folder = Path(name)
     if not folder.is_dir():
-        from corral.durable import query
+        from corral.engine import query
 
         return threads.run_event_loop(query.find_run(name, db=db))
     run_id = as_text((read_manifest(folder) or {}).get("run_id"))
@@ -100,8 +100,8 @@ def _run_folders() -> list[tuple[float, Path]]:
 
 
 async def _find_in_database(name: str, db: str | None) -> FoundRun | None:
-    from corral.durable import query, run_list
-    from corral.durable.batch import query as batches
+    from corral.engine import query, run_list
+    from corral.engine.batch import query as batches
 
     run_id = await query.find_run(name, db=db)
     for run in await run_list.list_runs(db=db, limit=None):

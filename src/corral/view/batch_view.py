@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from corral.durable.batch import query
+from corral.engine.batch import query
 from corral.errors import ConfigError
 from corral.view.databases import batch_summary
 from corral.view.records import BatchDetail, BatchRow, FailureGroup, NotFound

@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from corral.durable.dbos.database import is_installed
+from corral.engine.dbos.database import is_installed
 from corral.errors import ConfigError, CorralError, ResumeLost
 from corral.values import decode_as
 from corral.view.auth import Access, error_response

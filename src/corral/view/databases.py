@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral.comparison import store as comparisons
-from corral.durable.dbos.database import is_installed
+from corral.engine.dbos.database import is_installed
 from corral.errors import CorralError
 from corral.system import clock
 from corral.view import state
@@ -24,9 +24,9 @@ from corral.view.records import Pending, Summary
 from corral.view.safe_text import plain
 
 if TYPE_CHECKING:
-    from corral.durable.batch.query import BatchOverview
-    from corral.durable.open_questions import OpenQuestion
-    from corral.durable.run_list import RunOverview
+    from corral.engine.batch.query import BatchOverview
+    from corral.engine.open_questions import OpenQuestion
+    from corral.engine.run_list import RunOverview
 
 LISTED = 200
 """Runs and batches that are listed of each database."""
@@ -94,7 +94,7 @@ class Databases:
 
 def other_databases(live: LiveRuns) -> set[str]:
     """The databases besides the default one: those of running processes, and those used before."""
-    from corral.durable.dbos.database import find, remembered
+    from corral.engine.dbos.database import find, remembered
 
     default = find(None).shown
     found: set[str] = set()
@@ -111,14 +111,14 @@ def other_databases(live: LiveRuns) -> set[str]:
 
 
 def _shown(db: str | None) -> str:
-    from corral.durable.dbos.database import find
+    from corral.engine.dbos.database import find
 
     return find(db).shown
 
 
 def _stamp(db: str | None) -> tuple[float, ...]:
     """Changes when a database file does; empty for a server."""
-    from corral.durable.dbos.database import find
+    from corral.engine.dbos.database import find
 
     path = find(db).path
     if path is None:
@@ -135,9 +135,9 @@ def _file_stamp(path: Path) -> tuple[float, float]:
 
 
 async def _read_database(db: str | None) -> StoredRuns:
-    from corral.durable import open_questions, run_list
-    from corral.durable.batch import query as batches
-    from corral.durable.dbos.database import UnreadableRecord
+    from corral.engine import open_questions, run_list
+    from corral.engine.batch import query as batches
+    from corral.engine.dbos.database import UnreadableRecord
 
     runs = await run_list.list_runs(db=db, limit=LISTED)
     found = StoredRuns(summaries=[], pending=[], warnings=[])

@@ -25,7 +25,7 @@ from corral.view.records import NotFound, Pending, Summary
 from corral.view.safe_text import plain
 
 if TYPE_CHECKING:
-    from corral.durable.query import RunDetails
+    from corral.engine.query import RunDetails
 
 LISTED = 200
 """Runs in memory that are listed."""
@@ -69,11 +69,11 @@ async def read(run: str, db: str | None, live: LiveRuns | None = None) -> Pipeli
         found = await asyncio.to_thread(read_folder, run, folder, is_live=running is not None)
         if found is not None:
             return found
-    from corral.durable.dbos.database import is_installed
+    from corral.engine.dbos.database import is_installed
 
     if not is_installed():
         raise NotFound(f"there is no run {plain(run, 100)!r}", hint="pip install 'corral[engine]'.")
-    from corral.durable import query
+    from corral.engine import query
 
     try:
         return _of_database(await query.show(run, db=db))
@@ -85,7 +85,7 @@ async def questions_of(found: PipelineRun, db: str | None) -> list[Pending]:
     """The open questions of a run. One in memory asks where it was started."""
     if found.has_ended or not found.durable:
         return []
-    from corral.durable import open_questions
+    from corral.engine import open_questions
 
     asked = await open_questions.questions(found.id, db=db)
     return [question_of(found.id, each, db) for each in asked if not each.answered]

@@ -25,7 +25,7 @@ from support.pipeline_command import (
 )
 
 from corral.cli import worker as worker_command
-from corral.durable.dbos.client import Limit
+from corral.engine.dbos.client import Limit
 
 STEPS = """digraph steps {
     start [shape=Mdiamond]

@@ -24,7 +24,7 @@ from corral.pipelines.execution import attempt
 
 signals.BLOCKED = attempt.STOP_TIMEOUT = memory_runner.STOP_TIMEOUT = 0.2
 try:
-    from corral.durable.worker import executor
+    from corral.engine.worker import executor
     executor.BLOCKED = 0.2
 except ImportError:
     pass

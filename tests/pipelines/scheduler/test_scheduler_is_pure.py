@@ -32,7 +32,7 @@ IMPURE = (
     "asyncio", "socket", "subprocess", "threading", "select", "selectors", "signal", "ssl",
     "multiprocessing", "concurrent", "tempfile", "shutil", "logging", "random", "sqlite3",
     "http", "urllib", "pathlib", "glob", "importlib.metadata", "corral.system",
-    "corral.sessions", "corral.inference", "corral.durable", "corral.pipelines.execution",
+    "corral.sessions", "corral.inference", "corral.engine", "corral.pipelines.execution",
     "corral.pipelines.nodes",
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from corral.cli.ui.pipeline_output import RunOutput
-    from corral.durable.api import PipelineResult
+    from corral.engine.api import PipelineResult
     from corral.pipelines.execution.interviewers import Interviewer
     from corral.pipelines.graph import Graph
 
@@ -141,8 +141,8 @@ def run(file: str, **flags: Unpack[RunFlags]) -> int:
     _check_flags(flags)
     import_modules(flags["modules"])
     from corral.cli.ui.pipeline_output import RunOutput
-    from corral.durable import api
-    from corral.durable.dbos import database
+    from corral.engine import api
+    from corral.engine.dbos import database
 
     durable = not flags["no_durable"]
     values = _values(flags["given"])
@@ -233,8 +233,8 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     """
     import_modules(flags["modules"])
     from corral.cli.ui.pipeline_output import RunOutput
-    from corral.durable import api, query
-    from corral.durable.dbos import database
+    from corral.engine import api, query
+    from corral.engine.dbos import database
 
     database.load()
 
@@ -279,8 +279,8 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
     Uses the current file of the pipeline. The exit codes are those of run.
     """
     from corral.cli.ui.pipeline_output import RunOutput
-    from corral.durable import api, query
-    from corral.durable.dbos import database
+    from corral.engine import api, query
+    from corral.engine.dbos import database
 
     database.load()
 
@@ -323,7 +323,7 @@ def _warn(file: str, graph: Graph) -> None:
 
 
 def _warn_of_changes(repository: str, show: RunOutput) -> None:
-    from corral.durable.workspace import branch_worktree
+    from corral.engine.workspace import branch_worktree
 
     if branch_worktree.uncommitted(repository):
         show.progress.print_line("! uncommitted changes in the repository are not part of this run")

@@ -13,15 +13,15 @@ import msgspec
 from corral.cli.options import DB, JSON, NEWEST, RUN, database_option
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.durable.dbos.database import require
+from corral.engine.dbos.database import require
 from corral.errors import ConfigError
 from corral.runs.find import find_pipeline_run
 from corral.terminal_text import one_line, visible
 
 if TYPE_CHECKING:
-    from corral.durable.open_questions import OpenQuestion
-    from corral.durable.payloads import RunWorktree
-    from corral.durable.query import RunDetails
+    from corral.engine.open_questions import OpenQuestion
+    from corral.engine.payloads import RunWorktree
+    from corral.engine.query import RunDetails
 
 RESUME = "corral pipeline resume {run}{db}"
 
@@ -33,7 +33,7 @@ RESUME = "corral pipeline resume {run}{db}"
 def runs(limit: int, db: str | None, as_json: bool) -> None:
     """List the runs of a database, the newest first."""
     require()
-    from corral.durable import run_list
+    from corral.engine import run_list
 
     found = asyncio.run(run_list.list_runs(db=db, limit=limit))
     if as_json:
@@ -62,7 +62,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     RUN is its id, a unique beginning of it, its run folder, or 'last'.
     """
     require()
-    from corral.durable import open_questions, query
+    from corral.engine import open_questions, query
 
     name = find_pipeline_run(name, db)
     found = asyncio.run(query.show(name, db=db))
@@ -114,7 +114,7 @@ def answer(
     require()
     if skip and (choice or text):
         raise ConfigError("--skip and an answer are both given")
-    from corral.durable import existing_runs
+    from corral.engine import existing_runs
     from corral.pipelines.scheduler.commands import Answer
 
     name = find_pipeline_run(name, db)
@@ -133,7 +133,7 @@ def answer(
 def cancel(name: str, reason: str, db: str | None) -> None:
     """Cancel RUN and end everything that it has running. A run that has ended is not changed."""
     require()
-    from corral.durable import existing_runs
+    from corral.engine import existing_runs
 
     name = find_pipeline_run(name, db)
     found = asyncio.run(existing_runs.show(name, db=db))
@@ -144,7 +144,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
 
 
 def _to_dict(found: RunDetails, questions: list[OpenQuestion]) -> dict[str, object]:
-    from corral.durable.api import outcomes, saved_work
+    from corral.engine.api import outcomes, saved_work
 
     config = found.run_input.config
     return {
@@ -193,7 +193,7 @@ def _print_question(open_question: OpenQuestion, run: str) -> None:
 def _print_work(found: RunDetails, tree: RunWorktree) -> None:
     """Print the repository and the branch of the run's work."""
     from corral.cli.ui.pipeline_output import format_files
-    from corral.durable.api import saved_work
+    from corral.engine.api import saved_work
 
     _print(f"repository {tree.repository} at {tree.commit[:12]}")
     left = found.output.saved if found.output else {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from corral.cli.ui.live_progress import LiveProgress
 from corral.cli.ui.spans import Line, Span, shorten
-from corral.durable.batch.results import BatchReport, BatchResult
+from corral.engine.batch.results import BatchReport, BatchResult
 
 EVERY = 5.0
 """Seconds between two lines, without a terminal."""

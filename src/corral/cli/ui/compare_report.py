@@ -15,7 +15,7 @@ from corral.comparison.summary import (
     difference_text,
     rate_text,
 )
-from corral.durable.batch.results import BatchReport, BatchResult
+from corral.engine.batch.results import BatchReport, BatchResult
 
 if TYPE_CHECKING:
     from corral.comparison.plan import Plan

@@ -16,7 +16,7 @@ from corral.cli.ui.pipeline_progress import Progress
 from corral.cli.ui.signals import signals
 from corral.cli.ui.stdout import Stdout
 from corral.cli.ui.terminal import answer_markdown, echo
-from corral.durable.api import PipelineResult, result_to_json
+from corral.engine.api import PipelineResult, result_to_json
 from corral.errors import StorageFailed
 from corral.pipelines.events import RunEvent, to_json
 from corral.pipelines.execution.handlers import bearer_tokens

@@ -22,7 +22,7 @@ async def show_batch(call: Call) -> BatchDetail:
 
 async def retry(call: Call) -> Done:
     """Run the tasks again that have no success: those that failed, and those that were left."""
-    from corral.durable.batch import query
+    from corral.engine.batch import query
     from corral.view import batch_view
 
     name, db = call.path("id"), await call.database()
@@ -41,7 +41,7 @@ async def retry(call: Call) -> Done:
 
 
 async def cancel(call: Call) -> Done:
-    from corral.durable.batch import query
+    from corral.engine.batch import query
     from corral.view import batch_view
 
     name, db = call.path("id"), await call.database()

@@ -7,7 +7,7 @@ import asyncio
 from msgspec.structs import asdict
 
 from corral import live
-from corral.durable.dbos.database import is_installed
+from corral.engine.dbos.database import is_installed
 from corral.errors import ConfigError
 from corral.view.calls import Call, Endpoint
 from corral.view.records import AnswerBody, BudgetBody, DecisionBody, Done, TextBody
@@ -57,7 +57,7 @@ async def answer_with_token(call: Call) -> Done:
         raise ConfigError("give a decision or a text")
     token, text = call.path("token"), body.text or ""
     if is_installed():
-        from corral.durable import existing_runs
+        from corral.engine import existing_runs
 
         await existing_runs.answer_with_token(
             token, decision=body.decision, answer=text, by="a link"

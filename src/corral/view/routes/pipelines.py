@@ -143,7 +143,7 @@ async def visit_item(call: Call) -> msgspec.Struct:
 
 
 async def answer(call: Call) -> Done:
-    from corral.durable import existing_runs
+    from corral.engine import existing_runs
 
     run, body = call.path("id"), await call.body(TextBody)
     found, db = await _read_durable(call)
@@ -161,7 +161,7 @@ async def cancel(call: Call) -> Done:
     if found.has_ended:
         raise ConfigError(f"{run} has already ended: {found.status}")
     if found.durable:
-        from corral.durable import existing_runs
+        from corral.engine import existing_runs
 
         await existing_runs.cancel(run, reason=f"cancelled on {BY}", db=db)
     else:
@@ -170,7 +170,7 @@ async def cancel(call: Call) -> Done:
 
 
 async def retry(call: Call) -> Done:
-    from corral.durable import run_list
+    from corral.engine import run_list
 
     run, body = call.path("id"), await call.body(NodeBody)
     found, db = await _read_durable(call)

@@ -6,7 +6,7 @@ import sys
 
 from starlette.responses import Response
 
-from corral.durable.dbos.database import is_installed
+from corral.engine.dbos.database import is_installed
 from corral.system import paths
 from corral.version import __version__
 from corral.view.calls import Call, Endpoint, Param, event_stream

@@ -1,1 +1,0 @@
-"""Durable and distributed runs of pipelines and batches."""

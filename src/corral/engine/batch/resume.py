@@ -1,0 +1,352 @@
+"""The state of a batch when it starts or continues: what is done, in flight, and still to do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from corral.engine import service
+from corral.engine.batch.command_line import BatchCommand
+from corral.engine.batch.local_runner import LocalRunner
+from corral.engine.batch.output_file import OutputFile
+from corral.engine.batch.queue import (
+    BatchStore,
+    BatchStoreThread,
+    QueueRunner,
+    Round,
+    RunnerSetup,
+    make_round,
+    resource_of,
+)
+from corral.engine.batch.results import BatchReport, BatchResult, result_of
+from corral.engine.batch.runner import Runner
+from corral.engine.batch.spec import BatchOptions, BatchSpec
+from corral.engine.batch.tasks import BatchTask, difference
+from corral.engine.dbos import database
+from corral.engine.dbos.client import DEFAULT_QUEUE, Limit, subqueue
+from corral.engine.payloads import RunInput
+from corral.engine.worker import executor
+from corral.errors import BudgetExceeded, ConfigError
+from corral.system import clock, paths
+
+if TYPE_CHECKING:
+    from corral.engine.dbos.database import Database
+    from corral.metering.budget import Budget
+    from corral.spending import Spent
+
+
+class TaskWorkflows(msgspec.Struct, kw_only=True):
+    ended: dict[str, tuple[str, int]]
+    """Task -> its workflow and the number of its round."""
+    in_flight: dict[str, str]
+    """Task -> its workflow, running or queued."""
+    stale: list[str]
+    """Workflows in flight whose task has changed or was removed."""
+
+
+def find_workflows(
+    store: BatchStore, rounds: Sequence[Round], digests: Mapping[str, str]
+) -> TaskWorkflows:
+    """The workflows of the tasks with these digests (by task id). Blocking."""
+    found = TaskWorkflows(ended={}, in_flight={}, stale=[])
+    for round in rounds:
+        for name in round.redo:
+            # Its earlier result does not count any more.
+            found.ended.pop(name, None)
+        for name, row in store.tasks(round).items():
+            fits = name in digests and round.digests.get(name) == digests[name]
+            if row.has_ended:
+                if fits:
+                    found.ended[name] = (row.id, round.number)
+            elif fits:
+                found.in_flight[name] = row.id
+            else:
+                found.stale.append(row.id)
+    return found
+
+
+class ResumeState(msgspec.Struct, kw_only=True):
+    known: dict[str, BatchResult]
+    """Results so far, in the order of the tasks."""
+    written: dict[str, BatchResult]
+    """Those of them that are in the file, in the order of the file."""
+    todo: list[BatchTask]
+    in_flight: dict[str, str] = {}
+    """Task -> workflow."""
+    round: int = 1
+    runs_on: bool = False
+    """Whether running tasks continue when this process ends."""
+    runner: Runner
+    close: Callable[[BatchReport], Awaitable[None]] | None = None
+    leave: Callable[[], Awaitable[None]] | None = None
+
+
+def memory_state(
+    options: BatchOptions, spec: BatchSpec, out: OutputFile | None, runner: Runner
+) -> ResumeState:
+    """The state of a batch in memory, from its file of results. Raises ``ConfigError``."""
+    written_before = {} if out is None else out.known
+    _check_changes(options, spec, [], written_before)
+    unchanged = {
+        name: line
+        for name, line in written_before.items()
+        if _is_current(spec, line) and not _is_repeated(options, line)
+    }
+    if runner.budget is not None:
+        runner.budget.record(_spent(unchanged.values()))
+    return ResumeState(
+        known=_in_order(spec, unchanged),
+        written={} if out is None else _remove_other_lines(out, unchanged),
+        todo=_tasks_to_run(spec, unchanged, {}),
+        runner=runner,
+    )
+
+
+@asynccontextmanager
+async def durable_state(
+    options: BatchOptions, spec: BatchSpec, out: OutputFile | None, command: BatchCommand | None
+) -> AsyncGenerator[ResumeState]:
+    """The state of a durable batch, with the engine running. ``command`` is stored with it. Raises
+    ``ConfigError``."""
+    target = database.find(options.db)
+    await asyncio.to_thread(database.prepare, target)
+    store_thread = BatchStoreThread(target)
+    state: ResumeState | None = None
+    try:
+        state = await _resume(store_thread, options, spec, out)
+        if command is not None:
+            name, number = spec.name, state.round
+            await store_thread.call(lambda store: store.set_command(name, number, command))
+        yield state
+    finally:
+        if state is not None and state.leave is not None:
+            await state.leave()
+        await store_thread.close()
+
+
+async def _resume(
+    store_thread: BatchStoreThread, options: BatchOptions, spec: BatchSpec, out: OutputFile | None
+) -> ResumeState:
+    rounds = await store_thread.call(partial(BatchStore.rounds, name=spec.name))
+    written_before = None if out is None else out.known
+    changed = _check_changes(options, spec, rounds, written_before or {})
+    queue, is_limited = await _choose_queue(options, spec, store_thread.database)
+    history = await store_thread.call(
+        partial(_read_history, rounds=rounds, spec=spec, written_before=written_before)
+    )
+    redo = history.repeated_tasks(options)
+    names, budget = await asyncio.to_thread(_open_budget, store_thread.database, spec, history)
+    if changed or redo or not _has_round(rounds, names):
+        detached = store_thread.database.path is not None and options.queue is None
+        run_config = spec.run_config(names, detached=detached)
+        run_input = RunInput(
+            run_id=spec.name,
+            graph=spec.graph,
+            config=run_config,
+            queue=queue,
+            at=clock.now(),
+        )
+        round = make_round(run_input, spec.digests, len(rounds) + 1, redo)
+        await store_thread.call(partial(_begin_round, round=round, out=out))
+    else:
+        round = rounds[-1]
+        await store_thread.call(partial(BatchStore.reopen_round, round_id=round.id))
+    known = {name: each for name, each in history.known.items() if name not in redo}
+    written = {} if out is None else await asyncio.to_thread(_remove_other_lines, out, known)
+    if history.stale:
+        await store_thread.call(partial(BatchStore.cancel, workflows=history.stale))
+    setup = RunnerSetup(
+        store_thread=store_thread,
+        round=round,
+        taken=history.in_flight,
+        concurrency=spec.concurrency,
+        queue=subqueue(queue, resource_of(spec.name)) if is_limited else queue,
+        is_limited=is_limited,
+        counts_crashes=not round.run_input.config.detached and options.queue is None,
+        budget=budget,
+    )
+    runner = _runner(setup, options)
+    await asyncio.to_thread(_make_private, Path(round.run_input.config.folder))
+    round_ids = [each.id for each in rounds]
+    await store_thread.call(
+        partial(BatchStore.take_over, workflows=round_ids, queue=queue, counts_crashes=False)
+    )
+    await runner.take_over()
+    return ResumeState(
+        known=_in_order(spec, known),
+        written=written,
+        todo=_tasks_to_run(spec, known, history.in_flight),
+        in_flight=history.in_flight,
+        round=round.number,
+        runs_on=round.run_input.config.detached,
+        runner=runner,
+        close=runner.close,
+        leave=runner.leave,
+    )
+
+
+def _runner(setup: RunnerSetup, options: BatchOptions) -> QueueRunner:
+    here = executor.running() if options.queue is None else None
+    if here is None or here.own is None:  # other processes may take the tasks
+        return QueueRunner(setup)
+    return LocalRunner(setup, here)
+
+
+def _remove_other_lines(
+    out: OutputFile, known: Mapping[str, BatchResult]
+) -> dict[str, BatchResult]:
+    """Remove all lines from the file but those of the known results; returns these. Blocking."""
+    written = {name: line for name, line in out.known.items() if known.get(name) == line}
+    if written.keys() != out.known.keys():
+        out.replace(written)
+    return written
+
+
+def _has_round(rounds: Sequence[Round], budgets: tuple[str, ...]) -> bool:
+    """Whether the last round can be continued: its tasks have this budget."""
+    return bool(rounds) and rounds[-1].run_input.config.budgets == budgets
+
+
+def _is_repeated(options: BatchOptions, result: BatchResult) -> bool:
+    """Whether a task is run again because of its result: it failed, or the budget was spent."""
+    return not result.ok and (options.retry_failed or result.code == BudgetExceeded.code)
+
+
+def _open_budget(
+    database: Database, spec: BatchSpec, history: _History
+) -> tuple[tuple[str, ...], Budget | None]:
+    """The names of the stores of the batch, and its budget. Blocking. Raises
+    ``StorageFailed``."""
+    if not spec.limits.exist:
+        return (), None
+    from corral.engine import budgets
+
+    names = budgets.create(database, spec.name, spec.limits, _spent(history.known.values()))
+    return names, budgets.budget_of(names, spec.name, database)
+
+
+def _spent(results: Iterable[BatchResult]) -> Spent:
+    from corral.spending import Spent
+
+    known = list(results)
+    cost = sum(each.cost_usd or 0.0 for each in known)
+    return Spent(cost, sum(each.tokens or 0 for each in known))
+
+
+def _begin_round(store: BatchStore, *, round: Round, out: OutputFile | None) -> None:
+    store.begin(round.run_input, "" if out is None else str(out.path.absolute()))
+
+
+def _in_order(spec: BatchSpec, results: Mapping[str, BatchResult]) -> dict[str, BatchResult]:
+    """The results in the order of the tasks."""
+    return {name: results[name] for name in spec.tasks if name in results}
+
+
+def _tasks_to_run(
+    spec: BatchSpec, known: Mapping[str, BatchResult], in_flight: Mapping[str, str]
+) -> list[BatchTask]:
+    return [
+        task for name, task in spec.tasks.items() if name not in known and name not in in_flight
+    ]
+
+
+def _make_private(folder: Path) -> None:
+    """Prompts and answers are readable by the owner only."""
+    with contextlib.suppress(OSError):  # if it matters, the tasks fail with it
+        paths.make_dir(folder)
+
+
+async def _choose_queue(
+    options: BatchOptions, spec: BatchSpec, target: Database
+) -> tuple[str, bool]:
+    """The queue for the tasks, and whether a subqueue limits how many run at once; otherwise the
+    window does."""
+    if options.queue is not None:
+        return options.queue, False
+    resource = resource_of(spec.name)
+    limit = Limit(resource=resource, each=spec.concurrency)
+    here = await asyncio.to_thread(service.local, target, limits=[limit])
+    queue = here.own or DEFAULT_QUEUE
+    return queue, subqueue(queue, resource) in here.all_queues
+
+
+class _History(msgspec.Struct, kw_only=True):
+    known: dict[str, BatchResult]
+    in_flight: dict[str, str]
+    stale: list[str]
+    """Workflows in flight whose task has changed or was removed."""
+    is_complete: bool
+    """Whether the last round has finished the tasks that it repeats. If not, no new round
+    starts."""
+
+    def repeated_tasks(self, options: BatchOptions) -> list[str]:
+        """The tasks to run again in a new round; none while the last round is not complete."""
+        if not self.is_complete:
+            return []
+        return [name for name, each in self.known.items() if _is_repeated(options, each)]
+
+
+def _read_history(
+    store: BatchStore,
+    *,
+    rounds: list[Round],
+    spec: BatchSpec,
+    written_before: dict[str, BatchResult] | None,
+) -> _History:
+    known: dict[str, BatchResult] = {}
+    found = find_workflows(store, rounds, spec.digests)
+    ended, in_flight = found.ended, found.in_flight
+    since = {name: round.number for round in rounds for name in round.redo}
+    for name, line in (written_before or {}).items():
+        if _is_current(spec, line) and line.round >= since.get(name, 1) and name not in in_flight:
+            known[name] = line
+            ended.pop(name, None)
+    # A round has ended when its results are recorded. If the command was killed before, running it
+    # again must finish that round, not start another.
+    recorded = {*known} if written_before is not None else {*known, *ended}
+    outcomes = store.outcomes_of([workflow for workflow, _ in ended.values()])
+    for name, (workflow, number) in ended.items():
+        if workflow in outcomes:
+            known[name] = result_of(spec.tasks[name], outcomes[workflow], number)
+    wanted = rounds[-1].redo if rounds else set[str]()
+    return _History(
+        known=known,
+        in_flight=in_flight,
+        stale=found.stale,
+        is_complete=all(name in recorded for name in wanted if name in spec.tasks),
+    )
+
+
+def _is_current(spec: BatchSpec, line: BatchResult) -> bool:
+    task = spec.tasks.get(line.id)
+    return task is not None and task.digest == line.digest
+
+
+def _check_changes(
+    options: BatchOptions,
+    spec: BatchSpec,
+    rounds: Sequence[Round],
+    written_before: dict[str, BatchResult],
+) -> bool:
+    """Whether the tasks have changed, and that was accepted. Raises ``ConfigError`` if it was
+    not."""
+    now = spec.digests
+    if rounds:
+        changes = difference(rounds[-1].digests, now)
+    else:
+        recorded = {name: line.digest for name, line in written_before.items()}
+        changes = difference(recorded, {name: now[name] for name in now if name in recorded})
+    if changes and not options.accept_changed:
+        raise ConfigError(
+            f"this is not the batch that was started as {spec.name!r}: {changes}",
+            hint="With --accept-changed new and changed tasks are run, and unchanged results are"
+            " kept. Or choose another --output.",
+        )
+    return bool(changes)

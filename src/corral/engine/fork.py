@@ -1,0 +1,183 @@
+"""A new run that continues another from a node in the middle, or with a changed graph.
+
+The old run is not changed. The new run starts with the results that the old one recorded. If its
+scheduler returns a command whose result is known, the known result is used and nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from corral.engine import query, service
+from corral.engine.dbos.client import Client, with_client
+from corral.engine.dbos.database import find
+from corral.engine.payloads import answer_key, unpack
+from corral.engine.query import Replay
+from corral.engine.workspace import run_worktree
+from corral.errors import ConfigError
+from corral.pipelines.graph import Graph
+from corral.pipelines.scheduler.commands import Answered, Ended, Expired, Message
+
+
+def known_before(replay: Replay, node: str) -> dict[str, Message]:
+    """The results of everything before the last visit of this node. Raises ``ConfigError`` if the
+    node was not visited."""
+    visits = [key for key in replay.command_positions if key.rpartition(".")[0] == node]
+    passed_positions = [key for key in replay.passed_positions if key.rpartition(".")[0] == node]
+    if passed_positions and not visits:
+        before = set([*replay.command_positions][: replay.passed_positions[passed_positions[-1]]])
+        return {message.id: message for message in results_of(replay) if message.id in before}
+    if not visits:
+        names = sorted(
+            {
+                key.rpartition(".")[0]
+                for key in (*replay.command_positions, *replay.passed_positions)
+            }
+        )
+        raise ConfigError(f"{node!r} was not visited", hint=f"Visited: {', '.join(names)}.")
+    chosen = max(visits, key=lambda key: replay.command_positions[key])
+    position = replay.command_positions[chosen]
+    return {
+        message.id: message
+        for message in results_of(replay)
+        if message.id != chosen
+        and replay.command_positions.get(message.id, position + 1) <= position
+    }
+
+
+def results_of(replay: Replay) -> list[Ended | Answered | Expired]:
+    return [each for each in replay.messages if isinstance(each, Ended | Answered | Expired)]
+
+
+async def fork(
+    run: str,
+    node: str,
+    *,
+    folder: Path,
+    graph: Graph | None = None,
+    db: str | None = None,
+    queue: str | None = None,
+    run_id: str | None = None,
+) -> str:
+    """Start a run that continues from this node, with another graph if one is given. Its worktree,
+    if it has one, starts with what the old run had saved before. Returns its id."""
+    replay = await _replay(run, db)
+    known = known_before(replay, node)
+    return await _begin(
+        replay, known, folder=folder, graph=graph, db=db, queue=queue, run_id=run_id
+    )
+
+
+async def resume_with_changed_graph(
+    run: str,
+    graph: Graph,
+    *,
+    folder: Path,
+    accept_changed_graph: bool = False,
+    db: str | None = None,
+    queue: str | None = None,
+    run_id: str | None = None,
+) -> str:
+    """Continue a run with this graph. If it differs from the run's own graph, that raises
+    ``ConfigError``; with ``accept_changed_graph`` the run is cancelled instead, and a new run
+    continues from all that has finished. Returns the id of the run that continues."""
+    replay = await _replay(run, db)
+    if is_same_graph(replay.run_input.graph, graph):
+        return await service.resume(run, db=db)
+    if not accept_changed_graph:
+        raise ConfigError(
+            f"the pipeline of {run!r} has changed since it started",
+            hint="Accept it to continue with the new one; finished nodes are kept.",
+        )
+    await service.cancel(run, reason="its pipeline was changed", db=db)
+    known: dict[str, Message] = {each.id: each for each in results_of(replay)}
+    known |= await _pending_answers(run, replay, db)
+    return await _begin(
+        replay, known, folder=folder, graph=graph, db=db, queue=queue, run_id=run_id
+    )
+
+
+def is_same_graph(one: Graph, other: Graph) -> bool:
+    """Whether two graphs are equal, apart from positions in their files."""
+
+    def meaning(graph: Graph) -> bytes:
+        nodes = {key: (each.attrs, each.classes) for key, each in graph.nodes.items()}
+        edges = [(each.source, each.target, each.attrs) for each in graph.edges]
+        return msgspec.json.encode([graph.name, graph.attrs, nodes, edges], order="sorted")
+
+    return meaning(one) == meaning(other)
+
+
+async def _replay(run: str, db: str | None) -> Replay:
+    def read(client: Client) -> Replay:
+        return query.replay_run(client, run)[1]
+
+    return await with_client(find(db), read)
+
+
+async def _pending_answers(run: str, replay: Replay, db: str | None) -> dict[str, Message]:
+    """Answers that were sent and that the run has not received."""
+
+    def read(client: Client) -> dict[str, Message]:
+        found: dict[str, Message] = {}
+        for question in replay.questions:
+            message = client.find_message(run, answer_key(question.id))
+            if message is not None:
+                found[question.id] = unpack(message, Answered)
+        return found
+
+    return await with_client(find(db), read)
+
+
+async def _begin(
+    replay: Replay,
+    known: dict[str, Message],
+    *,
+    folder: Path,
+    graph: Graph | None,
+    db: str | None,
+    queue: str | None,
+    run_id: str | None = None,
+) -> str:
+    run_input, config = replay.run_input, replay.run_input.config
+    graph = graph or run_input.graph
+    name = run_id or service.new_id(graph.name)
+    tree = config.tree
+    if tree is not None:
+        from corral.engine.workspace.branch_worktree import choose
+
+        # The commit after the last known result, without what is run again.
+        at = tree.commit
+        for message in results_of(replay):
+            if message.id in known and isinstance(message, Ended):
+                at = str(message.outcome.context_updates.get(run_worktree.COMMIT, at))
+        base, within = tree.commit, tree.within
+        tree = await asyncio.to_thread(choose, name, tree.repository, base, within=within)
+        tree = msgspec.structs.replace(tree, start_commit=at)
+    async with run_worktree.reserved(tree, stays=queue is None):
+        return await service.start(
+            graph,
+            service.RunRequest(
+                folder=folder,
+                workspace=Path(config.workspace),
+                run_id=name,
+                values=run_input.values,
+                simulate=config.simulate,
+                agent=config.agent,
+                model=config.model,
+                options=config.options,
+                detached=config.detached,
+                imports=config.imports,
+                tree=tree,
+                artifacts_url=config.artifacts_url,
+                source=config.source,
+                goal=config.goal,
+                known=known,
+                forked_from=run_input.run_id,
+            ),
+            db=db,
+            queue=queue,
+        )

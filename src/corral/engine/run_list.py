@@ -1,0 +1,88 @@
+"""The list of runs. It reads no input, output or journal, and loads nothing that runs them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from corral.engine.dbos.client import WorkflowInfo, list_top, queue_owner
+from corral.engine.dbos.database import find, is_there, storage_errors
+from corral.engine.dbos.leases import ExecutorLiveness
+from corral.engine.payloads import RUN_WORKFLOW
+from corral.system import paths
+from corral.values import int_or_none
+
+Status: TypeAlias = Literal["queued", "running", "interrupted", "success", "fail", "cancelled"]
+"""``interrupted``: no executor runs it; ``resume`` or a worker of its queue continues it."""
+
+
+class RunOverview(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in a list. Its input and output are not read."""
+
+    id: str
+    status: Status
+    pipeline: str = ""
+    goal: str = ""
+    folder: str = ""
+    asks: int = 0
+    """Number of open questions."""
+    queue: str = ""
+    created: float = 0.0
+    """Seconds since the epoch."""
+    ended: float | None = None
+    executor: str = ""
+
+
+async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[RunOverview]:
+    """The runs of a database, newest first, without nested runs."""
+    database = find(db)
+    if not await asyncio.to_thread(is_there, database):
+        return []
+
+    def read() -> list[RunOverview]:
+        with storage_errors(database), closing(ExecutorLiveness(database)) as liveness:
+            found = list_top(database, RUN_WORKFLOW, limit)
+            return [_overview(each, liveness) for each in found]
+
+    return await asyncio.to_thread(read)
+
+
+def _overview(row: WorkflowInfo, liveness: ExecutorLiveness) -> RunOverview:
+    labels = row.labels
+    return RunOverview(
+        id=row.id,
+        status=run_status(row, liveness),
+        pipeline=str(labels.get("pipeline", "")),
+        goal=str(labels.get("goal", "")),
+        folder=paths.local_run_folder(str(labels.get("folder", ""))),
+        asks=int_or_none(labels.get("asks")) or 0 if not row.has_ended else 0,
+        queue=row.queue,
+        created=row.created,
+        ended=row.ended,
+        executor=row.executor,
+    )
+
+
+def run_status(row: WorkflowInfo, liveness: ExecutorLiveness) -> Status:
+    """What a list shows of a run."""
+    match row.state:
+        case "running":
+            return "running" if liveness.is_alive(row.executor) else "interrupted"
+        case "cancelled":
+            return "cancelled"
+        case "succeeded":
+            match row.labels.get("status"):
+                case "cancelled":
+                    return "cancelled"
+                case "fail":
+                    return "fail"
+                case _:
+                    return "success"
+        case "queued" | "delayed":
+            owner = queue_owner(row.queue)
+            return "queued" if owner is None or liveness.is_alive(owner) else "interrupted"
+        case _:
+            return "fail"

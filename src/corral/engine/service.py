@@ -1,0 +1,507 @@
+"""Operations on durable runs: start, follow, wait, cancel, resume; and the engine of this process.
+
+A run without a queue runs in this process, in a thread of the engine; if the process ends first,
+the run waits to be resumed. A run on a queue is executed by the workers of that queue
+(``corral worker``); then this process runs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from corral.engine import open_questions, query
+from corral.engine.agent_host import client as agent_host_client
+from corral.engine.dbos.client import (
+    DEFAULT_QUEUE,
+    Client,
+    Limit,
+    Submission,
+    moved_queue,
+    open_client,
+    responsible_executor,
+    with_client,
+)
+from corral.engine.dbos.database import (
+    Database,
+    UnreadableRecord,
+    find,
+    prepare,
+    storage_errors,
+)
+from corral.engine.dbos.leases import ExecutorLiveness
+from corral.engine.dbos.states import OPEN_STATES
+from corral.engine.open_questions import OpenQuestion
+from corral.engine.payloads import (
+    RUN_WORKFLOW,
+    RunConfig,
+    RunInput,
+    RunOutput,
+    RunWorktree,
+    pack,
+    unpack,
+)
+from corral.engine.worker import executor, run_workflow
+from corral.engine.worker.executor import Executor
+from corral.engine.workspace import artifacts, run_worktree
+from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.pipelines import events, node_kinds
+from corral.pipelines.execution.interviewers import Interviewer
+from corral.pipelines.graph import Graph
+from corral.pipelines.run_limits import run_limits
+from corral.pipelines.scheduler.commands import Answer, Cancelled, Ended, Message
+from corral.system import paths
+from corral.system.process.tree import ProcessRegistry
+from corral.values import Json, slug
+
+POLL = 0.1
+"""Seconds between two checks for work, in the engine of a process that waits for its run."""
+QUIET = 0.5
+"""Seconds without an event until it is checked whether the run waits only for people."""
+QUESTION_POLL = 0.1
+"""Seconds between two checks for questions, if there is an interviewer to answer them."""
+SHORT_TIMEOUT = 300.0
+"""Seconds: if a question expires sooner, the follower waits for its timeout, although there is no
+interviewer."""
+SERVER_AWAY = 60.0
+"""Seconds that a database server may be away while a run is waited for."""
+GOAL = 200
+"""Characters of a goal that are stored for lists."""
+
+
+def local(database: Database, *, limits: Sequence[Limit] = (), poll: float = POLL) -> Executor:
+    """The engine of this process, started if there is none. Blocking."""
+    here = executor.running()
+    if here is None:
+        here = Executor(database, run_workflow.all_workflows(), limits=limits, poll=poll)
+        with storage_errors(database):
+            here.start()
+    elif here.database != database:
+        raise ConfigError(f"this process already runs an engine, on {here.database.shown}")
+    return here
+
+
+def close(drain: float = 0.0) -> None:
+    """Stop the engine of this process. Runs that have not ended can be resumed. Blocking."""
+    here = executor.running()
+    if here is not None:
+        here.stop(drain)
+
+
+_engine_users = 0
+"""Number of runs in this process that use its engine; the last one stops it."""
+_engine_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+def engine_lock() -> asyncio.Lock:
+    """Held while the engine of this process starts or stops. A lock belongs to one event loop,
+    so there is one per loop."""
+    return _engine_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+
+@contextlib.asynccontextmanager
+async def engine() -> AsyncGenerator[None]:
+    """Within the block the engine of this process is not stopped. Raises ``StorageFailed`` if the
+    engine fails, for example on a full disk; its runs can be resumed."""
+    global _engine_users  # noqa: PLW0603
+    _engine_users += 1
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    asked = task.cancelling() if task is not None else 0
+    failure: CorralError | None = None
+
+    def end() -> None:
+        if task is not None and inside:
+            task.cancel()
+
+    def failed(error: CorralError) -> None:
+        nonlocal failure
+        failure = error
+        loop.call_soon_threadsafe(end)
+
+    inside = True
+    try:
+        with executor.watched(failed):
+            yield
+    except BaseException as error:
+        inside = False
+        if failure is None or isinstance(error, StorageFailed):
+            raise
+        is_ours = task is None or not isinstance(error, asyncio.CancelledError)
+        if not is_ours and task is not None and task.uncancel() > asked:
+            raise  # another task has cancelled it too
+        raise failure from None
+    finally:
+        inside = False
+        _engine_users -= 1
+        await asyncio.shield(_close_unused_engine())
+
+
+async def _close_unused_engine() -> None:
+    async with engine_lock():
+        if not _engine_users:
+            await asyncio.to_thread(close)
+
+
+def new_id(name: str) -> str:
+    plain = slug(name.lower(), limit=30, default="run")
+    return f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run besides the graph, where and how."""
+
+    folder: Path
+    """The run directory."""
+    workspace: Path
+    run_id: str = ""
+    """Empty: a new id is made."""
+    values: Mapping[str, Json] = {}
+    simulate: bool = False
+    agent: str = ""
+    model: str = ""
+    options: Mapping[str, Json] = {}
+    """Options of ``corral.run`` for the agents of all nodes."""
+    detached: bool | None = None
+    """Whether agents outlive the process that runs them. None: yes with a database file; no with a
+    server, where other machines may take the run over."""
+    imports: Sequence[str] = ()
+    """Modules that register node kinds."""
+    source: str = ""
+    """The pipeline's file, if it came from one."""
+    goal: str = ""
+    """The goal that replaced the one of the file."""
+    tree: RunWorktree | None = None
+    """The worktree to work in, instead of the workspace. The caller has reserved it
+    (``run_worktree.reserved``)."""
+    artifacts_url: str = ""
+    """The URL that the artifacts are uploaded to."""
+    known: Mapping[str, Message] = {}
+    """Results of the run that this one continues (``forked_from``)."""
+    forked_from: str = ""
+
+    def config(self, database: Database) -> RunConfig:
+        tree, detached = self.tree, self.detached
+        return RunConfig(
+            folder=_folder_to_record(self.folder, tree),
+            workspace=_absolute(self.workspace) if tree is None else tree.within,
+            tree=tree,
+            artifacts_url=self.artifacts_url,
+            simulate=self.simulate,
+            agent=self.agent,
+            model=self.model,
+            options=dict(self.options),
+            detached=database.path is not None if detached is None else detached,
+            imports=tuple(self.imports),
+            source=self.source,
+            goal=self.goal,
+        )
+
+
+async def start(
+    graph: Graph,
+    request: RunRequest,
+    *,
+    db: str | None = None,
+    queue: str | None = None,
+    limits: Sequence[Limit] = (),
+) -> str:
+    """Start a run; returns its id. ``queue``: its workers execute the run; None: this process does,
+    with these ``limits``."""
+    database = find(db)
+    await asyncio.to_thread(prepare, database)
+    name = request.run_id or new_id(graph.name)
+    if request.artifacts_url:
+        await asyncio.to_thread(artifacts.check, request.artifacts_url)
+    config = request.config(database)
+    if graph.has_limits:
+        from corral.engine import budgets
+
+        # What the known results of another run have cost.
+        from corral.spending import Spent
+
+        ended = [each.outcome for each in request.known.values() if isinstance(each, Ended)]
+        spent = Spent(
+            sum(each.cost_usd or 0.0 for each in ended), sum(each.tokens or 0 for each in ended)
+        )
+        made = await asyncio.to_thread(budgets.create, database, name, run_limits(graph), spent)
+        config = msgspec.structs.replace(config, budgets=made)
+    local_nodes = False
+    if queue is None:
+        here = await asyncio.to_thread(local, database, limits=limits)
+        queue = here.own or DEFAULT_QUEUE
+        local_nodes = here.own is not None and len(here.all_queues) == 1  # no limited resource
+    run_input = RunInput(
+        run_id=name,
+        graph=graph,
+        config=config,
+        queue=queue,
+        at=time.time(),
+        values=dict(request.values),
+        known=dict(request.known),
+        forked_from=request.forked_from,
+        local_nodes=local_nodes,
+    )
+    exists = await with_client(database, lambda client: _submit(client, run_input))
+    if exists:
+        raise ConfigError(
+            f"the run {name!r} already exists", hint="Choose another id, or resume it."
+        )
+    return name
+
+
+def _absolute(path: Path) -> str:
+    """The current directory is read only if it matters: it may have been deleted."""
+    return str(path.absolute())
+
+
+def _folder_to_record(folder: Path, tree: RunWorktree | None) -> str:
+    """Relative if each machine has a run directory of its own: machines that share only a
+    repository do, unless the caller named a directory."""
+    runs_here = paths.home() / "runs"
+    if tree is not None and tree.is_remote and folder.is_relative_to(runs_here):
+        return str(folder.relative_to(runs_here))
+    return _absolute(folder)
+
+
+def _submit(client: Client, run_input: RunInput) -> bool:
+    """Submit the run; returns whether it existed already."""
+    if client.state(run_input.run_id) is not None:
+        return True
+    client.ensure_queue(run_input.queue)
+    labels: dict[str, Json] = {
+        "pipeline": run_input.graph.name,
+        "goal": run_input.graph.goal[:GOAL],
+        "folder": run_input.config.folder,
+    }
+    client.submit(
+        Submission(
+            name=RUN_WORKFLOW,
+            id=run_input.run_id,
+            queue=run_input.queue,
+            payload=pack(run_input),
+            labels=labels,
+        )
+    )
+    return False
+
+
+async def wait(run: str, *, db: str | None = None, timeout: float | None = None) -> RunOutput:
+    """The output of the run, when it has ended. A database server may be away for
+    ``SERVER_AWAY`` seconds. Raises ``TimeoutError`` and ``StorageFailed``."""
+    database = find(db)
+    async with open_client(database) as client, asyncio.timeout(timeout):
+        pause, answered = 0.02, time.monotonic()
+        while True:
+            try:
+                with storage_errors(database):
+                    closed = await asyncio.to_thread(query.run_output, client, run)
+                answered = time.monotonic()
+            except StorageFailed as error:
+                if not error.retryable or time.monotonic() - answered > SERVER_AWAY:
+                    raise
+                closed = None
+            if closed is not None:
+                return closed
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
+
+
+def _is_busy(name: str) -> bool:
+    """Whether a process works on nodes of this kind while they run."""
+    kind = node_kinds.find(name)
+    return kind.works and not kind.waits
+
+
+class RunFollower:
+    """Follows a run to its end: reports its events, and asks ``interviewer`` its questions; None:
+    there is no one to ask. ``reported``: the number of the last event that the caller knows."""
+
+    def __init__(
+        self,
+        run: str,
+        *,
+        db: str | None = None,
+        interviewer: Interviewer | None = None,
+        on_event: Callable[[events.RunEvent], None] | None = None,
+        reported: int = 0,
+    ) -> None:
+        self.run, self.db, self.interviewer = run, db, interviewer
+        self._on_event, self._reported, self._is_new = on_event, reported, reported == 0
+        self._open: set[str] = set()
+        """Open questions of the run itself. Those of nested runs are read from the database."""
+        self._working: set[str] = set()
+        self._within: set[str] = set()
+        self._asking: dict[asyncio.Task[Answer], OpenQuestion] = {}
+        self._answered_ids: set[str] = set()
+        self._quiet = 0
+
+    async def run_to_end(self) -> RunOutput | None:
+        """The output of the run; None if it waits only for people and has no interviewer."""
+        stream = query.follow(self.run, db=self.db)
+        coming = _next_event(stream)
+        try:
+            while True:
+                looks = bool(self._open or self._within)
+                pause = QUIET if self.interviewer is None else QUESTION_POLL
+                ready, _ = await asyncio.wait(
+                    {coming, *self._asking},
+                    timeout=pause if looks else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in [task for task in self._asking if task in ready]:
+                    await self._answered(task)
+                if coming in ready:
+                    event = coming.result()
+                    if event is None:
+                        return await wait(self.run, db=self.db)
+                    coming = _next_event(stream)
+                    self._on_event_received(event)
+                elif looks and self.interviewer is not None:
+                    await self._ask(self.interviewer)
+                elif looks and await self._waits_for_people():
+                    return None
+        finally:
+            await _cancel_all([coming, *self._asking])
+            await stream.aclose()
+
+    def _on_event_received(self, event: events.RunEvent) -> None:
+        self._quiet = 0
+        of_the_run = isinstance(event, events.PipelineEvent)
+        self._is_new = self._is_new or (of_the_run and event.seq > self._reported)
+        if self._on_event is not None and self._is_new:
+            self._on_event(event)
+        self._is_new = self._is_new or (of_the_run and event.seq >= self._reported)
+        match event:
+            case events.StepStarted(kind=kind, visit=visit) if kind in node_kinds.CHILD_KINDS:
+                self._within.add(visit)
+            case events.StepStarted(kind=kind, visit=visit) if _is_busy(kind):
+                self._working.add(visit)
+            case events.StepCompleted(visit=visit) | events.StepFailed(visit=visit):
+                self._working.discard(visit)
+                self._within.discard(visit)
+                self._open.discard(visit)
+            case events.InterviewStarted(visit=visit):
+                self._open.add(visit)
+            case events.InterviewCompleted(visit=visit) | events.InterviewTimeout(visit=visit):
+                self._open.discard(visit)
+            case _:
+                pass
+
+    async def _ask(self, interviewer: Interviewer) -> None:
+        """Ask questions that are open, and stop asking those that no longer are."""
+        found = await open_questions.questions(self.run, db=self.db)
+        asked = {each.id: each for each in found if not each.answered}
+        known = {each.id for each in self._asking.values()} | self._answered_ids
+        for task, each in self._asking.items():
+            if each.id not in asked:
+                task.cancel()
+        for each in asked.values():
+            if each.id not in known:
+                self._asking[asyncio.create_task(_ask_one(interviewer, each))] = each
+
+    async def _answered(self, task: asyncio.Task[Answer]) -> None:
+        asked = self._asking.pop(task)
+        if task.cancelled():  # another process has answered it
+            return
+        self._answered_ids.add(asked.id)
+        with contextlib.suppress(open_questions.NoSuchQuestion):  # another process was faster
+            await open_questions.send_answer(asked, task.result(), db=self.db)
+
+    async def _waits_for_people(self) -> bool:
+        if self._working:
+            return False
+        asked = await open_questions.questions(self.run, db=self.db)
+        limits = [each.question.timeout for each in asked]
+        lasts = all(limit is None or limit > SHORT_TIMEOUT for limit in limits)
+        if not asked or not lasts or any(each.answered for each in asked):
+            return False
+        if not self._within:
+            return True
+        # Between two nodes of a nested run there is a moment in which none runs.
+        self._quiet = (
+            0 if await open_questions.has_running_nodes(self.run, db=self.db) else self._quiet + 1
+        )
+        return self._quiet > 1
+
+
+async def _ask_one(interviewer: Interviewer, asked: OpenQuestion) -> Answer:
+    return await interviewer.ask(asked.question)
+
+
+def _next_event(stream: AsyncIterator[events.RunEvent]) -> asyncio.Task[events.RunEvent | None]:
+    async def coming() -> events.RunEvent | None:
+        return await anext(stream, None)
+
+    return asyncio.create_task(coming())
+
+
+async def _cancel_all(tasks: Sequence[asyncio.Task[object]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
+    """Cancel a run with all its agents. If no executor runs it, it is cancelled at once; otherwise
+    its executor receives a message."""
+    database = find(db)
+    message = pack(Cancelled(reason=reason))
+
+    def end(client: Client) -> RunConfig | None:
+        found = client.list_workflows(ids=[run])
+        if not found:
+            raise query.run_not_found(run)
+        status = found[0]
+        if status.has_ended:
+            return None
+        with closing(ExecutorLiveness(database, is_strict=True)) as liveness:
+            if status.state == "running" and liveness.is_alive(status.executor):
+                client.send(run, message)
+                return None
+        client.set_labels(run, {"reason": reason})
+        client.cancel([run], children=True)
+        agent_host_client.close(run, cancel=True)
+        ProcessRegistry(paths.process_registry()).reap()  # processes of an engine that was killed
+        with contextlib.suppress(UnreadableRecord):  # it can be cancelled
+            row = client.get_workflow(run)
+            if row is not None and row.name == RUN_WORKFLOW and row.input is not None:
+                return unpack(row.input, RunInput).config
+        return None
+
+    config = await with_client(database, end)
+    if config is not None:
+        await run_worktree.close(config, run)
+
+
+async def resume(run: str, *, db: str | None = None, limits: Sequence[Limit] = ()) -> str:
+    """Continue a run in this process if no executor runs it. A run that a worker executes, or that
+    has ended, stays as it is."""
+    database = find(db)
+    await asyncio.to_thread(prepare, database)
+    here = await asyncio.to_thread(local, database, limits=limits)
+
+    def move(client: Client) -> None:
+        found = client.list_workflows(ids=[run])
+        if not found:
+            raise query.run_not_found(run)
+        open_workflows = client.list_workflows(ids=[run], states=OPEN_STATES)
+        open_workflows += client.list_workflows(prefix=f"{run}/", states=OPEN_STATES)
+        with closing(ExecutorLiveness(database, is_strict=True)) as liveness:
+            for each in open_workflows:
+                executor_id = responsible_executor(each)
+                if executor_id is None or liveness.is_alive(executor_id):
+                    continue
+                target = moved_queue(each.queue, here.queue_names[0], here.all_queues)
+                client.resume([each.id], target)
+
+    await with_client(database, move)
+    return run

@@ -1,0 +1,124 @@
+"""Tasks that run in the process of their batch: what is repeated, cancelled and left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import corral
+from corral.engine import service
+from corral.engine.dbos import adapter, client
+from corral.engine.dbos.database import find
+from corral.engine.payloads import NODE_WORKFLOW
+from corral.pipelines.execution import handlers
+from corral.pipelines.execution.handlers import NodeContext
+from corral.pipelines.nodes import item
+from corral.pipelines.scheduler.outcome import Outcome
+
+pytestmark = pytest.mark.seconds
+TASKS = [{"id": "a"}, {"id": "b"}]
+
+
+class Tasks:
+    """What runs instead of agents."""
+
+    def __init__(self) -> None:
+        self.attempts: list[tuple[str, int]] = []
+        self.fails: set[tuple[str, int]] = set()
+        self.hangs: set[str] = set()
+
+    async def run(self, work: NodeContext) -> Outcome:
+        key = (work.visit.id, work.attempt)
+        self.attempts.append(key)
+        if work.visit.id in self.hangs:
+            await asyncio.Event().wait()
+        if key in self.fails:
+            return Outcome(status="retry", failure_reason="not yet")
+        return await item.item(work)
+
+
+@pytest.fixture
+def tasks() -> Iterator[Tasks]:
+    made = Tasks()
+    handlers.register("batch.item", made.run)
+    yield made
+    handlers.register("batch.item", item.item)
+
+
+def batch(db: str, workspace: Path) -> corral.Batch[None]:
+    return corral.batch(TASKS, "task {{id}}", simulate=True, name="b", db=db, cwd=workspace)
+
+
+async def test_a_failed_attempt_is_repeated_and_not_made_again(
+    db: str, workspace: Path, tasks: Tasks
+) -> None:
+    tasks.fails = {("b", 1), ("b", 2)}
+    report = await batch(db, workspace)
+    assert report.ok, report.failures
+    assert sorted(tasks.attempts) == [("a", 1), ("b", 1), ("b", 2), ("b", 3)]
+    assert {each.id: each.attempts for each in report.results} == {"a": 1, "b": 3}
+    with client.connect(find(db)) as connected:
+        journal = [each.name for each in connected.journal("b/b") if "#" in each.name]
+        (row,) = connected.list_workflows(ids=["b/a"], name=NODE_WORKFLOW)
+    assert journal == ["item#1", "item#2", "item#3"]
+    assert row.state == "succeeded"
+
+
+async def test_a_task_that_is_cancelled_from_outside_ends(
+    new_file: str, workspace: Path, tasks: Tasks
+) -> None:
+    tasks.hangs = {"b"}
+    running = asyncio.create_task(batch(new_file, workspace).run_to_end())
+    while len(tasks.attempts) < 2:
+        await asyncio.sleep(0.01)
+    with client.connect(find(new_file)) as connected:
+        connected.cancel(["b/b"])
+    report = await running
+    assert [each.code for each in report.failures] == ["cancelled"]
+    assert report.succeeded == 1
+
+
+async def test_an_interrupted_batch_is_continued_in_the_same_engine(
+    new_file: str, workspace: Path, tasks: Tasks
+) -> None:
+    tasks.hangs = {"b"}
+    async with service.engine():
+        running = asyncio.create_task(batch(new_file, workspace).run_to_end())
+        while len(tasks.attempts) < 2:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait({running})
+        assert running.cancelled()
+        tasks.hangs = set()
+        report = await batch(new_file, workspace)
+    assert report.ok, report.failures
+    assert sorted(tasks.attempts)[-2:] == [("b", 1), ("b", 1)]
+
+
+async def test_a_batch_that_is_interrupted_while_it_claims_tasks_is_continued(
+    new_file: str, workspace: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, is_cancelled = asyncio.get_running_loop(), threading.Event()
+
+    def cancel() -> None:
+        running.cancel()
+        is_cancelled.set()
+
+    def watch(moment: str) -> None:
+        if moment == "before begin":
+            loop.call_soon_threadsafe(cancel)
+            is_cancelled.wait(10)
+
+    async with service.engine():
+        monkeypatch.setattr(adapter, "watch", watch)
+        running = asyncio.create_task(batch(new_file, workspace).run_to_end())
+        await asyncio.wait({running})
+        assert running.cancelled()
+        monkeypatch.undo()
+        assert tasks.attempts == []
+        report = await asyncio.wait_for(batch(new_file, workspace).run_to_end(), 60)
+    assert report.ok, report.failures

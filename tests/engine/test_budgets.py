@@ -1,0 +1,229 @@
+"""Budgets of pipelines: branches that run at the same time stay within them together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.batches import MODEL, CountingModel
+
+from corral import pipelines
+from corral.engine import budgets, retention
+from corral.engine.dbos import database
+from corral.errors import ConfigError, PipelineInvalid
+from corral.metering.budget import Reservation, Shortage
+from corral.pipelines import Graph
+from corral.pipelines.run_limits import run_limits
+from corral.spending import BudgetLimits, Raise, Spent
+from corral.testing import Call, ModelServer, Turn
+
+BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
+
+BRANCHES = """digraph work {
+    %s
+    start [shape=Mdiamond]
+    fork  [shape=component]
+    join  [shape=tripleoctagon]
+    done  [shape=Msquare]
+    start -> fork
+    fork -> {a b c d}
+    {a b c d} -> join
+    join -> done
+    a [prompt="task a"]
+    b [prompt="task b"]
+    c [prompt="task c", type=prompt]
+    d [prompt="task d", type=prompt]
+}"""
+GATE = """digraph work {
+    max_calls=1
+    start [shape=Mdiamond]
+    a     [prompt="task a"]
+    b     [prompt="task b"]
+    more  [shape=hexagon, label="Spend more?"]
+    done  [shape=Msquare]
+    start -> a -> b
+    b -> done [condition="outcome=success"]
+    b -> more [condition="outcome=fail"]
+    more -> b [label="Yes", add_calls=1]
+    more -> done [label="No"]
+}"""
+
+
+@pytest.fixture
+def model(
+    model_server: ModelServer, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> CountingModel:
+    made = CountingModel(model_server, request.node.nodeid)
+    for name, value in made.env.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+@BOTH
+@pytest.mark.whole_program
+async def test_parallel_branches_do_not_exceed_the_budget_of_the_run(
+    model: CountingModel, workspace: Path, durable: bool
+) -> None:
+    graph = BRANCHES % "max_calls=2"
+    result = await pipelines.run(graph, model=MODEL, cwd=workspace, durable=durable)
+    assert model.counts.total() == 2
+    failed = [each for each in result.outcomes.values() if each.status == "fail"]
+    assert len(failed) >= 2
+    assert {each.failure_class for each in failed} == {"budget"}
+    assert all("2 of max_calls=2 spent" in each.failure_reason for each in failed)
+
+
+@BOTH
+@pytest.mark.whole_program
+async def test_a_node_is_limited_within_the_run(
+    model: CountingModel, workspace: Path, durable: bool
+) -> None:
+    forever = Turn(calls=[Call("read_file", {"path": "x"})])
+    model.special = lambda _task, _request: forever
+    text = """digraph work {
+        max_calls=5
+        start [shape=Mdiamond]
+        a [prompt="task a", max_calls=2, error_policy=continue]
+        b [prompt="task b", max_calls=9, error_policy=continue]
+        done [shape=Msquare]
+        start -> a -> b -> done
+    }"""
+    await pipelines.run(
+        text, model=MODEL, cwd=workspace, durable=durable, options={"policy": "reads"}
+    )
+    assert model.counts == {"a": 2, "b": 3}
+
+
+@BOTH
+@pytest.mark.whole_program
+async def test_a_person_raises_the_budget_at_a_gate(
+    model: CountingModel, workspace: Path, durable: bool
+) -> None:
+    interviewer = pipelines.Queued([pipelines.Answer(value="Yes")])
+    result = await pipelines.run(
+        GATE, model=MODEL, cwd=workspace, durable=durable, interviewer=interviewer
+    )
+    assert result.ok, result.reason
+    assert model.counts == {"a": 1, "b": 1}
+
+
+@pytest.mark.whole_program
+async def test_a_paused_durable_run_continues_when_its_budget_is_raised(
+    model: CountingModel, workspace: Path
+) -> None:
+    started: list[str] = []
+    graph = BRANCHES % "max_calls=3; on_budget=pause"
+    run = asyncio.create_task(
+        pipelines.run(
+            graph, model=MODEL, cwd=workspace, on_start=lambda name, _: started.append(name)
+        )
+    )
+    while model.counts.total() < 3:
+        await asyncio.sleep(0.05)
+    with pytest.raises(ConfigError, match="no max_cost"):
+        await pipelines.add_budget(started[0], cost=1.0)
+    await pipelines.add_budget(started[0], calls=1)
+    result = await run
+    assert result.ok, result.reason
+    assert model.counts == {"a": 1, "b": 1, "c": 1, "d": 1}
+    with pytest.raises(ConfigError, match="has ended"):
+        await pipelines.add_budget(started[0], calls=1)
+    with pytest.raises(ConfigError, match="no run"):
+        await pipelines.add_budget("nothing-like-this", calls=1)
+    store = Path(budgets.store_name(database.find(None), started[0]))
+    assert store.exists()
+    await retention.prune(older_than=0)
+    assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    ("attrs", "message"),
+    [
+        ({"max_cost": 0}, "must be greater than 0"),
+        ({"max_calls": "-1"}, "must be greater than 0"),
+        ({"max_total_tokens": "nan"}, "must be greater than 0"),
+        ({"max_total_tokens": "many"}, "is not a number"),
+        ({"max_calls": 1, "on_budget": "wait"}, "it is stop or pause"),
+    ],
+)
+def test_a_wrong_limit_of_a_graph_is_an_error(attrs: dict[str, Any], message: str) -> None:
+    with pytest.raises(PipelineInvalid, match=message):
+        run_limits(Graph(name="g", attrs=attrs))
+    [finding] = [
+        each
+        for each in pipelines.lint(Graph(name="g", attrs=attrs))
+        if each.rule == "attribute_value"
+    ]
+    assert message in finding.message
+
+
+@pytest.mark.parametrize(
+    ("edge", "limit", "message"),
+    [
+        ("a -> b [add_calls=1]", "max_calls=1", "only the choices of a gate can"),
+        ("more -> b [label=Yes, add_cost=1]", "max_calls=1", "but the graph has no max_cost"),
+        ("more -> b [label=Yes, add_calls=0]", "max_calls=1", "must be greater than 0"),
+    ],
+)
+def test_a_raise_in_vain_is_an_error(edge: str, limit: str, message: str) -> None:
+    text = GATE.replace('more -> b [label="Yes", add_calls=1]', edge).replace(
+        "max_calls=1\n", f"{limit}\n", 1
+    )
+    with pytest.raises(PipelineInvalid, match=message):
+        pipelines.load(text)
+
+
+def test_workers_of_a_server_share_one_store(new_postgres: str) -> None:
+    server = database.find(new_postgres)
+    names = budgets.create(server, "run", BudgetLimits(max_calls=60))
+    assert names == ("run",)
+    made: list[int] = []
+
+    def work(holder: str) -> None:
+        budget = budgets.budget_of(names, holder, server)
+        assert budget is not None
+        count = 0
+        while True:
+            found = budget.reserve(Spent(tokens=1, calls=1))
+            if isinstance(found, Reservation):
+                count += 1
+                found.settle(Spent(tokens=1, calls=1))
+            elif not found.must_wait:
+                break
+        made.append(count)
+
+    threads = [threading.Thread(target=work, args=(f"run/{n}",)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sum(made) == 60
+    assert budgets.read(server, "run").spent.calls == 60
+    budgets.add(server, "run", Raise(calls=1))
+    last = budgets.budget_of(names, "run/x", server)
+    assert last is not None
+    assert isinstance(last.reserve(Spent(calls=1)), Reservation)
+    budgets.settle(names, "run/x", server)
+    assert budgets.read(server, "run").spent.calls == 61
+    budgets.remove(server, "run")
+    refused = last.reserve(Spent(calls=1))
+    assert isinstance(refused, Shortage)
+    assert "was removed" in refused.text
+
+
+def test_an_agent_host_has_no_database_server() -> None:
+    with pytest.raises(ConfigError, match="agent host cannot use the budget"):
+        budgets.budget_of(("run",), "run/a.1", None)
+
+
+@pytest.mark.parametrize("db", ["engine.db", "postgresql://localhost/runs"])
+def test_the_owner_of_a_store_is_the_run_that_has_the_limits(db: str, tmp_path: Path) -> None:
+    found = database.find(db if "://" in db else str(tmp_path / db))
+    outer, child = (budgets.store_name(found, run) for run in ("top", "top/call.1"))
+    assert budgets.owner_of(outer, "top") == "top"
+    assert budgets.owner_of(child, "top/call.1") == "top/call.1"
+    assert budgets.owner_of(outer, "top/call.1") == "top"
+    assert budgets.owner_of(outer, "top#2") == "top"

@@ -1,0 +1,25 @@
+"""The list of runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import asyncio, sys
+from corral.engine import run_list
+assert asyncio.run(run_list.list_runs(db=sys.argv[1])) == []
+names = "dbos", "sqlalchemy", "corral.engine.worker", "corral.engine.query"
+print([name for name in names if name in sys.modules])
+"""
+
+
+@pytest.mark.seconds
+def test_a_list_loads_nothing_that_executes_runs(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "x.db")], capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n", done.stderr

@@ -1,0 +1,135 @@
+"""Workers of one database share the rate limits of a credential."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.durable_processes import DurableProcesses, wait_until
+
+from corral.engine import service, shared_limits
+from corral.engine.dbos import database, limit_table
+from corral.engine.dbos.client import Client
+from corral.engine.dbos.database import Database
+from corral.engine.payloads import NODE_WORKFLOW
+from corral.errors import RateLimited
+from corral.metering.rate_limits import LimitState, LimitWaits, credential_id
+from corral.pipelines import loader
+from corral.system import clock
+from corral.testing import Lane, ModelServer, Turn, fail, say
+
+KEY = "canary-key-of-the-shared-limits"
+LONG = 3600.0
+GRAPH = (
+    "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; start -> a -> exit;"
+    ' a [prompt="Which colour?", on_limit=wait, timeout="60s"] }'
+)
+
+
+@pytest.fixture
+def lane(model_server: ModelServer, request: pytest.FixtureRequest) -> Lane:
+    script: list[Turn] = [fail(429, "slow down", retry_after=LONG), say("it is green")]
+    return model_server.lane(request.node.name, script)
+
+
+def _worker(processes: DurableProcesses, lane: Lane, queue: str) -> int:
+    """A worker in whose environment the key is: the database must not have it."""
+    given = {"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": lane.url}
+    env = {key: os.environ[key] for key in ("HOME", "CORRAL_HOME")}
+    return processes.worker(queue, env={**env, **given})
+
+
+def _submit(processes: DurableProcesses, run: str, **request: Any) -> None:
+    async def start() -> None:
+        made = service.RunRequest(
+            folder=processes.folder / run,
+            workspace=processes.workspace,
+            run_id=run,
+            model="gemini:gemini-2.5-flash",
+            options={"retries": 0},
+            **request,
+        )
+        await service.start(loader.load(GRAPH), made, db=processes.db, queue=f"queue-{run}")
+
+    asyncio.run(start())
+
+
+def _state(processes: DurableProcesses, run: str) -> str:
+    client = Client(database.find(processes.db).url)
+    try:
+        found = client.list_workflows(prefix=f"{run}/", name=NODE_WORKFLOW)
+    finally:
+        client.close()
+    return found[0].state if found else ""
+
+
+def _wait_for_limit(processes: DurableProcesses, run: str) -> None:
+    wait_until(lambda: _state(processes, run) == "delayed", f"{run}: {processes.output()}")
+
+
+@pytest.mark.seconds
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("detached", [False, None], ids=["worker", "default"])
+def test_another_worker_waits_without_a_call_also_after_a_kill(
+    processes: DurableProcesses, lane: Lane, *, detached: bool | None
+) -> None:
+    first = _worker(processes, lane, "queue-one")
+    _submit(processes, "one", detached=detached)
+    _wait_for_limit(processes, "one")
+    assert len(lane.requests) == 1
+    processes.kill(first)
+    _worker(processes, lane, "queue-two")
+    _submit(processes, "two", detached=detached)
+    _wait_for_limit(processes, "two")
+    assert len(lane.requests) == 1, "the second worker has met the limit itself"
+    stored = limit_table.exchange(database.find(processes.db), {})
+    assert len(stored) == 1
+    path = database.find(processes.db).path
+    if path is not None:
+        for file in path.parent.glob(f"{path.name}*"):
+            assert not file.is_file() or KEY.encode() not in file.read_bytes(), file
+
+
+@pytest.fixture
+def prepared(new_file: str) -> Iterator[Database]:
+    found = database.find(new_file)
+    database.prepare(found)
+    shared_limits.join(found)
+    yield found
+    shared_limits.leave()
+
+
+async def test_a_call_knows_a_limit_that_another_process_met_meanwhile(prepared: Database) -> None:
+    credential = credential_id("service", "key-met-meanwhile", "m")
+    call = LimitWaits(10.0).call(credential)
+    assert await call.before() is None
+    until = clock.now() + LONG
+    limit_table.exchange(prepared, {credential: LimitState(until, "")})
+    await asyncio.sleep(shared_limits.FRESH)
+    found = await call.before()
+    assert found is not None
+    assert (found.until, found.message) == (until, limit_table.MESSAGE)
+
+
+async def test_a_met_limit_is_stored_at_once(prepared: Database) -> None:
+    credential = credential_id("service", "key-stored-at-once", "m")
+    call = LimitWaits(10.0).call(credential)
+    assert await call.before() is None
+    assert await call.after(RateLimited("slow down", retry_after=LONG)) is None
+    assert credential in limit_table.exchange(prepared, {})
+
+
+async def test_a_database_that_is_gone_does_not_stop_a_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "gone.db"
+    shared_limits.join(Database(f"sqlite:///{file}", file))
+    try:
+        assert await LimitWaits(1.0).call(credential_id("s", "key-gone", "m")).before() is None
+    finally:
+        shared_limits.leave()
+    assert "rate limits are not shared" in caplog.text

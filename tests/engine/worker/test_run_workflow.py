@@ -1,0 +1,70 @@
+"""The workflow of a run: its run directory and nested runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+from support.durable_processes import CHAIN, DurableProcesses, submit, wait_until
+
+from corral.engine import run_list
+
+
+def test_a_deleted_run_directory_is_written_again(file_processes: DurableProcesses) -> None:
+    processes = file_processes
+    graph = CHAIN.replace('c [type="t.step"]', f'c [type="t.wait", file="{processes.folder}/go"]')
+    run = processes.run(graph)
+    wait_until(lambda: processes.attempt_counts()["c.1#1"], "the last node to begin")
+    processes.kill(run)
+    shutil.rmtree(processes.folder / "r")
+    (processes.folder / "go").touch()
+    assert processes.wait(processes.run(graph)) == 0, processes.output()
+    checkpoint = json.loads((processes.folder / "r" / "checkpoint.json").read_text())
+    assert checkpoint["completed_nodes"] == ["start", "a", "b", "c", "exit"]
+    types = [
+        json.loads(line)["type"]
+        for line in (processes.folder / "r" / "events.ndjson").read_text().splitlines()
+    ]
+    assert types[0] == "pipeline_started"
+    assert types.count("step_completed") == 5
+    assert types[-1] == "pipeline_completed"
+
+
+def test_a_run_directory_that_cannot_be_written_does_not_stop_the_run(
+    file_processes: DurableProcesses,
+) -> None:
+    processes = file_processes
+    (processes.folder / "r").write_text("in the way")
+    assert processes.wait(processes.run(CHAIN)) == 0, processes.output()
+    assert "cannot write the run folder" in processes.wait_for_run().outcomes["a"].failure_reason
+
+
+def test_a_nested_pipeline_is_a_separate_run(processes: DurableProcesses) -> None:
+    (processes.workspace / "inner.dot").write_text(
+        "digraph inner { start [shape=Mdiamond]; exit [shape=Msquare];"
+        ' x [type="t.step"]; start -> x -> exit }'
+    )
+    processes.worker()
+    submit(
+        processes,
+        "digraph outer { start [shape=Mdiamond]; exit [shape=Msquare];"
+        ' in [type=include, dotfile="inner.dot"]; y [type="t.step"]; start -> in -> y -> exit }',
+    )
+    closed = processes.wait_for_run()
+    assert closed.completed == ["start", "in", "y", "exit"]
+    assert closed.context["done.x"] == "x.1"
+    assert processes.attempt_counts() == {"x.1#1": 1, "y.1#1": 1}
+    assert [each.id for each in asyncio.run(run_list.list_runs(db=processes.db))] == ["r"]
+    assert Path(processes.folder / "r/in/child/checkpoint.json").exists()
+
+
+def test_a_missing_nested_pipeline_fails_its_node(processes: DurableProcesses) -> None:
+    processes.worker()
+    submit(
+        processes,
+        "digraph outer { start [shape=Mdiamond]; exit [shape=Msquare];"
+        ' in [type=include, dotfile="gone.dot"]; start -> in -> exit }',
+    )
+    assert "gone.dot" in processes.wait_for_run().outcomes["in"].failure_reason
