@@ -19,10 +19,9 @@ from support.builtin_agent import (
 )
 
 import corral
-from corral.builtin.event_queue import FULL, EventQueue
+from corral.builtin.driver import FULL, EventQueue
 from corral.builtin.tool_execution import ToolExecutor
-from corral.builtin.tools import truncate
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolDefinition, define_tool
+from corral.builtin.tools.tool import SHELL_LIMITS, Arguments, BuiltinTool, Output, ToolOutcome
 from corral.builtin.tools.workspace import Workspace
 from corral.events import Event, Init, Text, Thinking, ToolOutput, ToolResult, ToolUse
 from corral.messages import ToolCall
@@ -76,7 +75,7 @@ async def test_the_event_has_the_complete_output_and_the_model_the_truncated_one
     assert result.output is not None
     assert "line 15000\n" in result.output
     shown = last_tool_result(ours.requests[1], "shell")
-    assert len(shown) <= truncate.SHELL.chars
+    assert len(shown) <= SHELL_LIMITS.chars
     assert "left out here" in shown
     assert "line 15000\n" not in shown
     assert "line 15000\n" in "".join(event.delta for event in events_of(events, ToolOutput))
@@ -150,9 +149,9 @@ async def test_an_invalid_call_is_an_error_result(ours: BuiltinAgent) -> None:
 async def test_raw_arguments_are_an_error_result_and_never_run() -> None:
     ran: list[str] = []
 
-    async def run(_: Workspace, __: Arguments, ___: Output) -> Outcome:
+    async def run(_: Workspace, __: Arguments, ___: Output) -> ToolOutcome:
         ran.append("ran")
-        return Outcome(text="", shown="")
+        return ToolOutcome("")
 
     executor = _executor({"tool": run})
     emitted: list[RawEvent] = []
@@ -168,7 +167,7 @@ async def test_raw_arguments_are_an_error_result_and_never_run() -> None:
 async def test_a_tool_that_raises_is_an_error_result() -> None:
     """Even where it raises what no tool should."""
 
-    async def run(_: Workspace, __: Arguments, ___: Output) -> Outcome:
+    async def run(_: Workspace, __: Arguments, ___: Output) -> ToolOutcome:
         raise ValueError("embedded null byte")
 
     emitted: list[RawEvent] = []
@@ -181,21 +180,18 @@ async def test_a_tool_that_raises_is_an_error_result() -> None:
 
 def _executor(running: dict[str, object]) -> ToolExecutor:
     tools = {
-        name: define_tool(
-            ToolDefinition(
-                arguments=Arguments,
-                run=run,  # type: ignore[arg-type]
-                name=name,
-                kind="read",
-                description="",
-                limits=truncate.READ,
-                title="Tool",
-            )
+        name: BuiltinTool(
+            arguments=Arguments,
+            run=run,  # type: ignore[arg-type]
+            name=name,
+            kind="read",
+            description="",
+            title_form="Tool",
         )
         for name, run in running.items()
     }
-    workspace = Workspace(Path.cwd())
-    return ToolExecutor(tools, Tools(()), workspace, PermissionBroker(Policy()), SecretRedactor({}))
+    workspace, broker = Workspace(Path.cwd()), PermissionBroker(Policy())
+    return ToolExecutor(tools, Tools(()), workspace, broker, SecretRedactor({}), granted=set())
 
 
 async def test_max_turns_ends_the_turn(ours: BuiltinAgent) -> None:

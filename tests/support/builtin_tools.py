@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from corral.builtin.tools import by_name
-from corral.builtin.tools.tool import Outcome
+from corral.builtin.tools.tool import ToolOutcome
 from corral.builtin.tools.workspace import Workspace
 from corral.values import Json
 
 
-async def call_tool(workspace: Workspace, tool: str, **args: Json) -> Outcome:
+async def call_tool(workspace: Workspace, tool: str, **args: Json) -> ToolOutcome:
     """The outcome of a call; ``shown`` is the text for the model."""
     found = by_name(tool)
     assert found is not None

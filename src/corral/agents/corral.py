@@ -136,7 +136,7 @@ AGENT = AgentSpec(
     title="corral's own agent",
     description="the built-in agent, on the model that --model names",
     transport=InProcess(
-        driver="corral.builtin.driver:Driver", runs_commands=True, takes_messages=True
+        driver="corral.builtin.driver:BuiltinDriver", runs_commands=True, takes_messages=True
     ),
     for_run=for_run,
     probe=_probe(registry.split_model(registry.EXAMPLE)[0], registry.EXAMPLE),

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from corral.builtin import tools as builtin_tools
-from corral.builtin.event_queue import EventQueue
 from corral.builtin.history import NAME, History
-from corral.builtin.loop import Limits, Loop, LoopOutput, Mailbox, Tally
+from corral.builtin.loop import Loop, LoopLimits, LoopOutput, Mailbox, TurnUsage
 from corral.builtin.prompt import system_prompt
-from corral.builtin.subagents import Subagents
+from corral.builtin.session_tools import AskUser, Subagents
 from corral.builtin.tool_execution import Emit, ToolExecutor
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.workspace import Workspace
@@ -24,13 +23,15 @@ from corral.inference.client import Client
 from corral.inference.tools import ToolDescription, spec_of
 from corral.messages import Message
 from corral.metering import prices
+from corral.metering.budget_gate import BudgetGate, paused_event
 from corral.model_types import Request, Response
 from corral.models.families import family_of
 from corral.models.registry import split_model
-from corral.policy import Policy
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
+from corral.sessions.handover import as_messages, source
+from corral.sessions.handover.neutral_form import fit
 from corral.sessions.permissions import Asker, AskingSession, PermissionBroker
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord
@@ -39,12 +40,42 @@ from corral.sessions.turn_warnings import repository
 from corral.system.environment import SecretRedactor
 from corral.system.media import prompt_message
 
-if TYPE_CHECKING:
-    from corral.metering.budget import Budget
-    from corral.metering.budget_gate import BudgetGate
+FULL = 1000
+"""Events in the queue at which reading from the model stops."""
 
 
-class Driver:
+class EventQueue:
+    """Events that the reader has not taken yet."""
+
+    def __init__(self) -> None:
+        self._items: list[RawEvent] = []
+        self._filled = asyncio.Event()
+        self._emptied = asyncio.Event()
+
+    def put(self, item: RawEvent) -> None:
+        self._items.append(item)
+        self._filled.set()
+
+    async def wait_for_room(self) -> None:
+        """Wait while the queue is full: a slow reader slows the agent, and memory stays bounded."""
+        while len(self._items) > FULL:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def take(self) -> list[RawEvent]:
+        items, self._items = self._items, []
+        self._filled.clear()
+        self._emptied.set()
+        return items
+
+    async def wait(self) -> None:
+        await self._filled.wait()
+
+    def wake(self) -> None:
+        self._filled.set()
+
+
+class BuiltinDriver:
     """See ``corral.sessions.backends.base``."""
 
     def __init__(
@@ -58,14 +89,14 @@ class Driver:
         self.record = record
         self.events = EventQueue()
         self.mailbox = Mailbox()
-        self.tally = Tally()
+        self.totals = TurnUsage()
         self._ask = ask
         self._own = tools if isinstance(tools, Tools) else Tools(tools)
         self._secrets: dict[str, str] = {}
         self._clients: list[Client] = []
         self.fail: Fail = lambda _: None
         """Ends the current turn."""
-        self.subagents = Subagents(self._sub_loop, self.events.put, self._interrupt)
+        self.subagents = Subagents(self._new_sub_loop, self.events.put, self._interrupt)
         self._granted: set[tuple[str, str | None]] = set()
         self._history: History | None = None
         self._loop: Loop | None = None
@@ -91,7 +122,11 @@ class Driver:
         self._secrets = {**self._secrets, **prepared.environment.redacted}
         self._redactor = SecretRedactor(self._secrets)
         self._family = family_of(provider.name, name)
-        self._policy = _with_builtin_defaults(run.policy)
+        self._policy = run.policy
+        if run.policy.mode == "native":
+            # In ``native`` mode an agent's own defaults apply. Those of the built-in agent are:
+            # read, and ask for the rest. The other fields of the policy still apply.
+            self._policy = replace(run.policy, mode=None, read=run.policy.read or "allow")
         self._broker = PermissionBroker(
             self._policy,
             self._ask,
@@ -106,11 +141,13 @@ class Driver:
             from corral.sessions.sandbox import command_sandbox  # most runs need none
 
             sandbox = command_sandbox(prepared, lambda notice: events.put(repository(notice)))
+        # Commands get the vendor's key only if ``pass_env`` names it.
+        keys = set(prepared.agent.secret_env).difference(run.pass_env)
         self._workspace = Workspace(
             prepared.cwd,
             run.include_directories,
             run.policy.writable,
-            env=_command_env(prepared),
+            env={name: value for name, value in run.env.items() if name not in keys},
             pass_env=run.pass_env,
             protects=not self._policy.is_unlimited,
             sandbox=sandbox,
@@ -122,21 +159,27 @@ class Driver:
                 f"max_cost: the price of {model} is not known",
                 hint="Add it to models.toml, or limit the tokens with max_total_tokens.",
             )
-        self._limits = Limits(
+        gate = None
+        if budget is not None:
+            gate = BudgetGate(budget, lambda text: events.put(paused_event(text)))
+        self._limits = LoopLimits(
             max_turns=run.max_turns,
             max_tool_rounds=run.max_tool_rounds,
             max_repeated_calls=run.max_repeated_calls,
-            gate=None if budget is None else _gate(budget, self.events.put),
+            gate=gate,
             retries=run.retries,
             waits=prepared.limit_waits,
             window=entry.window if entry is not None else None,
         )
-        selected = [
-            tool for tool in map(builtin_tools.by_name, self._selected_tools()) if tool is not None
-        ]
-        self.executor = self._make_executor(
-            [*selected, *self.subagents.tools(), *self._question_tools()]
-        )
+        names = self._policy.allow_tools
+        if names is None:
+            names = self._family.tools
+        selected = [tool for tool in map(builtin_tools.by_name, names) if tool is not None]
+        more = self.subagents.tools()
+        if self._broker.can_ask:
+            ask = AskUser(self._broker, self.events.put, self._interrupt, self._redactor)
+            more.append(ask.tool())
+        self.executor = self._make_executor([*selected, *more])
         self._sub_executor = self._make_executor(selected)
 
     @property
@@ -151,14 +194,11 @@ class Driver:
     def _interrupt(self, error: Interrupted) -> None:
         self.fail(error)
 
-    def _clean(self, data: bytes) -> bytes:
-        return self._redactor.clean(data)
-
     def clean(self, text: str) -> str:
         return self._redactor.clean_text(text)
 
-    def turn(self, prompt: str, prepared: PreparedRun) -> Turn:
-        return Turn(self, prompt, prepared)
+    def turn(self, prompt: str, prepared: PreparedRun) -> BuiltinTurn:
+        return BuiltinTurn(self, prompt, prepared)
 
     def steer(self, text: str) -> None:
         self.mailbox.steer(text)
@@ -171,27 +211,13 @@ class Driver:
         for client in self._clients:
             await client.close()
 
-    def _selected_tools(self) -> tuple[str, ...]:
-        """The tools that the policy names, or those of the model's family."""
-        named = self._policy.allow_tools
-        return self._family.tools if named is None else named
-
-    def _question_tools(self) -> list[BuiltinTool]:
-        """Only the agent itself asks a person, not its sub-agents."""
-        if not self._broker.can_ask:
-            return []
-        from corral.builtin.ask_user import AskUser
-
-        ask = AskUser(self._broker, self.events.put, self._interrupt, self._redactor)
-        return [ask.tool()]
-
     def _is_shown(self, name: str) -> bool:
         """Whether the model sees the tool: a tool that is denied by name is not offered."""
         policy = self._policy
         listed = policy.allow_tools is None or name in policy.allow_tools
         return listed and name not in policy.deny_tools
 
-    def _make_executor(self, tools: list[BuiltinTool]) -> ToolExecutor:
+    def _make_executor(self, tools: list[BuiltinTool[Any]]) -> ToolExecutor:
         shown = {tool.name: tool for tool in tools if self._is_shown(tool.name)}
         if duplicates := shown.keys() & self._own.by_name.keys():
             raise ConfigError(
@@ -211,24 +237,20 @@ class Driver:
             if run.resume is not None and not path.exists():
                 raise ResumeLost(f"the history of session {self.record.meta.id} is missing")
             if self._history is None:
-                self._history = History(path, keep=run.keep, clean=self._clean)
-                self._take_handover(self._history)
+
+                def clean(data: bytes) -> bytes:
+                    return self._redactor.clean(data)  # another one if the options change
+
+                self._history = History(path, keep=run.keep, clean=clean)
+                if self.record.handover is not None and not self._history.messages:
+                    # The session continues the conversation of another agent.
+                    room = source.room(self.prepared.agent, self.model)
+                    for message in as_messages.messages(fit(self.record.handover, room)):
+                        self._history.add(message)
             self._loop = self._new_loop(self._history, self.executor, self.events.put, self.mailbox)
         return self._loop
 
-    def _take_handover(self, history: History) -> None:
-        """Begin with the conversation of another agent, if the session continues one."""
-        given = self.record.handover
-        if given is None or history.messages:
-            return
-        from corral.sessions.handover.as_messages import messages
-        from corral.sessions.handover.neutral_form import fit
-        from corral.sessions.handover.source import room
-
-        for message in messages(fit(given, room(self.prepared.agent, self.model))):
-            history.add(message)
-
-    def _sub_loop(self, emit: Emit, mailbox: Mailbox) -> Loop:
+    def _new_sub_loop(self, emit: Emit, mailbox: Mailbox) -> Loop:
         return self._new_loop(History(), self._sub_executor, emit, mailbox)
 
     def _new_loop(
@@ -263,7 +285,7 @@ class Driver:
                 thinking=run.thinking,
             ),
             limits=self._limits,
-            tally=self.tally,
+            totals=self.totals,
             mailbox=mailbox,
         )
 
@@ -284,31 +306,10 @@ class Driver:
             ) from error
 
 
-def _gate(budget: Budget, emit: Callable[[RawEvent], None]) -> BudgetGate:
-    from corral.metering.budget_gate import BudgetGate, paused_event
-
-    return BudgetGate(budget, lambda text: emit(paused_event(text)))
-
-
-def _with_builtin_defaults(policy: Policy) -> Policy:
-    """In ``native`` mode an agent's own defaults apply. Those of the built-in agent are: read,
-    and ask for the rest. The other fields of the policy still apply."""
-    if policy.mode != "native":
-        return policy
-    return replace(policy, mode=None, read=policy.read or "allow")
-
-
-def _command_env(prepared: PreparedRun) -> dict[str, str]:
-    """The caller's variables without the vendor's key: commands get the key only if ``pass_env``
-    names it."""
-    keys = set(prepared.agent.secret_env).difference(prepared.run.pass_env)
-    return {name: value for name, value in prepared.run.env.items() if name not in keys}
-
-
-class Turn:
+class BuiltinTurn:
     """One prompt. See ``Backend`` for what each method promises."""
 
-    def __init__(self, driver: Driver, prompt: str, prepared: PreparedRun) -> None:
+    def __init__(self, driver: BuiltinDriver, prompt: str, prepared: PreparedRun) -> None:
         self._driver = driver
         self._prepared = prepared
         self._prompt = prompt
@@ -336,7 +337,7 @@ class Turn:
     async def prepare(self) -> None:
         driver = self._driver
         driver.events.take()
-        driver.tally.reset()
+        driver.totals.reset()
         driver.use(self._prepared)
         self._loop = await driver.loop()
         prepared = driver.prepared
@@ -389,7 +390,7 @@ class Turn:
             message = f"sub-agents that still worked were ended with the turn: {self._ended}"
             items.append(Error("subagents_ended", message, recoverable=True, level="warning"))
         items = [*driver.events.take(), *items]
-        tally = driver.tally
+        totals = driver.totals
         ok = False
         reason: str | None = None
         if task is not None and not task.cancelled():
@@ -404,10 +405,10 @@ class Turn:
             TurnEnd(
                 ok=ok,
                 stop_reason=reason,
-                usage=tally.usage,
-                usage_by_model=tally.usage_by_model,
-                cost=tally.cost,
-                model=tally.model,
+                usage=totals.usage,
+                usage_by_model=totals.usage_by_model,
+                cost=totals.cost,
+                model=totals.model,
             )
         )
         return items

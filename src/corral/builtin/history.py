@@ -144,13 +144,12 @@ def missing_results(calls: Sequence[ToolCall]) -> Message:
 
 def _portable(message: Message) -> Message:
     """Bytes as ``data:`` URLs, which are read back the same."""
-    if not any(isinstance(part, Image | Audio | Document) for part in message.content):
-        return message
-    return replace(message, content=tuple(_as_data_url(part) for part in message.content))
-
-
-def _as_data_url(part: Part) -> Part:
-    if isinstance(part, Image | Audio | Document) and isinstance(part.source, bytes):
-        kind = part.media_type or "application/octet-stream"
-        return replace(part, source=f"data:{kind};base64,{b64encode(part.source).decode()}")
-    return part
+    content: list[Part] = []
+    for part in message.content:
+        if isinstance(part, Image | Audio | Document) and isinstance(part.source, bytes):
+            kind = part.media_type or "application/octet-stream"
+            url = f"data:{kind};base64,{b64encode(part.source).decode()}"
+            content.append(replace(part, source=url))
+        else:
+            content.append(part)
+    return replace(message, content=tuple(content))

@@ -107,7 +107,7 @@ REPETITION_ADVICE = (
 )
 
 
-class Tally:
+class TurnUsage:
     """Usage and cost of a turn: all answers, including those of sub-agents."""
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class Repetition:
         return False
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class LoopLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     """Answers of the model per prompt."""
     max_tool_rounds: int | None = None
@@ -224,8 +224,8 @@ class Loop:
         executor: ToolExecutor,
         output: LoopOutput,
         *,
-        limits: Limits,
-        tally: Tally,
+        limits: LoopLimits,
+        totals: TurnUsage,
         mailbox: Mailbox,
     ) -> None:
         """``request`` has the system prompt and the tools."""
@@ -240,7 +240,7 @@ class Loop:
         self._is_text = True
         """Whether the current delta is text, not thinking."""
         self._limits = limits
-        self._tally = tally
+        self._totals = totals
         self._mailbox = mailbox
         self._thinking = output.thinking
         self._start_counting()
@@ -260,7 +260,8 @@ class Loop:
         answers = rounds = malformed = 0
         submitted = False
         while True:
-            self._check_limits(answers)
+            if limits.max_turns is not None and answers >= limits.max_turns:
+                raise _limit_error(f"max_turns={limits.max_turns}")
             response = await self._answer()
             answers += 1
             history.add(response.message)
@@ -273,7 +274,11 @@ class Loop:
                 results = await self._executor.execute(response.tool_calls, self._emit)
                 history.add(Message("tool", results))
                 self._check_repetition(response, results)
-                for text in (*self._advice(response), *self._mailbox.after_tools()):
+                repeated = [self._advised.repeats(call) for call in response.tool_calls]
+                if any(repeated):
+                    self._warn("repetition", "the agent repeats the same calls; it was warned")
+                    history.add(Message.user(REPETITION_ADVICE))
+                for text in self._mailbox.after_tools():
                     history.add(Message.user(text))
                 continue
             history.close_open_calls()
@@ -297,11 +302,6 @@ class Loop:
         self._advised = Repetition(REPEATED_CALLS if most is None else max(2, most // 2))
         self._repetition = None if most is None else Repetition(most)
 
-    def _check_limits(self, answers: int) -> None:
-        limits = self._limits
-        if limits.max_turns is not None and answers >= limits.max_turns:
-            raise _limit_error(f"max_turns={limits.max_turns}")
-
     def _check_repetition(self, response: Response, results: tuple[ToolResult, ...]) -> None:
         """Raises ``RepeatedCalls`` if neither the calls nor their results change any more."""
         if self._repetition is None:
@@ -314,13 +314,6 @@ class Loop:
                     hint="Make the prompt more precise, try another model, or raise"
                     " max_repeated_calls.",
                 )
-
-    def _advice(self, response: Response) -> list[str]:
-        repeated = [self._advised.repeats(call) for call in response.tool_calls]
-        if not any(repeated):
-            return []
-        self._warn("repetition", "the agent repeats the same calls; it was warned")
-        return [REPETITION_ADVICE]
 
     async def _answer(self) -> Response:
         broken = 0
@@ -338,27 +331,17 @@ class Loop:
             except CorralError as error:
                 # The client retries what fails before the stream starts. After text was emitted, a
                 # retry would emit it twice.
-                if await self._waited_for_limit(error):
-                    continue
+                if not self._stream_started or self._text_sent:
+                    raise
+                waits = self._client.call_waits(self._request, self._limits.waits)
+                if waits is not None and await waits.after(error) is not None:
+                    continue  # a rate limit that was reported inside the stream
                 wait = retry_delay(broken, error)
                 broken += 1
-                if (
-                    not self._stream_started
-                    or self._text_sent
-                    or broken > self._limits.retries
-                    or wait is None
-                ):
+                if broken > self._limits.retries or wait is None:
                     raise
                 self._warn_retry(error, wait)
                 await asyncio.sleep(wait)
-
-    async def _waited_for_limit(self, error: CorralError) -> bool:
-        """Whether the call should be made again after a wait: a rate limit was reported inside the
-        stream. One that is reported before is waited for by the client."""
-        waits = self._client.call_waits(self._request, self._limits.waits)
-        if waits is None or not self._stream_started or self._text_sent:
-            return False
-        return await waits.after(error) is not None
 
     async def _stream(self) -> Response:
         messages = (*self._request.messages, *self._history.messages)
@@ -409,7 +392,9 @@ class Loop:
                     self._emit(Vendor(event.name, event.data))
                 case Finish():
                     for warning in event.response.warnings:
-                        self._warn_once("request_changed", warning)
+                        if warning not in self._sent_warnings:
+                            self._sent_warnings.add(warning)
+                            self._warn("request_changed", warning)
                 case _:
                     pass
 
@@ -426,20 +411,20 @@ class Loop:
             self._emit(Thinking(text))
 
     def _count_usage(self, response: Response, seconds: float) -> None:
-        tally, window = self._tally, self._limits.window
-        tally.add(response, self._request.model)
+        totals, window = self._totals, self._limits.window
+        totals.add(response, self._request.model)
         size = response.usage.total
         cost = response.cost
         self._emit(
             ModelCall(
-                model=tally.model or self._request.model,
+                model=totals.model or self._request.model,
                 usage=response.usage,
                 cost=replace(cost, source="metered") if cost.usd is not None else cost,
                 partial=response.usage.coverage != "complete",
                 duration_ms=round(seconds * 1000),
             )
         )
-        self._emit(UsageReport(tally.usage, context_size=size, cost=tally.cost))
+        self._emit(UsageReport(totals.usage, context_size=size, cost=totals.cost))
         if window and size and size > NEARLY_FULL * window and not self._warned:
             self._warned = True
             self._warn(
@@ -449,11 +434,6 @@ class Loop:
 
     def _warn_retry(self, error: CorralError, wait: float) -> None:
         self._warn(error.code, f"{error.message}; tried again in {wait:.0f} s", retryable=True)
-
-    def _warn_once(self, code: str, message: str) -> None:
-        if message not in self._sent_warnings:
-            self._sent_warnings.add(message)
-            self._warn(code, message)
 
     def _warn(self, code: str, message: str, *, retryable: bool = False) -> None:
         self._emit(

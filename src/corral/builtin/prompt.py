@@ -24,6 +24,12 @@ get around it; do what you can without it, and say what is missing.
 - Several independent calls belong in one answer: they run at the same time.
 - You cannot ask the user questions: decide sensibly, and say what you decided."""
 
+CAPABILITIES: tuple[tuple[str, Capability], ...] = (
+    ("reading", "read"),
+    ("writing files", "write"),
+    ("commands", "shell"),
+    ("network", "network"),
+)
 ALWAYS_READ = "AGENTS.md"
 LARGEST_DOCUMENTS = 32 * 1024
 """Bytes of all project documents together."""
@@ -41,30 +47,20 @@ def system_prompt(
         f"Date: {today()}",
         f"Model: {model}",
     ]
+    labels = {"allow": "allowed", "ask": "asks each time", "deny": "not allowed"}
+    permissions = [f"{title}: {labels[policy.verdict(name)]}" for title, name in CAPABILITIES]
+    plan = "\nOnly plan: say what you would do, and change nothing." * (policy.mode == "plan")
     sections = [
         base if base is not None else BASE,
         ("<environment>\n" + "\n".join(facts) + "\n</environment>"),
-        _permissions(policy),
+        # To save turns; the policy is enforced elsewhere.
+        f"Permissions: {', '.join(permissions)}.{plan}",
     ]
     for path, text in project_documents(cwd, family.documents):
         sections.append(f'<project-document path="{path}">\n{text}\n</project-document>')
     if more:
         sections.append(more)
     return "\n\n".join(sections)
-
-
-def _permissions(policy: Policy) -> str:
-    """Tells the model its permissions, to save turns; the policy is enforced elsewhere."""
-    labels = {"allow": "allowed", "ask": "asks each time", "deny": "not allowed"}
-    named: tuple[tuple[str, Capability], ...] = (
-        ("reading", "read"),
-        ("writing files", "write"),
-        ("commands", "shell"),
-        ("network", "network"),
-    )
-    verdicts = ", ".join(f"{name}: {labels[policy.verdict(each)]}" for name, each in named)
-    plan = "\nOnly plan: say what you would do, and change nothing."
-    return f"Permissions: {verdicts}.{plan if policy.mode == 'plan' else ''}"
 
 
 def project_root(cwd: Path) -> Path:
@@ -82,7 +78,7 @@ def project_documents(cwd: Path, names: tuple[str, ...]) -> list[tuple[str, str]
     inside = os.path.realpath(root) + os.sep
     steps = cwd.relative_to(root).parts
     folders = [root.joinpath(*steps[:depth]) for depth in range(len(steps) + 1)]
-    found: list[tuple[str, str]] = []
+    documents: list[tuple[str, str]] = []
     seen: set[str] = set()
     left = LARGEST_DOCUMENTS
     for folder in folders:
@@ -93,30 +89,27 @@ def project_documents(cwd: Path, names: tuple[str, ...]) -> list[tuple[str, str]
             if real in seen or not real.startswith(inside) or not os.path.isfile(real):
                 continue
             seen.add(real)
-            text = _read_document(Path(real), left)
+            try:
+                with open(real, "rb") as file:
+                    data = file.read(left + 1)
+            except OSError:
+                continue
+            text = data[:left].decode("utf-8", "ignore").strip()
+            if len(data) > left:
+                text += f"\n[cut here: over {LARGEST_DOCUMENTS:,} bytes]"
             if text:
-                found.append((str((folder / name).relative_to(root)), text))
+                documents.append((str((folder / name).relative_to(root)), text))
                 left -= len(text.encode())
             if left <= 0:
-                return found
-    return found
-
-
-def _read_document(path: Path, most: int) -> str | None:
-    try:
-        with path.open("rb") as file:
-            data = file.read(most + 1)
-    except OSError:
-        return None
-    text = data[:most].decode("utf-8", "ignore").strip()
-    return f"{text}\n[cut here: over {LARGEST_DOCUMENTS:,} bytes]" if len(data) > most else text
+                return documents
+    return documents
 
 
 def git_branch(cwd: Path) -> str | None:
     """The branch that is checked out, or the start of a commit's id. git is not started, because it
     would obey the repository's settings."""
-    found = scan.find_repository(cwd)
-    if found is None or found.head is None:
+    repository = scan.find_repository(cwd)
+    if repository is None or repository.head is None:
         return None
-    head = found.head
+    head = repository.head
     return head.removeprefix("refs/heads/") if head.startswith("refs/") else head[:12]

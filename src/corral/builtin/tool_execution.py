@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from corral.agents.corral import TOOLS
 from corral.builtin.tools.shell import GAP
-from corral.builtin.tools.tool import BuiltinTool
-from corral.builtin.tools.truncate import Limits, truncate
-from corral.builtin.tools.workspace import Workspace
+from corral.builtin.tools.tool import BuiltinTool, OutputLimits, truncate
+from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.errors import Interrupted
 from corral.events import (
     FileChange,
@@ -43,7 +43,7 @@ from corral.values import Json
 Emit = Callable[[RawEvent], None]
 
 INTERRUPTED = "a person ended the run"
-OWN = Limits(30_000, 500)
+OWN_LIMITS = OutputLimits(30_000, 500)
 """Limits for the output of a caller's function."""
 TITLE = 120
 """Characters of a call's title in its event. A permission request has the complete title."""
@@ -66,13 +66,13 @@ class ToolExecutor:
 
     def __init__(
         self,
-        tools: dict[str, BuiltinTool],
+        tools: dict[str, BuiltinTool[Any]],
         own: Tools,
         workspace: Workspace,
         broker: PermissionBroker,
         redactor: SecretRedactor,
         *,
-        granted: set[tuple[str, str | None]] | None = None,
+        granted: set[tuple[str, str | None]],
     ) -> None:
         """``granted`` collects what a person allowed for the session."""
         self.tools = tools
@@ -83,7 +83,7 @@ class ToolExecutor:
         self._in_order = asyncio.Lock()
         self._is_interrupted = False
         """A person ended the run: calls that wait for the lock must not start."""
-        self._granted: set[tuple[str, str | None]] = set() if granted is None else granted
+        self._granted = granted
         self.busy = 0
         """Calls in progress. While there are any, silence is not idleness: each call and each
         permission request has its own deadline."""
@@ -93,7 +93,20 @@ class ToolExecutor:
         in the order of the calls. Raises ``Interrupted`` if a person ends the run; the other
         calls are cancelled."""
         for call in calls:
-            emit(self._use_event(call))
+            tool = self.tools.get(call.name)
+            title = self._redactor.clean_text(tool.title(call.arguments)) if tool else None
+            if title is not None and len(title) > TITLE:
+                title = title[: TITLE - 1] + "…"
+            emit(
+                ToolUse(
+                    call.id,
+                    call.name,
+                    kind=self._kind(call.name),
+                    title=title,
+                    input=self._clean(call.arguments if call.raw is None else call.raw),
+                    paths=tool.paths(call.arguments) if tool else (),
+                )
+            )
         self.busy += 1
         self._is_interrupted = False
         try:
@@ -108,22 +121,8 @@ class ToolExecutor:
             self.busy -= 1
         return tuple(task.result() for task in tasks)
 
-    def _use_event(self, call: ToolCall) -> ToolUse:
-        tool = self.tools.get(call.name)
-        given = self._clean(call.arguments if call.raw is None else call.raw)
-        if tool is None:
-            return ToolUse(call.id, call.name, kind=self._kind(call.name), input=given)
-        return ToolUse(
-            call.id,
-            call.name,
-            kind=tool.kind,
-            title=_short(self._redactor.clean_text(tool.title(call.arguments))),
-            input=given,
-            paths=tool.paths(call.arguments),
-        )
-
-    def _clean(self, given: Json) -> Json:
-        cleaned: Json = msgspec.json.decode(self._redactor.clean(msgspec.json.encode(given)))
+    def _clean(self, value: Json) -> Json:
+        cleaned: Json = msgspec.json.decode(self._redactor.clean(msgspec.json.encode(value)))
         return cleaned
 
     def _kind(self, name: str) -> ToolKind:
@@ -245,7 +244,7 @@ class ToolExecutor:
         if tool is None:
             answer = await self.own.call(call.name, call.arguments, call_id=call.id, quiet=True)
             text = self._redactor.clean_text(answer.text)
-            return CallOutcome(answer.status, text, truncate(text, OWN))
+            return CallOutcome(answer.status, text, truncate(text, OWN_LIMITS))
 
         pieces = StreamRedactor(self._redactor)
 
@@ -268,16 +267,17 @@ class ToolExecutor:
                     lines_removed=effect.lines_removed,
                 )
             )
-        text, shown = self._redacted(outcome.text), outcome.shown
+        text, shown = outcome.text, outcome.shown
+        if gap := GAP.search(text):
+            # A secret may be cut where output was dropped.
+            head = self._redactor.clean_text_part(text[: gap.start()], end_cut=True)
+            tail = self._redactor.clean_text_part(text[gap.end() :], begin_cut=True)
+            text = head + gap[0] + tail
+        else:
+            text = self._redactor.clean_text(text)
         if shown != outcome.text and shown == truncate(outcome.text, tool.limits):
             shown = truncate(text, tool.limits)  # the cut may have split a secret
         return CallOutcome("error" if outcome.is_error else "success", text, shown)
-
-    def _redacted(self, text: str) -> str:
-        if (gap := GAP.search(text)) is None:
-            return self._redactor.clean_text(text)
-        head = self._redactor.clean_text_part(text[: gap.start()], end_cut=True)
-        return head + gap[0] + self._redactor.clean_text_part(text[gap.end() :], begin_cut=True)
 
     def _invalid_call(self, call: ToolCall) -> str | None:
         """Why the call is invalid; None if it is valid."""
@@ -286,12 +286,12 @@ class ToolExecutor:
             return f"there is no tool {call.name!r}; known tools: {known}"
         if call.raw is not None:
             return f"the arguments of {call.name} are not a JSON object: {call.raw[:200]}"
-        tool = self.tools.get(call.name)
-        complaints = tool.complaints(call.arguments) if tool else ()
-        if not complaints:
-            return None
-        listed = "".join(f"\n- {complaint}" for complaint in complaints)
-        return f"the arguments do not fit {call.name}:{listed}"
+        if tool := self.tools.get(call.name):
+            try:
+                tool.fit(call.arguments)
+            except ToolError as error:
+                return str(error)
+        return None
 
     async def _denial(self, call: ToolCall, emit: Emit) -> str | None:
         """Why the call is denied; None if it is allowed."""
@@ -303,9 +303,12 @@ class ToolExecutor:
             return None
         if answer is None:
             title = self._redactor.clean_text(tool.title(call.arguments) if tool else call.name)
-            given = self._clean(call.arguments)
             request = PermissionRequest(
-                call.id, call_id=call.id, kind=kind, title=title, input=given
+                call.id,
+                call_id=call.id,
+                kind=kind,
+                title=title,
+                input=self._clean(call.arguments),
             )
             emit(request)
             answer = await self._broker.ask_person(request)
@@ -322,7 +325,3 @@ class ToolExecutor:
         if answer.decision == "deny":
             return f"not allowed: {answer.rule}"
         return None
-
-
-def _short(title: str) -> str:
-    return title if len(title) <= TITLE else title[: TITLE - 1] + "…"

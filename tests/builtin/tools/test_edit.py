@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools.edit_summary import count_changed_lines, diff
+from corral.builtin.tools.edit import count_changed_lines, diff
 from corral.builtin.tools.workspace import Workspace
 
 

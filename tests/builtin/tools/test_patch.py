@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools.apply_patch import State, write_changes
-from corral.builtin.tools.files import Text
+from corral.builtin.tools.apply_patch import PatchedFile, write_changes
+from corral.builtin.tools.files import FileText
 from corral.builtin.tools.patch import Update, apply, parse, paths_in
 from corral.builtin.tools.workspace import ToolError, Workspace
 
@@ -259,11 +259,11 @@ async def test_later_parts_of_a_patch_see_the_effects_of_earlier_ones(workspace:
 
 def test_a_file_that_vanishes_before_it_can_be_deleted_undoes_the_rest(workspace: Path) -> None:
     (workspace / "a").write_text("old")
-    text = {"old": Text("old"), "new": Text("new")}
+    text = {"old": FileText("old"), "new": FileText("new")}
     changed = {
-        workspace / "a": State(text["old"], text["new"]),
-        workspace / "b": State(None, text["new"]),
-        workspace / "gone": State(text["old"], None),
+        workspace / "a": PatchedFile(text["old"], text["new"]),
+        workspace / "b": PatchedFile(None, text["new"]),
+        workspace / "gone": PatchedFile(text["old"], None),
     }
     with pytest.raises(ToolError, match="the patch was not applied: gone: No such file"):
         write_changes(Workspace(workspace), changed)

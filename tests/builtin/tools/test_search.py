@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools import grep as grep_module
+from corral.builtin.tools import find
 from corral.builtin.tools.workspace import Workspace
 
 ROOT = Path(__file__).parents[3]
@@ -136,7 +136,7 @@ async def test_a_pattern_is_never_an_option(here: Workspace) -> None:
 async def test_a_search_that_takes_too_long_is_stopped(
     here: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grep_module, "SECONDS", 1.0)
+    monkeypatch.setattr(find, "GREP_SECONDS", 1.0)
     fill(here.root, {"a": "a" * 60 + "!\n", "z": "aaa\n"})
     output = await call_ok(here, "grep", pattern="^(a+)+$")
     assert "the search was stopped after 1 s" in output or output == "z:1:aaa"

@@ -13,9 +13,8 @@ import pytest
 from support.builtin_tools import call_error, call_ok, call_tool
 
 from corral.builtin.tools import by_name
-from corral.builtin.tools.run_program import run_program
-from corral.builtin.tools.shell import STORED, OutputBuffer
-from corral.builtin.tools.tool import Outcome
+from corral.builtin.tools.shell import STORED, OutputBuffer, run_program
+from corral.builtin.tools.tool import ToolOutcome
 from corral.builtin.tools.workspace import Workspace
 
 FORKS = """
@@ -165,7 +164,7 @@ async def test_output_is_reported_while_the_command_runs(workspace: Path) -> Non
     assert shell is not None
     command = "echo now; until [ -e go ]; do sleep 0.02; done; printf 'caf\\303'; printf '\\251'"
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        task: asyncio.Task[Outcome] = group.create_task(
+        task: asyncio.Task[ToolOutcome] = group.create_task(
             shell.call(Workspace(workspace), {"command": command}, report)
         )
         await received.wait()

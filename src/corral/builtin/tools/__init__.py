@@ -6,7 +6,7 @@ The modules are loaded when the first tool is requested.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from corral.builtin.tools.tool import BuiltinTool
@@ -25,24 +25,23 @@ NAMES = (
 )
 
 
-def all_tools() -> tuple[BuiltinTool, ...]:
+def all_tools() -> tuple[BuiltinTool[Any], ...]:
     """Every tool, in the order of ``NAMES``."""
     return tuple(_tools()[name] for name in NAMES)
 
 
-def by_name(name: str) -> BuiltinTool | None:
+def by_name(name: str) -> BuiltinTool[Any] | None:
     return _tools().get(name)
 
 
 @cache
-def _tools() -> dict[str, BuiltinTool]:
+def _tools() -> dict[str, BuiltinTool[Any]]:
     from corral.builtin.tools.apply_patch import TOOLS as PATCHES
     from corral.builtin.tools.edit import TOOLS as EDITS
     from corral.builtin.tools.fetch import TOOLS as PAGES
-    from corral.builtin.tools.glob import TOOLS as PATTERNS
-    from corral.builtin.tools.grep import TOOLS as SEARCHES
+    from corral.builtin.tools.find import TOOLS as SEARCHES
     from corral.builtin.tools.read import TOOLS as READS
     from corral.builtin.tools.shell import TOOLS as COMMANDS
 
-    every = (*READS, *EDITS, *PATCHES, *COMMANDS, *SEARCHES, *PATTERNS, *PAGES)
+    every = (*READS, *EDITS, *PATCHES, *COMMANDS, *SEARCHES, *PAGES)
     return {tool.name: tool for tool in every}

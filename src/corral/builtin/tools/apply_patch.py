@@ -10,19 +10,25 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from corral.builtin.tools import truncate
-from corral.builtin.tools.edit_summary import count_changed_lines
-from corral.builtin.tools.files import Staged, Text, mode_of, read_text, remove, stage, write
+from corral.builtin.tools.edit import count_changed_lines
+from corral.builtin.tools.files import (
+    FileText,
+    Staged,
+    find_mode,
+    read_text,
+    remove,
+    stage,
+    write,
+)
 from corral.builtin.tools.patch import Add, Delete, Update, apply, parse, paths_in
 from corral.builtin.tools.tool import (
+    EDIT_LIMITS,
     Args,
     Arguments,
-    Effect,
-    Outcome,
+    BuiltinTool,
+    FileEffect,
     Output,
-    ToolDefinition,
-    define_tool,
-    outcome,
+    ToolOutcome,
 )
 from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 from corral.events import FileKind
@@ -37,11 +43,11 @@ class ApplyPatch(Arguments, frozen=True):
     ]
 
 
-class State(msgspec.Struct):
+class PatchedFile(msgspec.Struct):
     """One file, before and after the patch. None: it does not exist."""
 
-    before: Text | None
-    after: Text | None
+    before: FileText | None
+    after: FileText | None
     mode: int | None = None
     source: Path | None = None
     """Where it was moved from."""
@@ -49,26 +55,26 @@ class State(msgspec.Struct):
     """It was moved away."""
 
 
-class Plan:
+class PatchPlan:
     """Applies the steps of a patch to copies in memory: later steps see the effects of earlier
     ones."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
-        self.files: dict[Path, State] = {}
+        self.files: dict[Path, PatchedFile] = {}
 
     def do(self, step: Add | Delete | Update) -> None:
         path = self._workspace.resolve(step.path, write=True)
         name = self._workspace.name(path)
         match step:
             case Add(lines=lines):
-                self._put(path, name, Text("".join(f"{line}\n" for line in lines)))
+                self._put(path, name, FileText("".join(f"{line}\n" for line in lines)))
             case Delete():
                 self._check_link(step.path)
                 self._take(path, name, binary=True)
             case Update(move_to=target, hunks=hunks):
                 text = self._take(path, name)
-                new = Text(apply(hunks, text.body, name), text.bom)
+                new = FileText(apply(hunks, text.body, name), text.bom)
                 if target is None:
                     self.files[path].after = new
                     return
@@ -87,17 +93,17 @@ class Plan:
         if (self._workspace.root / path).is_symlink():
             raise ToolError(f"{path} is a link, which a patch can neither delete nor move")
 
-    def _state(self, path: Path, name: str, *, binary: bool = False) -> State:
+    def _state(self, path: Path, name: str, *, binary: bool = False) -> PatchedFile:
         if path not in self.files:
-            mode = mode_of(self._workspace, path)
+            mode = find_mode(self._workspace, path)
             if mode is not None and stat.S_ISDIR(mode):
                 raise ToolError(f"{name} is a folder")
             exists = mode is not None
             text = read_text(self._workspace, path, binary=binary) if exists else None
-            self.files[path] = State(text, text, mode)
+            self.files[path] = PatchedFile(text, text, mode)
         return self.files[path]
 
-    def _take(self, path: Path, name: str, *, binary: bool = False) -> Text:
+    def _take(self, path: Path, name: str, *, binary: bool = False) -> FileText:
         state = self._state(path, name, binary=binary)
         if state.after is None:
             # Raises the error with a hint of similar names, if it never existed.
@@ -106,31 +112,36 @@ class Plan:
         text, state.after = state.after, None
         return text
 
-    def _put(self, path: Path, name: str, text: Text) -> None:
+    def _put(self, path: Path, name: str, text: FileText) -> None:
         state = self._state(path, name)
         if state.after is not None:
             raise ToolError(f"{name} exists already: update it, or delete it first")
         state.after = text
 
 
-async def apply_patch(workspace: Workspace, args: ApplyPatch, _: Output) -> Outcome:
-    plan = Plan(workspace)
+async def apply_patch(workspace: Workspace, args: ApplyPatch, _: Output) -> ToolOutcome:
+    plan = PatchPlan(workspace)
     for step in parse(args.patch):
         plan.do(step)
     changed = {path: state for path, state in plan.files.items() if state.before != state.after}
     if not changed:
         raise ToolError("the patch leaves every file as it is")
     write_changes(workspace, changed)
-    effects = [
-        _effect(path, state, plan.files)
-        for path, state in changed.items()
-        if not (state.moved and state.after is None)
-    ]
-    lines = [_summary_line(workspace, effect) for effect in effects]
-    return outcome("\n".join(["Applied the patch:", *lines]), truncate.EDIT, tuple(effects))
+    effects: list[FileEffect] = []
+    lines = ["Applied the patch:"]
+    for path, state in changed.items():
+        if state.moved and state.after is None:
+            continue  # the file at the new path has the effect
+        effect = _effect(path, state, plan.files)
+        effects.append(effect)
+        name = workspace.name(Path(effect.path))
+        if effect.source is not None:
+            name = f"{workspace.name(Path(effect.source))} to {name}"
+        lines.append(f"{effect.kind} {name} (+{effect.lines_added} -{effect.lines_removed})")
+    return ToolOutcome("\n".join(lines), tuple(effects))
 
 
-def write_changes(workspace: Workspace, changed: dict[Path, State]) -> None:
+def write_changes(workspace: Workspace, changed: dict[Path, PatchedFile]) -> None:
     """Write all new files next to their targets first, so that most errors occur before the
     first file changes; changes are undone if a later step fails."""
     staged: list[tuple[Path, Staged]] = []
@@ -151,22 +162,19 @@ def write_changes(workspace: Workspace, changed: dict[Path, State]) -> None:
         for _, file in staged:
             file.discard()
         for path in done:
-            _restore(workspace, path, changed[path])
+            before = changed[path].before
+            with contextlib.suppress(OSError, ToolError):
+                if before is None:
+                    remove(workspace, path)
+                else:
+                    write(workspace, path, before.encoded(before.body))
         if isinstance(error, ToolError):
             raise
         about = f": {error.filename}" if error.filename else ""
         raise ToolError(f"the patch was not applied{about}: {error.strerror}") from error
 
 
-def _restore(workspace: Workspace, path: Path, state: State) -> None:
-    with contextlib.suppress(OSError, ToolError):
-        if state.before is None:
-            remove(workspace, path)
-        else:
-            write(workspace, path, state.before.encoded(state.before.body))
-
-
-def _effect(path: Path, state: State, files: dict[Path, State]) -> Effect:
+def _effect(path: Path, state: PatchedFile, files: dict[Path, PatchedFile]) -> FileEffect:
     origin = files[state.source] if state.source is not None else state
     before = origin.before.body if origin.before else ""
     added, removed = count_changed_lines(before, state.after.body if state.after else "")
@@ -175,7 +183,7 @@ def _effect(path: Path, state: State, files: dict[Path, State]) -> Effect:
         kind = "moved"
     elif state.before is None or state.after is None:
         kind = "created" if state.before is None else "deleted"
-    return Effect(
+    return FileEffect(
         path=replace_surrogates(str(path)),
         kind=kind,
         lines_added=added,
@@ -184,44 +192,35 @@ def _effect(path: Path, state: State, files: dict[Path, State]) -> Effect:
     )
 
 
-def _summary_line(workspace: Workspace, effect: Effect) -> str:
-    name = workspace.name(Path(effect.path))
-    if effect.source is not None:
-        name = f"{workspace.name(Path(effect.source))} to {name}"
-    return f"{effect.kind} {name} (+{effect.lines_added} -{effect.lines_removed})"
-
-
 def _paths(args: Args) -> tuple[str, ...]:
     patch = args.get("patch")
     return paths_in(patch) if isinstance(patch, str) else ()
 
 
 TOOLS = (
-    define_tool(
-        ToolDefinition(
-            arguments=ApplyPatch,
-            run=apply_patch,
-            name="apply_patch",
-            kind="edit",
-            description=(
-                "Change files by a patch. Either all changes are made, or none.\n"
-                "*** Begin Patch\n"
-                "*** Update File: path\n"
-                "*** Move to: other/path (only to move the file)\n"
-                "@@ a line above the change, such as a def or class, if the context is not"
-                " unique\n"
-                " three lines of context before and after\n"
-                "-a line to remove\n"
-                "+a line to add\n"
-                "*** End of File (only if the change is at the very end)\n"
-                "*** Add File: path\n"
-                "+every line of the new file\n"
-                "*** Delete File: path\n"
-                "*** End Patch"
-            ),
-            limits=truncate.EDIT,
-            title="Patch patch",
-            paths=_paths,
-        )
+    BuiltinTool(
+        arguments=ApplyPatch,
+        run=apply_patch,
+        name="apply_patch",
+        kind="edit",
+        description=(
+            "Change files by a patch. Either all changes are made, or none.\n"
+            "*** Begin Patch\n"
+            "*** Update File: path\n"
+            "*** Move to: other/path (only to move the file)\n"
+            "@@ a line above the change, such as a def or class, if the context is not"
+            " unique\n"
+            " three lines of context before and after\n"
+            "-a line to remove\n"
+            "+a line to add\n"
+            "*** End of File (only if the change is at the very end)\n"
+            "*** Add File: path\n"
+            "+every line of the new file\n"
+            "*** Delete File: path\n"
+            "*** End Patch"
+        ),
+        limits=EDIT_LIMITS,
+        title_form="Patch patch",
+        path_arguments=_paths,
     ),
 )

@@ -1,34 +1,43 @@
-"""write_file and edit_file: write a complete file, or replace text in it."""
+"""write_file and edit_file: write a complete file, or replace text in it.
+
+What an edit changed is counted and shown in bounded time: comparing two texts can take very long.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import re
 import stat
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
 
-from corral.builtin.tools import truncate
-from corral.builtin.tools.edit_summary import diff, effect
-from corral.builtin.tools.files import Text, encoded, mode_of, read_text, write
+from corral.builtin.tools.files import encoded, find_mode, read_text, write
 from corral.builtin.tools.tool import (
+    EDIT_LIMITS,
     Arguments,
-    Outcome,
+    BuiltinTool,
+    FileEffect,
     Output,
-    ToolDefinition,
-    define_tool,
-    outcome,
+    ToolOutcome,
+    count_lines,
 )
 from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
+from corral.events import FileKind
 
 LISTED = 10
 """Line numbers that an error message lists."""
 SEARCHED = 5_000
 """Lines of the file that are compared with ``old_string``."""
 ALIKE = 0.6
-COMPARED = 200
+COMPARED_CHARS = 200
 """Characters of a line that are compared."""
+COMPARED_LINES = 1_000
+"""Lines of each text that are compared, without the lines that both have at both ends."""
+CONTEXT = 3
+"""Lines that a diff shows around a change."""
 HINT = 12
 """Lines that the hint shows."""
 
@@ -52,72 +61,58 @@ class EditFile(Arguments, frozen=True):
     replace_all: Annotated[bool, Meta(description="Replace all occurrences.")] = False
 
 
-async def write_file(workspace: Workspace, args: WriteFile, _: Output) -> Outcome:
+async def write_file(workspace: Workspace, args: WriteFile, _: Output) -> ToolOutcome:
     resolved = workspace.resolve(args.file_path, write=True)
     name = workspace.name(resolved)
     data = encoded(args.content)
-    old = _old_text(workspace, resolved)
+    # The old text is read to count changed lines. A file that is not text counts as empty; if it is
+    # not even a regular file, writing it fails with an error that explains why.
+    old: str | None = None
+    if (mode := find_mode(workspace, resolved)) is not None:
+        old = ""
+        if stat.S_ISREG(mode):
+            with contextlib.suppress(ToolError):
+                text = read_text(workspace, resolved)
+                old = text.bom + text.body
     write(workspace, resolved, data)
-    done = effect(resolved, old, args.content)
-    lines = truncate.count_lines(args.content)
+    done = _effect(resolved, old, args.content)
+    lines = count_lines(args.content)
     verb = "Created" if old is None else "Replaced"
-    text = f"{verb} {name} ({lines:,} {'line' if lines == 1 else 'lines'})"
-    return outcome(text, truncate.EDIT, (done,))
+    summary = f"{verb} {name} ({lines:,} {'line' if lines == 1 else 'lines'})"
+    return ToolOutcome(summary, (done,))
 
 
-def _old_text(workspace: Workspace, resolved: Path) -> str | None:
-    """The old text, to count changed lines; a file that is not text counts as empty."""
-    mode = mode_of(workspace, resolved)
-    if mode is None:
-        return None
-    if not stat.S_ISREG(mode):
-        return ""  # writing it fails with an error that explains why
-    try:
-        text = read_text(workspace, resolved)
-    except ToolError:
-        return ""
-    return text.bom + text.body
-
-
-async def edit_file(workspace: Workspace, args: EditFile, _: Output) -> Outcome:
+async def edit_file(workspace: Workspace, args: EditFile, _: Output) -> ToolOutcome:
     resolved = workspace.resolve(args.file_path, write=True)
     name = workspace.name(resolved)
     text = read_text(workspace, resolved)
-    old, new = _endings(text, args.old_string, args.new_string)
+    old, new = args.old_string, args.new_string
+    newlines = text.body.count("\n")
+    if newlines and newlines == text.body.count("\r\n"):
+        # Use the file's line endings: models write \n only.
+        old, new = (part.replace("\r\n", "\n").replace("\n", "\r\n") for part in (old, new))
     if old == new:
         raise ToolError("old_string and new_string are the same: nothing would change")
     count = text.body.count(old)
     if not count:
         raise ToolError(f"old_string is not in {name}{_hint(text.body, args.old_string)}")
     if count > 1 and not args.replace_all:
+        lines: list[int] = []
+        at = text.body.find(old)
+        while at >= 0 and len(lines) < LISTED:
+            lines.append(text.body.count("\n", 0, at) + 1)
+            at = text.body.find(old, at + len(old))
+        listed = ", ".join(map(str, lines)) + (" …" if at >= 0 else "")
         raise ToolError(
-            f"old_string is in {name} {count} times, at {_places(text.body, old)}: add more of the"
-            " lines around it, or set replace_all"
+            f"old_string is in {name} {count} times, at lines {listed}: add more of the lines"
+            " around it, or set replace_all"
         )
     body = text.body.replace(old, new)
     write(workspace, resolved, text.encoded(body))
-    done = effect(resolved, text.body, body)
+    done = _effect(resolved, text.body, body)
     times = f" at {count} places" if count > 1 else ""
     summary = f"Edited {name}{times} (+{done.lines_added} -{done.lines_removed})"
-    return outcome(f"{summary}\n{diff(text.body, body)}", truncate.EDIT, (done,))
-
-
-def _endings(text: Text, old: str, new: str) -> tuple[str, str]:
-    """Use the file's line endings: models write ``\\n`` only."""
-    newlines = text.body.count("\n")
-    if newlines and newlines == text.body.count("\r\n"):
-        old, new = (each.replace("\r\n", "\n").replace("\n", "\r\n") for each in (old, new))
-    return old, new
-
-
-def _places(body: str, old: str) -> str:
-    lines: list[int] = []
-    at = body.find(old)
-    while at >= 0 and len(lines) < LISTED:
-        lines.append(body.count("\n", 0, at) + 1)
-        at = body.find(old, at + len(old))
-    listed = ", ".join(map(str, lines))
-    return f"line {listed}" if len(lines) == 1 else f"lines {listed}" + (" …" if at >= 0 else "")
+    return ToolOutcome(f"{summary}\n{diff(text.body, body)}", (done,))
 
 
 def _hint(body: str, old: str) -> str:
@@ -130,73 +125,125 @@ def _hint(body: str, old: str) -> str:
     stripped = [line.strip() for line in lines]
     why = "the nearest lines are"
     if first in stripped:
-        at = _best(
-            [number for number, line in enumerate(stripped) if line == first], stripped, wanted
-        )
+        starts = [number for number, line in enumerate(stripped) if line == first]
+
+        def count_equal(start: int) -> int:
+            lines_and_wanted = zip(stripped[start:], wanted, strict=False)
+            return sum(line == wanted_line.strip() for line, wanted_line in lines_and_wanted)
+
+        at = max(starts[:LISTED], key=count_equal)
         if stripped[at : at + len(wanted)] == [line.strip() for line in wanted]:
             why = "these lines differ only in leading or trailing spaces"
     else:
-        found = _nearest(stripped, first)
-        if found is None:
+        nearest = _find_nearest(stripped, first)
+        if nearest is None:
             return ": read the file again, because nothing in it is similar"
-        at = found
+        at = nearest
     shown = lines[at : at + min(len(old.split("\n")), HINT)]
     listed = "".join(f"\n{at + number:6}\t{line}" for number, line in enumerate(shown, 1))
     return replace_surrogates(f"; {why}:{listed.replace(chr(13), '')}")
 
 
-def _best(places: list[int], stripped: list[str], wanted: list[str]) -> int:
-    def alike(at: int) -> int:
-        return sum(a == b.strip() for a, b in zip(stripped[at:], wanted, strict=False))
-
-    return max(places[:LISTED], key=alike)
-
-
-def _nearest(stripped: list[str], first: str) -> int | None:
-    best, place = ALIKE, None
-    matcher = SequenceMatcher(None, autojunk=False)
-    matcher.set_seq2(first[:COMPARED])
+def _find_nearest(stripped: list[str], first: str) -> int | None:
+    """The line that is most like ``first``; None if none is alike."""
+    best, nearest = ALIKE, None
+    matcher = difflib.SequenceMatcher(None, autojunk=False)
+    matcher.set_seq2(first[:COMPARED_CHARS])
     for number, line in enumerate(stripped):
-        matcher.set_seq1(line[:COMPARED])
+        matcher.set_seq1(line[:COMPARED_CHARS])
         # Each is an upper bound of the next and faster.
         if (
             matcher.real_quick_ratio() > best
             and matcher.quick_ratio() > best
             and (ratio := matcher.ratio()) > best
         ):
-            best, place = ratio, number
-    return place
+            best, nearest = ratio, number
+    return nearest
+
+
+def count_changed_lines(old: str, new: str) -> tuple[int, int]:
+    """Lines added and removed."""
+    _, before, after = _compared(_lines(old), _lines(new))
+    if max(len(before), len(after)) > COMPARED_LINES:
+        return len(after), len(before)
+    added = removed = 0
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after).get_opcodes():
+        if tag != "equal":
+            removed += j - i
+            added += m - k
+    return added, removed
+
+
+def diff(old: str, new: str) -> str:
+    """The change as ``@@`` hunks. A short note if it is too long."""
+    start, before, after = _compared(_lines(old), _lines(new))
+    if max(len(before), len(after)) > COMPARED_LINES:
+        return f"(lines {start + 1} to {start + len(after)} are new: too many to show)"
+    hunks = difflib.unified_diff(before, after, n=CONTEXT, lineterm="")
+
+    def shift(number: re.Match[str]) -> str:
+        return f"{number[1]}{int(number[2]) + start}"
+
+    # The headers count from the first compared line. Only they start with @@.
+    shown = (
+        re.sub(r"([-+])([0-9]+)", shift, row) if row.startswith("@@") else row
+        for row in list(hunks)[2:]
+    )
+    return replace_surrogates("\n".join(shown))
+
+
+def _effect(resolved: Path, old: str | None, new: str) -> FileEffect:
+    """The effect of writing a file. ``old`` is None if the file did not exist."""
+    added, removed = count_changed_lines(old or "", new)
+    kind: FileKind = "created" if old is None else "modified"
+    return FileEffect(
+        path=replace_surrogates(str(resolved)), kind=kind, lines_added=added, lines_removed=removed
+    )
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    return lines[:-1] if not lines[-1] else lines
+
+
+def _compared(old: list[str], new: list[str]) -> tuple[int, list[str], list[str]]:
+    """The line where the texts start to differ, and the lines of each between the common start and
+    the common end. Some common lines are included as context for the hunks."""
+    shorter = min(len(old), len(new))
+    start = end = 0
+    while start < shorter and old[start] == new[start]:
+        start += 1
+    while end < shorter - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    start, end = max(0, start - CONTEXT), max(0, end - CONTEXT)
+    return start, old[start : len(old) - end], new[start : len(new) - end]
 
 
 TOOLS = (
-    define_tool(
-        ToolDefinition(
-            arguments=WriteFile,
-            run=write_file,
-            name="write_file",
-            kind="edit",
-            description=(
-                "Write a complete file. Missing folders are created. An existing file is replaced;"
-                " use edit_file to change part of a file."
-            ),
-            limits=truncate.EDIT,
-            title="Write file_path",
-            paths=("file_path",),
-        )
+    BuiltinTool(
+        arguments=WriteFile,
+        run=write_file,
+        name="write_file",
+        kind="edit",
+        description=(
+            "Write a complete file. Missing folders are created. An existing file is replaced;"
+            " use edit_file to change part of a file."
+        ),
+        limits=EDIT_LIMITS,
+        title_form="Write file_path",
+        path_arguments=("file_path",),
     ),
-    define_tool(
-        ToolDefinition(
-            arguments=EditFile,
-            run=edit_file,
-            name="edit_file",
-            kind="edit",
-            description=(
-                "Replace text in a file. old_string must be in the file exactly, with its spaces"
-                " and without line numbers, and only once unless replace_all is set."
-            ),
-            limits=truncate.EDIT,
-            title="Edit file_path",
-            paths=("file_path",),
-        )
+    BuiltinTool(
+        arguments=EditFile,
+        run=edit_file,
+        name="edit_file",
+        kind="edit",
+        description=(
+            "Replace text in a file. old_string must be in the file exactly, with its spaces"
+            " and without line numbers, and only once unless replace_all is set."
+        ),
+        limits=EDIT_LIMITS,
+        title_form="Edit file_path",
+        path_arguments=("file_path",),
     ),
 )

@@ -12,19 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from corral.builtin.tools import html_text as page_program
-from corral.builtin.tools import truncate
-from corral.builtin.tools.run_program import run_program
-from corral.builtin.tools.tool import (
-    Arguments,
-    Outcome,
-    Output,
-    ToolDefinition,
-    define_tool,
-    outcome,
-)
+from corral.builtin.tools.shell import run_program
+from corral.builtin.tools.tool import Arguments, BuiltinTool, Output, ToolOutcome
 from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 from corral.errors import CorralError
-from corral.system.http.client import Http, HttpResponse
+from corral.system.http.client import Http
 
 SECONDS = 30.0
 LARGEST = 2_000_000
@@ -56,11 +48,19 @@ class Page(msgspec.Struct, frozen=True):
     cut: bool
 
 
-async def web_fetch(workspace: Workspace, args: WebFetch, _: Output) -> Outcome:
+async def web_fetch(workspace: Workspace, args: WebFetch, _: Output) -> ToolOutcome:
     try:
         async with asyncio.timeout(SECONDS):
             page = await _fetch(args.url)
-            text = await _text(workspace, page)
+            try:
+                text = page.data.decode(page.charset, "replace")
+            except LookupError:  # an unknown charset
+                text = page.data.decode("utf-8", "replace")
+            is_html = "html" in page.kind or (
+                not page.kind and text.lstrip()[:15].lower().startswith(("<!doctype html", "<html"))
+            )
+            if is_html:
+                text = await _html_to_text(workspace, text, page.url)
     except TimeoutError as error:
         raise ToolError(f"{args.url} did not respond completely within {SECONDS:g} s") from error
     except CorralError as error:
@@ -68,7 +68,7 @@ async def web_fetch(workspace: Workspace, args: WebFetch, _: Output) -> Outcome:
     where = f"{page.url} (status {page.status}, {page.kind or 'unknown media type'})"
     notes = [f"[only the first {LARGEST:,} bytes were read]"] if page.cut else []
     complete = "\n\n".join([where, text or "(the page has no text)", *notes])
-    return outcome(replace_surrogates(complete), truncate.READ, is_error=page.status >= 400)
+    return ToolOutcome(replace_surrogates(complete), is_error=page.status >= 400)
 
 
 async def _fetch(url: str) -> Page:
@@ -86,41 +86,23 @@ async def _fetch(url: str) -> Page:
                 )
             answer = await http.get(url.strip().replace(" ", "%20"), ACCEPTED)
             target = answer.headers.get("Location")
-            if answer.status not in (301, 302, 303, 307, 308) or target is None:
-                return await _page(answer, url)
-            answer.close()
-            # Checked like the first address: a page could redirect to a file of this machine.
-            url = urljoin(url, target.encode("latin-1").decode("utf-8", "replace"))
+            if answer.status in (301, 302, 303, 307, 308) and target is not None:
+                answer.close()
+                # Checked like the first address: a page could redirect to a file of this machine.
+                url = urljoin(url, target.encode("latin-1").decode("utf-8", "replace"))
+                continue
+            kind = answer.media_type
+            if kind and not kind.startswith("text/") and not any(text in kind for text in _TEXTS):
+                size = answer.headers.get("Content-Length")
+                much = f" of {size} bytes" if size else ""
+                raise ToolError(f"{url} is {kind}{much}, not text, and cannot be shown")
+            data = await answer.head(LARGEST + 1)
+            charset_match = _CHARSET.search(answer.headers.get("Content-Type", ""))
+            charset = charset_match[1] if charset_match else "utf-8"
+            if b"\0" in data[:8_192] and "utf-16" not in charset.lower():
+                raise ToolError(f"{url} is binary, which cannot be shown")
+            return Page(url, answer.status, kind, charset, data[:LARGEST], len(data) > LARGEST)
     raise ToolError(f"over {REDIRECTS} redirects, the last to {url}")
-
-
-async def _page(answer: HttpResponse, url: str) -> Page:
-    kind = answer.media_type
-    if not _is_text(kind):
-        size = answer.headers.get("Content-Length")
-        much = f" of {size} bytes" if size else ""
-        raise ToolError(f"{url} is {kind}{much}, not text, and cannot be shown")
-    data = await answer.head(LARGEST + 1)
-    named = _CHARSET.search(answer.headers.get("Content-Type", ""))
-    charset = named[1] if named else "utf-8"
-    if b"\0" in data[:8_192] and "utf-16" not in charset.lower():
-        raise ToolError(f"{url} is binary, which cannot be shown")
-    return Page(url, answer.status, kind, charset, data[:LARGEST], len(data) > LARGEST)
-
-
-def _is_text(kind: str) -> bool:
-    return not kind or kind.startswith("text/") or any(text in kind for text in _TEXTS)
-
-
-async def _text(workspace: Workspace, page: Page) -> str:
-    try:
-        text = page.data.decode(page.charset, "replace")
-    except LookupError:  # an unknown charset
-        text = page.data.decode("utf-8", "replace")
-    is_page = "html" in page.kind or (
-        not page.kind and text.lstrip()[:15].lower().startswith(("<!doctype html", "<html"))
-    )
-    return await _html_to_text(workspace, text, page.url) if is_page else text
 
 
 async def _html_to_text(workspace: Workspace, html: str, url: str) -> str:
@@ -140,17 +122,14 @@ async def _html_to_text(workspace: Workspace, html: str, url: str) -> str:
 
 
 TOOLS = (
-    define_tool(
-        ToolDefinition(
-            arguments=WebFetch,
-            run=web_fetch,
-            name="web_fetch",
-            kind="fetch",
-            description=(
-                "Fetch a page from the web and read it as text. Links come as [text](address)."
-            ),
-            limits=truncate.READ,
-            title="Fetch url",
-        )
+    BuiltinTool(
+        arguments=WebFetch,
+        run=web_fetch,
+        name="web_fetch",
+        kind="fetch",
+        description=(
+            "Fetch a page from the web and read it as text. Links come as [text](address)."
+        ),
+        title_form="Fetch url",
     ),
 )

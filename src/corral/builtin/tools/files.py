@@ -39,7 +39,7 @@ IMAGES = {
 }
 
 
-class Text(msgspec.Struct, frozen=True):
+class FileText(msgspec.Struct, frozen=True):
     """A file's text: ``bom`` and ``body`` together. Bytes that are not UTF-8 are lone surrogates
     in the body, which become the same bytes again."""
 
@@ -103,7 +103,7 @@ def _near(workspace: Workspace, resolved: Path) -> str:
     return replace_surrogates(f"; did you mean {' or '.join(near)}?") if near else ""
 
 
-def kind_of(head: bytes) -> str | None:
+def find_binary_kind(head: bytes) -> str | None:
     """The kind of a file that is not text, by its first bytes; None for text."""
     for magic, kind in IMAGES.items():
         # Two letters are not enough: a text may start with them.
@@ -114,7 +114,7 @@ def kind_of(head: bytes) -> str | None:
     return "a binary file" if b"\0" in head else None
 
 
-def read_text(workspace: Workspace, resolved: Path, *, binary: bool = False) -> Text:
+def read_text(workspace: Workspace, resolved: Path, *, binary: bool = False) -> FileText:
     """The complete text of a file. Raises ``ToolError`` if it is too large, and if it is not text,
     unless ``binary`` allows that."""
     name = workspace.name(resolved)
@@ -122,11 +122,11 @@ def read_text(workspace: Workspace, resolved: Path, *, binary: bool = False) -> 
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise ToolError(f"{name} is over {LARGEST:,} bytes: too large to edit")
-    if not binary and (kind := kind_of(data[:HEAD])):
+    if not binary and (kind := find_binary_kind(data[:HEAD])):
         raise ToolError(f"{name} is {kind}, which cannot be edited as text")
     text = data.decode("utf-8", "surrogateescape")
     bom = "\ufeff" if text.startswith("\ufeff") else ""
-    return Text(text[len(bom) :], bom)
+    return FileText(text[len(bom) :], bom)
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -144,7 +144,14 @@ def stage(workspace: Workspace, resolved: Path, data: bytes, *, mode: int | None
     _check_root(workspace, resolved)
     try:
         with workspace.folder(resolved.parent, write=True, create=True) as folder:
-            old = _old(resolved.name, folder, name)
+            old: os.stat_result | None = None
+            with contextlib.suppress(FileNotFoundError):
+                old = os.stat(resolved.name, dir_fd=folder, follow_symlinks=False)
+            if old is not None:
+                _check_kind(old.st_mode, name)
+                # Replacing a file needs no permission on the file itself, so that is checked here.
+                if not os.access(resolved.name, os.W_OK, dir_fd=folder):
+                    raise ToolError(f"{name} is read-only")
             fd, beside = fs.create_draft(resolved.name, mode=0o666, dir_fd=folder)
             try:
                 with os.fdopen(fd, "wb") as file:
@@ -165,18 +172,6 @@ def stage(workspace: Workspace, resolved: Path, data: bytes, *, mode: int | None
             os.unlink(beside, dir_fd=folder)
 
     return Staged(commit, discard)
-
-
-def _old(base: str, folder: int, name: str) -> os.stat_result | None:
-    try:
-        old = os.stat(base, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    _check_kind(old.st_mode, name)
-    # Replacing a file needs no permission on the file itself, so that is checked here.
-    if not os.access(base, os.W_OK, dir_fd=folder):
-        raise ToolError(f"{name} is read-only")
-    return old
 
 
 def _preserve_mode(fd: int, old: os.stat_result | None, mode: int | None) -> None:
@@ -208,7 +203,7 @@ def remove(workspace: Workspace, resolved: Path) -> None:
         os.unlink(resolved.name, dir_fd=folder)
 
 
-def mode_of(workspace: Workspace, resolved: Path) -> int | None:
+def find_mode(workspace: Workspace, resolved: Path) -> int | None:
     """The mode of the file, link or folder; None if it does not exist."""
     if resolved in workspace.readable:
         return stat.S_IFDIR

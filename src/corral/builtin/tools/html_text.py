@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import suppress
 from html.parser import HTMLParser
 from urllib.parse import urljoin
 
@@ -59,21 +60,14 @@ class _Page(HTMLParser):
             self._literal -= 1
             self._out.append("\n```")
         if tag == "a" and self._link is not None:
-            self._end_link(*self._link)
-            self._link = None
+            (begin, target), self._link = self._link, None
+            link_text = "".join(self._out[begin:]).strip()
+            if link_text and target and not target.startswith(("#", "javascript:", "data:")):
+                with suppress(ValueError):
+                    url = urljoin(self._url, target)
+                    self._out[begin:] = [f"[{link_text}]({url})"]
         if tag in _BLOCKS:
             self._out.append("\n" if tag in ("li", "tr") else "\n\n")
-
-    def _end_link(self, begin: int, target: str) -> None:
-        text = "".join(self._out[begin:]).strip()
-        if not text or not target or target.startswith(("#", "javascript:", "data:")):
-            return
-        try:
-            url = urljoin(self._url, target)
-        except ValueError:
-            return
-        del self._out[begin:]
-        self._out.append(f"[{text}]({url})")
 
     def handle_data(self, data: str) -> None:
         if not self._silent:

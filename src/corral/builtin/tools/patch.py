@@ -58,7 +58,7 @@ _PLAIN = str.maketrans(
 )
 
 
-class Hunk(msgspec.Struct):
+class PatchHunk(msgspec.Struct):
     line: int
     """The line of the patch where it starts."""
     anchors: list[str]
@@ -83,7 +83,7 @@ class Delete(msgspec.Struct):
 class Update(msgspec.Struct):
     path: str
     move_to: str | None
-    hunks: list[Hunk]
+    hunks: list[PatchHunk]
 
 
 Step = Add | Delete | Update
@@ -96,16 +96,24 @@ def paths_in(patch: str) -> tuple[str, ...]:
 
 def parse(patch: str) -> list[Step]:
     """The steps of a patch. Raises ``ToolError`` that names the line."""
-    return _Reader(patch).steps()
+    return _PatchReader(patch).steps()
 
 
-class _Reader:
+class _PatchReader:
+    """Reads a patch line by line."""
+
     def __init__(self, patch: str) -> None:
         self._rows = [row.removesuffix("\r") for row in patch.split("\n")]
         while self._rows and not self._rows[-1].strip().strip("`"):
             self._rows.pop()
         self._at = 0
-        self._following = _following(self._rows)
+        self._following: list[str] = []
+        """For each row the next one that is not blank, or the row itself; at the end ``END``."""
+        following = END
+        for row in reversed(self._rows):
+            following = row if row.strip() else following
+            self._following.append(following)
+        self._following.reverse()
         while self._at < len(self._rows) and self._row.strip() != BEGIN:
             if self._row.strip() and not self._row.startswith("```"):
                 self._fail(f"a patch starts with {BEGIN!r}")
@@ -127,18 +135,18 @@ class _Reader:
         if self._at >= len(self._rows):
             self._fail(f"a patch starts with {BEGIN!r}")
         self._at += 1
-        found: list[Step] = []
+        steps: list[Step] = []
         while self._row.strip() != END:
-            if len(found) >= MAX_SECTIONS:
+            if len(steps) >= MAX_SECTIONS:
                 self._fail(f"a patch has at most {MAX_SECTIONS} sections: give several patches")
             if self._row.startswith(ADD):
-                found.append(Add(self._path(ADD), self._added()))
+                steps.append(Add(self._path(ADD), self._added_lines()))
             elif self._row.startswith(DELETE):
-                found.append(Delete(self._path(DELETE)))
+                steps.append(Delete(self._path(DELETE)))
             elif self._row.startswith(UPDATE):
                 path = self._path(UPDATE)
                 move_to = self._path(MOVE) if self._row.startswith(MOVE) else None
-                found.append(Update(path, move_to, self._hunks(path, move_to)))
+                steps.append(Update(path, move_to, self._hunks(path, move_to)))
             elif not self._row.strip() and self._at < len(self._rows):
                 self._at += 1
             else:
@@ -146,9 +154,9 @@ class _Reader:
         if self._at + 1 < len(self._rows):
             self._at += 1
             self._fail(f"nothing may follow {END!r}")
-        if not found:
+        if not steps:
             self._fail("the patch changes nothing: it names no file before this")
-        return found
+        return steps
 
     def _path(self, header: str) -> str:
         path = self._row.removeprefix(header).strip()
@@ -157,7 +165,7 @@ class _Reader:
         self._at += 1
         return path
 
-    def _added(self) -> list[str]:
+    def _added_lines(self) -> list[str]:
         lines: list[str] = []
         while self._at < len(self._rows) and not self._row.startswith("*** "):
             if self._row.startswith("+"):
@@ -167,8 +175,8 @@ class _Reader:
             self._at += 1
         return lines
 
-    def _hunks(self, path: str, move_to: str | None) -> list[Hunk]:
-        hunks: list[Hunk] = []
+    def _hunks(self, path: str, move_to: str | None) -> list[PatchHunk]:
+        hunks: list[PatchHunk] = []
         while self._at < len(self._rows) and not self._is_header():
             if not self._row.strip() and self._is_last_blank():
                 self._at += 1
@@ -187,8 +195,8 @@ class _Reader:
         following = self._following[self._at] if self._at < len(self._rows) else END
         return following.startswith("*** ") and following.strip() != EOF
 
-    def _hunk(self) -> Hunk:
-        hunk = Hunk(self._at + 1, [], [])
+    def _hunk(self) -> PatchHunk:
+        hunk = PatchHunk(self._at + 1, [], [])
         while self._row.startswith("@@"):
             if not _NUMBERS.match(self._row) and (anchor := self._row[2:].removeprefix(" ")):
                 hunk.anchors.append(anchor)
@@ -212,17 +220,6 @@ class _Reader:
         if not any(sign != " " for sign, _ in hunk.rows):
             self._fail(f"the hunk from line {hunk.line} changes nothing")
         return hunk
-
-
-def _following(rows: list[str]) -> list[str]:
-    """For each row the next one that is not blank, or the row itself; at the end ``END``."""
-    found: list[str] = []
-    following = END
-    for row in reversed(rows):
-        following = row if row.strip() else following
-        found.append(following)
-    found.reverse()
-    return found
 
 
 _LEVELS: tuple[Callable[[str], str], ...] = (
@@ -273,25 +270,22 @@ class _Lines:
         same = _LEVELS[level]
         if level not in self._texts:
             codes: dict[str, str] = {}
-            text = "".join([codes.setdefault(same(x), _code(len(codes))) for x in self._lines])
-            self._texts[level] = text, codes
+            for line in map(same, self._lines):
+                # Surrogates are left out: they are not characters.
+                number = len(codes) + 0x800 * (len(codes) >= 0xD800)
+                if number > sys.maxunicode:
+                    raise ToolError("the file has too many lines for a patch: use write_file")
+                codes.setdefault(line, chr(number))
+            self._texts[level] = "".join([codes[same(line)] for line in self._lines]), codes
         text, codes = self._texts[level]
         wanted = [codes.get(same(line), "") for line in old]
         return text, "".join(wanted) if all(wanted) else ""
 
 
-def _code(number: int) -> str:
-    """One character for each distinct line. Surrogates are left out."""
-    number += 0x800 * (number >= 0xD800)
-    if number > sys.maxunicode:
-        raise ToolError("the file has too many lines for a patch: use write_file")
-    return chr(number)
-
-
-def apply(hunks: list[Hunk], body: str, name: str) -> str:
+def apply(hunks: list[PatchHunk], body: str, name: str) -> str:
     """The text with every hunk applied, each below the one before. Line endings and a missing
     newline at the end stay. Raises ``ToolError`` that shows the hunk."""
-    cut = [(found[1], found[2]) for found in _LINE.finditer(body)]
+    cut = [(line[1], line[2]) for line in _LINE.finditer(body)]
     if cut and cut[-1] == ("", ""):
         cut.pop()
     lines = _Lines([text for text, _ in cut])
@@ -300,9 +294,16 @@ def apply(hunks: list[Hunk], body: str, name: str) -> str:
     out: list[tuple[str, str]] = []
     done = 0
     for hunk in hunks:
-        rows, at = _place(hunk, lines, done, name)
+        rows, at = _locate(hunk, lines, done, name)
         out += cut[done:at]
-        done = _apply_rows(rows, cut, at, out, ending)
+        done = at
+        for sign, text in rows:
+            if sign == "+":
+                out.append((text, ending))
+                continue
+            if sign == " ":
+                out.append(cut[done])
+            done += 1
     out += cut[done:]
     # Only the last line may have no ending, and only if the last line had none before.
     is_closed = not cut or bool(cut[-1][1])
@@ -312,28 +313,23 @@ def apply(hunks: list[Hunk], body: str, name: str) -> str:
     return "".join(new_lines)
 
 
-def _apply_rows(
-    rows: list[tuple[str, str]],
-    cut: list[tuple[str, str]],
-    at: int,
-    out: list[tuple[str, str]],
-    ending: str,
-) -> int:
-    """Append the new lines of a hunk that starts at the line ``at``. Return the line after it."""
-    for sign, text in rows:
-        if sign == "+":
-            out.append((text, ending))
-            continue
-        if sign == " ":
-            out.append(cut[at])
-        at += 1
-    return at
-
-
-def _place(hunk: Hunk, lines: _Lines, begin: int, name: str) -> tuple[list[tuple[str, str]], int]:
+def _locate(
+    hunk: PatchHunk, lines: _Lines, begin: int, name: str
+) -> tuple[list[tuple[str, str]], int]:
     """The rows of the hunk (empty ones at the end may be dropped), and the line where they apply.
     Raises ``ToolError``."""
-    starts = _anchored(hunk, lines, begin, name)
+    # Every line at which the search for the hunk may start.
+    starts = [begin]
+    if hunk.anchors:
+        starts = lines.some([hunk.anchors[0]], begin, len(lines))
+        for anchor in hunk.anchors[1:]:
+            starts = _below([anchor], lines, [start + 1 for start in starts])
+        if not starts:
+            shown = " / ".join(f"@@ {anchor}" for anchor in hunk.anchors)
+            order = f" below line {begin}, where the hunk before it ends" if begin else ""
+            raise ToolError(
+                f"{name}: no line is {shown!r} (line {hunk.line} of the patch){order}\n{hunk}"
+            )
     rows = hunk.rows
     for _ in range(MAX_DROPPED + 1):
         old = _old_lines(rows)
@@ -341,11 +337,11 @@ def _place(hunk: Hunk, lines: _Lines, begin: int, name: str) -> tuple[list[tuple
             if len(set(starts)) > 1:
                 raise _ambiguous(hunk, starts, name)
             return rows, starts[0] + 1 if hunk.anchors and not hunk.at_end else len(lines)
-        found = _found(old, lines, starts, hunk)
-        if len(found) > 1:
-            raise _ambiguous(hunk, found, name)
-        if found:
-            return rows, found[0]
+        places = _find_places(old, lines, starts, hunk)
+        if len(places) > 1:
+            raise _ambiguous(hunk, places, name)
+        if places:
+            return rows, places[0]
         if rows[-1] != (" ", ""):
             break
         # An empty line at the end of a hunk often means nothing.
@@ -357,16 +353,18 @@ def _old_lines(rows: list[tuple[str, str]]) -> list[str]:
     return [text for sign, text in rows if sign != "+"]
 
 
-def _not_found(hunk: Hunk, lines: _Lines, starts: list[int], begin: int, name: str) -> ToolError:
+def _not_found(
+    hunk: PatchHunk, lines: _Lines, starts: list[int], begin: int, name: str
+) -> ToolError:
     rows = hunk.rows
     for _ in range(MAX_DROPPED):
         if rows[-1:] != [(" ", "")]:
             break
         rows = rows[:-1]
     old, anywhere = _old_lines(rows), msgspec.structs.replace(hunk, at_end=False)
-    if hunk.at_end and _found(old, lines, starts, anywhere):
+    if hunk.at_end and _find_places(old, lines, starts, anywhere):
         why = "is not at the end of the file, although '*** End of File' follows it"
-    elif begin and _found(old, lines, [0], anywhere):
+    elif begin and _find_places(old, lines, [0], anywhere):
         why = "is only above the previous hunk: write hunks in the order of the file"
     else:
         why = "was not found: read the file again, and copy its lines exactly"
@@ -375,26 +373,7 @@ def _not_found(hunk: Hunk, lines: _Lines, starts: list[int], begin: int, name: s
     )
 
 
-def _anchored(hunk: Hunk, lines: _Lines, begin: int, name: str) -> list[int]:
-    """Every line at which the search for the hunk may start."""
-    if not hunk.anchors:
-        return [begin]
-    starts = lines.some([hunk.anchors[0]], begin, len(lines))
-    for anchor in hunk.anchors[1:]:
-        starts = _below([anchor], lines, [start + 1 for start in starts])
-    if not starts:
-        shown = " / ".join(f"@@ {anchor}" for anchor in hunk.anchors)
-        raise ToolError(
-            f"{name}: no line is {shown!r} (line {hunk.line} of the patch){_order(begin)}\n{hunk}"
-        )
-    return starts
-
-
-def _order(begin: int) -> str:
-    return f" below line {begin}, where the hunk before it ends" if begin else ""
-
-
-def _found(old: list[str], lines: _Lines, starts: list[int], hunk: Hunk) -> list[int]:
+def _find_places(old: list[str], lines: _Lines, starts: list[int], hunk: PatchHunk) -> list[int]:
     """Without an anchor, all places. With anchors, the first place below each of them."""
     if not old:
         return []
@@ -408,18 +387,18 @@ def _found(old: list[str], lines: _Lines, starts: list[int], hunk: Hunk) -> list
 
 def _below(old: list[str], lines: _Lines, starts: list[int]) -> list[int]:
     """The first place below each start, each place once."""
-    found: list[int] = []
+    places: list[int] = []
     for start in sorted(starts):
-        if found and start <= found[-1]:
+        if places and start <= places[-1]:
             continue  # the same place, unless a looser comparison finds one before it
         at = lines.first(old, start)
         if at is None:
             break
-        found.append(at)
-    return found
+        places.append(at)
+    return places
 
 
-def _ambiguous(hunk: Hunk, places: list[int], name: str) -> ToolError:
+def _ambiguous(hunk: PatchHunk, places: list[int], name: str) -> ToolError:
     listed = ", ".join(str(at + 1) for at in places[:LISTED]) + " …" * (len(places) > LISTED)
     return ToolError(
         f"{name}: this hunk (line {hunk.line} of the patch) fits at lines {listed}: add more"

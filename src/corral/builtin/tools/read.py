@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import msgspec
 from msgspec import Meta
 
-from corral.builtin.tools import truncate
-from corral.builtin.tools.files import HEAD, kind_of, open_file
-from corral.builtin.tools.glob import matching
+from corral.builtin.tools.files import HEAD, find_binary_kind, open_file
+from corral.builtin.tools.find import find_files
 from corral.builtin.tools.search import is_pattern
 from corral.builtin.tools.tool import (
+    READ_LIMITS,
     Arguments,
-    Outcome,
+    BuiltinTool,
     Output,
-    ToolDefinition,
-    define_tool,
-    outcome,
+    OutputLimits,
+    ToolOutcome,
+    truncate,
 )
 from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 
@@ -65,28 +66,28 @@ class Window(msgspec.Struct):
     """Whether some bytes were not UTF-8."""
 
 
-async def read_file(workspace: Workspace, args: ReadFile, _: Output) -> Outcome:
+async def read_file(workspace: Workspace, args: ReadFile, _: Output) -> ToolOutcome:
     resolved = workspace.resolve(args.file_path)
     text = await _numbered(workspace, resolved, args.offset, args.limit)
-    return outcome(text, truncate.READ)
+    return ToolOutcome(text)
 
 
-async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) -> Outcome:
-    found: dict[Path, str] = {}
+async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) -> ToolOutcome:
+    names: dict[Path, str] = {}
     notes_for_all: list[str] = []
     for path in args.paths:
         try:
             for resolved in await _matching_paths(workspace, path):
-                found.setdefault(resolved, workspace.name(resolved))
+                names.setdefault(resolved, workspace.name(resolved))
         except ToolError as error:
             notes_for_all.append(f"[{error}]")
-    share = truncate.Limits(max(SHARE, truncate.READ.chars // max(1, min(len(found), FILES)) - 100))
+    share = OutputLimits(max(SHARE, READ_LIMITS.chars // max(1, min(len(names), FILES)) - 100))
     texts: list[str] = []
     parts: list[str] = []
     room = MAX_TEXT
     left: list[str] = []
     read = 0
-    for number, (resolved, name) in enumerate(found.items()):
+    for number, (resolved, name) in enumerate(names.items()):
         if number >= FILES or room <= 0:
             left.append(name)
             continue
@@ -97,45 +98,35 @@ async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) 
             text = f"[{error}]"
         room -= len(text)
         texts.append(f"==> {name} <==\n{text}")
-        parts.append(f"==> {name} <==\n{truncate.truncate(text, share)}")
+        parts.append(f"==> {name} <==\n{truncate(text, share)}")
     if left:
         notes_for_all.append(
             f"[not read, because there are too many files: {', '.join(left[:FILES])}]"
         )
-    shown = truncate.truncate("\n\n".join([*parts, *notes_for_all]), truncate.READ)
-    return Outcome(
-        text="\n\n".join([*texts, *notes_for_all]),
-        shown=replace_surrogates(shown),
-        is_error=not read,
-    )
+    shown = truncate("\n\n".join([*parts, *notes_for_all]), READ_LIMITS)
+    text = "\n\n".join([*texts, *notes_for_all])
+    return ToolOutcome(text, is_error=not read, shown=replace_surrogates(shown))
 
 
 async def _matching_paths(workspace: Workspace, path: str) -> list[Path]:
     """The file with this name, or the files that match the pattern."""
-    literal = None
     if "\0" not in path and (not is_pattern(path) or (workspace.root / path).exists()):
-        literal = workspace.resolve(path)
-    if literal is not None:
-        return [literal]
-    found = [match.path async for match in matching(workspace, workspace.root, path)]
-    if not found:
+        return [workspace.resolve(path)]
+    paths = sorted([file.path async for file in find_files(workspace, workspace.root, path)])
+    if not paths:
         raise ToolError(f"no file matches {path}")
-    return [_inside(workspace, path) for path in sorted(found)]
-
-
-def _inside(workspace: Workspace, path: Path) -> Path:
-    """The resolved path; a link that leads out is returned as it is, and reading it then fails."""
-    try:
-        return workspace.resolve(str(path))
-    except ToolError:
-        return path
+    for number, matched in enumerate(paths):
+        # A link that leads out stays as it is, and reading it then fails.
+        with suppress(ToolError):
+            paths[number] = workspace.resolve(str(matched))
+    return paths
 
 
 async def _numbered(workspace: Workspace, resolved: Path, offset: int, limit: int) -> str:
     name = workspace.name(resolved)
     with open_file(workspace, resolved) as file:
         head = file.read(HEAD)
-        if kind := kind_of(head):
+        if kind := find_binary_kind(head):
             size = file.seek(0, 2)
             raise ToolError(f"{name} is {kind} of {size:,} bytes, which cannot be shown as text")
         file.seek(0)
@@ -168,7 +159,14 @@ async def _window(file: BinaryIO, offset: int, limit: int) -> Window:
             window.total = None if window.more and huge else number
             return window
         number += 1
-        over = 0 if line.endswith(b"\n") else await _rest_of_line(file)
+        over = 0
+        if not line.endswith(b"\n"):
+            # The rest of a long line is counted and not stored.
+            while rest := file.readline(PIECE):
+                over += len(rest.removesuffix(b"\n"))
+                if rest.endswith(b"\n"):
+                    break
+                await asyncio.sleep(0)
         if number % PAUSE == 0:
             await asyncio.sleep(0)
         if full:
@@ -177,17 +175,6 @@ async def _window(file: BinaryIO, offset: int, limit: int) -> Window:
             text = _display_line(line, over, window)
             size += len(text)
             window.lines.append(text)
-
-
-async def _rest_of_line(file: BinaryIO) -> int:
-    """The length of the rest of the line, which is not stored."""
-    over = 0
-    while rest := file.readline(PIECE):
-        over += len(rest.removesuffix(b"\n"))
-        if rest.endswith(b"\n"):
-            break
-        await asyncio.sleep(0)
-    return over
 
 
 def _display_line(line: bytes, over: int, window: Window) -> str:
@@ -207,31 +194,25 @@ def _display_line(line: bytes, over: int, window: Window) -> str:
 
 
 TOOLS = (
-    define_tool(
-        ToolDefinition(
-            arguments=ReadFile,
-            run=read_file,
-            name="read_file",
-            kind="read",
-            description=(
-                "Read a text file. Each line starts with its number and a tab, which are not part"
-                " of the file. For a long file, use offset and limit."
-            ),
-            limits=truncate.READ,
-            title="Read file_path",
-            paths=("file_path",),
-        )
+    BuiltinTool(
+        arguments=ReadFile,
+        run=read_file,
+        name="read_file",
+        kind="read",
+        description=(
+            "Read a text file. Each line starts with its number and a tab, which are not part"
+            " of the file. For a long file, use offset and limit."
+        ),
+        title_form="Read file_path",
+        path_arguments=("file_path",),
     ),
-    define_tool(
-        ToolDefinition(
-            arguments=ReadManyFiles,
-            run=read_many_files,
-            name="read_many_files",
-            kind="read",
-            description="Read several text files at once, given by path or by glob pattern.",
-            limits=truncate.READ,
-            title="Read paths",
-            paths=("paths",),
-        )
+    BuiltinTool(
+        arguments=ReadManyFiles,
+        run=read_many_files,
+        name="read_many_files",
+        kind="read",
+        description="Read several text files at once, given by path or by glob pattern.",
+        title_form="Read paths",
+        path_arguments=("paths",),
     ),
 )

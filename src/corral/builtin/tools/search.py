@@ -40,7 +40,14 @@ def is_pattern(text: str) -> bool:
 def pattern(text: str) -> Fits:
     """A function that tests a relative path against a glob: ``*`` within a name, ``**`` any
     folders or none, ``{a,b}`` either. Its time is proportional to the path's length."""
-    wanted = [[_name(part) for part in _parts(each)] for each in _alternatives(text)]
+    # For each alternative, a matcher for each component; None for ``**``.
+    wanted: list[list[Callable[[str], object] | None]] = [
+        [
+            None if part == "**" else re.compile(fnmatch.translate(part)).match
+            for part in _parts(alternative)
+        ]
+        for alternative in _expand_braces(text)
+    ]
 
     def fits(path: str) -> bool:
         names = path.split("/")
@@ -61,25 +68,19 @@ def _parts(text: str) -> list[str]:
     return [part for part in text.split("/") if part not in ("", ".")]
 
 
-def _name(part: str) -> Callable[[str], object] | None:
-    """A matcher for one path component; None for ``**``."""
-    return None if part == "**" else re.compile(fnmatch.translate(part)).match
-
-
-def _alternatives(text: str) -> list[str]:
-    found = [text]
-    while any(_BRACES.search(each) for each in found):
-        further: list[str] = []
-        for each in found:
-            braces = _BRACES.search(each)
-            for choice in braces[1].split(",") if braces else [""]:
-                further.append(
-                    each[: braces.start()] + choice + each[braces.end() :] if braces else each
-                )
-        if len(further) > ALTERNATIVES:
+def _expand_braces(text: str) -> list[str]:
+    finished: list[str] = []
+    pending = [text]
+    while pending:
+        pattern = pending.pop(0)
+        if (braces := _BRACES.search(pattern)) is None:
+            finished.append(pattern)
+            continue
+        before, after = pattern[: braces.start()], pattern[braces.end() :]
+        pending += (before + choice + after for choice in braces[1].split(","))
+        if len(finished) + len(pending) > ALTERNATIVES:
             return [text]
-        found = further
-    return found
+    return finished
 
 
 def _fits(names: list[str], wanted: list[Callable[[str], object] | None]) -> bool:
@@ -115,11 +116,18 @@ def walk(root: str, start: str = "") -> Iterator[Folder]:
         except OSError:
             continue
         try:
-            files, folders = _listed(fd)
-            yield Folder(path, fd, files)
+            files: list[str] = []
+            folders: list[str] = []
+            with contextlib.suppress(OSError), os.scandir(fd) as entries:
+                for entry in entries:
+                    if not entry.is_dir(follow_symlinks=False):
+                        files.append(entry.name)
+                    elif entry.name not in SKIPPED:
+                        folders.append(entry.name)
+            yield Folder(path, fd, sorted(files))
         finally:
             os.close(fd)
-        pending += (os.path.join(path, name) for name in reversed(folders))
+        pending += (os.path.join(path, name) for name in sorted(folders, reverse=True))
 
 
 def _descend(root: str, path: str) -> int:
@@ -133,19 +141,7 @@ def _descend(root: str, path: str) -> int:
     return fd
 
 
-def _listed(fd: int) -> tuple[list[str], list[str]]:
-    files: list[str] = []
-    folders: list[str] = []
-    with contextlib.suppress(OSError), os.scandir(fd) as entries:
-        for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                files.append(entry.name)
-            elif entry.name not in SKIPPED:
-                folders.append(entry.name)
-    return sorted(files), sorted(folders)
-
-
-def lines_of(folder: int, name: str, wanted: re.Pattern[str]) -> Iterator[tuple[int, str]]:
+def matching_lines(folder: int, name: str, wanted: re.Pattern[str]) -> Iterator[tuple[int, str]]:
     """The lines of a text file that match. None for a binary file, or one that is not regular."""
     try:
         fd = os.open(name, _FILE, dir_fd=folder)
@@ -158,16 +154,13 @@ def lines_of(folder: int, name: str, wanted: re.Pattern[str]) -> Iterator[tuple[
         number = 1
         while line := file.readline(LONGEST):
             text = line.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r")
-            if found := wanted.search(text):
-                yield number, _around(text, found.start())
+            if match := wanted.search(text):
+                if len(text) > COLUMNS:
+                    at = match.start()
+                    begin = 0 if at < COLUMNS else at - COLUMNS // 4
+                    text = f"{'[…]' * (begin > 0)}{text[begin : begin + COLUMNS]}[…]"
+                yield number, text
             number += line.endswith(b"\n")
-
-
-def _around(text: str, at: int) -> str:
-    if len(text) <= COLUMNS:
-        return text
-    begin = 0 if at < COLUMNS else at - COLUMNS // 4
-    return f"{'[…]' * (begin > 0)}{text[begin : begin + COLUMNS]}[…]"
 
 
 def main(*arguments: str) -> int:
@@ -184,7 +177,7 @@ def main(*arguments: str) -> int:
             path = os.path.join(folder.path, name)
             if fits is not None and not fits(path):
                 continue
-            for number, text in lines_of(folder.fd, name, wanted):
+            for number, text in matching_lines(folder.fd, name, wanted):
                 line = f"{number}:{text}\n".encode("utf-8", "replace")
                 sys.stdout.buffer.write(os.fsencode(path) + b"\0" + line)
             sys.stdout.flush()

@@ -2,29 +2,43 @@
 
 Nothing that a command started runs after the call, in whatever session or process group it is.
 Memory stays bounded: after ``STORED`` bytes of output the middle is dropped, and a marker shows
-where.
+where. Other tools, and the commands of pipelines, run their programs with ``run_program`` too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import re
 import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
-from corral.builtin.tools import truncate
-from corral.builtin.tools.run_program import run_program
-from corral.builtin.tools.tool import Arguments, Outcome, Output, ToolDefinition, define_tool
+from corral.builtin.tools.tool import (
+    SHELL_LIMITS,
+    Arguments,
+    BuiltinTool,
+    Output,
+    OutputLimits,
+    ToolOutcome,
+    truncate,
+)
 from corral.builtin.tools.workspace import ToolError, Workspace
-from corral.system.process.process import Exit
+from corral.system import paths
+from corral.system.process.process import Exit, Process, ProcessSpec
+from corral.system.process.tree import ProcessRegistry
 
 TIMEOUT = 120_000
 LONGEST = 600_000
 STORED = 1_000_000
 """Bytes of output that are stored: the first half and the last half. Also the limit for live
 output."""
+GRACE = 2.0
+"""Seconds between TERM and KILL."""
 
 
 class Shell(Arguments, frozen=True):
@@ -92,7 +106,69 @@ class Live:
             self._emit("\n[… further output is not shown live …]\n")
 
 
-async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
+class Completed(msgspec.Struct, frozen=True):
+    exit: Exit
+    late: bool
+    """Whether it was ended because its time was over."""
+    stderr: str
+    stderr_is_cut: bool
+    """Whether there was more text before ``stderr``."""
+
+
+async def run_program(
+    workspace: Workspace,
+    argv: Sequence[str],
+    cwd: Path,
+    seconds: float,
+    on_output: Callable[[bytes], bool | None],
+    *,
+    stdin: bytes | None = None,
+    owner: str = "corral",
+) -> Completed:
+    """Run a program and pass its stdout to ``on_output``, until it ends, its time is over, or
+    ``on_output`` returns True because it needs no more. When this returns or raises, nothing that
+    the program started is left.
+
+    Output of processes that the program left running is read for a moment after its own exit. The
+    program has an entry in the process registry, with ``owner`` as its name: if corral is killed,
+    another corral process ends it. Raises ``CorralError`` if it cannot be started.
+    """
+    process = await Process.start(
+        ProcessSpec(
+            argv,
+            cwd=cwd,
+            env=workspace.child_env(),
+            stdin=stdin,
+            scratch=workspace.scratch,
+            registry=ProcessRegistry(paths.process_registry(), owner),
+            sandbox=workspace.sandbox,
+        )
+    )
+
+    async def read_output() -> None:
+        while chunk := await process.read():
+            if on_output(chunk):
+                return
+            # If output is always available, ``read`` never waits, and no timeout would ever fire.
+            await asyncio.sleep(0)
+
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            await read_output()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        # What it writes after TERM is part of its output.
+        async with asyncio.TaskGroup() as group:
+            group.create_task(read_output())
+            await process.end(GRACE)
+    finally:
+        exited = await process.end(GRACE)
+    return Completed(exited, limit.expired(), process.stderr, process.stderr_is_cut)
+
+
+async def shell(workspace: Workspace, args: Shell, output: Output) -> ToolOutcome:
     if "\0" in args.command:
         raise ToolError("a command cannot contain a NUL")
     buffer, live = OutputBuffer(), Live(output)
@@ -120,26 +196,24 @@ async def shell(workspace: Workspace, args: Shell, output: Output) -> Outcome:
     text = output_text if output_text.endswith("\n") or not output_text else f"{output_text}\n"
     last = f"[the command {how}{'' if output_text else ', without output'}]"
     failed = exited is None or exited.code != 0
-    room = truncate.Limits(truncate.SHELL.chars - len(last), (truncate.SHELL.lines or 0) - 1)
-    shown = truncate.truncate(text, room)
-    return Outcome(text=text + last, shown=shown + last, is_error=failed)
+    room = OutputLimits(SHELL_LIMITS.chars - len(last), (SHELL_LIMITS.lines or 0) - 1)
+    shown = truncate(text, room)
+    return ToolOutcome(text + last, is_error=failed, shown=shown + last)
 
 
 TOOLS = (
-    define_tool(
-        ToolDefinition(
-            arguments=Shell,
-            run=shell,
-            name="shell",
-            kind="execute",
-            description=(
-                "Run a command in the root of the workspace. It gets no input. Its output and its"
-                " errors come together. Everything it started is ended when it returns, also what"
-                " it put in the background. Set timeout_ms for a command that takes long."
-            ),
-            limits=truncate.SHELL,
-            title="Run command",
-            command="command",
-        )
+    BuiltinTool(
+        arguments=Shell,
+        run=shell,
+        name="shell",
+        kind="execute",
+        description=(
+            "Run a command in the root of the workspace. It gets no input. Its output and its"
+            " errors come together. Everything it started is ended when it returns, also what"
+            " it put in the background. Set timeout_ms for a command that takes long."
+        ),
+        limits=SHELL_LIMITS,
+        title_form="Run command",
+        command_argument="command",
     ),
 )

@@ -1,36 +1,53 @@
-"""The record that describes a tool of the built-in agent.
+"""The record that describes a tool of the built-in agent, and how long texts are cut for the model.
 
 The arguments of a tool are a struct (``Arguments``), from which the schema for the model is made;
 one function does the work. ``BuiltinTool.call`` does not raise for mistakes that the model can fix:
-they come back as an ``Outcome`` with ``is_error``. Permissions are not checked here; ``kind``,
+they come back as a ``ToolOutcome`` with ``is_error``. Permissions are not checked here; ``kind``,
 ``paths`` and ``command`` are for the code that does.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from functools import cache
+from typing import Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from corral.builtin.tools.truncate import Limits, truncate
 from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 from corral.errors import CorralError
 from corral.events import FileKind, ToolKind
 from corral.protocol.schema.build import Schema, schema_of
 from corral.values import Json
 
+ROOM = 100
+"""Characters for the marker of what is left out: more than it ever has."""
+
 Output = Callable[[str], None]
 """Receives the output of a tool while it runs."""
 Args = dict[str, Json]
+
+
+class OutputLimits(msgspec.Struct, frozen=True):
+    """How much of an output the model sees."""
+
+    chars: int
+    lines: int | None = None
+
+
+READ_LIMITS = OutputLimits(50_000)
+SHELL_LIMITS = OutputLimits(30_000, 256)
+GREP_LIMITS = OutputLimits(20_000, 200)
+GLOB_LIMITS = OutputLimits(20_000, 500)
+EDIT_LIMITS = OutputLimits(10_000)
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arguments of a call. An unknown name is an error."""
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
+class FileEffect(msgspec.Struct, frozen=True, kw_only=True):
     """A file that a tool has changed."""
 
     path: str
@@ -42,129 +59,121 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Where a moved file was."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ToolOutcome(msgspec.Struct, frozen=True):
     text: str
     """The complete output, for the event."""
-    shown: str
-    """The truncated output, for the model."""
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[FileEffect, ...] = ()
     is_error: bool = False
+    shown: str = ""
+    """The output for the model. ``BuiltinTool.call`` cuts the text if the tool has not."""
 
 
 A = TypeVar("A", bound=Arguments)
 
 
-class BuiltinTool(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltinTool(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
     name: str
     kind: ToolKind
     description: str
-    parameters: Schema[Any]
-    limits: Limits
-    run: Callable[[Workspace, Args, Output], Awaitable[Outcome]]
+    arguments: type[A]
+    run: Callable[[Workspace, A, Output], Awaitable[ToolOutcome]]
     """Raises ``ToolError`` with a message for the model, or ``OSError``."""
-    paths: Callable[[Args], tuple[str, ...]]
-    """The paths that a call names, as the model wrote them. Never raises, whatever the arguments
-    are."""
-    command: Callable[[Args], str | None]
-    """The command line of a call, for the policy's shell rules."""
-    title: Callable[[Args], str]
-    """One line for the user, with the complete argument."""
+    limits: OutputLimits = READ_LIMITS
+    title_form: str
+    """A verb and the name of an argument: ``"Read file_path"``."""
+    path_arguments: tuple[str, ...] | Callable[[Args], tuple[str, ...]] = ()
+    """The names of the arguments that are paths, or a function that returns the paths."""
+    command_argument: str | None = None
+    """The name of the argument that is a command line."""
 
-    def complaints(self, args: Json) -> tuple[str, ...]:
-        """What is wrong with the arguments; empty if they are valid."""
-        return self.parameters.fit(_without_nulls(args))[1]
+    @property
+    def parameters(self) -> Schema[A]:
+        schema: Schema[A] = _schema(self.arguments, self.name)
+        return schema
+
+    def fit(self, args: Json) -> A:
+        """The arguments of a call. Raises ``ToolError`` that lists everything that is wrong."""
+        if isinstance(args, dict):
+            # No argument may be null: a model that sends null means the default.
+            args = {name: value for name, value in args.items() if value is not None}
+        typed, complaints = self.parameters.fit(args)
+        if typed is None:
+            listed = "".join(f"\n- {complaint}" for complaint in complaints)
+            raise ToolError(f"the arguments do not fit {self.name}:{listed}")
+        return typed
 
     async def call(
         self, workspace: Workspace, args: Args, output: Output = lambda _: None
-    ) -> Outcome:
+    ) -> ToolOutcome:
         """Run the tool. Cancellation is passed on, after everything that was started has ended."""
         try:
-            return await self.run(workspace, args, output)
+            outcome = await self.run(workspace, self.fit(args), output)
         except ToolError as error:
-            message = str(error)
+            outcome = ToolOutcome(replace_surrogates(str(error)), is_error=True)
         except CorralError as error:
             message = f"{error.message}. {error.hint}" if error.hint else error.message
+            outcome = ToolOutcome(replace_surrogates(message), is_error=True)
         except OSError as error:
             about = f": {error.filename}" if isinstance(error.filename, str) else ""
             message = f"{error.strerror or error}{about}"
-        message = replace_surrogates(message)
-        return Outcome(text=message, shown=truncate(message, self.limits), is_error=True)
+            outcome = ToolOutcome(replace_surrogates(message), is_error=True)
+        return replace(outcome, shown=outcome.shown or truncate(outcome.text, self.limits))
 
+    def paths(self, args: Args) -> tuple[str, ...]:
+        """The paths that a call names, as the model wrote them. Never raises, whatever the
+        arguments are."""
+        if callable(self.path_arguments):
+            return self.path_arguments(args)
+        paths: list[str] = []
+        for argument in self.path_arguments:
+            value = args.get(argument)
+            several: list[Json] = value if isinstance(value, list) else [value]
+            paths += (path for path in several if isinstance(path, str))
+        return tuple(paths)
 
-def _without_nulls(args: Json) -> Json:
-    """No argument may be null: a model that sends null means the default."""
-    if isinstance(args, dict):
-        return {name: value for name, value in args.items() if value is not None}
-    return args
+    def command(self, args: Args) -> str | None:
+        """The command line of a call, for the policy's shell rules."""
+        value = args.get(self.command_argument) if self.command_argument else None
+        return value if isinstance(value, str) else None
 
-
-def outcome(
-    text: str, limits: Limits, effects: tuple[Effect, ...] = (), *, is_error: bool = False
-) -> Outcome:
-    """An outcome with this text. The model sees as much of it as the limits allow."""
-    return Outcome(text=text, shown=truncate(text, limits), effects=effects, is_error=is_error)
-
-
-class ToolDefinition(msgspec.Struct, Generic[A], frozen=True, kw_only=True):
-    """What ``define_tool`` makes a tool of."""
-
-    arguments: type[A]
-    run: Callable[[Workspace, A, Output], Awaitable[Outcome]]
-    name: str
-    kind: ToolKind
-    description: str
-    limits: Limits
-    title: str
-    """A verb and the name of an argument: ``"Read file_path"``."""
-    paths: Callable[[Args], tuple[str, ...]] | tuple[str, ...] = ()
-    """The names of the arguments that are paths, or a function that returns the paths."""
-    command: str | None = None
-    """The name of the argument that is a command line."""
-
-
-def define_tool(definition: ToolDefinition[A]) -> BuiltinTool:
-    """Make a tool of its arguments and its function."""
-    name, paths = definition.name, definition.paths
-    schema = schema_of(definition.arguments, name)
-
-    async def run_checked(workspace: Workspace, args: Args, output: Output) -> Outcome:
-        typed, complaints = schema.fit(_without_nulls(args))
-        if typed is None:
-            listed = "".join(f"\n- {complaint}" for complaint in complaints)
-            raise ToolError(f"the arguments do not fit {name}:{listed}")
-        return await definition.run(workspace, typed, output)
-
-    return BuiltinTool(
-        name=name,
-        kind=definition.kind,
-        description=definition.description,
-        parameters=schema,
-        limits=definition.limits,
-        run=run_checked,
-        paths=paths if callable(paths) else functools.partial(_named_paths, paths),
-        command=functools.partial(_command, definition.command),
-        title=functools.partial(_title, definition.title),
-    )
-
-
-def _named_paths(arguments: tuple[str, ...], args: Args) -> tuple[str, ...]:
-    found: list[str] = []
-    for argument in arguments:
+    def title(self, args: Args) -> str:
+        """One line for the user, with the complete argument."""
+        verb, _, argument = self.title_form.partition(" ")
         value = args.get(argument)
-        several: list[Json] = value if isinstance(value, list) else [value]
-        found += (each for each in several if isinstance(each, str))
-    return tuple(found)
+        if isinstance(value, list):
+            value = ", ".join(item for item in value if isinstance(item, str))
+        text = " ".join(value.split()) if isinstance(value, str) else ""
+        return replace_surrogates(f"{verb} {text}".strip())
 
 
-def _title(title: str, args: Args) -> str:
-    verb, _, argument = title.partition(" ")
-    value = args.get(argument)
-    if isinstance(value, list):
-        value = ", ".join(each for each in value if isinstance(each, str))
-    text = " ".join(value.split()) if isinstance(value, str) else ""
-    return replace_surrogates(f"{verb} {text}".strip())
+@cache
+def _schema(arguments: type[A], name: str) -> Schema[A]:
+    return schema_of(arguments, name)
 
 
-def _command(argument: str | None, args: Args) -> str | None:
-    value = args.get(argument) if argument else None
-    return value if isinstance(value, str) else None
+def truncate(text: str, limits: OutputLimits) -> str:
+    """The text within the limits, by characters and then by lines: its head, how much is left out,
+    and its tail."""
+    most = limits.lines
+    if len(text) <= limits.chars and (most is None or count_lines(text) <= most):
+        return text
+    if limits.chars <= 2 * ROOM or (most is not None and most < 3):
+        # Too small for a head, a marker and a tail.
+        return "\n".join(text[: limits.chars].split("\n")[:most])
+    half = (limits.chars - ROOM) // 2
+    head, tail = (text[:half], text[-half:]) if len(text) > 2 * half else (text, text)
+    if most is not None:
+        first, last = most // 2, (most - 1) // 2
+        if len(parts := head.split("\n", first)) > first:
+            head = head[: len(head) - len(parts[-1])]
+        if len(parts := tail.removesuffix("\n").rsplit("\n", last)) > last:
+            tail = tail[len(parts[0]) + 1 :]
+    left_out = text[len(head) : len(text) - len(tail)]
+    lines = left_out.count("\n")
+    about = f"{len(left_out):,} characters" + (f", {lines:,} lines" if lines else "")
+    return f"{head}{'' if head.endswith(chr(10)) else chr(10)}[… {about} left out here …]\n{tail}"
+
+
+def count_lines(text: str) -> int:
+    """The number of lines. A newline at the end does not start another line."""
+    return text.count("\n") + (bool(text) and not text.endswith("\n"))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.builtin.tools.run_program import run_program
+from corral.builtin.tools.shell import run_program
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError
 from corral.pipelines.execution.handlers import NodeContext

@@ -7,17 +7,17 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.builtin.tools.truncate import ROOM, Limits, count_lines, truncate
+from corral.builtin.tools.tool import ROOM, OutputLimits, count_lines, truncate
 
 pieces = st.tuples(st.text("ab\n…é", min_size=1, max_size=20), st.integers(1, 60))
 texts = st.lists(pieces, max_size=6).map(lambda found: "".join(text * n for text, n in found))
-limits = st.builds(Limits, st.integers(2 * ROOM + 2, 800), st.none() | st.integers(3, 40))
+limits = st.builds(OutputLimits, st.integers(2 * ROOM + 2, 800), st.none() | st.integers(3, 40))
 """Most of the texts are over most of the limits."""
 
 
 @given(texts, limits)
 def test_a_text_within_the_limits_is_unchanged_and_others_stay_below_them(
-    text: str, limit: Limits
+    text: str, limit: OutputLimits
 ) -> None:
     shown = truncate(text, limit)
     assert len(shown) <= limit.chars
@@ -27,7 +27,9 @@ def test_a_text_within_the_limits_is_unchanged_and_others_stay_below_them(
 
 
 @given(texts, limits)
-def test_head_and_tail_stay_and_the_marker_says_what_is_left_out(text: str, limit: Limits) -> None:
+def test_head_and_tail_stay_and_the_marker_says_what_is_left_out(
+    text: str, limit: OutputLimits
+) -> None:
     shown = truncate(text, limit)
     if shown == text:
         return
@@ -46,14 +48,14 @@ def test_head_and_tail_stay_and_the_marker_says_what_is_left_out(text: str, limi
 
 
 def test_a_text_of_one_long_line_keeps_both_its_ends() -> None:
-    shown = truncate("a" * 600 + "z" * 600, Limits(1_000, 10))
+    shown = truncate("a" * 600 + "z" * 600, OutputLimits(1_000, 10))
     assert shown.startswith("a" * 400)
     assert shown.endswith("z" * 400)
 
 
 def test_many_short_lines_keep_the_first_and_the_last() -> None:
     text = "".join(f"{number}\n" for number in range(1_000))
-    shown = truncate(text, Limits(100_000, 11)).splitlines()
+    shown = truncate(text, OutputLimits(100_000, 11)).splitlines()
     assert shown[:5] == ["0", "1", "2", "3", "4"]
     assert shown[-5:] == ["995", "996", "997", "998", "999"]
     assert shown[5] == "[… 3,860 characters, 990 lines left out here …]"
@@ -63,6 +65,6 @@ def test_many_short_lines_keep_the_first_and_the_last() -> None:
 def test_limits_too_small_for_a_marker_are_respected(
     text: str, chars: int, lines: int | None
 ) -> None:
-    shown = truncate(text, Limits(chars, lines))
+    shown = truncate(text, OutputLimits(chars, lines))
     assert len(shown) <= chars
     assert lines is None or count_lines(shown) <= lines
