@@ -19,6 +19,7 @@ import corral
 SOURCE = Path(corral.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
+    "core": 0,
     "protocol": 1,
     "agents": 2,
     "models": 2,
@@ -190,7 +191,7 @@ def test_the_layers_above_know_an_agent_only_by_its_spec() -> None:
 ALLOWED_NAMES = {
     ("corral.agents.registry", "gemini-acp"),  # the default agent
     ("corral.cli.agents", "gemini"),
-    ("corral.protected_paths", ".gemini"),
+    ("corral.core.protected_paths", ".gemini"),
     ("corral.providers", "GeminiCliProvider"),
 }
 
@@ -304,7 +305,11 @@ def loaded_after(statement: str) -> set[str]:
 
 def test_import_corral_loads_nothing_but_itself() -> None:
     loaded = loaded_after("import corral")
-    assert {name for name in loaded if name.startswith("corral")} == {"corral", "corral.lazy_names"}
+    assert {name for name in loaded if name.startswith("corral")} == {
+        "corral",
+        "corral.core",
+        "corral.core.lazy_names",
+    }
     heavy = {"asyncio", "subprocess", "click", "rich", "msgspec", "http", "ssl", "socket"}
     assert not loaded & heavy
 

@@ -37,12 +37,12 @@ from corral import errors, events, pipelines
 from corral.agents.configured import declared_agent
 from corral.cli.command_group import SectionedGroup
 from corral.cli.main import command
+from corral.core.protected_paths import GROUPS
 from corral.inference.request import OPTION_NAMES
 from corral.model_types import StreamEvent
 from corral.models import registry
 from corral.pipelines.linter import known_attributes
 from corral.policy import policy_from_table
-from corral.protected_paths import GROUPS
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
 from corral.testing import Call, ModelServer, Request, Script, Turn

@@ -16,7 +16,6 @@ from support.goldens import check_golden
 from support.option_docs import with_docstrings, with_flags, with_tables
 
 import corral
-from corral import durations
 from corral.cli import batch, compare
 from corral.cli import run as run_command
 from corral.cli.chat import command as chat_command
@@ -24,6 +23,7 @@ from corral.cli.options import PolicyFlags
 from corral.cli.pipeline import run as pipeline_run
 from corral.cli.run_options import EVERYWHERE, help_text, read_options
 from corral.cli.sections import SECTIONS
+from corral.core import durations
 from corral.option_definitions import BY_NAME, DEFINITIONS, Definition, with_trait
 from corral.options import COMPUTED, DURATIONS, KNOWN, SPELLINGS, RunOptions
 from corral.pipelines.execution import agent_call

@@ -83,7 +83,7 @@ MADE: dict[tuple[str, str], str | Examples] = {
     ),
     ("corral.protocol.schema.build", "as_text(below.get('pattern'))"): "is compiled, and not run",
     ("corral.protocol.schema.validate", "pattern"): "of the schema, over at most MAX_MATCHED",
-    ("corral.shell_patterns", "regex"): Examples(
+    ("corral.core.shell_patterns", "regex"): Examples(
         "fullmatch", r"-[a-z]+|!|[-+]?[0-9]+(?:\.[0-9]+)?"
     ),
     ("corral.system.git.ignore", "self.source"): Examples("fullmatch", *IGNORED),

@@ -23,7 +23,7 @@ OWNERS = {
 USE = {
     "atomic replace": "corral.system.fs.write_atomically or move_into_place",
     "file lock": "corral.system.fs",
-    "back-off": "corral.backoff.backoff_delay",
+    "back-off": "corral.core.durations.backoff_delay",
     "slug": "corral.values.slug",
     "typed decoding": "corral.values.decode_as, convert_to or decoder_for",
 }

@@ -15,10 +15,10 @@ from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
 
+from corral.core.spending import LIMITS
 from corral.errors import ConfigError, PromptError
 from corral.option_definitions import of_kind
 from corral.policy import PRESETS, Policy, with_tools
-from corral.spending import LIMITS
 from corral.values import Effort, JsonObject, McpServer, convert_to, is_mapping, is_sequence
 
 ApprovalMode = Literal["default", "auto_edit", "yolo", "plan"]
@@ -289,7 +289,7 @@ def _to_builtin(value: object) -> object:
 def _seconds(name: str, text: str) -> float:
     """Raises ``ConfigError``."""
     try:
-        from corral.durations import seconds
+        from corral.core.durations import seconds
 
         return seconds(text)
     except ValueError as error:

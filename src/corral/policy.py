@@ -13,13 +13,20 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from corral.core.shell_patterns import (
+    MAX_LENGTH,
+    SimpleCommand,
+    accepts,
+    is_literal,
+    matches,
+    parse,
+)
+from corral.core.tracebacks import short_traceback
 from corral.errors import PolicyError
 from corral.events import ToolKind
-from corral.shell_patterns import MAX_LENGTH, SimpleCommand, accepts, is_literal, matches, parse
-from corral.tracebacks import short_traceback
 
 if TYPE_CHECKING:
-    from corral.host_rules import HostRule
+    from corral.core.host_rules import HostRule
 
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
@@ -85,7 +92,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
       matches a command decides. ``*`` stands for any text. Allow rules accept plain
       words only: in ``a && b``, ``a || b``, ``a | b`` and ``a; b`` each command needs a
       rule, and everything else of the shell's language (``$``, ``>``, comments, newlines,
-      assignments ...) is not accepted. See ``corral.shell_patterns``. Rules refuse commands of
+      assignments ...) is not accepted. See ``corral.core.shell_patterns``. Rules refuse commands of
       more than 16 KB. Blanks around a rule and between its words do not matter.
     - ``writable``: further folders that may be written. Everything outside the workspace and
       these folders may not.
@@ -182,7 +189,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def host_rules(self) -> tuple[HostRule, ...]:
         """``network_hosts``, parsed."""
-        from corral.host_rules import parse_host_rule
+        from corral.core.host_rules import parse_host_rule
 
         return tuple(map(parse_host_rule, self.network_hosts))
 
@@ -368,7 +375,7 @@ def _parse_folder(text: str) -> str:
 
 
 def _parse_host(text: str) -> str:
-    from corral.host_rules import parse_host_rule
+    from corral.core.host_rules import parse_host_rule
 
     return str(parse_host_rule(text))
 

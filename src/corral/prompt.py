@@ -26,8 +26,7 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from corral.errors import PromptError
-from corral.output_types import T, T_co
-from corral.values import Json, convert_to, is_sequence
+from corral.values import Json, T, T_co, convert_to, is_sequence
 
 TOP_LEVEL = 2
 """The level of the top headings."""

@@ -7,7 +7,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from corral.display import Card, Displayed, count, spent
+from corral.core.display import Card, Displayed, count, spent
+from corral.core.tracebacks import short_traceback
 from corral.errors import CorralError, from_event
 from corral.events import (
     CALLS_NOT_ASSIGNED,
@@ -23,9 +24,16 @@ from corral.events import (
     Vendor,
     hand_over_of,
 )
-from corral.output_types import T_co
-from corral.tracebacks import short_traceback
-from corral.values import AskedQuestion, Cost, DeniedCall, FileChanged, Json, Usage, UsageSource
+from corral.values import (
+    AskedQuestion,
+    Cost,
+    DeniedCall,
+    FileChanged,
+    Json,
+    T_co,
+    Usage,
+    UsageSource,
+)
 
 Value = TypeVar("Value")
 

@@ -19,16 +19,24 @@ from typing import (
     Literal,
     TypeAlias,
     TypeGuard,
-    TypeVar,
     overload,
 )
 
 import msgspec
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # only type checkers have it, and know the default
+
     Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+    T = TypeVar("T")
+    T_co = TypeVar("T_co", covariant=True, default=Any)
 else:
+    from typing import TypeVar
+
     Json = Any  # msgspec does not support recursive aliases
+    T = TypeVar("T")
+    T_co = TypeVar("T_co", covariant=True)
+"""The type of typed output: ``Result`` without a parameter is ``Result[Any]``."""
 JsonObject: TypeAlias = dict[str, Json]
 DecodeHook: TypeAlias = Callable[[type, Any], Any]
 
@@ -48,7 +56,6 @@ MAX_USD = 1e9
 _COUNTS = ("input", "output", "reasoning", "cache_read", "cache_write")
 
 
-_T = TypeVar("_T")
 _built: set[object] = set()
 _building = allocate_lock()
 """Of ``_thread``: this layer must not load ``threading``."""
@@ -77,7 +84,7 @@ def weak_callback(method: Callable[[], object]) -> Callable[[], None]:
 
 
 @overload
-def decode_as(data: bytes | str, kind: type[_T], *, dec_hook: DecodeHook | None = None) -> _T: ...
+def decode_as(data: bytes | str, kind: type[T], *, dec_hook: DecodeHook | None = None) -> T: ...
 @overload
 def decode_as(data: bytes | str, kind: Any, *, dec_hook: DecodeHook | None = None) -> Any: ...
 def decode_as(data: bytes | str, kind: Any, *, dec_hook: DecodeHook | None = None) -> Any:
@@ -96,7 +103,7 @@ def decode_or_none(body: bytes) -> Json:
 
 
 @overload
-def convert_to(value: object, kind: type[_T], **options: Any) -> _T: ...
+def convert_to(value: object, kind: type[T], **options: Any) -> T: ...
 @overload
 def convert_to(value: object, kind: Any, **options: Any) -> Any: ...
 def convert_to(value: object, kind: Any, **options: Any) -> Any:
@@ -106,7 +113,7 @@ def convert_to(value: object, kind: Any, **options: Any) -> Any:
 
 
 @overload
-def decoder_for(kind: type[_T]) -> msgspec.json.Decoder[_T]: ...
+def decoder_for(kind: type[T]) -> msgspec.json.Decoder[T]: ...
 @overload
 def decoder_for(kind: Any) -> msgspec.json.Decoder[Any]: ...
 def decoder_for(kind: Any) -> msgspec.json.Decoder[Any]:

@@ -11,13 +11,13 @@ import pytest
 from support.batches import MODEL, CountingModel
 
 from corral import pipelines
+from corral.core.spending import BudgetLimits, Raise, Spent
 from corral.engine import budgets, retention
 from corral.engine.dbos import database
 from corral.errors import ConfigError, PipelineInvalid
 from corral.metering.budget import Reservation, Shortage
 from corral.pipelines import Graph
 from corral.pipelines.run_limits import run_limits
-from corral.spending import BudgetLimits, Raise, Spent
 from corral.testing import Call, ModelServer, Turn
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from corral import errors
+from corral.core.spending import BudgetLimits, Raise, Spent
 from corral.metering.budget import Budget, Reservation, Shortage
 from corral.metering.budget_gate import BudgetGate
 from corral.metering.budget_stores import FileBudgetStore, raise_limits, set_limits, settle_holder
 from corral.model_types import Request
-from corral.spending import BudgetLimits, Raise, Spent
 
 CALL = Spent(tokens=10, calls=1)
 
@@ -120,7 +120,7 @@ import sys
 from pathlib import Path
 from corral.metering.budget import Budget, Reservation
 from corral.metering.budget_stores import FileBudgetStore
-from corral.spending import Spent
+from corral.core.spending import Spent
 budget = Budget.shared(FileBudgetStore(Path(sys.argv[1])), sys.argv[2])
 made = 0
 while True:

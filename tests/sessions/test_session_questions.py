@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from corral import Policy
+from corral.core.question_replies import AnswerLike, QuestionReply
 from corral.events import (
     AgentQuestion,
     Init,
@@ -16,7 +17,6 @@ from corral.events import (
     QuestionOption,
 )
 from corral.protocol.ndjson import RawEvent
-from corral.question_replies import AnswerLike, QuestionReply
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker, PermissionBroker, PermissionQuestions
 

@@ -16,7 +16,7 @@ import pytest
 from support.loopback_http import FileServer, MappingProxy
 from support.sandbox import needs_sandbox
 
-from corral.host_rules import parse_host_rule
+from corral.core.host_rules import parse_host_rule
 from corral.system.process.process import Process, ProcessSpec
 from corral.system.sandbox.box import Box, Endpoint, interpreter_folders
 from corral.system.sandbox.host_proxy import HostProxy, Refused, parse_request

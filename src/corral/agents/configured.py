@@ -38,9 +38,9 @@ from corral.agents.spec import (
     LaunchContext,
     StreamTransport,
 )
+from corral.core.nesting import decode_json
 from corral.errors import ConfigError, CorralError, classes_by_code
 from corral.events import Done, Event, Text
-from corral.nesting import decode_json
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd

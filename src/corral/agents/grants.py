@@ -14,7 +14,7 @@ capability            exceptions                                    verdict
 shell                 ``rule``: the shell rules, in their order     of the rule
 each                  ``tool``: of ``deny_tools``, ``allow_tools``  deny, allow
 write                 ``folder``: the writable folders              that of an edit in the workspace
-write                 ``protected``: ``corral.protected_paths``     deny
+write                 ``protected``: ``corral.core.protected_paths``     deny
 network               ``commands``: if the network is denied and    deny
                       commands may run
 network               ``host``: of ``network_hosts``                allow

@@ -41,11 +41,11 @@ from corral.agents.spec import (
     StreamTransport,
     WireTools,
 )
+from corral.core.protected_paths import regex
 from corral.errors import ConfigError, PolicyError
 from corral.events import Init, Thinking, ToolKind, ToolResult
 from corral.options import RunOptions
 from corral.policy import CAPABILITY_OF
-from corral.protected_paths import regex
 from corral.protocol.common_events import build_tool_use, joined_text, retrying, unavailable_message
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd, frame_types, union_of
 from corral.values import Cost, Json, JsonObject, Usage, add_by_model

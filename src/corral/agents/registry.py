@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from corral.agents.spec import AgentSpec
+from corral.core.lookup import SpecLookup
 from corral.errors import UnknownAgent
-from corral.spec_lookup import SpecLookup
 
 LOOKUP = SpecLookup("corral.agents", "AGENTS", AgentSpec)
 DEFAULT_AGENT = "gemini-acp"

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 
 from corral.agents.grants import ExceptionKind, GrantException, Grants
+from corral.core.protected_paths import Links
 from corral.errors import CorralError
 from corral.events import ToolKind
 from corral.option_definitions import with_trait
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcer, Policy, ShellRule
-from corral.protected_paths import Links
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.values import Json, JsonObject

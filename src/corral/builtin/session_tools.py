@@ -18,11 +18,11 @@ from corral.builtin.loop import Loop, Mailbox
 from corral.builtin.tool_execution import INTERRUPTED, Emit, current_call
 from corral.builtin.tools.tool import Arguments, BuiltinTool, Output, ToolOutcome
 from corral.builtin.tools.workspace import ToolError, Workspace
+from corral.core.question_replies import shown_answers
 from corral.errors import CorralError, Interrupted
 from corral.events import AgentQuestion, QuestionAnswer, QuestionField, QuestionOption, Text
 from corral.messages import Message
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.question_replies import shown_answers
 from corral.sessions.permissions import PermissionBroker
 from corral.system.environment import SecretRedactor
 

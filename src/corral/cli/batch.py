@@ -24,8 +24,8 @@ from corral.cli.options import (
 from corral.cli.run_options import EVERYWHERE, read_options, run_options
 from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.terminal import echo, echo_json
+from corral.core.nesting import decode_json
 from corral.errors import ConfigError, StorageFailed
-from corral.nesting import decode_json
 from corral.run_kwargs import RunKwargs
 from corral.system import threads
 from corral.values import JsonObject, is_object

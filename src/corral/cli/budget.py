@@ -11,8 +11,8 @@ from msgspec.structs import asdict
 
 from corral.cli.options import completing
 from corral.cli.ui.terminal import echo
+from corral.core.spending import LIMITS, Raise
 from corral.errors import ConfigError, ResumeLost
-from corral.spending import LIMITS, Raise
 
 if TYPE_CHECKING:
     from corral.live.records import LiveRun

@@ -15,8 +15,8 @@ import click
 
 from corral.cli.options import completing
 from corral.cli.ui.terminal import answer, data, echo_err
+from corral.core.terminal_text import json_bytes
 from corral.errors import ConfigError, ResumeLost, StorageFailed
-from corral.terminal_text import json_bytes
 
 if TYPE_CHECKING:
     from corral.export.run_log import StoredRun

@@ -34,7 +34,7 @@ class Duration(click.ParamType[float]):
     def convert(
         self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        from corral.durations import seconds
+        from corral.core.durations import seconds
 
         try:
             return seconds(value)
@@ -363,7 +363,7 @@ def moment(option: str, text: str) -> float:
     ``ConfigError``."""
     import time
 
-    from corral.durations import seconds
+    from corral.core.durations import seconds
 
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%d"))

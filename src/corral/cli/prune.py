@@ -42,7 +42,7 @@ def command(
     from the database, with their folders in corral's home. What has not ended stays; so do run
     folders elsewhere, results of batches, and branches.
     """
-    from corral.durations import seconds
+    from corral.core.durations import seconds
 
     try:
         age = seconds(older_than)

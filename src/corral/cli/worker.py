@@ -118,7 +118,7 @@ def parse_limit(text: str) -> Limit:
 
 def _parse_part(text: str) -> _LimitParts:
     """Parse one part of a ``--limit``. Raises ``ValueError``."""
-    from corral.durations import seconds
+    from corral.core.durations import seconds
 
     kind, colon, number = text.rpartition(":")
     if colon:

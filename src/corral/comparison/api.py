@@ -17,6 +17,7 @@ from corral.comparison import store, tasks
 from corral.comparison.plan import CompareOptions, Plan, build, fingerprint, load_plan, save_plan
 from corral.comparison.summary import ComparisonSummary, summarize
 from corral.comparison.tasks import Tasks
+from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine.batch.api import Batch
 from corral.engine.batch.command_line import BatchCommand
 from corral.engine.batch.results import BatchReport, BatchResult
@@ -27,7 +28,6 @@ from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 from corral.system.blocking import blocking
 from corral.system.threads import in_thread
-from corral.tracebacks import short_traceback, short_traceback_async
 from corral.values import as_object
 
 PROMPT = "{{prompt}}"

@@ -13,8 +13,8 @@ import msgspec
 
 from corral.comparison import task_files
 from corral.comparison.task import CompareTask
+from corral.core.nesting import decode_json
 from corral.errors import ConfigError
-from corral.nesting import decode_json
 from corral.values import as_object, as_texts
 
 CONFIG = ".meta/config.json"

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import msgspec
 
-from corral import durations
 from corral.agents import registry
 from corral.comparison import store, task_files
 from corral.comparison.task import CompareTask
+from corral.core import durations
 from corral.engine.api import as_json
 from corral.engine.batch.spec import AgentChoice
 from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent

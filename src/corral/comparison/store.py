@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from corral.core.lookup import find_id
 from corral.errors import ConfigError
-from corral.id_lookup import find_id
 from corral.system import fs, paths
 from corral.values import decode_as
 

@@ -15,7 +15,7 @@ import msgspec
 from corral.comparison import statistics, store
 from corral.comparison.plan import Plan, PlannedTask, load_plan
 from corral.comparison.statistics import Difference, Rate
-from corral.display import Card, Displayed
+from corral.core.display import Card, Displayed
 from corral.engine.batch.results import BatchResult
 from corral.pipelines.attempts import AttemptRecord, AttemptTask
 from corral.values import Usage

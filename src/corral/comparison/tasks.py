@@ -21,7 +21,7 @@ import msgspec
 
 from corral.comparison import exercism, harbor, task_files
 from corral.comparison.task import CompareTask
-from corral.durations import seconds
+from corral.core.durations import seconds
 from corral.engine.batch import tasks as batch_tasks
 from corral.engine.batch.tasks import TEXT_FIELD, BatchTask, TaskInput
 from corral.errors import ConfigError, PromptError

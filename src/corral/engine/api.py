@@ -17,7 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
-from corral.display import Card, Displayed, count, spent
+from corral.core.display import Card, Displayed, count, spent
+from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine import fork as durable_fork
 from corral.engine import memory_runner, open_questions, query, service
 from corral.engine.dbos import database
@@ -27,7 +28,6 @@ from corral.engine.worker import executor
 from corral.engine.workspace import artifacts as workspace_artifacts
 from corral.engine.workspace import run_worktree
 from corral.errors import ConfigError, ProcessFailed
-from corral.output_types import T
 from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
 from corral.pipelines.execution.handlers import NodeResources
@@ -42,8 +42,7 @@ from corral.protocol.schema.build import schema_of
 from corral.run_kwargs import RunKwargs
 from corral.system import paths
 from corral.system.blocking import sync_twin
-from corral.tracebacks import short_traceback, short_traceback_async
-from corral.values import Cost, Json, JsonObject, Usage, as_object, as_text, as_texts
+from corral.values import Cost, Json, JsonObject, T, Usage, as_object, as_text, as_texts
 
 if TYPE_CHECKING:
     from corral.sessions.permissions import Asker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral.core.spending import Raise
 from corral.engine import budgets, query
 from corral.engine.batch.queue import CLOSED
 from corral.engine.dbos.client import Client, WorkflowInfo, with_client
@@ -10,7 +11,6 @@ from corral.engine.payloads import BATCH_WORKFLOW, RUN_WORKFLOW, pack
 from corral.errors import ConfigError
 from corral.metering.budget import Budget
 from corral.pipelines.scheduler.commands import Raised
-from corral.spending import Raise
 
 
 async def add_budget(

@@ -12,12 +12,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from corral.core.spending import BudgetLimits, Raise, Spent
 from corral.engine.dbos.database import Database
 from corral.errors import ConfigError
 from corral.metering import budget_stores
 from corral.metering.budget import Budget
 from corral.metering.budget_stores import BudgetStore, FileBudgetStore
-from corral.spending import BudgetLimits, Raise, Spent
 from corral.values import slug
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Unpack
 
+from corral.core.spending import Amounts, Raise
+from corral.core.tracebacks import short_traceback_async
 from corral.engine import open_questions, query, run_list, service
 from corral.pipelines.scheduler.commands import Answer
-from corral.spending import Amounts, Raise
 from corral.system.blocking import sync_twin
-from corral.tracebacks import short_traceback_async
 
 if TYPE_CHECKING:
     from corral.events import Decision

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from corral.core.spending import Raise
 from corral.engine.node_runner import NodeRunner, Retrying
 from corral.engine.projection import Projection
 from corral.engine.run_loop import RunLoop
@@ -71,7 +72,6 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
-from corral.spending import Raise
 from corral.values import Json
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from corral.core.lookup import LAST, find_id
 from corral.engine.dbos.adapter import RECEIVED
 from corral.engine.dbos.client import (
     Client,
@@ -40,7 +41,6 @@ from corral.engine.projection import EventNumbering
 from corral.engine.run_list import Status, run_status
 from corral.engine.workspace import run_worktree
 from corral.errors import ConfigError
-from corral.id_lookup import LAST, find_id
 from corral.pipelines import events
 from corral.pipelines.events import (
     PipelineEvent,

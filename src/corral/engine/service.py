@@ -223,10 +223,9 @@ async def start(
         await asyncio.to_thread(artifacts.check, request.artifacts_url)
     config = request.config(database)
     if graph.has_limits:
-        from corral.engine import budgets
-
         # What the known results of another run have cost.
-        from corral.spending import Spent
+        from corral.core.spending import Spent
+        from corral.engine import budgets
 
         ended = [each.outcome for each in request.known.values() if isinstance(each, Ended)]
         spent = Spent(

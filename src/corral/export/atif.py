@@ -1,6 +1,6 @@
 """ATIF 1.8, the Agent Trajectory Interchange Format: one JSON document per run.
 
-A prompt is a step of the user, what a model did at once is a step of the agent (``corral.steps``),
+A prompt is a step of the user, what a model did at once is a step of the agent (``core.steps``),
 errors are steps of the system. A sub-agent has its own trajectory inside that of its parent, and
 the result of the call that started it refers to it. In a pipeline run each node is a step without a
 model call, and the agents of the node are its sub-trajectories.
@@ -18,6 +18,8 @@ from typing import IO
 
 import msgspec
 
+from corral.core.steps import Step, StepCall, StepTracker
+from corral.core.terminal_text import json_bytes
 from corral.events import Done, Error, Event, Init, ToolResult, ToolUse, Vendor
 from corral.pipelines.events import (
     InterviewCompleted,
@@ -30,8 +32,6 @@ from corral.pipelines.events import (
     StepFailed,
     StepStarted,
 )
-from corral.steps import Step, StepCall, StepTracker
-from corral.terminal_text import json_bytes
 from corral.values import Cost, Json, JsonObject, Usage, as_object, as_texts, is_object
 from corral.version import __version__
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from corral.core.terminal_text import json_bytes
 from corral.errors import CorralError
 from corral.events import Done, Error, Init, Vendor
 from corral.export.redactor import ExportRedactor
@@ -27,7 +28,6 @@ from corral.pipelines.execution import run_dir
 from corral.sessions import store
 from corral.system import config
 from corral.system.environment import is_secret, variables
-from corral.terminal_text import json_bytes
 from corral.values import Json, JsonObject, as_object, as_text, is_list, is_object
 from corral.version import __version__
 from corral.view.safe_text import plain

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
+from corral.core.steps import CutText, Step, StepCall, StepTracker
+from corral.core.terminal_text import clean
 from corral.events import Done, Event, Init, Vendor
 from corral.export.run_log import StoredRun
 from corral.pipelines.events import (
@@ -28,8 +30,6 @@ from corral.pipelines.events import (
     StepStarted,
 )
 from corral.sessions.transcript import TurnRecord, fence, finish, summary
-from corral.steps import CutText, Step, StepCall, StepTracker
-from corral.terminal_text import clean
 from corral.view.safe_text import plain
 
 MAX_OUTPUT = 2_000

@@ -23,12 +23,12 @@ from urllib.parse import quote
 
 import msgspec
 
+from corral.core.terminal_text import json_bytes
 from corral.errors import ConfigError
 from corral.export.run_log import LogReader, StoredRun, copy_log, visit_folder
 from corral.pipelines.execution import run_dir
 from corral.sessions import store
 from corral.system import paths
-from corral.terminal_text import json_bytes
 from corral.values import slug
 
 if TYPE_CHECKING:

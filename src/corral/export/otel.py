@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from corral.core.terminal_text import json_bytes
 from corral.errors import ProcessFailed
 from corral.export.run_log import StoredRun
 from corral.pipelines.events import PipelineEvent, RunEvent
@@ -15,7 +16,6 @@ from corral.pipelines.run_spans import PipelineSpans
 from corral.telemetry import otlp_json, trace_context
 from corral.telemetry.sender import BATCH, OtlpExporter
 from corral.telemetry.spans import AgentSpans, Span
-from corral.terminal_text import json_bytes
 
 
 def spans_of(

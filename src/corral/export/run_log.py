@@ -14,10 +14,10 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
+from corral.core.lookup import LAST
 from corral.errors import ConfigError, ResumeLost
 from corral.events import VERSION, Init, Log
 from corral.export.redactor import ExportRedactor
-from corral.id_lookup import LAST
 from corral.pipelines import events
 from corral.pipelines.events import (
     PipelineEvent,

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 from msgspec.structs import replace
 
-from corral.durations import seconds
+from corral.core.durations import seconds
+from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, CorralError, TotalTimeout
 from corral.inference.client import Client, ResponseStream, default_client
 from corral.inference.fallback import ModelChoice
@@ -38,7 +39,6 @@ from corral.model_types import (
     ToolDone,
 )
 from corral.system.blocking import iterate, sync_twin
-from corral.tracebacks import short_traceback
 
 if TYPE_CHECKING:
     from corral.metering.rate_limits import LimitWaits

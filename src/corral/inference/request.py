@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias, TypedDict, get_args
 
+from corral.core.message_dicts import message_from_dict
 from corral.errors import ConfigError
 from corral.inference.client import Client
 from corral.inference.results import Step
 from corral.inference.tools import Toolbox, ToolsInput, resolve_tool_choice
-from corral.message_dicts import message_from_dict
 from corral.messages import Message, Part, Text, to_parts
 from corral.model_types import Request, ResponseFormat, ToolChoice
 from corral.prompt import Prompt

@@ -6,12 +6,11 @@ from typing import Any, Generic
 
 import msgspec
 
-from corral.display import Card, Displayed, count, spent
+from corral.core.display import Card, Displayed, count, spent
 from corral.inference.fallback import Fallback
 from corral.messages import Message, ToolCall, ToolResult
 from corral.model_types import FinishReason, Response
-from corral.output_types import T_co
-from corral.values import Cost, Usage
+from corral.values import Cost, T_co, Usage
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):

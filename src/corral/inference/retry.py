@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from corral.backoff import backoff_delay
+from corral.core.durations import backoff_delay
 from corral.errors import ConfigError, CorralError
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import Any, Generic, Unpack, overload
 
 from msgspec.structs import replace
 
+from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.errors import ConfigError, NoObject
 from corral.inference.api import (
     GenerationLoop,
@@ -18,13 +19,11 @@ from corral.inference.api import (
 from corral.inference.request import PromptInput, RequestOptions
 from corral.inference.results import Generation
 from corral.model_types import Response, ResponseFormat, TextDelta
-from corral.output_types import T, T_co
 from corral.protocol.partial_json import NO_VALUE, NoValue, PartialJson
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import REPAIRS, answer_schema, find, repair_prompt
 from corral.system.blocking import sync_twin
-from corral.tracebacks import short_traceback, short_traceback_async
-from corral.values import Json, slug
+from corral.values import Json, T, T_co, slug
 
 NoObjectError = NoObject
 """The public name in ``corral.models``."""

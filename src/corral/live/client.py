@@ -9,9 +9,10 @@ from typing import Unpack
 
 import msgspec
 
+from corral.core.lookup import find_id
+from corral.core.spending import Amounts, Raise
 from corral.errors import ConfigError, ResumeLost
 from corral.events import Decision
-from corral.id_lookup import find_id
 from corral.live import registry, tokens
 from corral.live.records import (
     Code,
@@ -23,7 +24,6 @@ from corral.live.records import (
     Reply,
     Request,
 )
-from corral.spending import Amounts, Raise
 from corral.system import local_socket
 from corral.values import Json, decode_as
 

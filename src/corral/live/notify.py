@@ -27,13 +27,13 @@ from typing import Literal
 
 import msgspec
 
-from corral.backoff import backoff_delay
+from corral.core.durations import backoff_delay
+from corral.core.terminal_text import one_line
 from corral.errors import ConfigError, CorralError
 from corral.live import tokens
 from corral.live.records import Kind
 from corral.system.environment import variable, variables
 from corral.system.process.process import Process, ProcessSpec
-from corral.terminal_text import one_line
 from corral.values import Json
 
 _log = logging.getLogger("corral.live")

@@ -42,7 +42,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from corral.display import shorten
+from corral.core.display import shorten
+from corral.core.spending import Raise
 from corral.errors import ConfigError, CorralError
 from corral.events import AgentQuestion
 from corral.live import registry
@@ -57,12 +58,11 @@ from corral.live.records import (
     Reply,
     Request,
 )
-from corral.spending import Raise
 from corral.system import environment, local_socket, paths, platform
 from corral.values import MAX_TOKENS, MAX_USD, decode_as
 
 if TYPE_CHECKING:
-    from corral.question_replies import AnswerLike
+    from corral.core.question_replies import AnswerLike
 
 _log = logging.getLogger("corral.live")
 
@@ -457,7 +457,7 @@ def _answer(entry: Entry, request: Request) -> None:
 
 def _given(open_question: OpenQuestion, request: Request) -> AnswerLike:
     """The answer in a request. Raises ``LiveError`` if it does not fit: the question stays open."""
-    from corral.question_replies import read_answers, read_text
+    from corral.core.question_replies import read_answers, read_text
 
     question = open_question.question
     if question is None:

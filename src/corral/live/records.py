@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from corral.core.spending import BudgetState, Raise
 from corral.errors import ConfigError
 from corral.events import Decision, QuestionField
-from corral.spending import BudgetState, Raise
 from corral.values import Json
 
 VERSION = 1

@@ -34,6 +34,7 @@ from typing import Unpack
 import msgspec
 from msgspec.structs import asdict
 
+from corral.core.spending import LIMITS, Amounts, BudgetLimits, BudgetState, Raise, Spent
 from corral.errors import BudgetExceeded, ConfigError, StorageFailed
 from corral.metering.budget_stores import (
     BudgetStore,
@@ -43,7 +44,6 @@ from corral.metering.budget_stores import (
     settle_holder,
 )
 from corral.options import OnBudget
-from corral.spending import LIMITS, Amounts, BudgetLimits, BudgetState, Raise, Spent
 
 HINT = "Raise the limit and resume the session, or ask for less."
 

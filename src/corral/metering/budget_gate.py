@@ -19,6 +19,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
+from corral.core.spending import Spent
 from corral.errors import BudgetExceeded, CorralError, PriceUnknown
 from corral.events import Error
 from corral.metering.budget import HINT, Budget, Reservation, Shortage
@@ -27,7 +28,6 @@ from corral.metering.prices import find_prices
 from corral.model_types import Request, Response
 from corral.models.catalogue import Prices
 from corral.models.registry import split_model
-from corral.spending import Spent
 
 OUTPUT_STEP = 1024
 """Tokens of output that are reserved at a time."""

@@ -18,8 +18,8 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import astuple
 
+from corral.core.spending import BudgetLimits, Raise, Spent
 from corral.errors import ConfigError, StorageFailed
-from corral.spending import BudgetLimits, Raise, Spent
 from corral.system import fs, paths
 from corral.values import decode_as
 

@@ -6,9 +6,9 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from corral.core.nesting import decode_toml
 from corral.errors import ConfigError
 from corral.models.catalogue import Catalogue, Prices, shipped
-from corral.nesting import decode_toml
 from corral.system import paths
 
 

@@ -42,7 +42,7 @@ from typing import Protocol
 
 import msgspec
 
-from corral.backoff import backoff_delay
+from corral.core.durations import backoff_delay
 from corral.errors import CorralError, QuotaSpent, RateLimited
 from corral.events import Error
 from corral.system import clock

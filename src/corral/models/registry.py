@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from corral.core.lookup import SpecLookup
 from corral.errors import ConfigError, UnknownProvider
 from corral.models.families import vendor_of
 from corral.models.spec import Provider
-from corral.spec_lookup import SpecLookup
 
 LOOKUP = SpecLookup("corral.models", "PROVIDERS", Provider)
 EXAMPLE = "gemini:gemini-2.5-flash"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from corral.durations import seconds
+from corral.core.durations import seconds
 
 _MILLISECONDS_FROM = 1e12
 """A larger number is a time in milliseconds since 1970."""

@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from corral.durations import seconds
+from corral.core.durations import seconds
+from corral.core.spending import LIMITS
 from corral.pipelines import node_kinds
-from corral.spending import LIMITS
 from corral.values import decode_as
 
 Value: TypeAlias = str | int | float | bool

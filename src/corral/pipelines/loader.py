@@ -9,13 +9,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, CorralError
 from corral.pipelines import node_kinds, transforms
 from corral.pipelines.dot import parser
 from corral.pipelines.graph import Graph, Node, Value, dotfile
 from corral.pipelines.linter import engine
 from corral.pipelines.linter.finding import Rule
-from corral.tracebacks import short_traceback
 from corral.values import Json
 
 __all__ = ["load", "read", "with_prompt_files"]

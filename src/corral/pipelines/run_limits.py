@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from corral.core.spending import LIMITS, BudgetLimits
 from corral.errors import PipelineInvalid
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph, Value
-from corral.spending import LIMITS, BudgetLimits
 from corral.values import convert_to
 
 RAISES = {f"add_{kind.unit}": name for name, kind in LIMITS.items()}

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from corral.core.nesting import decode_json
 from corral.errors import StreamBroken
 from corral.messages import Message, Part, RedactedThinking, Text, Thinking, ToolCall
 from corral.model_types import (
@@ -32,7 +33,6 @@ from corral.model_types import (
     ToolCallEnd,
     ToolCallStart,
 )
-from corral.nesting import decode_json
 from corral.values import Cost, Json, Usage
 
 _NO_USAGE = Usage()

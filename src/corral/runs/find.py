@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from corral.core.lookup import LAST, find_id
 from corral.engine.dbos.database import is_installed
 from corral.errors import ConfigError, ResumeLost
-from corral.id_lookup import LAST, find_id
 from corral.pipelines.execution import run_dir
 from corral.sessions import store
 from corral.system import paths, threads

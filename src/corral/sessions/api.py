@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Unpack, overload
 
 from corral.agents import registry
+from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.errors import CorralError
 from corral.events import Event
 from corral.options import RunOptions
-from corral.output_types import T
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import store
 from corral.sessions.session import Session
 from corral.system import config, programs
-from corral.tracebacks import short_traceback, short_traceback_async
+from corral.values import T
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget

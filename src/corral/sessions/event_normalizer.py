@@ -56,6 +56,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import force_setattr, replace
 
+from corral.core.nesting import TOO_DEEP, is_too_deep
 from corral.errors import CorralError
 from corral.events import (
     CALLS_NOT_ASSIGNED,
@@ -80,7 +81,6 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
-from corral.nesting import TOO_DEEP, is_too_deep
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import (
     MAX_TOKENS,
@@ -416,7 +416,7 @@ class EventNormalizer:
         question = self._asked.pop(answer.request_id, None)
         if question is None:
             return
-        from corral.question_replies import summary
+        from corral.core.question_replies import summary
 
         self._questions.append(summary(question, answer))
         self._emit(answer, ts, out)

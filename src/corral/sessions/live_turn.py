@@ -15,20 +15,20 @@ from weakref import WeakMethod
 
 import msgspec
 
-from corral.display import shorten
+from corral.core.display import shorten
+from corral.core.nesting import decode_json
 from corral.errors import StorageFailed
 from corral.events import AgentQuestion, Done, PermissionRequest, QuestionField
 from corral.live import notify
 from corral.live.publisher import Entry, OpenQuestion
 from corral.live.records import LiveRun, Pending
 from corral.live.registry import folder
-from corral.nesting import decode_json
 from corral.sessions.session_link import SessionLink
 from corral.system.environment import SecretRedactor
 from corral.values import Json, convert_to
 
 if TYPE_CHECKING:
-    from corral.question_replies import AnswerLike
+    from corral.core.question_replies import AnswerLike
     from corral.sessions.prepared_run import PreparedRun
     from corral.sessions.store import SessionRecord
 
@@ -155,7 +155,7 @@ def _pending_of(
     """The request as others see it."""
     now = time.time()
     if isinstance(request, AgentQuestion):
-        from corral.question_replies import text_of
+        from corral.core.question_replies import text_of
 
         return Pending(
             request_id=request.request_id,

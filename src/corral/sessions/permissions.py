@@ -9,8 +9,8 @@ A request to read or write is also judged by its paths, after links are resolved
 of the answer:
 
 - A write is denied without asking if it is outside the workspace and the writable folders, of a
-  protected name (``corral.protected_paths``), or of files that the request does not name. No policy
-  allows it.
+  protected name (``corral.core.protected_paths``), or of files that the request does not name. No
+  policy allows it.
 - A read outside follows the policy for commands: an agent that may run commands can read anything.
 - An unlimited policy has no workspace. In ``native`` mode a person may allow what is outside.
 
@@ -48,7 +48,7 @@ from corral.system.path_guard import PathGuard
 from corral.values import Json, JsonObject, as_object
 
 if TYPE_CHECKING:
-    from corral.question_replies import AnswerLike, QuestionReply
+    from corral.core.question_replies import AnswerLike, QuestionReply
     from corral.sessions.tools.hooks import ToolRequest
     from corral.sessions.tools.on_tool_call import ToolCallHook
 
@@ -206,7 +206,7 @@ class PermissionBroker:
 
     async def answer_question(self, question: AgentQuestion) -> QuestionReply:
         """Ask, and wait for the answer. If there is none, the reply says why."""
-        from corral.question_replies import QuestionReply, read_reply
+        from corral.core.question_replies import QuestionReply, read_reply
 
         if not self.can_ask:
             return QuestionReply("no_person", reason="no one to ask")
@@ -355,7 +355,7 @@ class PermissionQuestions:
         """Answer a question of the agent, now or when a person has answered. ``reply`` sends the
         answer to the agent; as in ``Question``, it holds the agent's process weakly."""
         if not self.broker.can_ask:
-            from corral.question_replies import QuestionReply
+            from corral.core.question_replies import QuestionReply
 
             self._settle(question, QuestionReply("no_person", reason="no one to ask"), reply)
             return
@@ -372,7 +372,7 @@ class PermissionQuestions:
     def _settle(
         self, question: AgentQuestion, given: QuestionReply, reply: Callable[[QuestionReply], None]
     ) -> None:
-        from corral.question_replies import shown_answers
+        from corral.core.question_replies import shown_answers
 
         self._emit(
             QuestionAnswer(

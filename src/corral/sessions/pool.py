@@ -51,11 +51,11 @@ from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.agents.report import compile_for
+from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.errors import ConfigError
 from corral.events import Event
 from corral.option_definitions import with_trait
 from corral.options import check_prompt, fallback_agents
-from corral.output_types import T
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import enforcement, store
@@ -70,7 +70,7 @@ from corral.sessions.structured_output import TypedAnswer, run_typed
 from corral.sessions.turn import Turn, TurnSetup
 from corral.system import platform
 from corral.system.environment import SecretRedactor
-from corral.tracebacks import short_traceback, short_traceback_async
+from corral.values import T
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget

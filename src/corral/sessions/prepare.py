@@ -23,17 +23,17 @@ from corral.agents.spec import (
     InProcess,
     MeterRoute,
 )
+from corral.core.nesting import decode_json
+from corral.core.spending import LIMITS
 from corral.errors import (
     ConfigError,
     UntrustedFolder,
 )
-from corral.nesting import decode_json
 from corral.option_definitions import with_trait
 from corral.options import KNOWN, RunOptions, fallback_agents
 from corral.sessions import enforcement
 from corral.sessions.credentials import ChosenCredentials, choose_credentials
 from corral.sessions.prepared_run import Answers, PreparedRun, Recording, share
-from corral.spending import LIMITS
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json

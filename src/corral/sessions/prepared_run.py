@@ -21,10 +21,10 @@ from corral.agents.spec import (
     LaunchContext,
     MeterRoute,
 )
+from corral.core.protected_paths import Links
 from corral.errors import CorralError, PromptError
 from corral.options import RunOptions, check_prompt
 from corral.prompt import Prompt
-from corral.protected_paths import Links
 from corral.system import environment, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json

@@ -24,10 +24,10 @@ from weakref import WeakMethod, ref
 from msgspec.structs import replace
 
 from corral.agents.spec import AcpTransport, InProcess
-from corral.display import count
+from corral.core.display import count
+from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.errors import ConfigError, CorralError, ToolFailed
 from corral.options import check_prompt, fallback_agents
-from corral.output_types import T
 from corral.policy import Policy, Preset
 from corral.prompt import Prompt
 from corral.result import Result
@@ -40,8 +40,7 @@ from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnSetup
 from corral.system.environment import SecretRedactor, redactor_of
 from corral.system.threads import in_thread
-from corral.tracebacks import short_traceback, short_traceback_async
-from corral.values import AgentSession
+from corral.values import AgentSession, T
 
 if TYPE_CHECKING:
     from corral.events import Done, Event

@@ -20,9 +20,9 @@ from corral.live.publisher import Controls, Entry, current
 from corral.live.records import LiveRun, State
 
 if TYPE_CHECKING:
+    from corral.core.spending import Raise
     from corral.metering.budget import Budget
     from corral.sessions.prepared_run import PreparedRun
-    from corral.spending import Raise
 
 _log = logging.getLogger("corral.live")
 

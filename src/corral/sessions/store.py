@@ -24,9 +24,9 @@ from weakref import WeakMethod
 
 import msgspec
 
+from corral.core.spending import BudgetState
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
-from corral.spending import BudgetState
 from corral.system import paths
 from corral.system.fs import lock_file, remove_tree
 from corral.values import Usage, decode_as
@@ -405,7 +405,7 @@ def find(name: str) -> SessionRecord:
     for each in records:
         if each.meta.session_id == name:
             return each
-    from corral.id_lookup import LAST, find_id
+    from corral.core.lookup import LAST, find_id
 
     by_id = {each.folder.name: each for each in records}
     found = find_id(name, list(by_id), "sessions")

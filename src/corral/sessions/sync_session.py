@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from corral.core.tracebacks import short_traceback
 from corral.sessions.api import run, session
 from corral.sessions.session import Session
 from corral.system.blocking import LoopThread, sync_twin, warn_of_blocking
-from corral.tracebacks import short_traceback
 
 if TYPE_CHECKING:
     from corral.events import Event

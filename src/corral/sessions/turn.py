@@ -47,7 +47,8 @@ from typing import TYPE_CHECKING, Generic
 
 import msgspec
 
-from corral.display import shorten
+from corral.core.display import shorten
+from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.errors import (
     CorralError,
     EmptyAnswer,
@@ -58,7 +59,6 @@ from corral.errors import (
     ResumeLost,
 )
 from corral.events import Done, Event, Init, to_json
-from corral.output_types import T_co
 from corral.protocol.ndjson import RawEvent
 from corral.result import Result, ResultBuilder, with_output, without_output
 from corral.sessions.backends.base import Backend, HasService
@@ -70,7 +70,7 @@ from corral.sessions.turn_files import TurnFiles
 from corral.sessions.turn_publisher import TurnPublisher
 from corral.sessions.turn_record import TurnRecorder
 from corral.system.environment import SecretRedactor
-from corral.tracebacks import short_traceback, short_traceback_async
+from corral.values import T_co
 
 if TYPE_CHECKING:
     from corral.metering.rate_limits import LimitState
@@ -498,7 +498,7 @@ class Turn(Generic[T_co]):
         budget, finish = self._prepared.budget, self._normalizer.finish
         if budget is None or self._prepared.meter_reason is None or finish is None:
             return
-        from corral.spending import Spent
+        from corral.core.spending import Spent
 
         budget.record(Spent(finish.cost.usd or 0.0, finish.usage.total or 0, 1))
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from corral.core.nesting import decode_json
 from corral.errors import CorralError
 from corral.events import Error, Event, Init, Vendor
-from corral.nesting import decode_json
 from corral.protocol.ndjson import TurnEnd
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun

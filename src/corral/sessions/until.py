@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral import durations
+from corral.core import durations
 from corral.errors import (
     BudgetExceeded,
     ConfigError,

@@ -24,8 +24,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from corral.core.tracebacks import short_traceback
 from corral.system import threads
-from corral.tracebacks import short_traceback
 
 P = ParamSpec("P")
 T = TypeVar("T")

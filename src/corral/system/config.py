@@ -30,9 +30,9 @@ import msgspec
 
 from corral.agents import registry as agents_registry
 from corral.agents.spec import AgentSpec
-from corral.durations import seconds
+from corral.core.durations import seconds
+from corral.core.nesting import decode_toml
 from corral.errors import ConfigError, PolicyError, UnknownAgent
-from corral.nesting import decode_toml
 from corral.option_definitions import with_trait
 from corral.options import KNOWN
 from corral.policy import Policy, policy_from_table

@@ -4,7 +4,7 @@
 coding agents pass to their ``PreToolUse`` hooks. It exits with 0 if the call is allowed, or with 2
 and a reason on stderr if it is denied. ``GUARD`` is JSON: the folders of the session (``Guarded``).
 
-It is for agents whose own sandbox protects less than ``corral.protected_paths`` names. It denies
+It is for agents whose own sandbox protects less than ``core.protected_paths`` names. It denies
 what it does not understand: another tool, another form of the arguments, a patch that names no
 file. An agent treats any other exit code, and a hook that cannot be started, as permission. So the
 command given to the agent ends in ``|| exit 2``.

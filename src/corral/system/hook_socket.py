@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from corral.nesting import decode_json
+from corral.core.nesting import decode_json
 from corral.system import hook_relay
 from corral.values import JsonObject
 

@@ -29,7 +29,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from corral.protected_paths import Link, Links, protection_of
+from corral.core.protected_paths import Link, Links, protection_of
 
 MOST_HOPS = 40
 """Links on the way of one path: as the kernel counts them."""

@@ -8,8 +8,8 @@ import os
 import sys
 from pathlib import Path
 
+from corral.core.terminal_text import clean
 from corral.errors import ConfigError
-from corral.terminal_text import clean
 
 EDITOR_GRACE = 5.0
 """Seconds for an editor to end after the caller was cancelled."""

@@ -24,9 +24,9 @@ from functools import cache
 
 import msgspec
 
+from corral.core.steps import Step, StepCall, StepTracker
 from corral.errors import CorralError
 from corral.events import Done, Error, Event, Init, Vendor
-from corral.steps import Step, StepCall, StepTracker
 from corral.telemetry import trace_context
 from corral.telemetry.trace_context import TraceContext
 from corral.values import Usage

@@ -376,7 +376,7 @@ def _message_item(item: Item, event: Event) -> Item | None:
 
 def _question_text(event: events.AgentQuestion | events.QuestionAnswer) -> str:
     if isinstance(event, events.AgentQuestion):
-        from corral.question_replies import text_of
+        from corral.core.question_replies import text_of
 
         return f"The agent asks: {text_of(event)}"
     if event.outcome != "answered":

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from corral import events
+from corral.core.terminal_text import json_line
 from corral.errors import ConfigError
 from corral.events import Event
-from corral.terminal_text import json_line
 from corral.view.items import (
     GROUP_PAGES,
     ItemBuilder,

@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
+from corral.core.spending import BudgetState, Raise
 from corral.errors import ConfigError
-from corral.spending import BudgetState, Raise
 from corral.values import Coverage, FileChanged
 
 Kind = Literal["session", "pipeline", "batch"]

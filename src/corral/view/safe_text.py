@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from corral.terminal_text import clean
+from corral.core.terminal_text import clean
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -36,12 +36,11 @@ from corral.agents.gemini.controls import (
 )
 from corral.agents.report import CompiledPolicy
 from corral.agents.spec import Controls, LaunchContext
+from corral.core.protected_paths import NAMES, Link, Links
+from corral.core.shell_patterns import allow_regex, covers, split_commands
 from corral.errors import PolicyError, PolicyNotEnforceable
 from corral.options import RunOptions
 from corral.policy import Action, Policy, parse_shell_rule, policy_from_table
-from corral.protected_paths import NAMES, Link, Links
-from corral.shell_patterns import covers, split_commands
-from corral.shell_regex import allow_regex
 
 GOLDENS = Path(__file__).parent / "goldens"
 PLACE = LaunchContext(

@@ -13,9 +13,9 @@ from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch
 from corral import Policy, errors
 from corral.agents import registry
 from corral.agents.spec import Ending, Launch, LaunchContext
+from corral.core.protected_paths import Link, Links
 from corral.errors import NotInstalled
 from corral.options import RunOptions
-from corral.protected_paths import Link, Links
 from corral.protocol.ndjson import TurnEnd
 from corral.system import programs
 from corral.system.install import install

@@ -12,8 +12,8 @@ from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch
 from corral import McpServer, Policy, errors
 from corral.agents import registry
 from corral.agents.spec import Ending, Launch, LaunchContext
+from corral.core.protected_paths import Link, Links
 from corral.options import RunOptions
-from corral.protected_paths import Link, Links
 from corral.protocol.ndjson import TurnEnd
 from corral.sessions.prepare import prepare
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from corral.cli.ui.stdout import AnswerPrinter, Printer, RenderedAnswer
+from corral.core.nesting import decode_json
 from corral.events import FALLBACK, HandOver, Init, Text, Vendor
-from corral.nesting import decode_json
 
 
 @pytest.mark.parametrize("printer", [AnswerPrinter(), RenderedAnswer(separated=False)])

@@ -16,8 +16,8 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import errors
+from corral.core.nesting import is_too_deep
 from corral.events import Decision, Error, Vendor
-from corral.nesting import is_too_deep
 from corral.run_kwargs import RunKwargs
 from corral.sessions import permissions
 from corral.sessions.backends import acp

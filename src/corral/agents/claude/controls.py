@@ -27,10 +27,10 @@ from corral.agents.grants import Grants
 from corral.agents.shared.enforced import READS_OUTSIDE, UNASKED_BY_DEFAULT
 from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import Act, Controls, Enforced, Form
+from corral.core.protected_paths import globs
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
 from corral.policy import Capability, Enforcer
-from corral.protected_paths import globs
 from corral.values import Json
 
 READ = ("Read", "Glob", "Grep", "LSP")

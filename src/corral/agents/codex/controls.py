@@ -30,10 +30,10 @@ from corral.agents.grants import ExceptionKind, Grants, compute_grants
 from corral.agents.shared.enforced import UNASKED_BY_DEFAULT, other_hooks, without_rules
 from corral.agents.shared.tool_names import check_names
 from corral.agents.spec import Act, Controls, Enforced, Form, LaunchContext
+from corral.core.quoting import toml_string
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcer, Policy, Verdict
-from corral.quoting import toml_string
 from corral.values import Json
 
 SHELL = ("exec_command", "write_stdin", "shell", "shell_command", "local_shell")

@@ -15,9 +15,9 @@ from corral.agents.codex.controls import HOOKS, MODE_ACP, hook, toml_list
 from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
 from corral.agents.shared.mcp_config import secret_name
 from corral.agents.spec import Launch, LaunchContext, MeterRoute, image_name
+from corral.core.quoting import toml_string
 from corral.errors import AuthenticationFailed, ConfigError
 from corral.options import RunOptions
-from corral.quoting import toml_string
 from corral.values import McpServer
 
 PROMPT_LIMIT = 1_048_576

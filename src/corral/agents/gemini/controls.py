@@ -38,12 +38,12 @@ from corral.agents.grants import GrantException, Grants
 from corral.agents.shared.enforced import UNASKED_BY_DEFAULT, other_hooks
 from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import Controls, Enforced, LaunchContext
+from corral.core.quoting import json_pattern, toml_string
+from corral.core.shell_patterns import allow_regex
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
 from corral.policy import Capability, Enforcer, ShellRule
-from corral.quoting import json_pattern, toml_string
-from corral.shell_regex import allow_regex
 from corral.values import Json
 
 READ = ("read_file", "list_directory", "grep_search", "glob", "read_many_files")

@@ -10,8 +10,8 @@ from corral import errors
 from corral.agents.shared.api_errors import NETWORK, QUOTA, UNKNOWN_MODEL, unauthenticated
 from corral.agents.shared.exit_errors import error_after_success
 from corral.agents.spec import Ending
+from corral.core.nesting import decode_json
 from corral.errors import CorralError
-from corral.nesting import decode_json
 from corral.protocol.common_events import retrying
 from corral.protocol.ndjson import RawEvent
 from corral.values import as_object, as_objects, int_or_none, text_or_none

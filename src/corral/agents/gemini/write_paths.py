@@ -8,7 +8,7 @@ resolved. Everything narrower is a rule of corral, and a rule sees the path as t
 - A link is followed after the rules have seen the path. A path with the name of a link that leads
   to where the agent may not write (``LaunchContext.links``) is denied, wherever the name is:
   the link may be reached through another link.
-- Protected names (``corral.protected_paths``) are denied at any depth, in any case.
+- Protected names (``corral.core.protected_paths``) are denied at any depth, in any case.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from string import ascii_letters
 
 from corral.agents.spec import LaunchContext
+from corral.core.protected_paths import globs
+from corral.core.quoting import json_pattern
 from corral.errors import PolicyNotEnforceable
-from corral.protected_paths import globs
-from corral.quoting import json_pattern
 
 PATH = r'\x00"file_path":"'
 LONGEST_PATTERN = 2048

@@ -33,10 +33,10 @@ from corral.agents.grants import Grant, Grants
 from corral.agents.shared.enforced import READS_OUTSIDE, UNASKED_BY_DEFAULT, other_hooks
 from corral.agents.shared.tool_names import check_names, server_prefixed
 from corral.agents.spec import Act, Controls, Enforced, Form, LaunchContext
+from corral.core.protected_paths import NAMES
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcer
-from corral.protected_paths import NAMES
 from corral.values import Json
 
 READ = ("read", "list", "glob", "grep", "lsp")

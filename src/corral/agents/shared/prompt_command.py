@@ -10,7 +10,7 @@ import os
 import re
 
 from corral.agents.spec import LaunchContext
-from corral.quoting import toml_string
+from corral.core.quoting import toml_string
 
 COMMAND = "corral-prompt"
 """The session's name is appended: if the repository had a command of the same name, possibly

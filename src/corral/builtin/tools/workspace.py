@@ -19,8 +19,8 @@ from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corral.core.protected_paths import protection_of
 from corral.errors import ConfigError
-from corral.protected_paths import protection_of
 from corral.system import own_state
 from corral.system.environment import for_commands
 
@@ -54,7 +54,7 @@ class Workspace:
     ) -> None:
         """``extra`` may be read, ``writable`` also written. ``env`` is added to the environment of
         commands; ``pass_env`` names variables of corral's environment that they get too. With
-        ``protects``, no protected name (``corral.protected_paths``) is written; ``.git`` never
+        ``protects``, no protected name (``corral.core.protected_paths``) is written; ``.git`` never
         is. Commands run in ``sandbox``. Raises ``ConfigError`` if a path is not a folder."""
         self.protects = protects
         self.root = _existing(Path(root))

@@ -14,9 +14,9 @@ from corral.cli.options import PRESET_NAMES
 from corral.cli.ui import terminal
 from corral.cli.ui.spans import Span
 from corral.cli.ui.tables import policy_table
+from corral.core.terminal_text import clean
 from corral.errors import ConfigError
 from corral.sessions import transcript
-from corral.terminal_text import clean
 
 _COMMAND = re.compile(r"/([a-z_-]*)(?:\s+(.*))?", re.IGNORECASE | re.DOTALL)
 _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}

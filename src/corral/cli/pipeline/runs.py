@@ -13,10 +13,10 @@ import msgspec
 from corral.cli.options import DB, JSON, NEWEST, RUN, database_option
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
+from corral.core.terminal_text import one_line, visible
 from corral.engine.dbos.database import require
 from corral.errors import ConfigError
 from corral.runs.find import find_pipeline_run
-from corral.terminal_text import one_line, visible
 
 if TYPE_CHECKING:
     from corral.engine.open_questions import OpenQuestion

@@ -16,8 +16,8 @@ from collections.abc import Generator, Sequence
 from corral.cli.ui import terminal
 from corral.cli.ui.live_area import SPINNER, LiveArea
 from corral.cli.ui.spans import Line, Span
-from corral.durations import seconds
-from corral.terminal_text import clean
+from corral.core.durations import seconds
+from corral.core.terminal_text import clean
 
 HEARTBEAT = 30.0
 """Seconds without a line after which a heartbeat is printed. ``CORRAL_HEARTBEAT`` replaces it."""

@@ -5,7 +5,7 @@ is complete, so that an answer can be printed while it is written. Line breaks o
 Only a table waits for its end, because its columns depend on all rows. Every text that is not
 markup is shown; what is not understood is shown as it is.
 
-The input is clean: it has no control characters except newline (``corral.terminal_text``).
+The input is clean: it has no control characters except newline (``corral.core.terminal_text``).
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from corral.cli.ui.spans import Span
+from corral.core.terminal_text import one_line, visible
 from corral.events import PermissionRequest
 from corral.system.fs import open_regular
-from corral.terminal_text import one_line, visible
 from corral.values import Json, JsonObject, is_object
 
 MAX_DEPTH = 6

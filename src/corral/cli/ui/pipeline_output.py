@@ -16,6 +16,7 @@ from corral.cli.ui.pipeline_progress import Progress
 from corral.cli.ui.signals import signals
 from corral.cli.ui.stdout import Stdout
 from corral.cli.ui.terminal import answer_markdown, echo
+from corral.core.terminal_text import one_line
 from corral.engine.api import PipelineResult, result_to_json
 from corral.errors import StorageFailed
 from corral.pipelines.events import RunEvent, to_json
@@ -31,7 +32,6 @@ from corral.pipelines.scheduler.commands import Answer, Question
 from corral.system import threads
 from corral.system.environment import SecretRedactor, named_secrets
 from corral.system.terminal import is_interactive
-from corral.terminal_text import one_line
 
 Execute: TypeAlias = Callable[[Interviewer | None], Awaitable[PipelineResult]]
 """Executes the run with this interviewer."""

@@ -10,10 +10,10 @@ from corral import events as agent_events
 from corral.cli.ui.live_progress import COLORS, LiveProgress
 from corral.cli.ui.progress import describe_call
 from corral.cli.ui.spans import Line, Span, shorten
+from corral.core.terminal_text import clean
 from corral.pipelines import events as run_events
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph
-from corral.terminal_text import clean
 
 MARKS = {"success": "✓", "partial_success": "◐", "skipped": "–", "fail": "✗", "cancelled": "–"}
 _SILENT = {

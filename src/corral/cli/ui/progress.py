@@ -13,6 +13,7 @@ from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.ui import terminal
 from corral.cli.ui.live_progress import LiveProgress, spinner
 from corral.cli.ui.spans import Line, Span, shorten
+from corral.core.terminal_text import clean
 from corral.events import (
     AgentQuestion,
     Done,
@@ -30,7 +31,6 @@ from corral.events import (
     Vendor,
     hand_over_of,
 )
-from corral.terminal_text import clean
 from corral.values import is_object
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Progress(LiveProgress):
         if isinstance(event, PermissionRequest):
             title, choices = event.title or "a tool call", list[str]()
         else:
-            from corral.question_replies import text_of
+            from corral.core.question_replies import text_of
 
             title, command = text_of(event), f'{command.removesuffix("--allow")}"TEXT"'
             options = event.fields[0].options if len(event.fields) == 1 else ()

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 from corral.cli.ui import terminal
 from corral.cli.ui.permission_view import details
 from corral.cli.ui.spans import Line, Span, plain
+from corral.core.question_replies import read_text, read_value
+from corral.core.terminal_text import one_line, visible
 from corral.errors import ConfigError
 from corral.events import AgentQuestion, Decision, PermissionRequest, QuestionField
-from corral.question_replies import read_text, read_value
-from corral.terminal_text import one_line, visible
 from corral.values import Json
 
 if TYPE_CHECKING:
-    from corral.question_replies import AnswerLike
+    from corral.core.question_replies import AnswerLike
 
 _ANSWERS: dict[str, Decision] = {
     "y": "allow_once",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
-from corral.terminal_text import clean
+from corral.core.terminal_text import clean
 
 NARROWEST = 38
 """Characters of a column; with less room the texts come one after another."""

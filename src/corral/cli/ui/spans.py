@@ -1,7 +1,7 @@
 """Styled text for a terminal: spans of text with a style, their width, and how they are wrapped.
 
-The texts are clean: they have no control characters (see ``corral.terminal_text``). A style is a
-list of names, separated by spaces: ``bold green``.
+The texts are clean: they have no control characters (see ``corral.core.terminal_text``). A style is
+a list of names, separated by spaces: ``bold green``.
 """
 
 from __future__ import annotations

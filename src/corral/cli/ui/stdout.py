@@ -15,8 +15,8 @@ from typing import Protocol
 
 from corral.cli.ui import terminal
 from corral.cli.ui.spans import Line
+from corral.core.terminal_text import Cleaner, json_line
 from corral.events import Event, Text, hand_over_of, to_json
-from corral.terminal_text import Cleaner, json_line
 
 POLL = 0.25
 """Seconds between two checks whether the run has ended while the reader does not read."""

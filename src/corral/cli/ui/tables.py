@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from corral.terminal_text import clean
+from corral.core.terminal_text import clean
 
 if TYPE_CHECKING:
     from corral.agents.report import PolicyRow

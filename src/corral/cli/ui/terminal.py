@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
-from corral.terminal_text import Cleaner, clean, json_line
+from corral.core.terminal_text import Cleaner, clean, json_line
 
 if TYPE_CHECKING:
     from corral.cli.ui.spans import Line

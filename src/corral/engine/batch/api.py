@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Unpack, over
 
 import msgspec
 
+from corral.core.spending import BudgetLimits
+from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine import service
 from corral.engine.batch.command_line import BatchCommand
 from corral.engine.batch.output_file import OutputFile
@@ -46,14 +48,11 @@ from corral.engine.dbos import database
 from corral.engine.dbos.database import require
 from corral.engine.worker import executor
 from corral.errors import BudgetExceeded, ConfigError
-from corral.output_types import T, T_co
 from corral.protocol.schema.build import Schema
 from corral.run_kwargs import RunKwargs
-from corral.spending import BudgetLimits
 from corral.system.blocking import blocking
 from corral.system.clock import Stopwatch
-from corral.tracebacks import short_traceback, short_traceback_async
-from corral.values import Json
+from corral.values import Json, T, T_co
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget

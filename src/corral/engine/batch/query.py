@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from corral.core.lookup import find_id
 from corral.engine.agent_host import client as agent_host_client
 from corral.engine.batch.command_line import LABEL, BatchCommand
 from corral.engine.batch.queue import CLOSED, KIND, BatchStore, Round
@@ -36,7 +37,6 @@ from corral.engine.dbos.leases import ExecutorLiveness
 from corral.engine.dbos.states import OPEN_STATES
 from corral.engine.payloads import BATCH_WORKFLOW, unpack
 from corral.errors import ConfigError
-from corral.id_lookup import find_id
 from corral.system import paths
 from corral.system.process.tree import ProcessRegistry as Processes
 

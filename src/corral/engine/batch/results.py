@@ -7,18 +7,18 @@ from typing import Any, Generic, Literal, TypeAlias
 
 import msgspec
 
-from corral.display import Card, Displayed, spent
+from corral.core.display import Card, Displayed, spent
 from corral.engine.batch.tasks import BatchTask
 from corral.engine.payloads import unpack
 from corral.errors import CorralError, from_event
 from corral.events import Error
-from corral.output_types import T_co
 from corral.pipelines.attempts import AttemptRecord
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.values import (
     Cost,
     Json,
+    T_co,
     Usage,
     as_object,
     as_text,

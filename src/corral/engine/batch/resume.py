@@ -37,9 +37,9 @@ from corral.errors import BudgetExceeded, ConfigError
 from corral.system import clock, paths
 
 if TYPE_CHECKING:
+    from corral.core.spending import Spent
     from corral.engine.dbos.database import Database
     from corral.metering.budget import Budget
-    from corral.spending import Spent
 
 
 class TaskWorkflows(msgspec.Struct, kw_only=True):
@@ -233,7 +233,7 @@ def _open_budget(
 
 
 def _spent(results: Iterable[BatchResult]) -> Spent:
-    from corral.spending import Spent
+    from corral.core.spending import Spent
 
     known = list(results)
     cost = sum(each.cost_usd or 0.0 for each in known)

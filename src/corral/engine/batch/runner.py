@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from corral.core.spending import Raise
 from corral.engine.batch.tasks import BatchTask
 from corral.engine.node_runner import NodeRunner
 from corral.errors import ConfigError
@@ -14,7 +15,6 @@ from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.spending import Raise
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from corral.agents.registry import DEFAULT_AGENT
+from corral.core.spending import LIMITS, BudgetLimits
 from corral.engine.api import as_json, workspace_path
 from corral.engine.batch import tasks as batch_tasks
 from corral.engine.batch.results import BatchReport, BatchResult
@@ -27,7 +28,6 @@ from corral.pipelines.run_limits import run_limits
 from corral.protocol.schema.build import Schema
 from corral.run_kwargs import RunKwargs
 from corral.sessions.tools.hooks import Before
-from corral.spending import LIMITS, BudgetLimits
 from corral.system import paths
 from corral.system.git.worktree import repository_root
 from corral.values import slug

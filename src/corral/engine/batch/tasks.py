@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from corral.core.nesting import decode_json
 from corral.errors import ConfigError
-from corral.nesting import decode_json
 from corral.pipelines import templates
 from corral.pipelines.templates import find
 from corral.values import Json, as_object, is_object

@@ -29,7 +29,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
-from corral.display import shorten
+from corral.core.display import shorten
 from corral.engine.dbos import adapter, leases, private_calls
 from corral.engine.dbos.client import (
     Limit,
@@ -48,9 +48,9 @@ from corral.system.process.tree import ProcessRegistry
 from corral.values import PUBLISH_AFTER, JsonObject, convert_to, is_object, slug
 
 if TYPE_CHECKING:
+    from corral.core.spending import BudgetState, Raise
     from corral.live.publisher import Entry
     from corral.metering.budget import Budget
-    from corral.spending import BudgetState, Raise
 
 T = TypeVar("T")
 

@@ -19,9 +19,9 @@ import msgspec
 
 from corral.agents import registry
 from corral.agents.spec import AgentSpec, InProcess
+from corral.core.nesting import decode_json
 from corral.errors import ConfigError, CorralError, RateLimited, ResumeLost
 from corral.events import Event
-from corral.nesting import decode_json
 from corral.option_definitions import BY_NAME, with_trait
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode, fallback_agents
 from corral.pipelines import node_kinds

@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Protocol, TypeAlias
 
+from corral.core.terminal_text import one_line, visible
 from corral.errors import ConfigError
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.pipelines.scheduler.human_gate import find_choice
 from corral.system.threads import in_own_thread
-from corral.terminal_text import one_line, visible
 
 AnswerLike: TypeAlias = Answer | str | None
 """A text is the ``value`` of an answer; None skips the question."""

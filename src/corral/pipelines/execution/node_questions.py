@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
+from corral.core.question_replies import AnswerLike, read_text, text_of
 from corral.errors import ConfigError
 from corral.events import AgentQuestion
 from corral.pipelines.scheduler.commands import Answer, Choice, Question, RunNode
-from corral.question_replies import AnswerLike, read_text, text_of
 
 AskPerson: TypeAlias = Callable[[Question], Awaitable[Answer]]
 """Asks the person of the run, and waits for the answer."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from corral.core.spending import BudgetLimits
 from corral.errors import CorralError, TimedOut
 from corral.inference.middleware import Complete, Middleware, Streamed
 from corral.metering.budget import Budget
 from corral.metering.budget_gate import BudgetGate, paused_event
 from corral.model_types import Finish, Request, Response, StreamEvent
 from corral.options import OnBudget
-from corral.spending import BudgetLimits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -27,8 +27,8 @@ from pathlib import Path
 
 import msgspec
 
+from corral.core.nesting import decode_json
 from corral.errors import SandboxFailed, StorageFailed
-from corral.nesting import decode_json
 from corral.pipelines.attempts import Verdict, Verifier
 from corral.pipelines.execution import agent_call
 from corral.pipelines.execution.command_sandbox import sandbox_for

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from corral.core.spending import LIMITS
 from corral.pipelines import node_kinds, run_limits
-from corral.spending import LIMITS
 
 GRAPH = frozenset(
     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from functools import lru_cache
 
-from corral.durations import seconds
+from corral.core.durations import seconds
 from corral.pipelines import templates
 from corral.pipelines.graph import Value
 from corral.pipelines.linter.finding import Problem

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from corral.builtin.tools.workspace import ToolError, Workspace
+from corral.core.nesting import decode_json
 from corral.errors import ConfigError
-from corral.nesting import decode_json
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.scheduler.outcome import Outcome, failed

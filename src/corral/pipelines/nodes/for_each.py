@@ -14,8 +14,8 @@ import asyncio
 
 import msgspec
 
+from corral.core.nesting import decode_json
 from corral.errors import ConfigError, CorralError
-from corral.nesting import decode_json
 from corral.pipelines.execution import run_dir
 from corral.pipelines.execution.agent_call import number_of
 from corral.pipelines.execution.error_mapping import outcome_of_error

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 import msgspec
 
+from corral.core.nesting import decode_json
 from corral.errors import ConfigError
-from corral.nesting import decode_json
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.nodes.codergen import MAX_RESPONSE
 from corral.pipelines.nodes.data import value_of

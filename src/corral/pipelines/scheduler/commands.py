@@ -12,9 +12,9 @@ from typing import Literal
 
 import msgspec
 
+from corral.core.spending import Raise
 from corral.pipelines.events import PipelineEvent
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.spending import Raise
 from corral.values import Json
 
 QuestionKind = Literal["choice", "yes_no", "confirmation", "text"]

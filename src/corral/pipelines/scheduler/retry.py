@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from corral.backoff import backoff_delay
+from corral.core.durations import backoff_delay
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome
 

@@ -59,6 +59,7 @@ from typing import Literal
 
 import msgspec
 
+from corral.core.spending import Raise
 from corral.errors import PipelineInvalid
 from corral.pipelines import events, node_kinds
 from corral.pipelines import graph as pipelines_graph
@@ -85,7 +86,6 @@ from corral.pipelines.scheduler.parallel import ForkEnd
 from corral.pipelines.scheduler.routing import Route, is_decision
 from corral.pipelines.scheduler.run_context import RunContext
 from corral.pipelines.scheduler.state import TRUNK, Context, Lane, Open, State, deep_copy
-from corral.spending import Raise
 from corral.values import Json
 
 MAX_RESPONSE = 200

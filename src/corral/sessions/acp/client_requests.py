@@ -37,7 +37,7 @@ from corral.sessions.permissions import (
 from corral.values import Json, JsonObject, as_object
 
 if TYPE_CHECKING:
-    from corral.question_replies import QuestionReply
+    from corral.core.question_replies import QuestionReply
 
 _OWN_PREFIXES = ("mcp_corral_", "mcp__corral__")
 """How agents name the tools of corral's MCP server."""

@@ -14,9 +14,9 @@ from itertools import count
 from msgspec.structs import replace
 
 from corral.agents.spec import CommandHook
+from corral.core.nesting import decode_json
 from corral.errors import CorralError, PolicyNotLoaded
 from corral.events import PermissionRequest, ToolResult
-from corral.nesting import decode_json
 from corral.policy import Action, Policy
 from corral.protocol.common_events import build_tool_use
 from corral.protocol.named_paths import named_paths

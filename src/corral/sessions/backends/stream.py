@@ -34,13 +34,13 @@ from corral.system.process.tree import shared_registry
 from corral.values import JsonObject
 
 if TYPE_CHECKING:
+    from corral.core.question_replies import QuestionReply
     from corral.protocol.stream_json.client import (
         StreamJsonClient,
         StreamPermissionRequest,
         StreamQuestion,
     )
     from corral.protocol.stream_json.quirks import StreamQuirks
-    from corral.question_replies import QuestionReply
     from corral.sessions.backends.command_hook import HookedCalls
     from corral.sessions.meter import Meter
     from corral.sessions.permissions import (

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 import msgspec
 
+from corral.core.terminal_text import clean, one_line
 from corral.sessions.handover.neutral_form import (
     Conversation,
     HandedCall,
     HandedFile,
 )
-from corral.terminal_text import clean, one_line
 from corral.values import Json
 
 OPEN, CLOSE = "<conversation_so_far>", "</conversation_so_far>"

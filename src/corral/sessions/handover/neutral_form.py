@@ -20,9 +20,9 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from corral.core.nesting import decode_json
+from corral.core.steps import Step, StepCall, StepTracker
 from corral.events import Done, Event, FileChange, FileKind, Init, Plan, PlanEntry, Vendor
-from corral.nesting import decode_json
-from corral.steps import Step, StepCall, StepTracker
 from corral.values import Json
 
 Form = TypeVar("Form")

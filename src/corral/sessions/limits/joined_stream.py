@@ -17,8 +17,8 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
+from corral.core.nesting import decode_json
 from corral.events import FALLBACK, Done, Error, Event, HandOver, Init, ToolUse, UsageReport, Vendor
-from corral.nesting import decode_json
 from corral.values import Cost, Json, Usage, add_by_model, join_files
 
 LIMITS = ("rate_limit", "quota_spent")

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from corral.core.nesting import decode_json
 from corral.errors import NotInstalled
-from corral.nesting import decode_json
 from corral.sessions.tools.hooks import HookAnswer
 from corral.sessions.tools.tools import Tool, Tools
 from corral.system.threads import in_own_thread

@@ -46,7 +46,7 @@ from corral.system.process import daemon
 from corral.values import Json, JsonObject, decoder_for
 
 if TYPE_CHECKING:
-    from corral.question_replies import AnswerLike
+    from corral.core.question_replies import AnswerLike
 
 MAX_LINE = 1 << 28
 """Bytes of one message."""

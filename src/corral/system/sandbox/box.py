@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from corral.host_rules import HostRule
+from corral.core.host_rules import HostRule
 from corral.system import fs
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

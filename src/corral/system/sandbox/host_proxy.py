@@ -29,8 +29,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from corral.core.host_rules import HostRule, find_rule
 from corral.errors import ConfigError, NetworkFailed
-from corral.host_rules import HostRule, find_rule
 from corral.system.http.proxy import Proxy, authority, proxy_for
 from corral.system.sandbox.box import Endpoint
 from corral.system.sandbox.outside import Streams, open_first, open_through, relay

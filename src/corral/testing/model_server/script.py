@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from corral.core.nesting import TOO_DEEP, decode_toml, is_too_deep
 from corral.errors import ConfigError
-from corral.nesting import TOO_DEEP, decode_toml, is_too_deep
 from corral.testing.model_server.request import Call, Request
 from corral.values import Json, convert_to
 

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TypeAlias, TypedDict, get_args
 
 from corral.agents import registry as agents_registry
+from corral.core.spending import LIMITS
 from corral.errors import ConfigError, PipelineInvalid, UnknownProvider
 from corral.models import catalogue, registry
 from corral.pipelines import conditions, node_kinds, run_limits, stylesheet
@@ -26,7 +27,6 @@ from corral.pipelines.linter.value_checks import CHECKED, check_value
 from corral.pipelines.scheduler import human_gate
 from corral.pipelines.transforms import UNKNOWN_TYPE
 from corral.policy import PRESETS
-from corral.spending import LIMITS
 from corral.system import config
 from corral.values import Effort
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import chain
 
-from corral.protected_paths import NAMES
+from corral.core.protected_paths import NAMES
 from corral.testing.attack.attempts.attempt import (
     Attempt,
     Effect,

@@ -1,4 +1,4 @@
-"""Finds specs by name: those of agents and those of model vendors.
+"""Finds specs of agents and of model vendors by name, and stored sessions, runs and batches by id.
 
 The specs of a package are in its modules: ``NAME.py`` or ``NAME/spec.py`` exports a tuple of them.
 A module is imported only if its name fits the wanted one, or if no other spec was found. Other
@@ -7,9 +7,16 @@ packages add specs with an entry point group, in which each entry names such a t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from typing import Generic, Protocol, TypeVar
+
+from corral.errors import ConfigError
+
+LAST = "last"
+"""The name of the newest."""
+MAX_LISTED = 10
+"""Ids that an error lists."""
 
 
 class NamedSpec(Protocol):
@@ -78,3 +85,26 @@ class SpecLookup(Generic[S]):
 
     def _specs(self, exported: Iterable[object]) -> tuple[S, ...]:
         return tuple(each for each in exported if isinstance(each, self._spec))
+
+
+def find_id(name: str, ids: Sequence[str], kind: str) -> str | None:
+    """The id that ``name`` stands for: this id itself, the only one that begins with it or whose
+    last part does, or with ``last`` the first. ``ids``: the newest first. None if there is none.
+    Raises ``ConfigError`` if several begin with it. ``kind`` is their plural, for the message."""
+    if name == LAST and LAST not in ids:
+        return ids[0] if ids else None
+    if name in ids:
+        return name
+    # The last part of an id is random: people copy it, because the rest is often the same.
+    fitting = [
+        full
+        for full in ids
+        if name and (full.startswith(name) or full.rpartition("-")[2].startswith(name))
+    ]
+    if len(fitting) > 1:
+        more = f" and {len(fitting) - MAX_LISTED:,} more" if len(fitting) > MAX_LISTED else ""
+        raise ConfigError(
+            f"{len(fitting):,} {kind} begin with {name!r}: {', '.join(fitting[:MAX_LISTED])}{more}",
+            hint="Write more of the id.",
+        )
+    return fitting[0] if fitting else None

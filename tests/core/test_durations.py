@@ -1,4 +1,4 @@
-"""Durations as people write them."""
+"""Durations as people write them, and delays before a retry."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.durations import seconds, text
+from corral.core.durations import backoff_delay, seconds, text
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,16 @@ def test_text_is_read_back(number: int) -> None:
 )
 def test_text_is_short(number: float, expected: str) -> None:
     assert text(number) == expected
+
+
+@pytest.mark.parametrize(
+    ("retry", "jitter", "seconds"),
+    [(0, 0.5, 0.2), (1, 0.5, 0.4), (3, 0.5, 1.6), (0, 0.0, 0.1), (0, 1.0, 0.3), (9, 0.5, 60.0)],
+)
+def test_the_delay_doubles_up_to_the_longest(retry: int, jitter: float, seconds: float) -> None:
+    delay = backoff_delay(retry, first=0.2, longest=60.0, jitter=jitter)
+    assert delay == pytest.approx(seconds)
+
+
+def test_a_very_late_retry_does_not_overflow() -> None:
+    assert backoff_delay(100_000, first=1.0, longest=60.0, jitter=0.5) == 60.0

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.errors import ConfigError
-from corral.events import AgentQuestion, QuestionAnswer, QuestionField, QuestionOption
-from corral.question_replies import (
+from corral.core.question_replies import (
     NO_PERSON,
     QuestionReply,
     read_reply,
@@ -14,6 +12,8 @@ from corral.question_replies import (
     shown_answers,
     summary,
 )
+from corral.errors import ConfigError
+from corral.events import AgentQuestion, QuestionAnswer, QuestionField, QuestionOption
 from corral.values import AskedQuestion, Json
 
 COLORS = (QuestionOption("Red"), QuestionOption("Green", "like grass"), QuestionOption("green-2"))

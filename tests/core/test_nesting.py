@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from corral import errors
+from corral.core.nesting import MAX_DEPTH, decode_json, decode_toml, is_too_deep
 from corral.messages import ToolCall
-from corral.nesting import MAX_DEPTH, decode_json, decode_toml, is_too_deep
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.schema.build import schema_of
 from corral.system import config

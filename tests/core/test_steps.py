@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from support.event_samples import session_events
 
+from corral.core.steps import Step, StepTracker
 from corral.events import Event, Init, Text, Thinking, ToolOutput, ToolResult, ToolUse
-from corral.steps import Step, StepTracker
 
 
 def steps_of(events: list[Event], limit: int = 1_000_000) -> list[Step]:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from corral.display import shorten
+from corral.core.display import shorten
 from corral.errors import ConfigError
 from corral.events import AgentQuestion, QuestionAnswer, QuestionField
 from corral.values import AskedQuestion, Json, QuestionOutcome, is_mapping, is_sequence

@@ -1,4 +1,5 @@
-"""Durations as people write them: ``90``, ``500ms``, ``30s``, ``5m``, ``1h30m``, ``2d``."""
+"""Durations as people write them (``90``, ``500ms``, ``30s``, ``5m``, ``1h30m``, ``2d``), and how
+long to wait before a retry."""
 
 from __future__ import annotations
 
@@ -40,3 +41,14 @@ def text(duration: float) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)
+
+
+def backoff_delay(retry: int, *, first: float, longest: float, jitter: float) -> float:
+    """Return the seconds to wait before a retry. ``retry`` counts from 0.
+
+    The delay is ``first`` seconds, doubled with each retry, at most ``longest``, and then
+    multiplied by a factor from 0.5 to 1.5. ``jitter``, from 0 to 1, chooses the factor. The caller
+    passes it, so this function is pure.
+    """
+    doubled = first * 2 ** min(retry, 32)  # a larger power would overflow
+    return float(min(doubled, longest) * (0.5 + jitter))

@@ -11,7 +11,7 @@ from support.scripted_agent import scripted_options
 
 import corral
 from corral import Cost, FileChanged, Policy, Result, Usage, models, pipelines
-from corral.display import Card, shorten
+from corral.core.display import Card, shorten
 from corral.engine.batch.results import BatchReport, Failures
 from corral.events import Error
 from corral.model_types import FinishReason, Response

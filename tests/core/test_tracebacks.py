@@ -16,8 +16,8 @@ import pytest
 
 import corral
 from corral import errors
+from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.testing import ModelServer, say
-from corral.tracebacks import short_traceback, short_traceback_async
 
 TESTS = Path(__file__).parent
 HEAD = """\

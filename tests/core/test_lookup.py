@@ -1,4 +1,4 @@
-"""Finding specs by name, in modules and in entry points."""
+"""Finding specs by name, in modules and in entry points; ids by a unique beginning, or ``last``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.spec_lookup import SpecLookup
+from corral.core.lookup import SpecLookup, find_id
+from corral.errors import ConfigError
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -27,7 +28,7 @@ def lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SpecLook
     (package / "folder").mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "folder" / "__init__.py").touch()
-    module = "from test_spec_lookup import Sample\nSPECS = ({},)\n"
+    module = "from test_lookup import Sample\nSPECS = ({},)\n"
     (package / "first.py").write_text(module.format("Sample('first-one', ('f',))"))
     (package / "folder" / "spec.py").write_text(module.format("Sample('folder-one')"))
     (package / "broken.py").write_text("import a_module_that_is_not_there\n")
@@ -73,3 +74,35 @@ def test_aliases_and_other_packages_are_searched_and_the_nearest_name_is_suggest
         "Did you mean 'foreign'? Known: first-one, folder-one, foreign."
     )
     assert lookup.suggestion("zzz").startswith("Known: ")
+
+
+IDS = ["review-20260102-3f9a", "review-20260101-77aa", "fix-20260101-0c11"]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("last", IDS[0]),
+        ("fix", IDS[2]),
+        ("77", IDS[1]),
+        ("review-20260102", IDS[0]),
+        (IDS[1], IDS[1]),
+        ("other", None),
+        ("", None),
+    ],
+)
+def test_a_name_is_an_id_or_a_unique_beginning_or_last(name: str, found: str | None) -> None:
+    assert find_id(name, IDS, "runs") == found
+
+
+def test_several_that_begin_so_are_listed() -> None:
+    with pytest.raises(ConfigError, match=r"2 runs begin with 'rev': review-.*3f9a, review-.*77aa"):
+        find_id("rev", IDS, "runs")
+
+
+def test_an_id_wins_over_longer_ones_that_begin_with_it() -> None:
+    assert find_id("fix", ["fix-2", "fix"], "batches") == "fix"
+
+
+def test_the_newest_of_nothing_is_nothing() -> None:
+    assert find_id("last", [], "runs") is None
