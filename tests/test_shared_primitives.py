@@ -16,7 +16,7 @@ SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if "testing" not in path.
 OWNERS = {
     "atomic replace": {"system/fs.py"},
     "file lock": {"system/fs.py"},
-    "back-off": {"backoff.py"},
+    "back-off": {"core/durations.py"},
     "slug": {"values.py"},
     "typed decoding": {"values.py"},
 }

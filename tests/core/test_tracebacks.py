@@ -19,7 +19,7 @@ from corral import errors
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.testing import ModelServer, say
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 HEAD = """\
 import asyncio, shlex, sys
 from pathlib import Path
