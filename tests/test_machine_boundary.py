@@ -179,9 +179,9 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "engine/projection.py": ("clock", "times of events"),
     "export/atif.py": ("file", "temporary files for the trajectories of sub-agents"),
     "export/bundle.py": ("file", "copies the files of a run into a zip file"),
-    "export/html.py": ("file", "a redacted copy of a log, in a temporary folder"),
+    "view/page_file.py": ("file", "a redacted copy of a log, in a temporary folder"),
     "runs/find.py": ("file", "finds the folders of runs"),
-    "export/run_log.py": ("file", "reads the logs of runs, which may be anywhere"),
+    "runs/stored_run.py": ("file", "reads the logs of runs, which may be anywhere"),
     # Model calls.
     "inference/retry.py": ("random", "jitter"),
     # Running processes: the files by which they see each other.
@@ -235,7 +235,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "view/app.py": ("file", "the files of the page"),
     "view/catalog.py": ("file", "lists the folders of sessions"),
     "view/databases.py": ("file", "whether a database has changed"),
-    "view/logs.py": ("file", "reads windows of logs"),
+    "runs/log_windows.py": ("file", "reads windows of logs"),
     "view/pipeline_runs.py": ("file", "reads the folders of runs in memory"),
     "view/pipeline_view.py": ("file", "whether a visit has a log"),
     "view/auth.py": ("random", "the token and the cookie"),

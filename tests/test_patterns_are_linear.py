@@ -61,7 +61,7 @@ MADE: dict[tuple[str, str], str | Examples] = {
     ("corral.builtin.tools.search", "fnmatch.translate(part)"): Examples(
         "match", *map(fnmatch.translate, ("a*b", "*a*a*b", "?*?*?", "[a-c]*[!a]*x"))
     ),
-    ("corral.export.redactor", r"re.escape(self._home) + b'(?![\\w.-])'"): Examples(
+    ("corral.runs.redactor", r"re.escape(self._home) + b'(?![\\w.-])'"): Examples(
         "finditer", rb"/home/u(?![\w.-])"
     ),
     ("corral.pipelines.conditions", "text"): AUTHORS,

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from support.event_samples import first_turn, session_events, stored_pipeline, stored_session
 
 from corral.events import Error, Event, Init, Text, Vendor
-from corral.export import bundle, run_log
+from corral.export import bundle
+from corral.runs import stored_run
 from corral.system import paths
 
 CANARIES = {
@@ -23,7 +24,7 @@ CANARIES = {
 FOUND_KEY = "sk-canary-that-no-variable-has-0002"
 
 
-def files_of(run: run_log.StoredRun, report: str = "it works\n") -> dict[str, str]:
+def files_of(run: stored_run.StoredRun, report: str = "it works\n") -> dict[str, str]:
     data = io.BytesIO()
     described = bundle.write(run, data.write, lambda agent: f"{agent}: {report}")
     with zipfile.ZipFile(data) as archive:
@@ -60,7 +61,7 @@ def hostile_events(home: str) -> list[Event]:
 
 
 def test_no_file_has_a_secret_or_the_home_folder(canaries: str) -> None:
-    run = run_log.find(stored_session(hostile_events(canaries), cwd=f"{canaries}/project"))
+    run = stored_run.find(stored_session(hostile_events(canaries), cwd=f"{canaries}/project"))
     found = files_of(run, report=f"{canaries}/bin/codex {CANARIES['OPENAI_API_KEY']}\n")
     for name, text in found.items():
         assert "canary" not in text, name
@@ -71,7 +72,7 @@ def test_no_file_has_a_secret_or_the_home_folder(canaries: str) -> None:
 
 
 def test_a_bundle_explains_the_run(canaries: str) -> None:
-    found = files_of(run_log.find(stored_session(hostile_events(canaries))))
+    found = files_of(stored_run.find(stored_session(hostile_events(canaries))))
     assert set(found) == {
         *("README.txt", "run.json", "events.ndjson", "meta.json", "policy.json", "stderr.txt"),
         *("versions.json", "environment.txt", "config.json", "doctor.txt"),
@@ -90,14 +91,14 @@ def test_a_bundle_explains_the_run(canaries: str) -> None:
 
 
 def test_a_bundle_of_a_pipeline_run_has_its_nodes(tmp_path: Path) -> None:
-    found = files_of(run_log.at(stored_pipeline(tmp_path / "run")))
+    found = files_of(stored_run.at(stored_pipeline(tmp_path / "run")))
     assert {"manifest.json", "visits/build.1/events.ndjson", "visits/build.1/prompt.md"} <= {*found}
 
 
 def test_the_middle_of_a_long_log_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bundle, "MAX_LOG", 20_000)
     events = [replace(Text(f"number {n}"), seq=n) for n in range(2000)]
-    found = files_of(run_log.find(stored_session([*first_turn()[:1], *events])))
+    found = files_of(stored_run.find(stored_session([*first_turn()[:1], *events])))
     lines = [json.loads(line) for line in found["events.ndjson"].splitlines()]
     assert (lines[1]["delta"], lines[-1]["delta"]) == ("number 0", "number 1999")
     assert len(found["events.ndjson"]) < 25_000
@@ -108,4 +109,4 @@ def test_the_middle_of_a_long_log_is_left_out(monkeypatch: pytest.MonkeyPatch) -
 def test_a_log_that_was_cut_off_is_said(tmp_path: Path) -> None:
     path = tmp_path / "log.ndjson"
     path.write_bytes(b'{"type":"init","version":1}\n{"type":"te')
-    assert "ends in the middle of a line" in files_of(run_log.at(path))["README.txt"]
+    assert "ends in the middle of a line" in files_of(stored_run.at(path))["README.txt"]

@@ -8,12 +8,12 @@ from support.event_samples import session_events, stored_pipeline, write_events
 
 from corral.events import Event, Init, Text, ToolResult, ToolUse
 from corral.export import document as markdown
-from corral.export import run_log
+from corral.runs import stored_run
 
 
 def document(path: Path) -> str:
     pieces: list[str] = []
-    markdown.write(run_log.at(path), pieces.append)
+    markdown.write(stored_run.at(path), pieces.append)
     return "".join(pieces)
 
 

@@ -11,7 +11,8 @@ from support.event_samples import session_events, write_events
 from support.otlp_receiver import OtlpReceiver, attributes
 
 from corral.errors import ConfigError, ProcessFailed
-from corral.export import otel, run_log
+from corral.export import otel
+from corral.runs import stored_run
 from corral.telemetry import sender
 from corral.telemetry.sender import OtlpExporter, Sender
 from corral.telemetry.spans import Span
@@ -25,7 +26,7 @@ def span(number: int = 1) -> Span:
 
 def test_a_stored_session_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=corral")
-    run = run_log.at(write_events(tmp_path / "log.ndjson", session_events()))
+    run = stored_run.at(write_events(tmp_path / "log.ndjson", session_events()))
     with OtlpReceiver() as receiver:
         count = otel.send(run, receiver.url, content=False)
     assert count == len(receiver.spans) == 20
@@ -41,7 +42,7 @@ def test_a_stored_session_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_variables_of_opentelemetry_name_the_endpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_log.at(write_events(tmp_path / "log.ndjson", session_events()))
+    run = stored_run.at(write_events(tmp_path / "log.ndjson", session_events()))
     with OtlpReceiver() as receiver:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
         otel.send(run, "env", content=False)
@@ -49,7 +50,7 @@ def test_the_variables_of_opentelemetry_name_the_endpoint(
 
 
 def test_an_endpoint_that_refuses_is_an_error_of_the_export(tmp_path: Path) -> None:
-    run = run_log.at(write_events(tmp_path / "log.ndjson", session_events()))
+    run = stored_run.at(write_events(tmp_path / "log.ndjson", session_events()))
     with OtlpReceiver(status=401) as receiver, pytest.raises(ProcessFailed) as caught:
         otel.send(run, f"{receiver.url}/v1/traces?key=secret-in-the-url", content=False)
     assert "401" in str(caught.value)

@@ -11,8 +11,9 @@ from support.view_server import WAIT, ViewServer, running_view
 
 from corral import pipelines
 from corral.engine.worker import executor
-from corral.export import html, run_log
+from corral.runs import stored_run
 from corral.system import paths
+from corral.view import page_file
 
 pytestmark = pytest.mark.whole_program
 
@@ -88,7 +89,7 @@ async def test_a_run_in_memory_has_its_page_while_it_runs_and_after(
         await state_of(view, path, "cancelled")
 
     written: list[bytes] = []
-    await asyncio.to_thread(html.write, run_log.find(first), written.append)
+    await asyncio.to_thread(page_file.write, stored_run.find(first), written.append)
     page = b"".join(written)
     assert f'"start":"#/pipelines/{first}"'.encode() in page
     assert page.count(b"data-node=") == 3

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.view.safe_text import ATTRIBUTES, TAGS, plain, render
+from corral.terminal_text import plain
+from corral.view.safe_text import ATTRIBUTES, TAGS, render
 
 PIECES = [
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "[x](javascript:alert(1))",

@@ -19,7 +19,7 @@ from corral.core.terminal_text import json_bytes
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 
 if TYPE_CHECKING:
-    from corral.export.run_log import StoredRun
+    from corral.runs.stored_run import StoredRun
 
 Format = Literal["ndjson", "atif", "otel", "html", "md", "bundle"]
 FORMATS: dict[Format, str] = {
@@ -134,7 +134,7 @@ def _format(flags: ExportFlags) -> Format:
 
 
 def _find(name: str | None, flags: ExportFlags) -> StoredRun:
-    from corral.export import run_log
+    from corral.runs import stored_run
 
     grep = flags["grep"]
     if grep is not None and name is None:
@@ -143,10 +143,10 @@ def _find(name: str | None, flags: ExportFlags) -> StoredRun:
         found = index.search(index.Query(grep=grep, limit=1))
         if not found:
             raise ResumeLost(f"no session contains {grep!r}", hint="corral sessions list")
-        return run_log.of_session(store.find(found[0].meta.id))
+        return stored_run.of_session(store.find(found[0].meta.id))
     if name is None or grep is not None:
         raise ConfigError("give the id of a run ('last' is the newest), or --grep TEXT")
-    return run_log.find(name, db=flags["db"])
+    return stored_run.find(name, db=flags["db"])
 
 
 class Sink(Protocol):
@@ -192,9 +192,9 @@ def _write_to(stored: StoredRun, format_: Format, flags: ExportFlags, out: Sink)
 
             otel.write(stored, out, content=flags["content"])
         case "html":
-            from corral.export import html
+            from corral.view import page_file
 
-            html.write(stored, out, full=flags["full"], db=flags["db"])
+            page_file.write(stored, out, full=flags["full"], db=flags["db"])
         case "bundle":
             from corral.export import bundle
 

@@ -100,10 +100,11 @@ def _write_trial(plan: Plan, row: AttemptRow, job: Path) -> None:
         with suppress(FileNotFoundError):
             shutil.copyfile(Path(row.folder, source), folder / target)
     if row.session:
-        from corral.export import atif, run_log
+        from corral.export import atif
+        from corral.runs import stored_run
 
         with suppress(ResumeLost, ConfigError):  # it was removed, or the agent never started
-            stored = run_log.find(row.session)
+            stored = stored_run.find(row.session)
             with (folder / "agent" / "trajectory.json").open("wb") as output:
                 atif.write(stored.events(), output.write, session_id=stored.id)
 

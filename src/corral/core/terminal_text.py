@@ -4,10 +4,11 @@ A terminal obeys control sequences in whatever is printed: they can clear the sc
 title, write to the clipboard, or repaint a question so that another command is shown than the
 one that runs. Bidirectional controls reorder what is read, invisible characters hide it.
 
-Three functions, for three uses:
+Four functions, for four uses:
 
 * ``clean``: answers, tool titles, names, errors. What a terminal would obey is escaped visibly
   (``\\x1b``). Readable text in any language stays as it is.
+* ``plain``: texts on a page or in a document. Sequences are removed, then as ``clean``.
 * ``visible``: what a person decides on. Escapes everything that ``clean`` does, and also
   whatever is invisible or only looks like a space.
 * ``json_line``, ``json_bytes``: JSON that a person reads at a terminal. The same value, with such
@@ -27,6 +28,10 @@ _JOINERS = "\u200c\u200d"
 """Invisible, and needed: Persian, Indic scripts and emoji are written with them."""
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Printable by their category, but nothing is to be seen."""
+_ANSI = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])"
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+)
 _SAFE = re.compile(r"[\n\t\x20-\x7e]*")
 _SAFE_JSON = re.compile(rb"[\n\x20-\x7e]*")
 _UNSAFE_JSON = r"[^\n\x20-\x7e]"
@@ -41,6 +46,19 @@ def visible(text: str) -> str:
     """The text with escapes in place of whatever a reader could not see as it is. Newlines and
     tabs stay."""
     return Cleaner(strict=True).add(text)
+
+
+def plain(text: str, limit: int | None = None) -> str:
+    """The text without terminal sequences, and with escapes in place of what hides or reorders."""
+    if limit is not None and len(text) > limit:
+        text = text[:limit]
+    if "\x1b" in text or "\x9b" in text:
+        text = _ANSI.sub("", text)
+    if "\r" in text:
+        # What a terminal would show of lines that a progress bar wrote over and over.
+        lines = text.replace("\r\n", "\n").split("\n")
+        text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
+    return clean(text)
 
 
 def one_line(text: str) -> str:

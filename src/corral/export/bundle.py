@@ -21,16 +21,16 @@ import msgspec
 from corral.core.terminal_text import json_bytes
 from corral.errors import CorralError
 from corral.events import Done, Error, Init, Vendor
-from corral.export.redactor import ExportRedactor
-from corral.export.run_log import LogReader, Notices, StoredRun, copy_log, visit_folder
 from corral.pipelines.events import RunEvent, StepStarted
 from corral.pipelines.execution import run_dir
+from corral.runs.redactor import ExportRedactor
+from corral.runs.stored_run import LogReader, Notices, StoredRun, copy_log, visit_folder
 from corral.sessions import store
 from corral.system import config
 from corral.system.environment import is_secret, variables
+from corral.terminal_text import json_bytes, plain
 from corral.values import Json, JsonObject, as_object, as_text, is_list, is_object
 from corral.version import __version__
-from corral.view.safe_text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable

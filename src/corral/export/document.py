@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from corral.core.steps import CutText, Step, StepCall, StepTracker
 from corral.core.terminal_text import clean
 from corral.events import Done, Event, Init, Vendor
-from corral.export.run_log import StoredRun
 from corral.pipelines.events import (
     InterviewCompleted,
     InterviewStarted,
@@ -29,8 +28,10 @@ from corral.pipelines.events import (
     StepRetrying,
     StepStarted,
 )
+from corral.runs.stored_run import StoredRun
 from corral.sessions.transcript import TurnRecord, fence, finish, summary
-from corral.view.safe_text import plain
+from corral.steps import CutText, Step, StepCall, StepTracker
+from corral.terminal_text import clean, plain
 
 MAX_OUTPUT = 2_000
 """Characters of a tool's output."""

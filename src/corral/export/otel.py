@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 from corral.core.terminal_text import json_bytes
 from corral.errors import ProcessFailed
-from corral.export.run_log import StoredRun
 from corral.pipelines.events import PipelineEvent, RunEvent
 from corral.pipelines.run_spans import PipelineSpans
+from corral.runs.stored_run import StoredRun
 from corral.telemetry import otlp_json, trace_context
 from corral.telemetry.sender import BATCH, OtlpExporter
 from corral.telemetry.spans import AgentSpans, Span

@@ -6,9 +6,9 @@ import shlex
 
 from corral.engine.batch import query
 from corral.errors import ConfigError
+from corral.terminal_text import plain
 from corral.view.databases import batch_summary
 from corral.view.records import BatchDetail, BatchRow, FailureGroup, NotFound
-from corral.view.safe_text import plain
 
 ROWS = 100
 """Tasks of a page."""

@@ -18,10 +18,10 @@ from corral.comparison import store as comparisons
 from corral.engine.dbos.database import is_installed
 from corral.errors import CorralError
 from corral.system import clock
+from corral.terminal_text import plain
 from corral.view import state
 from corral.view.live_runs import LiveRuns
 from corral.view.records import Pending, Summary
-from corral.view.safe_text import plain
 
 if TYPE_CHECKING:
     from corral.engine.batch.query import BatchOverview

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from corral.terminal_text import plain
 from corral.view.records import Cell, Diff, DiffRow, FileDiff, Hunk
-from corral.view.safe_text import plain
 
 MAX_ROWS = 4_000
 """Rows of one file."""

@@ -28,8 +28,9 @@ import msgspec
 
 from corral import events
 from corral.events import VERSION, Event
+from corral.runs.log_windows import PAGE, Line
+from corral.terminal_text import plain
 from corral.values import Cost, Json, Usage, as_object, as_text
-from corral.view.logs import PAGE, Line
 from corral.view.records import (
     Item,
     ItemKind,
@@ -38,7 +39,7 @@ from corral.view.records import (
     Tokens,
     ToolInfo,
 )
-from corral.view.safe_text import MAX_TEXT, plain, render
+from corral.view.safe_text import MAX_TEXT, render
 
 GROUP_PAGES = 8
 """Pages of a group: an item of a message ends with its group."""

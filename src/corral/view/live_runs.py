@@ -6,10 +6,10 @@ import msgspec
 
 from corral import live
 from corral.system import clock
+from corral.terminal_text import plain
 from corral.view import state
 from corral.view.items import MAX_INPUT, as_json
 from corral.view.records import Kind, Pending, Summary
-from corral.view.safe_text import plain
 
 
 class LiveRuns(msgspec.Struct, kw_only=True):

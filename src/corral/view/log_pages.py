@@ -12,6 +12,8 @@ from corral import events
 from corral.core.terminal_text import json_line
 from corral.errors import ConfigError
 from corral.events import Event
+from corral.runs.log_windows import PAGE, Line, LogFile
+from corral.terminal_text import json_line, plain
 from corral.view.items import (
     GROUP_PAGES,
     ItemBuilder,
@@ -19,9 +21,8 @@ from corral.view.items import (
     as_json,
     decode,
 )
-from corral.view.logs import PAGE, Line, LogFile
 from corral.view.records import Item, ItemBody, ItemPage, RawEvent, RawPage
-from corral.view.safe_text import MAX_TEXT, plain, render
+from corral.view.safe_text import MAX_TEXT, render
 
 RESULT_PAGES = 32
 """Following pages on which the result of a tool call is looked for."""

@@ -16,13 +16,13 @@ from corral.pipelines.events import PipelineEvent
 from corral.pipelines.execution import run_dir
 from corral.pipelines.graph import Graph, from_json
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.runs.log_windows import PAGE, LogFile
 from corral.system import clock, paths
+from corral.terminal_text import plain
 from corral.values import decode_as
 from corral.view.databases import PipelineFacts, pipeline_summary, question_of
 from corral.view.live_runs import LiveRuns
-from corral.view.logs import PAGE, LogFile
 from corral.view.records import NotFound, Pending, Summary
-from corral.view.safe_text import plain
 
 if TYPE_CHECKING:
     from corral.engine.query import RunDetails

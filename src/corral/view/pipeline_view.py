@@ -10,6 +10,7 @@ from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Graph
 from corral.pipelines.render.svg import as_svg
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.terminal_text import plain
 from corral.view.pipeline_runs import PipelineRun, questions_of, summary_of
 from corral.view.records import (
     GraphEdge,
@@ -20,7 +21,6 @@ from corral.view.records import (
     PipelineEventInfo,
     VisitInfo,
 )
-from corral.view.safe_text import plain
 
 IDLE = "idle"
 MAX_EVENTS = 5_000

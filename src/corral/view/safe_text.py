@@ -7,12 +7,11 @@ reorder or hide text are shown as escapes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from corral.core.terminal_text import clean
+from corral.terminal_text import plain
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -30,27 +29,7 @@ TAGS = frozenset(
 ATTRIBUTES = frozenset(["class", "href", "rel", "start", "target", "title"])
 """Every attribute that ``render`` writes."""
 _LINKS = ("http://", "https://", "mailto:")
-_ANSI = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\|$)|[ -/]*[0-~])"
-    r"|\x9b[0-?]*[ -/]*[@-~]"
-)
 _ALIGNED = {"text-align:left": "left", "text-align:center": "center", "text-align:right": "right"}
-
-
-def plain(text: str, limit: int | None = None) -> str:
-    """The text without terminal sequences, and with escapes in place of what hides or reorders."""
-    if limit is not None and len(text) > limit:
-        text = text[:limit]
-    if "\x1b" in text or "\x9b" in text:
-        text = _ANSI.sub("", text)
-    if "\r" in text:
-        text = _last_of_overwritten(text.replace("\r\n", "\n"))
-    return clean(text)
-
-
-def _last_of_overwritten(text: str) -> str:
-    """What a terminal would show of lines that a progress bar wrote over and over."""
-    return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
 
 
 def render(text: str, limit: int = MAX_TEXT) -> str:

@@ -15,11 +15,11 @@ import msgspec
 
 from corral import events
 from corral.agents.report import PolicyRow
+from corral.runs.log_windows import PAGE, Line, LogFile, TurnIndex, TurnMarks
+from corral.terminal_text import plain
 from corral.values import Cost, JsonObject, Usage, as_object, as_objects, as_text, convert_to
 from corral.view.items import Unreadable, decode, plan_steps, tokens
-from corral.view.logs import PAGE, Line, LogFile, TurnIndex, TurnMarks
 from corral.view.records import Money, PlanStep, TurnInfo
-from corral.view.safe_text import plain
 
 LIST_BUDGET = 2 * 1024 * 1024
 """Bytes of one log that are searched for turns for a list."""

@@ -15,15 +15,15 @@ from corral.errors import CorralError, ResumeLost
 from corral.metering import prices
 from corral.models.families import vendor_of
 from corral.models.registry import canonical, is_model_name
+from corral.runs.log_windows import PAGE
 from corral.sessions import question_files, store
 from corral.system import clock, fs, paths
+from corral.terminal_text import plain
 from corral.values import as_text, as_texts
 from corral.view import state
 from corral.view.items import MAX_INPUT, tokens, total_cost
 from corral.view.live_runs import LiveRuns
-from corral.view.logs import PAGE
 from corral.view.records import Facts, LogInfo, Pending, SessionDetail, Summary
-from corral.view.safe_text import plain
 from corral.view.session_logs import (
     DETAIL_BUDGET,
     LIST_BUDGET,

@@ -18,13 +18,13 @@ from pathlib import Path
 import msgspec
 
 from corral.errors import ResumeLost
+from corral.runs.log_windows import PAGE, LogFile, read_tail
 from corral.sessions.store import EVENTS
 from corral.system import clock
 from corral.view import state
 from corral.view.catalog import Catalog, RunQuery
 from corral.view.items import ItemBuilder, decode
 from corral.view.log_pages import RESULT_PAGES, builder_from
-from corral.view.logs import PAGE, LogFile, read_tail
 from corral.view.records import (
     EndUpdate,
     Item,

@@ -10,7 +10,8 @@ from typing import IO
 
 from starlette.responses import Response, StreamingResponse
 
-from corral.export import bundle, run_log
+from corral.export import bundle
+from corral.runs import stored_run
 from corral.values import slug
 from corral.view.calls import Call, Endpoint, Param
 from corral.view.session_view import open_session
@@ -21,7 +22,7 @@ PIECE = 256 * 1024
 
 async def session_bundle(call: Call) -> Response:
     id = call.path("id")
-    return await _respond(id, lambda: run_log.of_session(open_session(id)))
+    return await _respond(id, lambda: stored_run.of_session(open_session(id)))
 
 
 async def pipeline_bundle(call: Call) -> Response:
@@ -30,10 +31,10 @@ async def pipeline_bundle(call: Call) -> Response:
     id, db = call.path("id"), await call.database()
     found = await pipeline_runs.read(id, db, await call.catalog.live())
     folder = Path(found.folder)
-    return await _respond(id, lambda: run_log.at(folder))
+    return await _respond(id, lambda: stored_run.at(folder))
 
 
-async def _respond(id: str, find: Callable[[], run_log.StoredRun]) -> Response:
+async def _respond(id: str, find: Callable[[], stored_run.StoredRun]) -> Response:
     """Write the bundle to a file without a name, which is gone when it was sent."""
 
     def write() -> IO[bytes]:

@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from corral import live
 from corral.errors import ConfigError
+from corral.runs.log_windows import LogFile
 from corral.system import clock
 from corral.view import log_pages, state
 from corral.view.calls import Call, Endpoint, Param, event_stream
-from corral.view.logs import LogFile
 from corral.view.records import (
     Done,
     EndUpdate,

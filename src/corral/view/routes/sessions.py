@@ -6,9 +6,9 @@ import asyncio
 
 from starlette.responses import Response
 
+from corral.runs.log_windows import LogFile
 from corral.view import diffs, log_pages
 from corral.view.calls import Call, Endpoint, Param, event_stream
-from corral.view.logs import LogFile
 from corral.view.records import (
     Diff,
     EndUpdate,

@@ -9,7 +9,8 @@ from support.browser import WAIT_MS, running_browser
 from support.event_samples import session_events, write_events
 
 from corral.events import Event, Init, Text, ToolResult, ToolUse, to_json
-from corral.export import html, run_log
+from corral.runs import stored_run
+from corral.view import page_file
 
 pytestmark = [pytest.mark.whole_program, pytest.mark.browser]
 HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>[a](javascript:alert(3))"
@@ -19,7 +20,7 @@ def exported(log: Path) -> str:
     """The address of the exported file."""
     path = log.with_suffix(".html")
     with path.open("wb") as file:
-        html.write(run_log.at(log), file.write)
+        page_file.write(stored_run.at(log), file.write)
     return path.as_uri()
 
 

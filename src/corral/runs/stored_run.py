@@ -17,7 +17,7 @@ import msgspec
 from corral.core.lookup import LAST
 from corral.errors import ConfigError, ResumeLost
 from corral.events import VERSION, Init, Log
-from corral.export.redactor import ExportRedactor
+from corral.id_lookup import LAST
 from corral.pipelines import events
 from corral.pipelines.events import (
     PipelineEvent,
@@ -29,6 +29,7 @@ from corral.pipelines.events import (
 )
 from corral.pipelines.execution import run_dir
 from corral.runs import find as runs
+from corral.runs.redactor import ExportRedactor
 from corral.sessions import store
 from corral.sessions.store import Meta
 from corral.values import as_text

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from support.view_server import Transcript, tool_call
 
 from corral import events
+from corral.runs import log_windows
+from corral.runs.log_windows import PAGE, LogFile, TurnIndex, read_tail
 from corral.values import Cost, Usage
-from corral.view import logs
 from corral.view.items import ItemBuilder, decode
 from corral.view.log_pages import item_body, item_page, raw_page
-from corral.view.logs import PAGE, LogFile, TurnIndex, read_tail
 from corral.view.session_logs import DETAIL_BUDGET, SessionLogs, read_end
 
 
@@ -42,13 +42,13 @@ def test_pages_have_every_complete_line_exactly_once(
 
 def test_a_line_without_end_is_not_read_and_a_long_one_only_in_part(tmp_path: Path) -> None:
     path = tmp_path / "events.ndjson"
-    path.write_bytes(b'{"a":1}\n' + b"z" * (logs.MAX_LINE + PAGE) + b'\n{"b":2}\n{"cut')
+    path.write_bytes(b'{"a":1}\n' + b"z" * (log_windows.MAX_LINE + PAGE) + b'\n{"b":2}\n{"cut')
     with LogFile(path) as log:
         first, long = log.page(0)
         assert first.data == b'{"a":1}'
         assert long.is_cut
-        assert len(long.data) <= logs.HEAD
-        assert log.last_line() == logs.Line(log.size - len(b'{"b":2}\n{"cut'), b'{"b":2}')
+        assert len(long.data) <= log_windows.HEAD
+        assert log.last_line() == log_windows.Line(log.size - len(b'{"b":2}\n{"cut'), b'{"b":2}')
     tail = read_tail(path, 0)
     assert tail.end == path.stat().st_size - len(b'{"b":2}\n{"cut')
     assert [line.data for line in read_tail(path, tail.end).lines] == [b'{"b":2}']
@@ -162,7 +162,7 @@ def test_the_turns_of_a_log_are_found_in_steps_and_when_it_grows(tmp_path: Path)
     index = TurnIndex()
     with LogFile(log.path) as file:
         assert not index.advance(file, 1).is_complete
-        marks = index.advance(file, 10 * logs.SCAN)
+        marks = index.advance(file, 10 * log_windows.SCAN)
         assert marks.is_complete
     assert len(marks.starts) == len(marks.ends) == 3
     sessions = SessionLogs()
@@ -170,13 +170,13 @@ def test_the_turns_of_a_log_are_found_in_steps_and_when_it_grows(tmp_path: Path)
     assert not facts.is_complete
     assert facts.last is not None
     assert facts.last.info.number == 3  # the end of the log is known at once
-    facts = sessions.facts(log.path, 10 * logs.SCAN)
+    facts = sessions.facts(log.path, 10 * log_windows.SCAN)
     assert [turn.info.prompt for turn in facts.turns] == ["prompt 0", "prompt 1", "prompt 2"]
     assert [turn.info.status for turn in facts.turns] == ["timeout", "success", "success"]
     assert facts.usage.total == 360
     assert facts.is_finished
     log.begin("another")
-    facts = sessions.facts(log.path, logs.SCAN)
+    facts = sessions.facts(log.path, log_windows.SCAN)
     assert len(facts.turns) == 4
     assert not facts.is_finished
 
@@ -189,19 +189,19 @@ def test_the_model_calls_of_a_turn_that_runs_are_counted_as_they_come(tmp_path: 
     log.end()
     log.begin("the second prompt")
     sessions = SessionLogs()
-    assert sessions.facts(log.path, logs.SCAN).usage.total == 120
+    assert sessions.facts(log.path, log_windows.SCAN).usage.total == 120
     for count in (1, 2):
         log.add(call, events.Text('{"type":"model_call"'))
-        turn = sessions.facts(log.path, logs.SCAN).turns[-1]
+        turn = sessions.facts(log.path, log_windows.SCAN).turns[-1]
         assert (turn.usage.total, turn.cost) == (12 * count, Cost(0.25 * count, "metered"))
     with log.path.open("ab") as file:
         file.write(b'{"type":"model_call","model":"m"')  # it is being written
-    assert sessions.facts(log.path, logs.SCAN).turns[-1].usage.total == 24
+    assert sessions.facts(log.path, log_windows.SCAN).turns[-1].usage.total == 24
     with log.path.open("ab") as file:
         file.write(b',"usage":{"input":1,"output":1}}\n')
-    assert sessions.facts(log.path, logs.SCAN).turns[-1].usage.total == 26
+    assert sessions.facts(log.path, log_windows.SCAN).turns[-1].usage.total == 26
     log.end()
-    facts = sessions.facts(log.path, logs.SCAN)
+    facts = sessions.facts(log.path, log_windows.SCAN)
     assert (facts.turns[-1].usage.total, facts.turns[-1].cost.usd) == (120, 0.5)
     end = read_end(log.path)
     assert (end.context, end.model) == (2, "m")
@@ -230,7 +230,7 @@ def test_a_log_of_two_gigabytes_is_opened_without_reading_it(tmp_path: Path) -> 
 
 def test_a_long_log_without_its_first_event_has_its_last_turn(tmp_path: Path) -> None:
     log = Transcript(tmp_path, "20260101-000000-eeeeee")
-    log.add(events.Log("x" * (2 * logs.SCAN)))
+    log.add(events.Log("x" * (2 * log_windows.SCAN)))
     log.end()
     facts = SessionLogs().facts(log.path, 1)
     assert [turn.info.status for turn in facts.turns] == ["success"]

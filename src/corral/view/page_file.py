@@ -25,14 +25,14 @@ import msgspec
 
 from corral.core.terminal_text import json_bytes
 from corral.errors import ConfigError
-from corral.export.run_log import LogReader, StoredRun, copy_log, visit_folder
 from corral.pipelines.execution import run_dir
+from corral.runs.stored_run import LogReader, StoredRun, copy_log, visit_folder
 from corral.sessions import store
 from corral.system import paths
 from corral.values import slug
 
 if TYPE_CHECKING:
-    from corral.view.logs import LogFile
+    from corral.runs.log_windows import LogFile
     from corral.view.records import ItemPage
 
 MAX_LOG = 4 * 1024 * 1024
@@ -173,8 +173,8 @@ class _Answers:
 
     def _pages(self, path: Path, base: str) -> Iterator[Answer]:
         """The conversation, page by page, and its complete items."""
+        from corral.runs.log_windows import LogFile
         from corral.view import log_pages
-        from corral.view.logs import LogFile
 
         with LogFile(path) as log:
             for number in range(max(1, log.pages)):
@@ -200,8 +200,8 @@ class _Answers:
 
     def _raw(self, path: Path, base: str) -> Iterator[Answer]:
         """Events as they are stored, and the permissions among them."""
+        from corral.runs.log_windows import LogFile
         from corral.view import log_pages
-        from corral.view.logs import LogFile
 
         with LogFile(path) as log:
             number: int | None = 0

@@ -16,9 +16,10 @@ from support.event_samples import session_events, stored_pipeline, stored_sessio
 
 from corral.errors import ConfigError
 from corral.events import Done, Event, Init, Text, ToolResult, ToolUse, Vendor, to_json
-from corral.export import html, run_log
+from corral.runs import stored_run
 from corral.system import paths
 from corral.values import JsonObject
+from corral.view import page_file
 
 
 class Page(HTMLParser):
@@ -50,9 +51,9 @@ class Page(HTMLParser):
         return found
 
 
-def exported(run: run_log.StoredRun, *, full: bool = False) -> str:
+def exported(run: stored_run.StoredRun, *, full: bool = False) -> str:
     pieces: list[bytes] = []
-    html.write(run, pieces.append, full=full)
+    page_file.write(run, pieces.append, full=full)
     return b"".join(pieces).decode()
 
 
@@ -66,7 +67,7 @@ def test_the_file_has_what_the_page_asks_for() -> None:
     diff = paths.sessions() / name / "diffs" / "1.patch"
     diff.parent.mkdir()
     diff.write_text("--- a/x.py\n+++ b/x.py\n@@ -1,1 +1,1 @@\n-a\n+b\n")
-    page = Page(exported(run_log.find(name)))
+    page = Page(exported(stored_run.find(name)))
     assert page.data["start"] == f"#/sessions/{name}"
     base = f"/api/sessions/{name}"
     found = page.data["answers"]
@@ -93,7 +94,7 @@ def test_the_page_shows_how_the_policy_was_enforced(tmp_path: Path) -> None:
         Vendor("prompt_files", {"image": ["x.png"]}),
         Vendor("run_facts", {"policy": [row, {"capability": "read"}]}),
     ]
-    found = answers(exported(run_log.at(write_events(tmp_path / "log.ndjson", events))))
+    found = answers(exported(stored_run.at(write_events(tmp_path / "log.ndjson", events))))
     facts = found["/api/sessions/s"]["facts"]
     assert facts["policy_report"] == "shell: deny (native)\nread"
     kinds = [item["kind"] for item in found["/api/sessions/s/items?page=0"]["items"]]
@@ -101,7 +102,7 @@ def test_the_page_shows_how_the_policy_was_enforced(tmp_path: Path) -> None:
 
 
 def test_only_the_code_of_the_page_may_run_and_nothing_is_loaded() -> None:
-    page = Page(exported(run_log.find(stored_session())))
+    page = Page(exported(stored_run.find(stored_session())))
     ((_, policy),) = [
         each for each in page.elements if each[1].get("http-equiv") == "Content-Security-Policy"
     ]
@@ -127,7 +128,7 @@ def test_a_hostile_transcript_stays_data(tmp_path: Path) -> None:
         ToolResult("1", "success", output=hostile * 100),
         Text(hostile),
     ]
-    page = Page(exported(run_log.at(write_events(tmp_path / "log.ndjson", events))))
+    page = Page(exported(stored_run.at(write_events(tmp_path / "log.ndjson", events))))
     assert [tag for tag, _ in page.elements].count("script") == 2
     items = page.data["answers"]["/api/sessions/s/items?page=0"]["items"]
     (text,) = [item for item in items if item["kind"] == "text"]
@@ -141,7 +142,7 @@ def test_secrets_are_redacted_before_they_are_rendered(
 ) -> None:
     monkeypatch.setenv("SERVICE_TOKEN", "canary&<b>0123456789")
     events: list[Event] = [Init(run_id="s.1"), Text("It is canary&<b>0123456789 here")]
-    text = exported(run_log.at(write_events(tmp_path / "log.ndjson", events)))
+    text = exported(stored_run.at(write_events(tmp_path / "log.ndjson", events)))
     assert "canary" not in text
     assert "SERVICE_TOKEN redacted" in text
 
@@ -160,7 +161,7 @@ def test_a_run_of_100_000_events_gives_a_file_that_a_browser_opens(tmp_path: Pat
             Done(status="success"),
         ]
         file.write(b"".join(to_json(event) + b"\n" for event in last))
-    run = run_log.at(log)
+    run = stored_run.at(log)
     found = exported(run)
     assert len(found) < 25_000_000
     assert any("--full includes them" in each for each in run.notices.sentences())
@@ -172,41 +173,41 @@ def test_a_run_of_100_000_events_gives_a_file_that_a_browser_opens(tmp_path: Pat
 
 
 def test_a_full_file_has_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(html, "MAX_LOG", 2_000)
-    monkeypatch.setattr(html, "MAX_BODIES", 1)
+    monkeypatch.setattr(page_file, "MAX_LOG", 2_000)
+    monkeypatch.setattr(page_file, "MAX_BODIES", 1)
     events: list[Event] = [Init(run_id="s.1")]
     output = "x" * 5000
     for number in range(20):
         events += [ToolUse(str(number), "shell"), ToolResult(str(number), "success", output=output)]
-    run = run_log.at(write_events(tmp_path / "log.ndjson", events))
+    run = stored_run.at(write_events(tmp_path / "log.ndjson", events))
     assert exported(run).count('"output":"xxx') < 3
     assert len(run.notices.sentences()) >= 1
-    full_run = run_log.at(run.log)
+    full_run = stored_run.at(run.log)
     assert exported(full_run, full=True).count('"output":"xxx') == 20
     assert full_run.notices.sentences() == []
 
 
 def test_an_empty_or_unfinished_log_gives_a_page(tmp_path: Path) -> None:
     (tmp_path / "empty.ndjson").touch()
-    assert "/api/sessions/empty" in answers(exported(run_log.at(tmp_path / "empty.ndjson")))
+    assert "/api/sessions/empty" in answers(exported(stored_run.at(tmp_path / "empty.ndjson")))
     path = write_events(tmp_path / "log.ndjson", session_events()[:9])
     path.write_bytes(path.read_bytes() + b'{"type":"te')
-    run = run_log.at(path)
+    run = stored_run.at(path)
     assert answers(exported(run))
     assert "ends in the middle of a line" in " ".join(run.notices.sentences())
 
 
 def test_a_pipeline_run_that_is_in_no_database_is_explained(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no run 'ship-1a2b'"):
-        exported(run_log.at(stored_pipeline(tmp_path / "run")))
+        exported(stored_run.at(stored_pipeline(tmp_path / "run")))
 
 
 def test_a_missing_extra_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = run_log.find(stored_session())
+    run = stored_run.find(stored_session())
 
     def find_nothing(name: str) -> None:
         del name
 
-    monkeypatch.setattr(html, "find_spec", find_nothing)
+    monkeypatch.setattr(page_file, "find_spec", find_nothing)
     with pytest.raises(ConfigError, match=r"pip install 'corral\[view\]'"):
         exported(run)

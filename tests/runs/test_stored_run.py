@@ -17,12 +17,12 @@ from support.event_samples import (
 
 from corral.errors import ConfigError, CorralError, ResumeLost
 from corral.events import Done, Init, Text, to_json
-from corral.export import run_log
 from corral.pipelines.events import to_json as run_event_to_json
+from corral.runs import stored_run
 from corral.system import paths
 
 
-def types(run: run_log.StoredRun) -> list[str]:
+def types(run: stored_run.StoredRun) -> list[str]:
     return [event.type for event in run.events()]
 
 
@@ -30,9 +30,9 @@ def test_a_session_is_found_by_its_id_a_beginning_of_it_its_folder_and_last() ->
     name = stored_session()
     folder = paths.sessions() / name
     for given in (name, name.rpartition("-")[2][:5], "last", str(folder)):
-        found = run_log.find(given)
+        found = stored_run.find(given)
         assert (found.kind, found.id, found.title) == ("session", name, "Fix the parser"), given
-    assert types(run_log.find(str(folder / "events.ndjson"))) == types(run_log.find(name))
+    assert types(stored_run.find(str(folder / "events.ndjson"))) == types(stored_run.find(name))
 
 
 def test_a_pipeline_run_is_found_by_its_id_its_folder_and_last(tmp_path: Path) -> None:
@@ -41,26 +41,26 @@ def test_a_pipeline_run_is_found_by_its_id_its_folder_and_last(tmp_path: Path) -
     later = time.time() + 60
     os.utime(folder / "events.ndjson", (later, later))
     for given in ("ship-1a2b", "ship", "last", str(folder)):
-        found = run_log.find(given)
+        found = stored_run.find(given)
         assert (found.kind, found.id, found.title) == ("pipeline", "ship-1a2b", "Ship it"), given
     elsewhere = stored_pipeline(tmp_path / "elsewhere")
-    assert types(run_log.find(str(elsewhere))) == types(run_log.find("ship"))
+    assert types(stored_run.find(str(elsewhere))) == types(stored_run.find("ship"))
 
 
 def test_the_events_of_agents_stand_inside_their_node(tmp_path: Path) -> None:
     folder = stored_pipeline(tmp_path / "run")
-    found = [run_event_to_json(event) for event in run_log.at(folder).events()]
+    found = [run_event_to_json(event) for event in stored_run.at(folder).events()]
     assert found == [run_event_to_json(event) for event in pipeline_events()]
     # A round that is over was moved, and its visits with it.
     (folder / "rounds" / "1").mkdir(parents=True)
     (folder / "visits").rename(folder / "rounds" / "1" / "visits")
-    assert [run_event_to_json(event) for event in run_log.at(folder).events()] == found
+    assert [run_event_to_json(event) for event in stored_run.at(folder).events()] == found
 
 
 def test_the_events_of_a_pipeline_that_a_node_started_are_read(tmp_path: Path) -> None:
     folder = stored_pipeline(tmp_path / "run")
     stored_pipeline(folder / "visits" / "build.1" / "child")
-    assert types(run_log.at(folder)).count("pipeline_started") == 2
+    assert types(stored_run.at(folder)).count("pipeline_started") == 2
 
 
 def test_a_node_that_has_not_ended_is_read(tmp_path: Path) -> None:
@@ -68,29 +68,29 @@ def test_a_node_that_has_not_ended_is_read(tmp_path: Path) -> None:
     log = folder / "events.ndjson"
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[:5]))  # the node build has just started
-    assert types(run_log.at(folder))[-1] == "done"
+    assert types(stored_run.at(folder))[-1] == "done"
 
 
 def test_a_name_that_nothing_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResumeLost, match="there is no run yet"):
-        run_log.find("last")
+        stored_run.find("last")
     with pytest.raises(ResumeLost, match="no session or run is called 'nothing'"):
-        run_log.find("nothing")
+        stored_run.find("nothing")
     with pytest.raises(ConfigError, match="is no run"):
-        run_log.find(str(tmp_path))
+        stored_run.find(str(tmp_path))
     (tmp_path / "notes.txt").write_text("hello\n")
     with pytest.raises(ConfigError, match="has no events"):
-        run_log.find(str(tmp_path / "notes.txt"))
+        stored_run.find(str(tmp_path / "notes.txt"))
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="not a regular file"):
-        run_log.find(str(tmp_path / "pipe"))
+        stored_run.find(str(tmp_path / "pipe"))
 
 
 def test_a_log_that_is_cut_off_is_read_to_its_last_complete_line(tmp_path: Path) -> None:
     path = write_events(tmp_path / "log.ndjson", session_events())
     data = path.read_bytes()
     path.write_bytes(data[: len(data) - 20])
-    found = run_log.at(path)
+    found = stored_run.at(path)
     assert len(types(found)) == len(session_events()) - 1
     assert "ends in the middle of a line" in " ".join(found.notices.sentences())
 
@@ -98,13 +98,13 @@ def test_a_log_that_is_cut_off_is_read_to_its_last_complete_line(tmp_path: Path)
 def test_a_last_line_without_a_newline_is_read(tmp_path: Path) -> None:
     path = write_events(tmp_path / "log.ndjson", session_events())
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
-    found = run_log.at(path)
+    found = stored_run.at(path)
     assert (types(found)[-1], found.notices.sentences()) == ("done", [])
 
 
 def test_an_empty_log_has_no_events(tmp_path: Path) -> None:
     (tmp_path / "log.ndjson").touch()
-    assert types(run_log.at(tmp_path / "log.ndjson")) == []
+    assert types(stored_run.at(tmp_path / "log.ndjson")) == []
 
 
 def test_a_log_of_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_log_of_a_newer_version_is_read_as_far_as_it_is_known(tmp_path: Path) 
     path.write_bytes(
         b"\n".join([to_json(Init(version=7)), future, to_json(Done(status="success")), b""])
     )
-    found = run_log.at(path)
+    found = stored_run.at(path)
     assert types(found) == ["init", "done"]
     assert "a newer corral wrote the log (version 7" in " ".join(found.notices.sentences())
     assert future in list(found.lines())  # ndjson keeps it
@@ -123,7 +123,7 @@ def test_what_is_no_event_is_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "log.ndjson"
     bad = [b"\xff\xfe", b"[]", b"null", b"[" * 100_000, b'{"type":"text"}', b""]
     path.write_bytes(b"\n".join([to_json(Init()), *bad, to_json(Text("hello")), b""]))
-    found = run_log.at(path)
+    found = stored_run.at(path)
     assert types(found) == ["init", "text"]
     assert found.notices.unreadable == 5
 
@@ -131,16 +131,16 @@ def test_what_is_no_event_is_left_out_and_counted(tmp_path: Path) -> None:
 def test_a_line_that_is_too_long_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_log, "MAX_LINE", 1000)
+    monkeypatch.setattr(stored_run, "MAX_LINE", 1000)
     path = write_events(tmp_path / "log.ndjson", [Init(), Text("x" * 5000), Text("short")])
-    found = run_log.at(path)
+    found = stored_run.at(path)
     assert types(found) == ["init", "text"]
     assert found.notices.too_long == 1
 
 
 def test_a_log_that_grows_is_read_to_the_end_that_it_had(tmp_path: Path) -> None:
     path = write_events(tmp_path / "log.ndjson", session_events())
-    events = run_log.at(path).events()
+    events = stored_run.at(path).events()
     next(events)
     with path.open("ab") as file:
         file.write(to_json(Text("later")) + b"\n")
@@ -153,7 +153,7 @@ def test_secrets_of_the_environment_and_keys_are_redacted(
     monkeypatch.setenv("SERVICE_TOKEN", "canary-0123456789")
     text = "canary-0123456789 and sk-abcdefghijklmnopqrstuvwx and Bearer abcdefghijklmnop1234"
     path = write_events(tmp_path / "log.ndjson", [Init(), Text(text)])
-    line = [*run_log.at(path).lines()][-1]
+    line = [*stored_run.at(path).lines()][-1]
     assert b"[SERVICE_TOKEN redacted] and [key redacted] and Bearer [key redacted]" in line
 
 
@@ -161,4 +161,4 @@ def test_a_session_without_a_transcript_is_refused() -> None:
     name = stored_session()
     (paths.sessions() / name / "events.ndjson").unlink()
     with pytest.raises(CorralError, match="has no transcript"):
-        run_log.find(name)
+        stored_run.find(name)
