@@ -19,11 +19,9 @@ import corral
 from corral.cli import batch, compare
 from corral.cli import run as run_command
 from corral.cli.chat import command as chat_command
-from corral.cli.options import PolicyFlags
+from corral.cli.commands import SECTIONS
+from corral.cli.options import EVERYWHERE, PolicyFlags, help_text, read_options
 from corral.cli.pipeline import run as pipeline_run
-from corral.cli.run_options import EVERYWHERE, help_text, read_options
-from corral.cli.sections import SECTIONS
-from corral.core import durations
 from corral.option_definitions import BY_NAME, DEFINITIONS, Definition, with_trait
 from corral.options import COMPUTED, DURATIONS, KNOWN, SPELLINGS, RunOptions
 from corral.pipelines.execution import agent_call

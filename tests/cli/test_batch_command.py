@@ -256,7 +256,7 @@ def test_the_batch_example_of_the_docs_runs(workspace: Path, model: CountingMode
 
 def test_every_option_of_the_command_is_in_the_docs() -> None:
     from corral.cli.batch import command
-    from corral.cli.run_options import EVERYWHERE
+    from corral.cli.options import EVERYWHERE
 
     page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
     known = {*EVERYWHERE, "agent", "quiet", "verbose"}  # as of corral run
@@ -267,11 +267,11 @@ def test_every_option_of_the_command_is_in_the_docs() -> None:
 
 
 def test_the_progress_bar_shows_the_share_the_rate_and_the_cost() -> None:
-    from corral.cli.ui.batch_progress import Progress
+    from corral.cli.ui.batch_progress import BatchProgress
     from corral.engine.batch.results import BatchError, BatchResult, Tally
 
     tally = Tally("b", 10)
-    progress = Progress(enabled=True, live=False)
+    progress = BatchProgress(enabled=True, live=False)
     assert progress.line() == "starting"
     tally.add(BatchResult(id="0", status="success", cost_usd=0.5), earlier=True)
     for number in range(1, 4):

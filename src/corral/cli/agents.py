@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import click
 import msgspec
@@ -14,7 +14,6 @@ import msgspec
 from corral.agents import registry
 from corral.agents.spec import (
     AgentSpec,
-    Controls,
     HookSupport,
     StreamTransport,
 )
@@ -26,10 +25,10 @@ from corral.options import SANDBOX_MODES, RunOptions, SandboxMode
 from corral.policy import PRESETS, Policy, SandboxRow
 from corral.sessions import credentials, enforcement
 from corral.system import compile_cache, config, install, programs
-from corral.values import Json, JsonObject, as_texts
+from corral.values import JsonObject, as_texts
 
 if TYPE_CHECKING:
-    from corral.testing.conformance.check import Report
+    from corral.cli.agent_checks import CheckFlags
 
 
 @click.group("agents")
@@ -49,28 +48,28 @@ def list_agents(as_json: bool) -> None:
         echo_json(json.dumps(found))
         return
     head = ("agent", "installed", "tested", "key", "persistent", "sandbox", "aliases")
-    echo(table(head, [_row(state) for state in found]))
+    rows: list[tuple[str, ...]] = []
+    for state in found:
+        version = str(state["version"] or "–")
+        if not state["installed"]:  # why not, unless the program is just missing
+            missing = state["code"] == NotInstalled.code
+            version = "–" if missing else str(state["code"]).replace("_", " ")
+        keys = ", ".join(as_texts(state["credentials"]))
+        rows.append(
+            (
+                str(state["name"]),
+                version,
+                str(state["tested_version"] or "–"),
+                keys or ("none" if state["needs_credentials"] else "–"),
+                "yes" if state["persistent"] else "no",
+                str(state["sandbox"] or "–"),
+                ", ".join(as_texts(state["aliases"])),
+            )
+        )
+    echo(table(head, rows))
     if any(not state["installed"] for state in found):
         echo("corral agents install NAME installs the tested version.", err=True)
     echo("corral agents doctor NAME says what is missing to use an agent.", err=True)
-
-
-def _row(state: JsonObject) -> tuple[str, ...]:
-    aliases, keys = as_texts(state["aliases"]), as_texts(state["credentials"])
-    return (
-        str(state["name"]),
-        str(state["version"] or "–") if state["installed"] else _short_problem(state),
-        str(state["tested_version"] or "–"),
-        ", ".join(keys) or ("none" if state["needs_credentials"] else "–"),
-        "yes" if state["persistent"] else "no",
-        str(state["sandbox"] or "–"),
-        ", ".join(aliases),
-    )
-
-
-def _short_problem(state: JsonObject) -> str:
-    """A problem other than that the program is missing."""
-    return "–" if state["code"] == NotInstalled.code else str(state["code"]).replace("_", " ")
 
 
 @command.command("show")
@@ -94,9 +93,15 @@ def show(name: str, as_json: bool) -> None:
     if as_json:
         echo_json(json.dumps(shown))
         return
-    echo(
-        table(("", ""), [(key, _format_value(value)) for key, value in shown.items()]).lstrip("\n")
-    )
+    rows: list[tuple[str, str]] = []
+    for key, value in shown.items():
+        if isinstance(value, dict):
+            rows.append((key, ", ".join(f"{name} ({kind})" for name, kind in value.items())))
+        elif isinstance(value, list):
+            rows.append((key, ", ".join(map(str, value))))
+        else:
+            rows.append((key, str(value)))
+    echo(table(("", ""), rows).lstrip("\n"))
 
 
 @command.command("install")
@@ -115,12 +120,12 @@ def install_agent(name: str, quiet: bool) -> None:
     found = install.install(agent)
     cache = compile_cache.find(found)
     if cache is not None and cache.state == "not filled":
-        from corral.cli.compile_cache import fill
+        from corral.cli.agent_checks import fill_compile_cache
 
         if not quiet:
             echo("filling Node's compile cache: a run with a scripted model …", err=True)
         try:
-            asyncio.run(fill(agent, found))
+            asyncio.run(fill_compile_cache(agent, found))
         except CorralError as error:
             echo(
                 f"the agent is installed; its compile cache is not used: {error.message}", err=True
@@ -158,7 +163,19 @@ def policy(
         wanted = {approve: wanted[approve]}
     if policy_file is not None:
         wanted = {policy_file: config.read_policy(Path(policy_file))}
-    decided = {label: _decide(agent, value, sandbox) for label, value in wanted.items()}
+    decided = {
+        label: enforcement.decide(
+            agent,
+            msgspec.structs.replace(
+                RunOptions.build(agent.name),
+                interactive=agent.asks,
+                policy=value,
+                sandbox=sandbox,
+            ),
+            os.getcwd(),
+        )
+        for label, value in wanted.items()
+    }
     if as_json:
         reports = {
             label: {"report": each.compiled.report, "sandbox": _sandbox_rows(agent, each)}
@@ -167,9 +184,17 @@ def policy(
         echo_json(json.dumps(msgspec.to_builtins(reports)))
         return
     for label, each in decided.items():
-        hook = _hook_support(agent, each.compiled.controls)
+        hook = _HOOK_SUPPORT[agent.tool_call_hook]
+        unhooked = each.compiled.controls.unhooked
+        if agent.tool_call_hook != "none" and unhooked:
+            hook = f"refused with this policy: {'; '.join(unhooked)}"
+        reason = "none"
+        if each.sandbox is not None:
+            reason = f"{each.sandbox.method}: {each.reason}"
+        elif each.obstacle is not None:
+            reason = f"none, though it is needed: {each.obstacle.message}"
         echo(f"{agent.name}, {label}:\n{policy_table(each.compiled.report)}")
-        echo(f"on_tool_call: {hook}\nsandbox: {_sandbox_line(each)}")
+        echo(f"on_tool_call: {hook}\nsandbox: {reason}")
         run = msgspec.structs.replace(each.run, interactive=True)
         if names := enforcement.asked_at_wire(agent, run):
             echo(f"with an API key and a person to ask: {', '.join(names)} by wire")
@@ -185,23 +210,6 @@ _HOOK_SUPPORT: dict[HookSupport, str] = {
 }
 
 
-def _hook_support(agent: AgentSpec, controls: Controls) -> str:
-    support = _HOOK_SUPPORT[agent.tool_call_hook]
-    if agent.tool_call_hook == "none" or not controls.unhooked:
-        return support
-    return f"refused with this policy: {'; '.join(controls.unhooked)}"
-
-
-def _decide(agent: AgentSpec, policy: Policy, mode: SandboxMode) -> enforcement.Decision:
-    run = msgspec.structs.replace(
-        RunOptions.build(agent.name),
-        interactive=agent.asks,
-        policy=policy,
-        sandbox=mode,
-    )
-    return enforcement.decide(agent, run, os.getcwd())
-
-
 def _sandbox_rows(agent: AgentSpec, decision: enforcement.Decision) -> tuple[SandboxRow, ...]:
     if decision.sandbox is None:
         return ()
@@ -210,15 +218,6 @@ def _sandbox_rows(agent: AgentSpec, decision: enforcement.Decision) -> tuple[San
     return rows_before_a_run(
         agent, decision.run, decision.compiled.report, os.getcwd(), decision.sandbox
     )
-
-
-def _sandbox_line(decision: enforcement.Decision) -> str:
-    """Whether such a run gets a sandbox, and why."""
-    if decision.sandbox is not None:
-        return f"{decision.sandbox.method}: {decision.reason}"
-    if decision.obstacle is not None:
-        return f"none, though it is needed: {decision.obstacle.message}"
-    return "none"
 
 
 @command.command("doctor")
@@ -231,30 +230,16 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
     What is missing to use it may be a key, a sign-in or the network. The agent is run with a
     scripted model: a tool call must work, and a shell command must be denied. No key is used and
     nothing is spent. NAME may be vendor:model. The exit code is 6 without credentials."""
-    from corral.cli import doctor as doctor_command
+    from corral.cli import agent_checks
 
     if reap:
-        return doctor_command.end_leftovers(as_json=as_json)
-    report = asyncio.run(doctor_command.examine(name or registry.DEFAULT_AGENT))
+        return agent_checks.end_leftovers(as_json=as_json)
+    report = asyncio.run(agent_checks.examine(name or registry.DEFAULT_AGENT))
     if as_json:
         echo_json(msgspec.json.encode(report))
     else:
-        echo(doctor_command.format_report(report))
-    return doctor_command.exit_code(report)
-
-
-class CheckFlags(TypedDict):
-    """The options of ``check``."""
-
-    every: bool
-    only: tuple[str, ...]
-    program: str | None
-    attack: bool
-    approve: tuple[str, ...]
-    sandbox: bool
-    concurrency: int
-    markdown: bool
-    as_json: bool
+        echo(agent_checks.format_report(report))
+    return 0 if report["works"] and report.get("usable") else report["exit_code"]
 
 
 @command.command("check")
@@ -300,71 +285,11 @@ def check(names: tuple[str, ...], **flags: Unpack[CheckFlags]) -> int:
         raise click.UsageError("--program is for one agent")
     if (flags["approve"] or flags["sandbox"] or flags["concurrency"] > 1) and not flags["attack"]:
         raise click.UsageError("--approve, --sandbox and --concurrency are for --attack")
-    return _attack(names, flags) if flags["attack"] else _check(names, flags)
+    from corral.cli import agent_checks
 
-
-def _attack(names: tuple[str, ...], flags: CheckFlags) -> int:
-    from corral.cli import attack
-
-    wanted = dict.fromkeys((*(attack.attackable() if flags["every"] else ()), *names))
-    selection = attack.Selection(
-        flags["approve"],
-        flags["only"],
-        flags["program"],
-        names,
-        flags["concurrency"],
-        sandbox=flags["sandbox"],
+    return (
+        agent_checks.attack(names, flags) if flags["attack"] else agent_checks.check(names, flags)
     )
-    return attack.attack(
-        tuple(wanted), selection, as_json=flags["as_json"], markdown=flags["markdown"]
-    )
-
-
-def _check(names: tuple[str, ...], flags: CheckFlags) -> int:
-    reports: list[Report] = []
-    missing: list[str] = []
-    for name in dict.fromkeys((*(_checkable() if flags["every"] else ()), *names)):
-        try:
-            only = flags["only"]
-            program = flags["program"]
-            from corral.testing.conformance.check import check_agent
-
-            report = asyncio.run(check_agent(name, only=only, options={"program": program}))
-        except NotInstalled as error:
-            if name in names:
-                raise
-            echo(f"{name}: not run: {error.message}", err=True)
-            missing.append(name)
-            continue
-        reports.append(report)
-        _print_report(report, as_json=flags["as_json"], markdown=flags["markdown"])
-    if flags["markdown"]:
-        from corral.testing.conformance.grid import markdown
-
-        echo(markdown(reports, missing))
-    return 0 if reports and all(report.ok for report in reports) else 1
-
-
-def _print_report(report: Report, *, as_json: bool, markdown: bool) -> None:
-    from corral.testing.conformance.check import MARKS
-
-    if as_json:
-        line = {"ok": report.ok, **msgspec.to_builtins(report)}
-        echo_json(msgspec.json.encode(line).decode())
-        return
-    if not markdown:
-        rows = [(MARKS[row.outcome], row.tier, row.scenario, row.seen[:80]) for row in report.rows]
-        echo(table(("", "tier", "scenario", "seen"), rows))
-    count = {kind: sum(r.outcome == kind for r in report.rows) for kind in MARKS}
-    echo(
-        f"{report.agent}: {count['pass']} passed, {count['fail']} failed, {count['skip']} skipped",
-        err=markdown,
-    )
-
-
-def _checkable() -> list[str]:
-    """All agents except people: a script cannot check those."""
-    return [each.name for each in config.all_agents() if "person" not in each.capabilities]
 
 
 def _state(agent: AgentSpec) -> JsonObject:
@@ -375,7 +300,10 @@ def _state(agent: AgentSpec) -> JsonObject:
         "description": agent.description,
         "aliases": list(agent.aliases),
         "persistent": not isinstance(agent.transport, StreamTransport),
-        "sandbox": _sandbox(agent),
+        # The agent's own sandbox: always used, or with ``--sandbox agent``. Corral's is for all.
+        "sandbox": "always"
+        if agent.own_sandbox
+        else ("agent" if "sandbox" in agent.supports else None),
         "tested_version": agent.package.tested or None,
         "needs_credentials": credentials.needed(agent),
         "credentials": [*credentials.found(agent)],
@@ -399,18 +327,3 @@ def _state(agent: AgentSpec) -> JsonObject:
         "program": found.path,
         "source": found.source,
     }
-
-
-def _sandbox(agent: AgentSpec) -> str | None:
-    """The agent's own sandbox: always used, or with ``--sandbox agent``. Corral's is for all."""
-    if agent.own_sandbox:
-        return "always"
-    return "agent" if "sandbox" in agent.supports else None
-
-
-def _format_value(value: Json) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} ({kind})" for key, kind in value.items())
-    if isinstance(value, list):
-        return ", ".join(str(each) for each in value)
-    return str(value)

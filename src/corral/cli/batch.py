@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -11,28 +12,34 @@ from typing import TYPE_CHECKING, Unpack
 import click
 import msgspec
 
-from corral.cli.garbage import enable_gc
+from corral.cli.commands import SectionedCommand, enable_gc, option
 from corral.cli.options import (
     DB,
+    EVERYWHERE,
+    JSON,
+    NEWEST,
     QUEUE,
     PolicyFlags,
     agent_option,
+    completing,
     count_option,
     policy_options,
+    read_options,
     read_prompt,
+    run_options,
 )
-from corral.cli.run_options import EVERYWHERE, read_options, run_options
-from corral.cli.sections import SectionedCommand, option
+from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.core.nesting import decode_json
+from corral.engine.dbos.database import require
 from corral.errors import ConfigError, StorageFailed
 from corral.run_kwargs import RunKwargs
 from corral.system import threads
 from corral.values import JsonObject, is_object
 
 if TYPE_CHECKING:
-    from corral.cli.ui.batch_progress import Progress
+    from corral.cli.ui.batch_progress import BatchProgress
     from corral.engine.batch.api import Batch, BatchReport
+
 
 INTERRUPTED = 130
 BUDGET = 8
@@ -133,14 +140,14 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     Exit codes: 0 all succeeded · 1 some failed · 2 bad input, nothing was started ·
     8 the budget is spent · 130 interrupted
     """
-    from corral.cli.ui.batch_progress import Progress
+    from corral.cli.ui.batch_progress import BatchProgress
     from corral.engine.batch import api
     from corral.engine.batch.command_line import BatchCommand
 
     if flags["no_durable"] and (flags["db"] or flags["queue"]):
         raise ConfigError("--no-durable and --db or --queue are both given")
     output = flags["output"]
-    progress = Progress(enabled=not flags["quiet"])
+    progress = BatchProgress(enabled=not flags["quiet"])
 
     def show(result: api.BatchResult, report: BatchReport) -> None:
         if output is None:
@@ -195,7 +202,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     return 0 if report.ok else 1
 
 
-async def _run_to_end(batch: Batch, progress: Progress) -> BatchReport:
+async def _run_to_end(batch: Batch, progress: BatchProgress) -> BatchReport:
     from corral.cli.ui.signals import signals
 
     batch.collects = False
@@ -271,3 +278,162 @@ def _schema(path: str | None) -> JsonObject | None:
     if not is_object(schema):
         raise ConfigError(f"{path} is not a JSON Schema: it must be an object")
     return schema
+
+
+@click.group("batches")
+def batches() -> None:
+    """List, show, resume and cancel batches.
+
+    `corral batch` starts a batch.
+    """
+
+
+@batches.command("list")
+@NEWEST
+@DB
+@JSON
+def list_batches(limit: int, db: str | None, as_json: bool) -> None:
+    """List the batches of a database, the newest first."""
+    require()
+    from corral.engine.batch import query
+
+    found = asyncio.run(query.list_batches(db=db, limit=limit))
+    if as_json:
+        echo_json(msgspec.json.encode(found).decode())
+        return
+    rows = [
+        (
+            one.name,
+            one.status,
+            f"{one.succeeded + one.failed:,}/{one.total:,}",
+            f"{one.failed:,}",
+            _cost(one.cost_usd),
+            format_time(one.created),
+            format_time(one.ended),
+            one.output or "–",
+        )
+        for one in found
+    ]
+    head = ("batch", "status", "done", "failed", "cost", "started", "ended", "output")
+    echo(table(head, rows))
+
+
+@batches.command("show")
+@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
+@DB
+@JSON
+def show(name: str, db: str | None, as_json: bool) -> None:
+    """Show the progress and the failures of BATCH.
+
+    BATCH is its name, a unique beginning of it, or 'last'."""
+    require()
+    from corral.engine.batch import api, query
+
+    name = asyncio.run(query.find_batch(name, db=db))
+    found = asyncio.run(query.show_batch(name, db=db))
+    one = found.overview
+    if as_json:
+        line = {
+            **msgspec.to_builtins(one),
+            "prompt": found.prompt,
+            "agent": found.agent,
+            "model": found.model,
+            "folder": found.folder,
+            "report": api.as_json(found.report),
+        }
+        echo_json(msgspec.json.encode(line).decode())
+        return
+    backend = " · ".join(filter(None, (found.agent, found.model)))
+    echo(f"batch      {one.name}")
+    echo(f"status     {one.status}")
+    echo(
+        f"tasks      {one.total:,}: {one.succeeded:,} done, {one.failed:,} failed,"
+        f" {one.left:,} left"
+    )
+    echo(f"cost       {_cost(one.cost_usd)}")
+    echo(f"started    {format_time(one.created)}")
+    echo(f"ended      {format_time(one.ended)}")
+    echo(f"output     {one.output or '–'}")
+    echo(f"folder     {found.folder}")
+    if one.kind == "batch":
+        echo(f"prompt     {backend or 'the default agent'}: {_short(found.prompt)}")
+    for each in found.report.failures:
+        named = ", ".join(each.tasks) + (" …" if each.count > len(each.tasks) else "")
+        echo(f"  {each.count:,} × {each.code} ({named}): {_short(each.message)}")
+    if one.kind == "compare":
+        echo(f"verdicts   corral compare show {one.name}")
+    if one.status in ("interrupted", "budget"):
+        if found.command is None:
+            echo("continue   run the program that started it again")
+        else:
+            echo(f"continue   corral batches resume {one.name}")
+
+
+@batches.command("resume", context_settings={"ignore_unknown_options": True})
+@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF BATCH]...")
+@DB
+def resume(name: str, options: tuple[str, ...], db: str | None) -> int:
+    """Continue BATCH with the command that started it.
+
+    The command is run again in the same folder; finished tasks are not repeated. OPTIONS of `corral
+    batch` that are given here are added, such as a larger --max-cost, or --retry-failed for a
+    batch that has ended.
+    """
+    require()
+    from corral.cli.main import command as corral
+    from corral.engine.batch import query
+    from corral.errors import ConfigError
+
+    name = asyncio.run(query.find_batch(name, db=db))
+    found = asyncio.run(query.show_batch(name, db=db))
+    status = found.overview.status
+    if status == "running":
+        raise ConfigError(f"{name} is running", hint=f"See: corral batches show {name}")
+    if status in query.ENDED and not options:
+        raise ConfigError(
+            f"{name} has already ended: {status}", hint="To repeat failed tasks: --retry-failed"
+        )
+    if found.command is None:
+        raise ConfigError(
+            f"{name} was not started by a command", hint="Run the program that started it again."
+        )
+    try:
+        os.chdir(found.command.cwd)
+    except OSError as error:
+        raise ConfigError(f"its folder {found.command.cwd}: {error.strerror}") from error
+    words = [*found.command.words, *(() if db is None else ("--db", db)), *options]
+    echo(f"corral {shlex.join([*found.command.words, *options])}", err=True)
+    sys.argv[1:] = words  # as if it was typed
+    with corral.make_context("corral", words) as context:
+        code: int = corral.invoke(context)
+    return code
+
+
+@batches.command("cancel")
+@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
+@DB
+def cancel(name: str, db: str | None) -> None:
+    """Cancel BATCH and end its running tasks.
+
+    The command that started it can still continue it; the ended tasks count as failed.
+    """
+    require()
+    from corral.engine.batch import query
+    from corral.errors import ConfigError
+
+    name = asyncio.run(query.find_batch(name, db=db))
+    shown = asyncio.run(query.show_batch(name, db=db)).overview
+    if shown.status in query.ENDED:
+        raise ConfigError(f"{name} has already ended: {shown.status}")
+    count = asyncio.run(query.cancel_batch(name, db=db))
+    echo(f"{name} is cancelled, with {count:,} tasks")
+
+
+def _cost(usd: float) -> str:
+    return f"${usd:.4f}" if usd else "–"
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 100 else flat[:99] + "…"

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import click
 import msgspec
 
-from corral.cli.command_group import SectionedGroup
-from corral.cli.garbage import enable_gc
+from corral.cli.commands import SectionedCommand, SectionedGroup, enable_gc, option
 from corral.cli.options import (
     DB,
     DURATION,
+    EVERYWHERE,
     JSON,
     NEWEST,
     PolicyFlags,
     completing,
     count_option,
     policy_options,
+    read_options,
     read_prompt_and_stdin,
+    run_options,
 )
-from corral.cli.run_options import EVERYWHERE, read_options, run_options
 from corral.cli.run_result import read_schema
-from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.terminal import echo, echo_err, echo_json
 from corral.errors import ConfigError, PromptError
 from corral.run_kwargs import RunKwargs
@@ -326,7 +326,7 @@ def diff(name: str, which: tuple[str, ...]) -> None:
     """Show the changes of attempts side by side: those of a TASK, or the ATTEMPTs that are named.
 
     Without a name, all attempts of the first task are shown."""
-    from corral.cli.ui.side_by_side import terminal_columns
+    from corral.cli.ui.compare_report import terminal_columns
     from corral.comparison import patches
     from corral.comparison.summary import summary
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from corral.agents.spec import AgentSpec
-from corral.cli.garbage import enable_gc
+from corral.cli.commands import enable_gc
 from corral.cli.ui.terminal import echo
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
 from corral.events import Done, Event, FileChange, Init, Text, ToolResult, ToolUse

@@ -206,7 +206,7 @@ def _doctor(agent: str) -> str:
     """The report about the agent; why there is none, if it cannot be checked."""
     import asyncio
 
-    from corral.cli.doctor import examine, format_report
+    from corral.cli.agent_checks import examine, format_report
     from corral.errors import CorralError
 
     echo_err(f"checking {agent} (--no-doctor leaves this out)")

@@ -7,39 +7,39 @@ import io
 import os
 import sys
 import warnings
+from difflib import get_close_matches
 
 import click
 
-from corral.cli.lazy_group import LazyGroup
-from corral.cli.sections import VERBOSE
+from corral.cli.commands import VERBOSE, LazyGroup, SectionedGroup
 from corral.cli.ui.terminal import clean_stderr, echo, print_traceback
 from corral.version import __version__
 
 COMMANDS = {
     "demo": ("corral.cli.demo", "Try a real agent with a scripted model: no key, no cost."),
     "run": ("corral.cli.run", "Run an agent with a prompt."),
-    "chat": ("corral.cli.chat.command", "Chat with an agent or a model."),
+    "chat": ("corral.cli.chat", "Chat with an agent or a model."),
     "agents": ("corral.cli.agents", "List, install, inspect and test agents."),
     "models": ("corral.cli.models", "List vendors and models, their limits and prices."),
     "pipeline": (
-        "corral.cli.pipeline.group",
+        "corral.cli.pipeline",
         "Run pipelines: graphs of agents, commands and people.",
     ),
     "compare": ("corral.cli.compare", "Let several agents do the same tasks; compare them."),
     "batch": ("corral.cli.batch", "Run one prompt for many tasks."),
-    "batches": ("corral.cli.batches", "List, show, resume and cancel batches."),
+    "batches": ("corral.cli.batch:batches", "List, show, resume and cancel batches."),
     "worker": ("corral.cli.worker", "Run a worker for pipelines and batches."),
     "sessions": ("corral.cli.sessions", "List, show, answer and delete sessions."),
-    "usage": ("corral.cli.usage_report", "Show what sessions have used: tokens and cost."),
-    "watch": ("corral.cli.watch", "Follow a run of another process."),
-    "replay": ("corral.cli.replay", "Play a stored run in the terminal."),
+    "usage": ("corral.cli.usage", "Show what sessions have used: tokens and cost."),
+    "watch": ("corral.cli.playback:watch", "Follow a run of another process."),
+    "replay": ("corral.cli.playback:replay", "Play a stored run in the terminal."),
     "export": ("corral.cli.export", "Write a run as Markdown, HTML, ATIF, spans or a bundle."),
     "view": ("corral.cli.view", "Open a page that shows stored and running sessions."),
     "prune": ("corral.cli.prune", "Remove sessions, runs, batches and comparisons of long ago."),
     "record": ("corral.cli.record", "Record the conversation with a program, and play it back."),
     "config": ("corral.cli.config", "Show and check the configuration."),
     "completion": ("corral.cli.completion", "Print the completion script for a shell."),
-    "help": ("corral.cli.help", "Show the help of a command."),
+    "help": ("corral.cli.main:help_command", "Show the help of a command."),
     "fake": ("corral.cli.fake", "Serve a scripted model, for tests and demos."),
 }
 
@@ -87,8 +87,6 @@ def main() -> None:
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.ClickException as error:
-        from corral.cli.usage import report
-
         echo(report(error), err=True)
         code = 2
     except (click.Abort, KeyboardInterrupt):
@@ -150,3 +148,70 @@ def _discard_stdout() -> int:
     """The reader has closed stdout. Redirect it, or Python reports an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 141
+
+
+SIMILAR = 0.7
+"""How similar an option must be to be suggested, from 0 to 1."""
+
+
+def report(error: click.ClickException) -> str:
+    """The text to print for an error of click; for a group without a command, its help."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        return error.format_message()
+    message = _message(error)
+    hints = _suggestions(error)
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        hints.append(f"See: {error.ctx.command_path} --help")
+    lines = [
+        f"corral: {message[:1].lower()}{message[1:]}",
+        *([f"  {' '.join(hints)}"] if hints else []),
+    ]
+    return "\n".join(lines)
+
+
+def _message(error: click.ClickException) -> str:
+    if isinstance(error, click.NoSuchOption):
+        return error.message.removesuffix(".")  # the suggestion is added here
+    return error.format_message().removesuffix(".")
+
+
+def _suggestions(error: click.ClickException) -> list[str]:
+    """What was probably meant."""
+    if "unexpected extra argument" in error.message and _has_prompt(error):
+        return ["Write the prompt in quotes."]
+    near: list[str] = []
+    if isinstance(error, click.NoSuchOption):
+        near = get_close_matches(error.option_name, error.possibilities or (), 1, SIMILAR)
+    elif isinstance(error, click.BadParameter) and error.param is not None:
+        given, kind = error.message.partition("'")[2].partition("'")[0], error.param.type
+        if isinstance(kind, click.Choice):
+            near = get_close_matches(given, [str(each) for each in kind.choices], 1)
+    return [f"Did you mean {near[0]}?"] if near else []
+
+
+def _has_prompt(error: click.ClickException) -> bool:
+    """Whether the prompt is an argument of the command."""
+    command = error.ctx.command if isinstance(error, click.UsageError) and error.ctx else None
+    return command is not None and any(
+        isinstance(each, click.Argument) and each.name == "prompt" for each in command.params
+    )
+
+
+@click.command("help")
+@click.argument("commands", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_command(ctx: click.Context, commands: tuple[str, ...]) -> None:
+    """Show the help of a command: corral help sessions list."""
+    shown = ctx.find_root()
+    for name in commands:
+        group = shown.command
+        if not isinstance(group, click.Group):
+            shown.fail(f"{shown.command_path!r} has no commands")
+        _, found, _ = group.resolve_command(shown, [name])
+        if found is None:
+            shown.fail(f"no command is called {name!r}")
+        if isinstance(group, SectionedGroup):  # its own arguments are not those of the subcommand
+            shown = click.Context(found, info_name=f"{shown.info_name} {name}", parent=shown.parent)
+        else:
+            shown = click.Context(found, info_name=name, parent=shown)
+    echo(shown.get_help())

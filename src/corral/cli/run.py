@@ -1,15 +1,17 @@
-"""``corral run``."""
+"""``corral run``, also with a prompt to a named session."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict, Unpack
+import os
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
 
 import click
 import msgspec
 
 from corral.agents.spec import InProcess, Launch
-from corral.cli.garbage import enable_gc
+from corral.cli.commands import SectionedCommand, enable_gc, option
 from corral.cli.options import (
+    ALL,
     DURATION,
     agent_option,
     check_prompt_is_given,
@@ -17,25 +19,43 @@ from corral.cli.options import (
     choose_channel,
     completing,
     policy_options,
+    read_options,
     read_prompt_and_stdin,
+    run_options,
 )
-from corral.cli.run_options import ALL, read_options, run_options
-from corral.cli.sections import SectionedCommand, option
-from corral.cli.ui.progress import Progress
-from corral.cli.ui.stdout import EventPrinter, Printer, answer_printer
+from corral.cli.ui.progress import TurnProgress
 from corral.cli.ui.terminal import echo, echo_json
-from corral.cli.ui.turn_output import print_turn, report_end, terminal_asker
-from corral.errors import ConfigError
+from corral.cli.ui.turn_output import (
+    EventPrinter,
+    Printer,
+    answer_printer,
+    print_turn,
+    report_end,
+    terminal_asker,
+)
+from corral.errors import ConfigError, PromptError
 from corral.system import threads
 from corral.system.terminal import is_interactive
+from corral.values import as_object
 
 if TYPE_CHECKING:
-    from corral.cli.run_options import RunFlags
+    from corral.cli.options import PolicyFlags
     from corral.cli.run_result import TypedFlags
     from corral.run_kwargs import RunKwargs
-    from corral.sessions.prepared_run import PreparedRun
 
-    class _Shown(TypedDict):
+    class RunFlags(PolicyFlags, RunKwargs):
+        """The options of ``corral run``."""
+
+        session: str | None
+        session_idle: float | None
+        schema: str | None
+        fail_on: tuple[str, ...]
+        full_result: bool
+        as_json: bool
+        quiet: bool
+        dry_run: bool
+
+    class _LaunchReport(TypedDict):
         """What ``--dry-run`` prints. Of variables and files only the names."""
 
         agent: str
@@ -51,6 +71,10 @@ if TYPE_CHECKING:
         sandbox_report: object
         policy: object
         notes: list[str]
+
+
+NOT_WITH_SESSION = ("resume", "fork", "replay", "record_to", "dry_run", "via")
+"""Options that have no meaning for a session that runs already."""
 
 
 @click.command("run", cls=SectionedCommand)
@@ -120,7 +144,14 @@ def command(
     budget limit · 9 schema not met · 10 waiting for a person · 11 incomplete ·
     12 agent not installed · 13 a value of --fail-on · 130 interrupted
     """
-    _check_flags(flags)
+    if flags["as_json"] and flags["quiet"]:
+        raise ConfigError("--json and --quiet are both given")
+    if flags["as_json"] and flags["full_result"]:
+        raise ConfigError("--json prints events: leave out --result")
+    if flags["fail_on"] and flags["schema"] is None:
+        raise ConfigError("--fail-on needs --schema: the schema defines the field")
+    if flags["session_idle"] is not None and flags["session"] is None:
+        raise ConfigError("--session-idle is for --session")
     typed: TypedFlags | None = None
     if flags["schema"] is not None or flags["full_result"]:
         from corral.cli.run_result import read_flags
@@ -128,13 +159,10 @@ def command(
         typed = read_flags(flags["schema"], flags["fail_on"], full=flags["full_result"])
     text = read_prompt_and_stdin(prompt, file)
     options = read_options(flags)
-    progress = Progress(enabled=not flags["quiet"])
+    progress = TurnProgress(enabled=not flags["quiet"])
     printer = EventPrinter() if flags["as_json"] else answer_printer(progress=not flags["quiet"])
     if flags["session"] is not None:
-        from corral.cli.named_session import NamedPrompt
-
-        to_session = NamedPrompt(flags["session"], agent, text, typed)
-        return to_session.run(flags, printer, progress)
+        return _run_named(agent, text, flags, typed, printer, progress)
     agent = choose_agent(agent, options)
     check_prompt_is_given(text, agent, options)
     choose_channel(agent, options)
@@ -148,24 +176,12 @@ def command(
     return threads.run_event_loop(_run(agent, text, options, printer, progress, typed))
 
 
-def _check_flags(flags: RunFlags) -> None:
-    """Raise ``ConfigError`` for flags that do not go together."""
-    if flags["as_json"] and flags["quiet"]:
-        raise ConfigError("--json and --quiet are both given")
-    if flags["as_json"] and flags["full_result"]:
-        raise ConfigError("--json prints events: leave out --result")
-    if flags["fail_on"] and flags["schema"] is None:
-        raise ConfigError("--fail-on needs --schema: the schema defines the field")
-    if flags["session_idle"] is not None and flags["session"] is None:
-        raise ConfigError("--session-idle is for --session")
-
-
 async def _run(
     agent: str,
     text: str | None,
     options: RunKwargs,
     printer: Printer,
-    progress: Progress,
+    progress: TurnProgress,
     typed: TypedFlags | None,
 ) -> int:
     from corral.sessions.credentials import check_model_key
@@ -190,13 +206,6 @@ async def _run(
     if typed is None:
         return report_end(done, progress)
     return report_end(done, progress) or typed.exit_code(done.output if done else None)
-
-
-def _sandbox(prepared: PreparedRun) -> str:
-    """Whether the agent runs in corral's sandbox, and why."""
-    if prepared.sandbox is None:
-        return "none"
-    return f"{prepared.sandbox.method}: {prepared.sandbox_reason}"
 
 
 def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool) -> int:
@@ -224,7 +233,7 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     else:
         context = prepared.launch_context(sessions() / "SESSION")
         launch = prepared.agent.launch(prepared.run, context, prompt, None)
-    shown: _Shown = {
+    shown: _LaunchReport = {
         "agent": prepared.agent.name,
         "version": prepared.program.version,
         "model": prepared.run.model,
@@ -234,7 +243,9 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
         "stdin_bytes": len(launch.stdin),
         "env": sorted(prepared.env(launch)),
         "files": sorted(launch.files),
-        "sandbox": _sandbox(prepared),
+        "sandbox": "none"
+        if prepared.sandbox is None
+        else f"{prepared.sandbox.method}: {prepared.sandbox_reason}",
         "sandbox_report": msgspec.to_builtins(rows),
         "policy": msgspec.to_builtins(prepared.compiled.report),
         "notes": list(launch.notes),
@@ -253,3 +264,62 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     if rows:
         echo(sandbox_table(rows))
     return 0
+
+
+def _run_named(
+    agent: str | None,
+    text: str | None,
+    flags: RunFlags,
+    typed: TypedFlags | None,
+    printer: Printer,
+    progress: TurnProgress,
+) -> int:
+    """``--session``: send the prompt to the background process of the named session, which is
+    started if needed, and print the answer. Without ``agent``, the session's agent answers."""
+    # Named sessions are for speed: a further prompt loads only what it needs.
+    from corral.option_definitions import of_kind
+    from corral.sessions.warm.client import IDLE_SECONDS, Request, WarmTurn
+    from corral.sessions.warm.names import WarmFiles
+
+    name = flags["session"] or ""
+    for flag in NOT_WITH_SESSION:
+        if flags.get(flag):
+            raise ConfigError(f"--session and --{flag.replace('_', '-')} are both given")
+    if flags.get("keep") is False:
+        raise ConfigError("--session and --no-keep are both given")
+    if text is None or not text.strip():
+        raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
+    cwd = os.path.realpath(flags.get("cwd") or ".")
+    config = os.environ.get("CORRAL_CONFIG")
+    options: dict[str, object] = {**read_options(flags), "cwd": cwd}
+    for key in of_kind("paths"):  # they are relative to the folder of this process
+        if isinstance(paths := options.get(key), list):
+            options[key] = [os.path.abspath(str(path)) for path in cast("list[object]", paths)]
+    wants_result = typed is not None and not flags["as_json"]
+    turn = WarmTurn(
+        WarmFiles.of(name, cwd),
+        Request(
+            name=name,
+            agent=agent,
+            text=text,
+            options=as_object(msgspec.to_builtins(options)),
+            interactive=is_interactive(),
+            schema=None if typed is None else typed.schema,
+            wants_result=wants_result,
+            config=os.path.abspath(config) if config else config,
+        ),
+        ask=terminal_asker(progress, cwd),
+        idle=flags["session_idle"] or IDLE_SECONDS,
+        on_accepted=lambda accepted: progress.show_denied(
+            accepted.agent, accepted.denied_without_asking, agent_asks=accepted.agent_asks
+        ),
+        on_waiting=progress.waiting,
+    )
+    enable_gc()
+    if typed is not None and wants_result:
+        return typed.run_named(turn, progress)
+    done = threads.run_event_loop(print_turn(turn, printer, progress))
+    code = report_end(done, progress)
+    if code or done is None or typed is None:
+        return code
+    return typed.exit_code(done.output)

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from corral.cli.exit_codes import exit_code
 from corral.cli.ui.signals import signals
 from corral.cli.ui.terminal import answer, echo_err
-from corral.cli.ui.turn_output import terminal_asker
+from corral.cli.ui.turn_output import exit_code, terminal_asker
 from corral.errors import ConfigError, SchemaInvalid
 from corral.result import Result
 from corral.system import threads
 from corral.values import Json, JsonObject, is_object
 
 if TYPE_CHECKING:
-    from corral.cli.ui.progress import Progress
+    from corral.cli.ui.progress import TurnProgress
     from corral.events import Done
     from corral.run_kwargs import RunKwargs
     from corral.sessions.session import Session
@@ -102,18 +101,18 @@ class TypedFlags(NamedTuple):
     is_full: bool
     """Print the complete result, not only the output."""
 
-    def run(self, agent: str, text: str | None, options: RunKwargs, progress: Progress) -> int:
+    def run(self, agent: str, text: str | None, options: RunKwargs, progress: TurnProgress) -> int:
         """Run to the end, then print the output or the result as JSON."""
         return self.report(
             threads.run_event_loop(_run(agent, text, options, self.schema, progress)), progress
         )
 
-    def run_named(self, turn: WarmTurn, progress: Progress) -> int:
+    def run_named(self, turn: WarmTurn, progress: TurnProgress) -> int:
         """As ``run``, for a prompt to a named session, whose request wants the result."""
         threads.run_event_loop(_show(turn, progress))
         return self.report(turn.result, progress)
 
-    def report(self, result: Result | None, progress: Progress) -> int:
+    def report(self, result: Result | None, progress: TurnProgress) -> int:
         """Print the output or the result as JSON; returns the exit code. None: interrupted."""
         if result is None:
             return INTERRUPTED
@@ -172,7 +171,7 @@ async def _run(
     text: str | None,
     options: RunKwargs,
     schema: JsonObject | None,
-    progress: Progress,
+    progress: TurnProgress,
 ) -> Result | None:
     """None: it was interrupted."""
     from corral.sessions import api
@@ -192,7 +191,7 @@ async def _run(
             return None
 
 
-async def _show(turn: WarmTurn, progress: Progress) -> None:
+async def _show(turn: WarmTurn, progress: TurnProgress) -> None:
     with signals(turn.cancel), progress:
         async for event in turn:
             progress.show(event, turn.notes)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from msgspec.structs import asdict
 
 from corral import live
-from corral.cli.answer import answer
-from corral.cli.budget import budget
-from corral.cli.options import JSON, completing, moment
+from corral.cli.options import JSON, completing, moment, read_prompt
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, ResumeLost
+from corral.events import Decision
 from corral.sessions import index, store, transcript
 from corral.sessions.warm import names as warm_names
+from corral.spending import LIMITS, Raise
+
+if TYPE_CHECKING:
+    from corral.live.records import LiveRun
+    from corral.metering.budget import Budget
+
 
 _MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
 
@@ -219,10 +227,6 @@ def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
         echo(f"{stored.name} ({stored.cwd}) {state}{' and is forgotten' if forget else ''}")
 
 
-command.add_command(answer)
-command.add_command(budget)
-
-
 def _transcript(name: str | None, grep: str | None) -> store.SessionRecord:
     """The session with this name, or the newest with this text."""
     if grep is not None and name is None:
@@ -239,3 +243,243 @@ def _transcript(name: str | None, grep: str | None) -> store.SessionRecord:
             hint="It was run with record=False, or is the question of a person.",
         )
     return record
+
+
+STDIN = "-"
+BY = "corral sessions answer"
+
+
+@command.command("answer")
+@click.argument("words", metavar="[ID] [TEXT]", nargs=-1, shell_complete=completing("sessions"))
+@click.option("--allow", "decision", flag_value="allow_once", help="Allow the tool call.")
+@click.option(
+    "--allow-session",
+    "decision",
+    flag_value="allow_session",
+    help="Allow it, and the same call later in the session.",
+)
+@click.option("--deny", "decision", flag_value="deny", help="Deny the tool call.")
+@click.option("--cancel", "decision", flag_value="cancel", help="Deny it, and stop the agent.")
+@click.option("--request", default="", metavar="ID", help="Which request, if several are open.")
+@click.option(
+    "-f", "--file", type=click.Path(), metavar="FILE", help="Read the text from FILE; - is stdin."
+)
+@click.option(
+    "--token",
+    metavar="TOKEN",
+    help="Instead of ID: the token of a notification; - reads it from stdin.",
+)
+def answer(
+    words: tuple[str, ...],
+    *,
+    decision: Decision | None,
+    request: str,
+    file: str | None,
+    token: str | None,
+) -> None:
+    """Answer a permission request or a question of a run.
+
+    A permission request is answered with --allow or --deny, a question to a person with TEXT,
+    --file or stdin. For a question of an agent, TEXT is an option, its number, or the answer; for
+    several fields one line each, or a JSON object. --deny declines it. ID is a session, the
+    beginning of its id, or 'last'. The first answer counts. The gates of pipelines are answered
+    with corral pipeline answer.
+    """
+    name, text = _name_and_text(words, token)
+    if decision is not None and (text is not None or file is not None):
+        raise ConfigError("a decision and a text are both given")
+    if text is not None and file is not None:
+        raise ConfigError("TEXT and --file are both given")
+    if file is not None:
+        text = read_prompt(None, file)
+    if token is not None:
+        _answer_token(token, decision, text)
+    elif decision is not None:
+        from corral import live
+
+        running = live.find(name)
+        run = name if running is None else running[1].id
+        live.answer(run, decision, request_id=request, by=BY)
+        echo(f"{run} received the answer")
+    elif not _answer_agent(name, text, request):
+        _answer_question(name, text)
+
+
+def _name_and_text(words: tuple[str, ...], token: str | None) -> tuple[str, str | None]:
+    most = 1 if token is not None else 2
+    if len(words) > most or (token is None and not words):
+        raise ConfigError(
+            "give the id of a session and at most one text, or --token and at most one text",
+            hint="Quote a text that has spaces.",
+        )
+    if token is not None:
+        return "", words[0] if words else None
+    return words[0], words[1] if len(words) == 2 else None
+
+
+def _answer_token(token: str, decision: Decision | None, text: str | None) -> None:
+    from corral.engine import existing_runs
+
+    if token == STDIN:
+        token = (read_prompt(None, "-") or "").strip()
+    if decision is None and not (text or "").strip():
+        raise ConfigError("the answer is missing", hint="Give --allow, --deny or a text.")
+    by = f"{BY} --token"
+    answer = existing_runs.answer_with_token_sync
+    used = answer(token, decision=decision, answer=text or "", by=by)
+    echo(f"{used.run} received the answer")
+
+
+def _answer_agent(name: str, text: str | None, request: str) -> bool:
+    """Answer the question of an agent. Whether the run waits for one."""
+    from corral import live
+
+    running = live.find(name)
+    pending = () if running is None else running[1].pending
+    if running is None or not any(each.kind == "question" and each.request_id for each in pending):
+        return False
+    if text is None:
+        text = read_prompt(None, STDIN) or ""
+    live.answer(running[1].id, text=text, request_id=request, by=BY)
+    echo(f"{running[1].id} received the answer")
+    return True
+
+
+def _answer_question(name: str, text: str | None) -> None:
+    """Answer a session whose agent is a person; it need not be running."""
+    from corral import live
+    from corral.live.client import pipeline_gate
+    from corral.sessions import question_files, store
+
+    running = live.find(name)
+    if running is not None and running[1].kind == "pipeline":
+        raise pipeline_gate(running[1].id)
+    if running is not None and any(each.kind == "permission" for each in running[1].pending):
+        raise ConfigError(
+            f"{running[1].id} waits for a permission, not for a text",
+            hint="Answer with --allow or --deny.",
+        )
+    try:
+        record = store.find(name if running is None else running[1].id)
+    except ResumeLost as error:
+        if running is None:
+            error.hint = (
+                "corral sessions list shows them; the gates of a pipeline are answered with"
+                " corral pipeline answer RUN CHOICE."
+            )
+            raise
+        raise ConfigError(f"{running[1].id} is not waiting for an answer") from error
+    question = question_files.open_question(record)
+    if question is None:
+        raise ConfigError(f"session {record.meta.id} is not waiting for an answer")
+    if text is None:
+        text = read_prompt(None, "-") or ""
+    if not text.strip():
+        raise ConfigError("the answer is empty", hint="Give it as TEXT, with --file or on stdin.")
+    question.write_answer(text)
+    if store.is_in_use(record):
+        echo(f"{record.meta.id} received the answer")
+    else:
+        echo(f"stored; to continue: corral run --resume {record.meta.id}")
+
+
+MOST = 10**12
+UNITS = {limit: kind.unit for limit, kind in LIMITS.items() if limit != "max_cost"}
+"""Limits that are raised with a flag, which is their unit."""
+
+
+def _unit_flags(command: Callable[..., None]) -> Callable[..., None]:
+    for limit, unit in reversed(UNITS.items()):
+        text = f"For {limit}: +N more, or N in total."
+        command = click.option(f"--{unit}", metavar="N", help=text)(command)
+    return command
+
+
+# "-1.00" is an amount that is refused with a reason, not an unknown option.
+@command.command("budget", context_settings={"ignore_unknown_options": True})
+@click.argument("name", metavar="ID", shell_complete=completing("sessions"))
+@click.argument("amount", metavar="[AMOUNT]", required=False)
+@_unit_flags
+@click.option("--db", metavar="DB", help="The database of a pipeline or batch.")
+def budget(name: str, *, amount: str | None, db: str | None, **units: str | None) -> None:
+    """Raise the budget of a running session, pipeline or batch.
+
+    AMOUNT is in USD and changes max_cost: +1.00 is that much more, 5.00 the new limit. ID is a
+    session, a run or a batch, the beginning of its id, or 'last'. A run that waits because its
+    budget is spent goes on.
+    """
+    from corral import live
+
+    given = {"max_cost": amount, **{name: units[unit] for name, unit in UNITS.items()}}
+    texts = {limit: text for limit, text in given.items() if text is not None}
+    if not texts:
+        raise ConfigError("no amount is given", hint="For example: corral sessions budget ID +1.00")
+    if len({text.startswith("+") for text in texts.values()}) > 1:
+        raise ConfigError("write all amounts with +, or none")
+    is_total = not any(text.startswith("+") for text in texts.values())
+    amounts = Raise.of({limit: _number(limit, text) for limit, text in texts.items()})
+    found = live.find(name)
+    if found is not None and found[1].db is None:
+        run = found[1]
+        more = _missing(run, amounts) if is_total else amounts
+        live.add_budget(run.id, **asdict(more))
+        echo(f"{run.id}: the budget is raised")
+        return
+    run_id, where = (name, db) if found is None else (found[1].id, db or _database(found[1]))
+    raised = _raise_durable(run_id, amounts, is_total, where)
+    echo(f"{run_id}: {_limits(raised)}")
+
+
+def _number(limit: str, text: str) -> float:
+    flag = f"--{UNITS[limit]}" if limit in UNITS else "AMOUNT"
+    try:
+        number = int(text.replace("_", "")) if limit in UNITS else float(text)
+    except ValueError:
+        kind = "a whole number" if limit in UNITS else "a number"
+        raise ConfigError(f"{flag} must be {kind}, such as +1 or 5, got: {text!r}") from None
+    if not 0 < number < MOST:
+        raise ConfigError(f"{flag} must be greater than 0, got: {text}")
+    return number
+
+
+def _missing(run: LiveRun, totals: Raise) -> Raise:
+    """By how much the budget of a live run must be raised."""
+    from corral.metering.budget import Budget
+
+    if not run.budgets:
+        raise ConfigError(f"{run.id} has no budget that can be raised")
+    limits = {limit: getattr(run.budgets[0], limit) for limit in LIMITS}
+    return Budget(**limits).missing(totals)
+
+
+def _database(run: LiveRun) -> str | None:
+    """That of a run of another process; a server's password is not known here."""
+    return None if run.db is None or "***" in run.db else run.db
+
+
+def _raise_durable(name: str, amounts: Raise, is_total: bool, db: str | None) -> Budget:
+    """A pipeline or a batch in a database; none of its processes need run on this machine."""
+    from corral.engine.dbos import database
+    from corral.sessions import store
+
+    if database.is_installed() and database.is_there(database.find(db)):
+        from corral.engine import budget_raise
+
+        if asyncio.run(budget_raise.exists(name, db=db)):
+            return asyncio.run(budget_raise.add_budget(name, amounts, is_total=is_total, db=db))
+    try:
+        session = store.find(name).meta.id
+    except ResumeLost:
+        raise ConfigError(
+            f"no run is called {name!r}",
+            hint="corral sessions list and corral pipeline runs show what runs.",
+        ) from None
+    raise ConfigError(
+        f"session {session} does not run: only the budget of a running one can be raised",
+        hint=f"Resume it with a larger budget: corral run --resume {session} --max-cost USD",
+    )
+
+
+def _limits(raised: Budget) -> str:
+    shown = [f"{name}={limit:g}" for name in LIMITS if (limit := getattr(raised, name)) is not None]
+    return f"the budget is {', '.join(shown)}, of which ${raised.spent.cost:.4f} are spent"

@@ -1,53 +1,118 @@
-"""Mistakes on the command line, reported like every other error: one line, and what to do."""
+"""``corral usage``: what sessions, pipelines and batches have used."""
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import os
+from typing import TYPE_CHECKING, get_args
 
 import click
+import msgspec
 
-SIMILAR = 0.7
-"""How similar an option must be to be suggested, from 0 to 1."""
+from corral.cli.options import JSON, moment
+from corral.cli.ui.tables import table
+from corral.cli.ui.terminal import echo, echo_json
+from corral.errors import ConfigError
+from corral.metering.turn_usage import By, UsageQuery
 
+if TYPE_CHECKING:
+    from corral.metering.turn_usage import UsageSum
 
-def report(error: click.ClickException) -> str:
-    """The text to print for an error of click; for a group without a command, its help."""
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        return error.format_message()
-    message = _message(error)
-    hints = _suggestions(error)
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        hints.append(f"See: {error.ctx.command_path} --help")
-    lines = [
-        f"corral: {message[:1].lower()}{message[1:]}",
-        *([f"  {' '.join(hints)}"] if hints else []),
-    ]
-    return "\n".join(lines)
+_LONGEST = 60
 
 
-def _message(error: click.ClickException) -> str:
-    if isinstance(error, click.NoSuchOption):
-        return error.message.removesuffix(".")  # the suggestion is added here
-    return error.format_message().removesuffix(".")
+@click.command("usage")
+@click.option(
+    "--by",
+    type=click.Choice(get_args(By)),
+    default="day",
+    show_default=True,
+    help="What each line is.",
+)
+@click.option("--since", metavar="AGE", help="Only turns since then: 2h, 7d, or 2026-11-30.")
+@click.option("--until", metavar="AGE", help="Only turns before then: 2h, 7d, or 2026-11-30.")
+@click.option("-a", "--agent", help="Only sessions with this agent.")
+@click.option("-m", "--model", help="Only models whose name contains this.")
+@click.option("-C", "--cwd", help="Only sessions in this folder or below; . is the current one.")
+@click.option("--session", metavar="ID", help="Only this session, or run of a pipeline or batch.")
+@JSON
+def command(
+    *,
+    by: str,
+    since: str | None,
+    until: str | None,
+    agent: str | None,
+    model: str | None,
+    cwd: str | None,
+    session: str | None,
+    as_json: bool,
+) -> None:
+    """Show what sessions, pipelines and batches have used: tokens and cost.
 
+    A cost is metered (corral counted the model calls), reported by the agent, or computed from
+    prices. Turns whose cost is not known are counted, and are not in the sum.
+    """
+    start = None if since is None else moment("--since", since)
+    end = None if until is None else moment("--until", until)
+    if start is not None and end is not None and start >= end:
+        raise ConfigError("--since is not before --until")
+    if session is not None:
+        session = _find(session)
+    from corral.sessions import index
 
-def _suggestions(error: click.ClickException) -> list[str]:
-    """What was probably meant."""
-    if "unexpected extra argument" in error.message and _has_prompt(error):
-        return ["Write the prompt in quotes."]
-    near: list[str] = []
-    if isinstance(error, click.NoSuchOption):
-        near = get_close_matches(error.option_name, error.possibilities or (), 1, SIMILAR)
-    elif isinstance(error, click.BadParameter) and error.param is not None:
-        given, kind = error.message.partition("'")[2].partition("'")[0], error.param.type
-        if isinstance(kind, click.Choice):
-            near = get_close_matches(given, [str(each) for each in kind.choices], 1)
-    return [f"Did you mean {near[0]}?"] if near else []
-
-
-def _has_prompt(error: click.ClickException) -> bool:
-    """Whether the prompt is an argument of the command."""
-    command = error.ctx.command if isinstance(error, click.UsageError) and error.ctx else None
-    return command is not None and any(
-        isinstance(each, click.Argument) and each.name == "prompt" for each in command.params
+    found = index.usage_report(
+        UsageQuery(
+            by=by,
+            since=start,
+            until=end,
+            agent=agent,
+            model=model,
+            cwd=None if cwd is None else os.path.realpath(cwd),
+            session=session,
+        )
     )
+    if as_json:
+        echo_json(msgspec.json.encode(found))
+        return
+    head = (by, "sessions", "turns", "calls", "input", "cached", "output", "cost", "source")
+    rows = [*found.rows, found.total] if len(found.rows) > 1 else found.rows
+    echo(table(head, [_cells(row) for row in rows]))
+    total = found.total
+    if total.turns_without_cost:
+        echo(f"The cost of {total.turns_without_cost:,} of {total.turns:,} turns is not known.")
+    if total.turns_partial:
+        echo(f"{total.turns_partial:,} turns are partial: more may be billed.")
+
+
+def _find(name: str) -> str:
+    """The id of a session, or of a run of a pipeline or batch. Raises ``ResumeLost``."""
+    from corral.metering import usage_ledger
+    from corral.sessions import store
+
+    query = UsageQuery(session=name)
+    if next(usage_ledger.read(query), None) is not None:
+        return name
+    return store.find(name).meta.id
+
+
+def _cells(row: UsageSum) -> tuple[str, ...]:
+    counts = (row.usage.input, row.usage.cache_read, row.usage.output)
+    return (
+        row.key[-_LONGEST:],
+        f"{row.sessions:,}",
+        f"{row.turns:,}",
+        _number(row.calls),
+        *map(_number, counts),
+        _cost(row),
+        ", ".join(sorted(row.cost_by_source)) or "unknown",
+    )
+
+
+def _number(count: int | None) -> str:
+    return "–" if count is None else f"{count:,}"
+
+
+def _cost(row: UsageSum) -> str:
+    """With ``+`` if there is more: not known, or partial."""
+    if row.cost_usd is None:
+        return "unknown"
+    return f"${row.cost_usd:.4f}{'+' if row.turns_without_cost or row.turns_partial else ''}"

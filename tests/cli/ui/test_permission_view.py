@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.ui.permission_view import MOST_LINES, details
+from corral.cli.ui.questions import MOST_LINES, details
 from corral.events import PermissionRequest
 from corral.values import Json
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 import click
 import msgspec
 
+from corral.cli.commands import SectionedCommand, option
 from corral.cli.options import (
     DB,
+    EVERYWHERE,
     IMPORT,
     QUEUE,
     RUN,
@@ -17,9 +19,9 @@ from corral.cli.options import (
     agent_option,
     import_modules,
     policy_options,
+    read_options,
+    run_options,
 )
-from corral.cli.run_options import EVERYWHERE, read_options, run_options
-from corral.cli.sections import SectionedCommand, option
 from corral.cli.ui.terminal import echo
 from corral.core.nesting import decode_json
 from corral.errors import ConfigError
@@ -68,7 +70,7 @@ class FollowFlags(TypedDict):
     quiet: bool
 
 
-class RunFlags(FollowFlags, PolicyFlags, RunKwargs):
+class PipelineRunFlags(FollowFlags, PolicyFlags, RunKwargs):
     """The options of ``run``."""
 
     goal: str | None
@@ -127,7 +129,7 @@ class ForkFlags(FollowFlags):
 @QUIET
 @option("Tests", "--simulate", is_flag=True, help="Simulate agents and models: nothing is"
         " spent. Commands run.")  # fmt: skip
-def run(file: str, **flags: Unpack[RunFlags]) -> int:
+def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     """Run the pipeline FILE.
 
     At a terminal, gates are asked here; elsewhere the command exits with 10 and prints how to
@@ -200,7 +202,7 @@ def run(file: str, **flags: Unpack[RunFlags]) -> int:
     return show.run_to_end(execute, auto=flags["auto_approve"])
 
 
-def _check_flags(flags: RunFlags) -> None:
+def _check_flags(flags: PipelineRunFlags) -> None:
     if flags["no_durable"] and (flags["db"] or flags["queue"]):
         raise ConfigError("--no-durable and --db or --queue are both given")
     if flags["queue"] is not None and not flags["queue"].strip():

@@ -18,7 +18,7 @@ _NARROW = 60
 _LONGEST = 160
 
 
-class Progress(LiveProgress):
+class BatchProgress(LiveProgress):
     """``with progress:`` spans the batch."""
 
     def __init__(self, *, enabled: bool, live: bool | None = None) -> None:

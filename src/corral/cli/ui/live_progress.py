@@ -11,10 +11,10 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import TextIO, TypeAlias
 
-from corral.cli.ui import terminal
-from corral.cli.ui.live_area import SPINNER, LiveArea
+from corral.cli.ui import spans, terminal
 from corral.cli.ui.spans import Line, Span
 from corral.core.durations import seconds
 from corral.core.terminal_text import clean
@@ -133,3 +133,112 @@ def colored(line: str) -> Line:
     if not style or text[lead + 1 : lead + 2] != " ":
         return [Span(text)]
     return [Span(text[:lead]), Span(text[lead], style), Span(text[lead + 1 :])]
+
+
+FRAMES = 8
+"""Per second."""
+LOCK_SECONDS = 1.0
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+Render: TypeAlias = Callable[[int, int], Sequence[Line]]
+"""Returns the lines to draw for a number of columns and of rows."""
+
+
+class LiveArea:
+    """``with area:`` shows it. ``stream`` is the terminal."""
+
+    def __init__(self, stream: TextIO, render: Render, *, color: bool) -> None:
+        self._stream = stream
+        self._render = render
+        self._color = color
+        self._lock = threading.RLock()
+        self._rows = 0
+        """Lines of the area that are on the screen."""
+        self._at_line_start = True
+        self._pauses = 0
+        self._ended = threading.Event()
+
+    def __enter__(self) -> LiveArea:
+        terminal.set_live_area(self)
+        self.refresh()
+        # Without a free thread the area is still drawn with each text that is printed.
+        with contextlib.suppress(RuntimeError):
+            threading.Thread(target=self._redraw, name="corral-live-area", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        with self._locked():
+            self._put(self._erase())
+            terminal.set_live_area(None)
+
+    def print_above(self, write: Callable[[], object], *, ends_line: bool) -> None:
+        """Call ``write``, which writes to the terminal. ``ends_line``: what it writes ends with a
+        newline."""
+        with self._locked():
+            self._put(self._erase())
+            write()
+            self._at_line_start = ends_line
+            self._put(self._frame())
+
+    @contextlib.contextmanager
+    def paused(self) -> Generator[None]:
+        """Hide the area while a person types at the terminal."""
+        with self._locked():
+            self._pauses += 1
+            if not self._at_line_start:
+                self._put("\n")
+                self._at_line_start = True
+            self._put(self._erase())
+        try:
+            yield
+        finally:
+            with self._locked():
+                self._pauses -= 1
+                self._put(self._frame())
+
+    def refresh(self) -> None:
+        """Draw the area as it is now."""
+        with self._locked():
+            self._put(self._erase() + self._frame())
+
+    def _redraw(self) -> None:
+        while not self._ended.wait(1 / FRAMES):
+            with self._lock:
+                if not self._ended.is_set():
+                    self._put(self._erase() + self._frame())
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[None]:
+        got = self._lock.acquire(timeout=LOCK_SECONDS)
+        try:
+            yield
+        finally:
+            if got:
+                self._lock.release()
+
+    def _frame(self) -> str:
+        """The area as text; empty if it is hidden."""
+        if self._pauses or self._ended.is_set() or not self._at_line_start:
+            return ""
+        columns, rows = terminal.size(self._stream)
+        # A line as wide as the terminal would leave the cursor in an unclear place.
+        lines = [spans.cut(line, columns - 1) for line in self._render(columns, rows)]
+        lines = lines[-max(1, rows - 1) :]
+        self._rows = len(lines)
+        return "\n".join(spans.ansi(line, color=self._color) for line in lines)
+
+    def _erase(self) -> str:
+        if not self._rows:
+            return ""
+        # If the terminal became narrower, it may have wrapped these lines, or cut them. Then a rest
+        # of them may stay: to erase more could erase a text.
+        rows, self._rows = self._rows, 0
+        up = f"\x1b[{rows - 1}A" if rows > 1 else ""
+        return f"\r{up}\x1b[J"
+
+    def _put(self, text: str) -> None:
+        if text:
+            with contextlib.suppress(OSError, ValueError):  # the terminal is gone
+                self._stream.write(text)
+                self._stream.flush()

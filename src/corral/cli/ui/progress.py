@@ -49,7 +49,7 @@ WAITS_FOR_A_PERSON = 0.5
 """Seconds after which a permission request was not decided by the policy."""
 
 
-class Progress(LiveProgress):
+class TurnProgress(LiveProgress):
     """Progress of one turn. ``tail`` renders the text that is not finished yet, for the live area.
     ``begins``: print which agent and model work."""
 

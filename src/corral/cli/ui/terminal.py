@@ -6,8 +6,8 @@ because there it is data. ``clean_stderr`` replaces ``sys.stderr`` with a cleani
 what other code prints: log messages, warnings, tracebacks. Control sequences are written only for
 the live area and for styles, around texts that were cleaned before.
 
-If there is a live area at the bottom of the terminal (``corral.cli.ui.live_area``), everything is
-printed above it.
+If there is a live area at the bottom of the terminal (``corral.cli.ui.live_progress``),
+everything is printed above it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from corral.cli.ui.stdout import AnswerPrinter, Printer, RenderedAnswer
-from corral.core.nesting import decode_json
+from corral.cli.ui.turn_output import AnswerPrinter, Printer, RenderedAnswer
 from corral.events import FALLBACK, HandOver, Init, Text, Vendor
 
 

@@ -1,0 +1,158 @@
+"""Commands whose ``--help`` groups the options in sections."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+C = TypeVar("C", bound=Callable[..., object])
+
+SECTIONS = (
+    *("Prompt", "Agent", "Permissions", "Limits", "Session", "Execution", "Output"),
+    *("Tests", "Other"),
+)
+"""In the order of ``--help``."""
+WIDEST = 28
+"""Characters of the widest flag beside which its description stands."""
+
+
+class SectionOption(click.Option):
+    """An option that knows its section."""
+
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+
+class Decorator(Protocol):
+    """Adds an option to a command."""
+
+    def __call__(self, function: C, /) -> C: ...
+
+
+def option(section: str, *flags: str, **kwargs: Any) -> Decorator:
+    """``click.option`` in a section."""
+    return click.option(*flags, cls=SectionOption, section=section, **kwargs)
+
+
+def _set_verbosity(_: click.Context, __: click.Parameter, count: int) -> None:
+    if count:
+        from corral.system import logs
+
+        logs.log_to_stderr(logs.LEVELS["debug" if count > 1 else "info"])
+
+
+VERBOSE = option(
+    "Output",
+    "-v",
+    "--verbose",
+    count=True,
+    expose_value=False,
+    callback=_set_verbosity,
+    help="Log what happens to stderr; -vv logs everything.",
+)
+
+
+class SectionedCommand(click.Command):
+    """A command whose options have sections. It has ``--verbose``, as ``corral`` itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        VERBOSE(self)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {name: [] for name in SECTIONS}
+        for each in self.get_params(ctx):
+            shown = each.get_help_record(ctx) if isinstance(each, click.Option) else None
+            if shown is not None:
+                section = each.section if isinstance(each, SectionOption) else SECTIONS[-1]
+                rows[section].append(shown)
+        lengths = [len(flag) for shown in rows.values() for flag, _ in shown]
+        width = min(WIDEST, max(lengths))
+        for name, shown_rows in rows.items():
+            if shown_rows:
+                with formatter.section(name):
+                    aligned = [(flag.ljust(width), text) for flag, text in shown_rows]
+                    formatter.write_dl(aligned, col_max=WIDEST)
+
+
+class SectionedGroup(SectionedCommand, click.Group):
+    """The first argument selects a subcommand if it is the name of one; otherwise the command
+    itself runs. After ``--`` it is never a subcommand."""
+
+    allow_extra_args = False
+    allow_interspersed_args = True
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        found = self.commands.get(args[0]) if args else None
+        if found is None:
+            return super().make_context(info_name, args, parent, **extra)
+        return found.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return click.Command.parse_args(self, ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return click.Command.invoke(self, ctx)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return click.Command.collect_usage_pieces(self, ctx)
+
+
+class LazyGroup(click.Group):
+    table: Mapping[str, tuple[str, str]] = {}
+    """Name → (module, help text). The command is the module's ``command``; with ``module:name``,
+    the attribute ``name``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.table:
+            return None
+        module, _, name = self.table[cmd_name][0].partition(":")
+        found: click.Command = getattr(import_module(module), name or "command")
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.table:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self.table, 1)
+            advice = f". Did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"no command is called {args[0]!r}{advice}")
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands that begin with what was typed, without importing them."""
+        from click.shell_completion import CompletionItem
+
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        found = (each for each in self.table.items() if each[0].startswith(incomplete))
+        return [*(CompletionItem(name, help=text) for name, (_, text) in found), *options]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+
+
+def enable_gc() -> None:
+    """Loading is done, and the run may be long. What is loaded stays: it is not examined again."""
+    gc.freeze()
+    gc.enable()
