@@ -236,10 +236,9 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "view/catalog.py": ("file", "lists the folders of sessions"),
     "view/databases.py": ("file", "whether a database has changed"),
     "runs/log_windows.py": ("file", "reads windows of logs"),
-    "view/pipeline_runs.py": ("file", "reads the folders of runs in memory"),
-    "view/pipeline_view.py": ("file", "whether a visit has a log"),
+    "view/pipeline_view.py": ("file", "reads the folders of runs in memory"),
     "view/auth.py": ("random", "the token and the cookie"),
-    "view/routes/bundles.py": ("file", "a bundle is written to a file before it is sent"),
+    "view/routes/sessions.py": ("file", "a bundle is written to a file before it is sent"),
     "view/server.py": ("process socket", "the server; signals end it"),
     "view/session_view.py": ("file", "when a session without metadata was created"),
 }

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from corral.view.calls import Endpoint
-from corral.view.openapi import describe
+from corral.view.app import describe
+from corral.view.calls import ApiEndpoint
 
 _HEAD = """\
 # The HTTP API of `corral view`
@@ -30,7 +30,7 @@ again with the same key when it changes.
 """
 
 
-def http_api_page(endpoints: Sequence[Endpoint]) -> str:
+def http_api_page(endpoints: Sequence[ApiEndpoint]) -> str:
     """The text of the page."""
     schemas = describe(endpoints)["components"]["schemas"]  # type: ignore[index,call-overload]
     parts = [_HEAD, "\n## Operations\n"]
@@ -40,7 +40,7 @@ def http_api_page(endpoints: Sequence[Endpoint]) -> str:
     return "\n".join(parts)
 
 
-def _operation(endpoint: Endpoint) -> str:
+def _operation(endpoint: ApiEndpoint) -> str:
     lines = [f"### {endpoint.method} {endpoint.path}", "", endpoint.text]
     if endpoint.params:
         lines += ["", "| parameter | |", "|---|---|"]

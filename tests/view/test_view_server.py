@@ -24,7 +24,7 @@ from support.view_server import WAIT, Transcript, ViewServer, running_view, tool
 
 from corral import events
 from corral.view.app import ENDPOINTS
-from corral.view.auth import HEADERS, Access
+from corral.view.auth import HEADERS, ServerAccess
 
 pytestmark = pytest.mark.whole_program
 SESSION = "20260101-000000-aaaaaa"
@@ -113,11 +113,11 @@ async def test_another_host_name_is_refused(view: ViewServer) -> None:
 
 
 def test_a_server_for_all_networks_accepts_addresses_but_no_other_name() -> None:
-    access = Access.create(80, "0.0.0.0", ["box"])
+    access = ServerAccess.create(80, "0.0.0.0", ["box"])
     assert access.is_own_host("192.168.1.5:80")
     assert access.is_own_host("BOX:80")
     assert not access.is_own_host("evil.example:80")
-    assert not Access.create(80).is_own_host("192.168.1.5:80")
+    assert not ServerAccess.create(80).is_own_host("192.168.1.5:80")
 
 
 async def test_requests_of_other_sites_are_refused(view: ViewServer) -> None:

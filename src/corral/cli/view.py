@@ -40,13 +40,13 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
     """
     require()
     from corral.view import server
-    from corral.view.auth import Access
+    from corral.view.auth import ServerAccess
 
     place = None if run is None else _place(run)
     listen = "127.0.0.1" if listen == "localhost" else listen
     listener = server.bind(listen, port)
     bound: int = listener.getsockname()[1]
-    access = Access.create(bound, listen, [socket.gethostname()])
+    access = ServerAccess.create(bound, listen, [socket.gethostname()])
     host = _shown_host(listen)
     address = f"http://{host}:{bound}/?token={access.token}"
 
@@ -77,7 +77,7 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
             # In a thread: some browsers return only when they are closed.
             threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
 
-    server.serve(listener, server.Settings(access, ready, _start_command, place))
+    server.serve(listener, server.ServerSettings(access, ready, _start_command, place))
 
 
 def _start_command(words: Sequence[str]) -> None:

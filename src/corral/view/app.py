@@ -1,29 +1,26 @@
-"""The application: the operations of the API, and the page."""
+"""The application: the operations of the API, the OpenAPI document that describes them, and the
+page."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from corral.view import openapi
+from corral.values import Json, JsonObject
+from corral.version import __version__
 from corral.view.auth import API, Guard, error_response
-from corral.view.calls import Call, Endpoint, Services, respond
-from corral.view.routes import (
-    batches,
-    bundles,
-    comparisons,
-    control,
-    pipelines,
-    runs,
-    sessions,
-    usage,
-)
+from corral.view.calls import ApiCall, ApiEndpoint, Services, respond
+from corral.view.records import ErrorBody
+from corral.view.routes import pipelines, runs, sessions
 
 STATIC = Path(str(files("corral.view"))) / "static"
 _MEDIA = {
@@ -32,20 +29,11 @@ _MEDIA = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-ENDPOINTS: tuple[Endpoint, ...] = (
+ENDPOINTS: tuple[ApiEndpoint, ...] = (
     *runs.ENDPOINTS,
     *sessions.ENDPOINTS,
-    *control.ENDPOINTS,
     *pipelines.ENDPOINTS,
-    *batches.ENDPOINTS,
-    *comparisons.ENDPOINTS,
-    *usage.ENDPOINTS,
-    *bundles.ENDPOINTS,
 )
-
-
-async def _openapi(_: Request) -> Response:
-    return Response(openapi.document(ENDPOINTS), media_type="application/json")
 
 
 async def _page(request: Request) -> Response:
@@ -63,16 +51,95 @@ async def _page(request: Request) -> Response:
     return FileResponse(file, media_type=_MEDIA[file.suffix], headers=headers)
 
 
-def _route(endpoint: Endpoint, services: Services) -> Route:
-    async def handle(request: Request) -> Response:
-        return await respond(endpoint, Call(request, services))
-
-    return Route(endpoint.path, handle, methods=[endpoint.method])
-
-
 def create(services: Services) -> ASGIApp:
     """The application, with its guard."""
-    routes = [_route(endpoint, services) for endpoint in ENDPOINTS]
-    routes.append(Route("/api/openapi.json", _openapi))
+
+    def route(endpoint: ApiEndpoint) -> Route:
+        async def handle(request: Request) -> Response:
+            return await respond(endpoint, ApiCall(request, services))
+
+        return Route(endpoint.path, handle, methods=[endpoint.method])
+
+    async def openapi(_: Request) -> Response:
+        document = msgspec.json.encode(describe(ENDPOINTS))
+        return Response(document, media_type="application/json")
+
+    routes = [*map(route, ENDPOINTS), Route("/api/openapi.json", openapi)]
     routes.append(Route("/{path:path}", _page))
     return Guard(Starlette(routes=routes), services.access)
+
+
+_PARAM = re.compile(r"\{(\w+)\}")
+_SCHEMA = "#/components/schemas/{name}"
+_ABOUT = (
+    "Runs of corral: sessions, pipelines and batches. Send the token that `corral view` prints as"
+    " `Authorization: Bearer TOKEN`. Times are seconds since the epoch."
+)
+
+
+def describe(endpoints: Iterable[ApiEndpoint]) -> JsonObject:
+    """The OpenAPI document, made from the table of operations and the types."""
+    table = [*endpoints]
+    types = {
+        kind
+        for each in table
+        for kind in (each.response, each.body, ErrorBody, *each.events)
+        if kind is not None
+    }
+    ordered = sorted(types, key=lambda kind: kind.__name__)
+    _, schemas = msgspec.json.schema_components(ordered, ref_template=_SCHEMA)
+    operations: dict[str, Json] = {}
+    for each in table:
+        methods = operations.setdefault(each.path, {})
+        if isinstance(methods, dict):
+            methods[each.method.lower()] = _operation(each)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "corral view", "version": __version__, "description": _ABOUT},
+        "paths": operations,
+        "components": {
+            "schemas": dict(sorted(schemas.items())),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _operation(endpoint: ApiEndpoint) -> JsonObject:
+    named: list[Json] = [_parameter(name, "path") for name in _PARAM.findall(endpoint.path)]
+    named += [_parameter(each.name, "query", each.kind, each.text) for each in endpoint.params]
+    schema: JsonObject = {"type": "string", "format": "binary"}
+    if endpoint.response is not None:
+        schema = _ref(endpoint.response)
+    elif endpoint.events:
+        events = [_ref(each) for each in endpoint.events]
+        schema = {"description": "The data of the events.", "anyOf": [*events]}
+    operation: JsonObject = {
+        "operationId": endpoint.name,
+        "summary": endpoint.text,
+        "parameters": named,
+        "responses": {
+            "200": {"description": "Success.", "content": {endpoint.media: {"schema": schema}}},
+            "default": {
+                "description": "An error.",
+                "content": {"application/json": {"schema": _ref(ErrorBody)}},
+            },
+        },
+    }
+    if endpoint.body is not None:
+        content: Json = {"application/json": {"schema": _ref(endpoint.body)}}
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
+
+
+def _parameter(name: str, place: str, kind: str = "string", text: str = "") -> Json:
+    found: JsonObject = {"name": name, "in": place, "schema": {"type": kind}}
+    if place == "path":
+        found["required"] = True
+    if text:
+        found["description"] = text
+    return found
+
+
+def _ref(kind: type[msgspec.Struct]) -> JsonObject:
+    return {"$ref": _SCHEMA.format(name=kind.__name__)}

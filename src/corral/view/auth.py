@@ -56,7 +56,7 @@ _SAFE_SITES = (None, "same-origin", "none")
 _SAFE_METHODS = ("GET", "HEAD")
 
 
-class Access(msgspec.Struct, frozen=True):
+class ServerAccess(msgspec.Struct, frozen=True):
     """The secrets and addresses of a server."""
 
     token: str
@@ -69,7 +69,9 @@ class Access(msgspec.Struct, frozen=True):
     can be pointed at another machine's address."""
 
     @classmethod
-    def create(cls, port: int, listen: str = "127.0.0.1", names: Iterable[str] = ()) -> Access:
+    def create(
+        cls, port: int, listen: str = "127.0.0.1", names: Iterable[str] = ()
+    ) -> ServerAccess:
         """New secrets for a server at this port."""
         hosts = {"127.0.0.1", "localhost", "[::1]", *names}
         everywhere = is_everywhere(listen)
@@ -112,7 +114,7 @@ def _is_address(name: str) -> bool:
 class Guard:
     """The outermost application: refuses what is not allowed, and sets the headers."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: ServerAccess) -> None:
         self._app = app
         self._access = access
 
@@ -163,10 +165,9 @@ class Guard:
         path: str = scope["path"]
         if not path.startswith(API) and scope["method"] == "GET":
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-            given = [value for name, value in query if name == "token"]
-            if given and _is_equal(given[0], self._access.token):
-                site = Headers(scope=scope).get("sec-fetch-site")
-                return self._exchange(path, query, is_from_elsewhere=site not in _SAFE_SITES)
+            tokens = [value for name, value in query if name == "token"]
+            if tokens and _is_equal(tokens[0], self._access.token):
+                return self._exchange_token(scope, query)
         if path.startswith(ANSWERS) or self._is_known(Headers(scope=scope)):
             return None
         if path.startswith(API):
@@ -175,17 +176,16 @@ class Guard:
             )
         return HTMLResponse(_NO_COOKIE, 401)
 
-    def _exchange(
-        self, path: str, query: list[tuple[str, str]], *, is_from_elsewhere: bool
-    ) -> Response:
-        rest = urlencode([each for each in query if each[0] != "token"])
-        place = "/" + path.lstrip("/\\")
-        if is_from_elsewhere:
+    def _exchange_token(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
+        """The cookie, and the address without the token."""
+        rest = urlencode([(name, value) for name, value in query if name != "token"])
+        path = "/" + scope["path"].lstrip("/\\")
+        if Headers(scope=scope).get("sec-fetch-site") not in _SAFE_SITES:
             # A browser does not send the new cookie along a redirect that another page began, such
             # as the file that `corral view` opens. A page of our own begins again.
             response: Response = HTMLResponse(_GO_ON)
         else:
-            response = RedirectResponse(f"{place}?{rest}" if rest else place, 303)
+            response = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         response.set_cookie(
             self._access.cookie_name,
             self._access.cookie,

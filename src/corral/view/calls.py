@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import msgspec
@@ -14,12 +15,15 @@ from starlette.responses import Response, StreamingResponse
 
 from corral.engine.dbos.database import is_installed
 from corral.errors import ConfigError, CorralError, ResumeLost
+from corral.runs.log_windows import LogFile
 from corral.values import decode_as
-from corral.view.auth import Access, error_response
+from corral.view.auth import ServerAccess, error_response
 from corral.view.catalog import Catalog
 from corral.view.records import NotFound
 
 T = TypeVar("T")
+BY = "the page of corral view"
+"""Who answers or cancels a run here."""
 MAX_BODY = 1024 * 1024
 """Bytes of the body of a request."""
 _encoder = msgspec.json.Encoder()
@@ -31,7 +35,7 @@ class Services:
     """What all requests of a server share."""
 
     catalog: Catalog
-    access: Access
+    access: ServerAccess
     start_command: Callable[[Sequence[str]], None]
     """Starts a command of corral in the background. Blocking. Raises ``ConfigError``."""
     open_at: str | None = None
@@ -41,7 +45,7 @@ class Services:
 
 
 @dataclass(frozen=True)
-class Call:
+class ApiCall:
     """One request."""
 
     request: Request
@@ -80,6 +84,15 @@ class Call:
             raise NotFound(f"the database {given!r} is not known")
         return given
 
+    async def read_log(self, path: Callable[[], Path], read: Callable[[LogFile], T]) -> T:
+        """What ``read`` returns for a log. Both functions are called in a thread."""
+
+        def run() -> T:
+            with LogFile(path()) as log:
+                return read(log)
+
+        return await asyncio.to_thread(run)
+
     async def start_command(self, *words: str) -> None:
         """Start a command of corral that goes on when this server ends. Raises ``ConfigError``."""
         await asyncio.to_thread(self.services.start_command, words)
@@ -113,7 +126,7 @@ def _number(name: str, given: str | None, default: int) -> int:
     return int(given)
 
 
-Handler = Callable[[Call], Awaitable[msgspec.Struct | Response]]
+Handler = Callable[[ApiCall], Awaitable[msgspec.Struct | Response]]
 
 
 @dataclass(frozen=True)
@@ -125,8 +138,11 @@ class Param:
     kind: Literal["string", "integer"] = "string"
 
 
+DB = Param("db", "The database, if it is not the default one.")
+
+
 @dataclass(frozen=True)
-class Endpoint:
+class ApiEndpoint:
     """One operation of the API."""
 
     method: Literal["GET", "POST"]
@@ -143,12 +159,20 @@ class Endpoint:
     """Of a stream: the data of its events."""
 
 
-async def respond(endpoint: Endpoint, call: Call) -> Response:
+async def respond(endpoint: ApiEndpoint, call: ApiCall) -> Response:
     """Carry out an operation."""
     try:
         result = await endpoint.handler(call)
     except CorralError as error:
-        return _refused(error)
+        problem = getattr(error, "problem", None)
+        code = getattr(problem, "code", error.code)
+        if isinstance(error, NotFound | ResumeLost):
+            status, code = 404, "not_found"
+        elif problem is not None:
+            status = 409
+        else:
+            status = 400 if isinstance(error, ConfigError) else 500
+        return error_response(status, code, error.message, error.hint)
     except FileNotFoundError:
         return error_response(404, "not_found", "there is no log")
     except OSError as error:
@@ -159,20 +183,6 @@ async def respond(endpoint: Endpoint, call: Call) -> Response:
     if isinstance(result, Response):
         return result
     return Response(_encoder.encode(result), media_type="application/json")
-
-
-def _refused(error: CorralError) -> Response:
-    problem = getattr(error, "problem", None)
-    code = getattr(problem, "code", error.code)
-    if isinstance(error, NotFound | ResumeLost):
-        status, code = 404, "not_found"
-    elif problem is not None:
-        status = 409
-    elif isinstance(error, ConfigError):
-        status = 400
-    else:
-        status = 500
-    return error_response(status, code, error.message, error.hint)
 
 
 def event_stream(source: AsyncGenerator[bytes]) -> Response:

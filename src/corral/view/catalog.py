@@ -21,9 +21,9 @@ from corral.sessions import index, store
 from corral.sessions.question_files import WAITING
 from corral.system import clock, paths
 from corral.view import live_runs
-from corral.view.databases import Databases, StoredRuns, other_databases
+from corral.view.databases import Databases, StoredRuns, modified_at, other_databases
 from corral.view.live_runs import LiveRuns
-from corral.view.pipeline_runs import FolderRuns
+from corral.view.pipeline_view import FolderRuns
 from corral.view.records import Pending, RunPage, StateUpdate, Summary
 from corral.view.session_logs import SessionLogs
 from corral.view.session_view import SessionViews, open_session, pending_of, unsaved
@@ -112,14 +112,14 @@ class Catalog:
     def search_turns(self, path: Path) -> None:
         """Find the remaining turns of a large log in the background."""
         if path not in self._searches:
-            task = asyncio.create_task(self._search_turns(path))
+
+            async def search() -> None:
+                while not (await asyncio.to_thread(self.logs.facts, path, SEARCHED)).is_complete:
+                    pass
+
+            task = asyncio.create_task(search())
             self._searches[path] = task
             task.add_done_callback(lambda _: self._searches.pop(path, None))
-
-    async def _search_turns(self, path: Path) -> None:
-        is_complete = False
-        while not is_complete:
-            is_complete = (await asyncio.to_thread(self.logs.facts, path, SEARCHED)).is_complete
 
     async def close(self) -> None:
         """End what runs in the background."""
@@ -132,8 +132,20 @@ class Catalog:
         """What waits for a person, the oldest first."""
         live, stored = await self.live(), await self.stored()
         sessions = await self._all_sessions()
-        waiting = await asyncio.to_thread(_waiting_sessions, sessions, live)
-        found = [*live.pending, *waiting, *stored.pending]
+        known = {each.run_id for each in live.pending}
+
+        def orphaned() -> list[Pending]:
+            """Questions to people whose process is gone."""
+            return [
+                pending
+                for match in sessions
+                if match.meta.status == WAITING and match.meta.id not in known
+                for pending in pending_of(
+                    store.SessionRecord(paths.sessions() / match.meta.id, match.meta), live
+                )
+            ]
+
+        found = [*live.pending, *await asyncio.to_thread(orphaned), *stored.pending]
         return sorted(found, key=lambda each: each.since or 0.0)
 
     async def _all_sessions(self) -> list[index.Match]:
@@ -155,9 +167,20 @@ class Catalog:
             found += [
                 _Entry(updated=each.updated, id=each.id, summary=each)
                 for each in stored.summaries
-                if query.kind in (None, each.kind) and _contains(each, query.text)
+                if query.kind in (None, each.kind)
+                and (query.text or "").lower() in f"{each.id}\n{each.title}\n{each.cwd}".lower()
             ]
-        found += _live_only(query, live, {each.id for each in found})
+        if not query.text:  # runs that are stored nowhere, or not yet
+            known = {entry.id for entry in found}
+            found += [
+                _Entry(
+                    updated=run.since,
+                    id=id,
+                    summary=live_runs.summary_of(run, len(live.pending_of(kind, id))),
+                )
+                for (kind, id), run in live.runs.items()
+                if id not in known and query.kind in (None, kind) and run.state != "idle"
+            ]
         page = await asyncio.to_thread(self._page, query, found, live)
         page.warnings = warnings
         return page
@@ -199,7 +222,9 @@ def _session_entries(query: RunQuery, listed: list[index.Match]) -> list[_Entry]
         matches = search_sessions(index.Query(grep=query.text))
     found = [
         _Entry(
-            updated=max(match.meta.updated, _modified(match.meta.id)),
+            updated=max(
+                match.meta.updated, modified_at(paths.sessions() / match.meta.id / store.EVENTS)
+            ),
             id=match.meta.id,
             record=store.SessionRecord(paths.sessions() / match.meta.id, match.meta),
             snippet=match.snippet,
@@ -210,35 +235,11 @@ def _session_entries(query: RunQuery, listed: list[index.Match]) -> list[_Entry]
     if not query.text:
         known = {match.meta.id for match in listed}
         found += [
-            _Entry(updated=_modified(record.meta.id), id=record.meta.id, record=record)
+            _Entry(
+                updated=modified_at(record.folder / store.EVENTS), id=record.meta.id, record=record
+            )
             for record in _unsaved_sessions(known)
         ]
-    return found
-
-
-def _live_only(query: RunQuery, live: LiveRuns, known: set[str]) -> list[_Entry]:
-    """Runs that are stored nowhere, or not yet."""
-    if query.text:
-        return []
-    return [
-        _Entry(
-            updated=run.since,
-            id=id,
-            summary=live_runs.summary_of(run, len(live.pending_of(kind, id))),
-        )
-        for (kind, id), run in live.runs.items()
-        if id not in known and query.kind in (None, kind) and run.state != "idle"
-    ]
-
-
-def _waiting_sessions(listed: list[index.Match], live: LiveRuns) -> list[Pending]:
-    """Questions to people whose process is gone."""
-    found: list[Pending] = []
-    known = {each.run_id for each in live.pending}
-    for match in listed:
-        if match.meta.status == WAITING and match.meta.id not in known:
-            record = store.SessionRecord(paths.sessions() / match.meta.id, match.meta)
-            found += pending_of(record, live)
     return found
 
 
@@ -270,14 +271,6 @@ def _unsaved_sessions(known: set[str]) -> list[store.SessionRecord]:
     return [each for each in found if each is not None]
 
 
-def _modified(id: str) -> float:
-    """When the log of a session was last written."""
-    try:
-        return os.stat(paths.sessions() / id / store.EVENTS).st_mtime
-    except OSError:
-        return 0.0
-
-
 def _fits(summary: Summary, query: RunQuery) -> bool:
     if query.agent is not None and summary.agent != query.agent:
         return False
@@ -288,13 +281,6 @@ def _fits(summary: Summary, query: RunQuery) -> bool:
     if query.state == "waiting":
         return summary.state in ("waiting_permission", "waiting_person")
     return summary.state == query.state
-
-
-def _contains(summary: Summary, text: str | None) -> bool:
-    if not text:
-        return True
-    wanted = text.lower()
-    return any(wanted in each.lower() for each in (summary.id, summary.title, summary.cwd))
 
 
 def _parse_cursor(cursor: str | None) -> tuple[float, str] | None:

@@ -1,4 +1,5 @@
-"""The pipelines and batches of all known databases, as the list of runs shows them.
+"""The pipelines and batches of all known databases, as the list of runs shows them, and batches in
+detail.
 
 The default database is read, those of running processes, and those that were used before. A
 database that has not changed is not read again. One that cannot be read gives a warning, not an
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,17 +18,16 @@ import msgspec
 
 from corral.comparison import store as comparisons
 from corral.engine.dbos.database import is_installed
-from corral.errors import CorralError
+from corral.errors import ConfigError, CorralError
 from corral.system import clock
 from corral.terminal_text import plain
-from corral.view import state
-from corral.view.live_runs import LiveRuns
-from corral.view.records import Pending, Summary
+from corral.view.live_runs import ACTIVE, KnownState, LiveRuns, state_of
+from corral.view.records import BatchDetail, BatchRow, FailureGroup, NotFound, Pending, Summary
 
 if TYPE_CHECKING:
-    from corral.engine.batch.query import BatchOverview
+    from corral.engine.batch.query import BatchDetails, BatchOverview, TaskRow
     from corral.engine.open_questions import OpenQuestion
-    from corral.engine.run_list import RunOverview
+
 
 LISTED = 200
 """Runs and batches that are listed of each database."""
@@ -34,6 +35,12 @@ SERVER_SECONDS = 5.0
 """How often a database server is asked. A file is asked when it has changed."""
 OPEN_SECONDS = 2.0
 """How often a file is asked that has not changed but has open runs: their process may have died."""
+
+
+TASK_ROWS = 100
+"""Tasks of a page of a batch."""
+MAX_ANSWER = 500
+"""Characters of an answer in a row of a batch."""
 
 
 class StoredRuns(msgspec.Struct, kw_only=True):
@@ -80,14 +87,16 @@ class Databases:
         stamp = await asyncio.to_thread(_stamp, db)
         before = self._known.get(db)
         if before is not None and before.stamp == stamp:
-            is_open = any(each.state in state.ACTIVE for each in before.found.summaries)
+            is_open = any(each.state in ACTIVE for each in before.found.summaries)
             pause = OPEN_SECONDS if is_open else (SERVER_SECONDS if not stamp else float("inf"))
             if clock.now() - before.at < pause:
                 return before.found
         try:
             found = await _read_database(db)
         except CorralError as error:
-            found = StoredRuns(warnings=[f"{_shown(db)}: {error.message}"])
+            from corral.engine.dbos.database import find
+
+            found = StoredRuns(warnings=[f"{find(db).shown}: {error.message}"])
         self._known[db] = _Read(stamp=stamp, at=clock.now(), found=found)
         return found
 
@@ -110,12 +119,6 @@ def other_databases(live: LiveRuns) -> set[str]:
     return found
 
 
-def _shown(db: str | None) -> str:
-    from corral.engine.dbos.database import find
-
-    return find(db).shown
-
-
 def _stamp(db: str | None) -> tuple[float, ...]:
     """Changes when a database file does; empty for a server."""
     from corral.engine.dbos.database import find
@@ -128,10 +131,15 @@ def _stamp(db: str | None) -> tuple[float, ...]:
 
 def _file_stamp(path: Path) -> tuple[float, float]:
     try:
-        about = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return 0.0, 0.0
-    return about.st_mtime, float(about.st_size)
+    return status.st_mtime, float(status.st_size)
+
+
+def modified_at(path: Path) -> float:
+    """When a file was last written; 0 if it does not exist."""
+    return _file_stamp(path)[0]
 
 
 async def _read_database(db: str | None) -> StoredRuns:
@@ -142,7 +150,16 @@ async def _read_database(db: str | None) -> StoredRuns:
     runs = await run_list.list_runs(db=db, limit=LISTED)
     found = StoredRuns(summaries=[], pending=[], warnings=[])
     for run in runs:
-        found.summaries.append(pipeline_summary(_facts(run), db))
+        facts = PipelineFacts(
+            id=run.id,
+            status=run.status,
+            title=run.goal or run.pipeline,
+            folder=run.folder,
+            asks=run.asks,
+            created=run.created,
+            ended=run.ended,
+        )
+        found.summaries.append(pipeline_summary(facts, db))
         if run.asks:
             try:
                 asked = await open_questions.questions(run.id, db=db)
@@ -185,28 +202,16 @@ class PipelineFacts(msgspec.Struct, kw_only=True):
     ended: float | None = None
 
 
-def _facts(run: RunOverview) -> PipelineFacts:
-    return PipelineFacts(
-        id=run.id,
-        status=run.status,
-        title=run.goal or run.pipeline,
-        folder=run.folder,
-        asks=run.asks,
-        created=run.created,
-        ended=run.ended,
-    )
-
-
 def pipeline_summary(run: PipelineFacts, db: str | None) -> Summary:
     """A run of a pipeline in the list."""
-    last = _modified(run.folder)
-    known = state.Facts(
+    last = modified_at(Path(run.folder) / "events.ndjson")
+    known = KnownState(
         status=run.status,
         questions=run.asks,
         live=run.status == "running",
         live_state="queued" if run.status == "queued" else "",
     )
-    in_words = state.state_of(known, clock.now())
+    in_words = state_of(known, clock.now())
     return Summary(
         kind="pipeline",
         id=run.id,
@@ -227,8 +232,8 @@ def pipeline_summary(run: PipelineFacts, db: str | None) -> Summary:
 def batch_summary(batch: BatchOverview, db: str | None) -> Summary:
     """A batch in the list."""
     done = batch.succeeded + batch.failed
-    in_words = state.state_of(
-        state.Facts(status=batch.status, live=batch.status == "running"), clock.now()
+    in_words = state_of(
+        KnownState(status=batch.status, live=batch.status == "running"), clock.now()
     )
     failed = f", {batch.failed:,} failed" if batch.failed else ""
     return Summary(
@@ -249,9 +254,68 @@ def batch_summary(batch: BatchOverview, db: str | None) -> Summary:
     )
 
 
-def _modified(folder: str) -> float:
-    """When a run last wrote its events."""
+async def read_batch(name: str, db: str | None) -> BatchDetails:
+    """A batch. Raises ``NotFound``."""
+    from corral.engine.batch import query
+
     try:
-        return os.stat(Path(folder) / "events.ndjson").st_mtime
-    except OSError:
-        return 0.0
+        return await query.show_batch(name, db=db)
+    except ConfigError as error:
+        raise NotFound(error.message, hint=error.hint) from error
+
+
+async def batch_detail(
+    name: str, db: str | None, *, start: int = 0, only_failed: bool = False
+) -> BatchDetail:
+    """A batch with one page of its tasks. Raises ``NotFound``."""
+    from corral.engine.batch import query
+
+    found = await read_batch(name, db)
+    tasks = await query.list_tasks(
+        name, start=start, limit=TASK_ROWS, only_failed=only_failed, db=db
+    )
+    one = found.overview
+    summary = batch_summary(one, db)
+    summary.agent, summary.model, summary.cwd = found.agent, found.model or None, found.folder
+    summary.tokens = found.report.tokens or None
+    return BatchDetail(
+        summary=summary,
+        total=one.total,
+        succeeded=one.succeeded,
+        failed=one.failed,
+        running=tasks.running,
+        left=max(0, one.left - tasks.running),
+        prompt=plain(found.prompt, 20_000),
+        output=one.output,
+        folder=found.folder,
+        rounds=len(one.rounds),
+        command=None if found.command is None else shlex.join(["corral", *found.command.words]),
+        failures=[
+            FailureGroup(
+                code=each.code,
+                message=plain(each.message, 2_000),
+                count=each.count,
+                tasks=[*each.tasks],
+            )
+            for each in found.report.failures
+        ],
+        rows=[*map(_batch_row, tasks.rows)],
+        next=None if tasks.next is None else str(tasks.next),
+    )
+
+
+def _batch_row(task: TaskRow) -> BatchRow:
+    result = task.result
+    if result is None:
+        return BatchRow(task=task.id, status="queued" if task.state == "left" else "running")
+    return BatchRow(
+        task=task.id,
+        status=result.status,
+        error=plain(result.error.message, 2_000) if result.error else None,
+        code=result.error.code if result.error else None,
+        seconds=result.seconds,
+        attempts=result.attempts,
+        cost_usd=result.cost_usd,
+        tokens=result.tokens,
+        text=plain(result.text, MAX_ANSWER),
+    )

@@ -24,10 +24,10 @@ _NOWHERE = "/dev/null"
 
 def side_by_side(text: str) -> Diff:
     """The files of a diff."""
-    return Diff(files=[*_files(text.split("\n"))])
+    return Diff(files=[*_read_files(text.split("\n"))])
 
 
-def _files(lines: list[str]) -> Iterator[FileDiff]:
+def _read_files(lines: list[str]) -> Iterator[FileDiff]:
     position = 0
     current: FileDiff | None = None
     while position < len(lines):
@@ -43,7 +43,12 @@ def _files(lines: list[str]) -> Iterator[FileDiff]:
         ):
             if current is not None:
                 yield current
-            current = _file(line[4:], lines[position + 1][4:])
+            old, new = line[4:], lines[position + 1][4:]
+            current = FileDiff(path=plain(new.removeprefix("b/")))
+            if old == _NOWHERE:
+                current.kind = "created"
+            elif new == _NOWHERE:
+                current.path, current.kind = plain(old.removeprefix("a/")), "deleted"
             position += 2
             continue
         if note := _NOTE.match(line):
@@ -64,14 +69,6 @@ def _files(lines: list[str]) -> Iterator[FileDiff]:
         position += 1
     if current is not None:
         yield current
-
-
-def _file(old: str, new: str) -> FileDiff:
-    if old == _NOWHERE:
-        return FileDiff(path=plain(new.removeprefix("b/")), kind="created")
-    if new == _NOWHERE:
-        return FileDiff(path=plain(old.removeprefix("a/")), kind="deleted")
-    return FileDiff(path=plain(new.removeprefix("b/")))
 
 
 def _add_hunk(file: FileDiff, lines: list[str], position: int, header: re.Match[str]) -> int:
@@ -100,7 +97,12 @@ def _add_hunk(file: FileDiff, lines: list[str], position: int, header: re.Match[
         elif mark != "\\":
             break
     _pair(file, hunk, removed, added)
-    _append(file, hunk)
+    room = MAX_ROWS - sum(len(other.rows) for other in file.hunks)
+    if len(hunk.rows) > room:
+        del hunk.rows[room:]
+        file.truncated = True
+    if hunk.rows:
+        file.hunks.append(hunk)
     return position
 
 
@@ -119,12 +121,3 @@ def _pair(file: FileDiff, hunk: Hunk, removed: list[Cell], added: list[Cell]) ->
             hunk.rows.append(DiffRow(kind="added", right=right))
     removed.clear()
     added.clear()
-
-
-def _append(file: FileDiff, hunk: Hunk) -> None:
-    room = MAX_ROWS - sum(len(each.rows) for each in file.hunks)
-    if len(hunk.rows) > room:
-        del hunk.rows[room:]
-        file.truncated = True
-    if hunk.rows:
-        file.hunks.append(hunk)

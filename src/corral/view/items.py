@@ -59,14 +59,14 @@ _TYPE = re.compile(rb'\{"type":"(\w{1,40})"')
 _CALL = re.compile(rb'"call_id":"([^"\\]{1,200})"')
 
 
-class Unreadable(msgspec.Struct, frozen=True):
+class UnreadableLine(msgspec.Struct, frozen=True):
     """A line that is not an event of this version."""
 
     text: str
     reason: str
 
 
-def decode(line: Line) -> Event | Unreadable:
+def decode(line: Line) -> Event | UnreadableLine:
     """The event of a line. Never raises."""
     if line.is_cut:
         return _long_line(line)
@@ -79,10 +79,10 @@ def decode(line: Line) -> Event | Unreadable:
             reason = f"an event of another version of corral: {kind[1].decode()}"
         else:
             reason = "a line that is not an event"
-        return Unreadable(text, reason)
+        return UnreadableLine(text, reason)
 
 
-def _long_line(line: Line) -> Event | Unreadable:
+def _long_line(line: Line) -> Event | UnreadableLine:
     """What is known of an event that is too long to read."""
     kind, call = _TYPE.match(line.data), _CALL.search(line.data)
     reason = "this event is too long to show"
@@ -90,10 +90,10 @@ def _long_line(line: Line) -> Event | Unreadable:
         return events.ToolResult(call[1].decode(), "success", output=f"({reason})")
     if kind and call and kind[1] == b"tool_use":
         return events.ToolUse(call[1].decode(), "tool", title=f"({reason})")
-    return Unreadable(line.data.decode("utf-8", "replace"), reason)
+    return UnreadableLine(line.data.decode("utf-8", "replace"), reason)
 
 
-class _Message:
+class _OpenMessage:
     """A message of which deltas may still come."""
 
     def __init__(self, item: Item, message_id: str | None) -> None:
@@ -133,9 +133,9 @@ class ItemBuilder:
     def __init__(self) -> None:
         self.items: dict[int, Item] = {}
         self._changed: dict[int, Item] = {}
-        self._messages: dict[str | None, _Message] = {}
+        self._messages: dict[str | None, _OpenMessage] = {}
         """Parent -> its message that is being written."""
-        self._unwritten: dict[int, _Message] = {}
+        self._unwritten: dict[int, _OpenMessage] = {}
         self._tools: dict[str, Item] = {}
         self._permissions: dict[str, Item] = {}
         self._seen_parents: set[str | None] = set()
@@ -143,19 +143,23 @@ class ItemBuilder:
         self._anchored: set[int] = set()
         """Keys of messages whose beginning was certainly seen."""
 
-    def add(self, offset: int, event: Event | Unreadable) -> None:
+    def add(self, offset: int, event: Event | UnreadableLine) -> None:
         """Take the next event, which begins at this byte of its log."""
         match event:
             case events.Text() | events.Thinking():
                 self._add_delta(offset, event)
             case events.ToolUse():
                 self._messages.pop(event.parent, None)
+                # What the call is about.
+                arguments = as_object(event.input)
+                named = (as_text(arguments.get(name)) for name in _TARGETS)
+                target = event.paths[0] if event.paths else next(filter(None, named), "")
                 tool = ToolInfo(
                     call_id=event.call_id,
                     name=plain(event.name, 200),
                     kind=event.kind,
                     title=_line(event.title or event.name),
-                    target=_target(event),
+                    target=_line(target),
                     has_more=event.input is not None,
                 )
                 item = Item(key=offset, seq=event.seq, ts=event.ts, kind="tool", tool=tool)
@@ -163,15 +167,25 @@ class ItemBuilder:
             case events.ToolOutput() | events.ToolResult():
                 self._add_result(offset, event)
             case events.PermissionRequest():
-                self._add_permission(offset, event)
+                self._messages.pop(event.parent, None)
+                asked = PermissionInfo(
+                    request_id=event.request_id,
+                    title=_line(event.title or event.kind),
+                    input=plain(as_json(event.input), MAX_INPUT),
+                    call_id=event.call_id,
+                    pending=True,
+                )
+                item = Item(key=offset, seq=event.seq, ts=event.ts, kind="permission")
+                item.permission = asked
+                self._permissions[event.request_id] = self._put(item, event.parent)
             case events.PermissionDecision():
                 self._add_decision(offset, event)
-            case Unreadable():
+            case UnreadableLine():
                 text = f"{event.reason}: {event.text}"
                 self._put(Item(key=offset, kind="vendor", text=plain(text, MAX_LOG)))
             case _:
                 self._add_simple(offset, event)
-        if not isinstance(event, Unreadable):
+        if not isinstance(event, UnreadableLine):
             self._seen_parents.add(event.parent)
 
     def is_anchored(self, event: events.Text | events.Thinking) -> bool:
@@ -182,7 +196,7 @@ class ItemBuilder:
             return event.parent in self._seen_parents
         return message.item.key in self._anchored
 
-    def _message_of(self, event: events.Text | events.Thinking) -> _Message | None:
+    def _message_of(self, event: events.Text | events.Thinking) -> _OpenMessage | None:
         message = self._messages.get(event.parent)
         kind: ItemKind = "text" if isinstance(event, events.Text) else "thinking"
         return message if message and message.fits(kind, event.message_id) else None
@@ -192,7 +206,7 @@ class ItemBuilder:
         """Whether a message may still go on."""
         return bool(self._messages)
 
-    def add_to_message(self, offset: int, event: Event | Unreadable) -> bool:
+    def add_to_message(self, offset: int, event: Event | UnreadableLine) -> bool:
         """Take only what belongs to an item that is already there. False once all have ended."""
         match event:
             case events.Text() | events.Thinking():
@@ -255,7 +269,7 @@ class ItemBuilder:
             item.continued = message is not None
             if event.parent in self._seen_parents or not offset:
                 self._anchored.add(offset)
-            message = _Message(self._put(item, event.parent), event.message_id)
+            message = _OpenMessage(self._put(item, event.parent), event.message_id)
             self._messages[event.parent] = message
         message.add(event.delta)
         self._unwritten[message.item.key] = message
@@ -283,18 +297,6 @@ class ItemBuilder:
             tool.has_more = tool.has_more or len(text) > MAX_PREVIEW
             found = _EXIT.search(event.error or "")
             tool.exit = int(found[1]) if found else None
-
-    def _add_permission(self, offset: int, event: events.PermissionRequest) -> None:
-        self._messages.pop(event.parent, None)
-        info = PermissionInfo(
-            request_id=event.request_id,
-            title=_line(event.title or event.kind),
-            input=plain(as_json(event.input), MAX_INPUT),
-            call_id=event.call_id,
-            pending=True,
-        )
-        item = Item(key=offset, seq=event.seq, ts=event.ts, kind="permission", permission=info)
-        self._permissions[event.request_id] = self._put(item, event.parent)
 
     def _add_decision(self, offset: int, event: events.PermissionDecision) -> None:
         item = self._permissions.get(event.request_id)
@@ -337,7 +339,11 @@ def _simple(offset: int, event: Event) -> Item | None:
         case events.Plan():
             item.kind, item.plan = "plan", plan_steps(event)
         case events.FileChange():
-            item.kind, item.status, item.text = "file", event.kind, _file_text(event)
+            counts = ""
+            if event.lines_added is not None or event.lines_removed is not None:
+                counts = f" +{event.lines_added or 0} -{event.lines_removed or 0}"
+            item.kind, item.status = "file", event.kind
+            item.text = plain(event.path, 1_000) + counts
         case events.UsageReport():
             item.kind, item.usage = "usage", tokens(event.usage)
             item.cost_usd = event.cost.usd if event.cost else None
@@ -394,30 +400,12 @@ def _init_text(event: events.Init) -> str:
     return plain(" · ".join(part for part in parts if part), MAX_LOG)
 
 
-def _file_text(event: events.FileChange) -> str:
-    counts = ""
-    if event.lines_added is not None or event.lines_removed is not None:
-        counts = f" +{event.lines_added or 0} -{event.lines_removed or 0}"
-    return plain(event.path, 1_000) + counts
-
-
 def plan_steps(event: events.Plan) -> list[PlanStep]:
     """The steps of a plan, safe to show."""
     return [
         PlanStep(content=_line(each.content), status=each.status, priority=each.priority)
         for each in event.entries[:MAX_STEPS]
     ]
-
-
-def _target(event: events.ToolUse) -> str:
-    """What a call is about."""
-    if event.paths:
-        return _line(event.paths[0])
-    given = as_object(event.input)
-    for name in _TARGETS:
-        if text := as_text(given.get(name)):
-            return _line(text)
-    return ""
 
 
 def _line(text: str) -> str:

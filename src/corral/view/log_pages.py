@@ -17,7 +17,7 @@ from corral.terminal_text import json_line, plain
 from corral.view.items import (
     GROUP_PAGES,
     ItemBuilder,
-    Unreadable,
+    UnreadableLine,
     as_json,
     decode,
 )
@@ -40,7 +40,7 @@ _OPENERS = (b'{"type":"tool_use"', b'{"type":"permission_request"')
 _DELTAS = events.Text | events.Thinking
 _BREAKS = events.ToolUse | events.PermissionRequest | events.Init | events.Done
 _NO_DELTA = events.Text("")
-Found: TypeAlias = tuple[int, Event | Unreadable]
+Found: TypeAlias = tuple[int, Event | UnreadableLine]
 """An event and its offset."""
 
 
@@ -118,7 +118,7 @@ def _earlier_results(log: LogFile, number: int, found: list[Found]) -> set[int]:
     return {offset for offset, key in closing.items() if key in found_keys}
 
 
-def _opener(event: Event | Unreadable) -> str | None:
+def _opener(event: Event | UnreadableLine) -> str | None:
     """What the result of a call, or the decision on a request, is recognized by."""
     match event:
         case events.ToolUse():
@@ -129,7 +129,7 @@ def _opener(event: Event | Unreadable) -> str | None:
             return None
 
 
-def _closer(event: Event | Unreadable) -> str | None:
+def _closer(event: Event | UnreadableLine) -> str | None:
     match event:
         case events.ToolResult():
             return f"call {event.call_id}"
@@ -151,21 +151,17 @@ def _collect_after(log: LogFile, number: int, builder: ItemBuilder) -> None:
         if not builder.open_calls and not builder.open_requests:
             return
         for line in log.page(page):
-            if line.data.startswith(_CLOSERS):
-                _close(builder, line.offset, decode(line))
-
-
-def _close(builder: ItemBuilder, offset: int, event: Event | Unreadable) -> None:
-    """Add an event to the call or request that it belongs to, if that is there."""
-    match event:
-        case events.ToolOutput() | events.ToolResult():
-            is_wanted = event.call_id in builder.open_calls
-        case events.PermissionDecision():
-            is_wanted = event.request_id in builder.open_requests
-        case _:
-            is_wanted = False
-    if is_wanted:
-        builder.add(offset, event)
+            if not line.data.startswith(_CLOSERS):
+                continue
+            match event := decode(line):
+                case events.ToolOutput() | events.ToolResult():
+                    is_wanted = event.call_id in builder.open_calls
+                case events.PermissionDecision():
+                    is_wanted = event.request_id in builder.open_requests
+                case _:
+                    is_wanted = False
+            if is_wanted:
+                builder.add(line.offset, event)
 
 
 def raw_page(log: LogFile, number: int, query: str | None) -> RawPage:
@@ -227,14 +223,14 @@ def item_body(log: LogFile, key: int) -> ItemBody:
             _set(body, "error", first.error or "")
         case events.PermissionRequest():
             _set(body, "input", as_json(first.input))
-        case Unreadable():
+        case UnreadableLine():
             _set(body, "text", first.text)
         case _:
             _set(body, "text", line.data.decode("utf-8", "replace"))
     return body
 
 
-def _after(log: LogFile, line: Line) -> Iterator[Event | Unreadable]:
+def _after(log: LogFile, line: Line) -> Iterator[Event | UnreadableLine]:
     """The events after a line, within bounds."""
     start = line.offset + 1
     end = min(log.size, start + BODY_BYTES)
@@ -245,7 +241,7 @@ def _after(log: LogFile, line: Line) -> Iterator[Event | Unreadable]:
 
 
 def _fill_tool(
-    body: ItemBody, call: events.ToolUse, following: Iterator[Event | Unreadable]
+    body: ItemBody, call: events.ToolUse, following: Iterator[Event | UnreadableLine]
 ) -> None:
     _set(body, "input", as_json(call.input))
     pieces: list[str] = []
@@ -263,13 +259,13 @@ def _fill_tool(
 
 
 def _deltas(
-    first: events.Text | events.Thinking, following: Iterator[Event | Unreadable]
+    first: events.Text | events.Thinking, following: Iterator[Event | UnreadableLine]
 ) -> Iterator[str]:
     """The deltas of one message."""
     yield first.delta
     size = len(first.delta)
     for event in following:
-        if isinstance(event, Unreadable) or event.parent != first.parent:
+        if isinstance(event, UnreadableLine) or event.parent != first.parent:
             continue
         if isinstance(event, _DELTAS):
             ids = {event.message_id, first.message_id} - {None}

@@ -18,7 +18,6 @@ from hashlib import sha256
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import msgspec
@@ -26,14 +25,16 @@ import msgspec
 from corral.core.terminal_text import json_bytes
 from corral.errors import ConfigError
 from corral.pipelines.execution import run_dir
+from corral.runs.log_windows import LogFile
 from corral.runs.stored_run import LogReader, StoredRun, copy_log, visit_folder
 from corral.sessions import store
 from corral.system import paths
 from corral.values import slug
-
-if TYPE_CHECKING:
-    from corral.runs.log_windows import LogFile
-    from corral.view.records import ItemPage
+from corral.view import diffs, log_pages, pipeline_view
+from corral.view.live_runs import LiveRuns
+from corral.view.records import PipelineEvents
+from corral.view.session_logs import SessionLogs
+from corral.view.session_view import SessionViews
 
 MAX_LOG = 4 * 1024 * 1024
 """Bytes of a log that are in the file, unless ``full`` is set."""
@@ -112,11 +113,6 @@ class _Answers:
             )
 
     def of_session(self) -> Iterator[Answer]:
-        from corral.view import diffs
-        from corral.view.live_runs import LiveRuns
-        from corral.view.session_logs import SessionLogs
-        from corral.view.session_view import SessionViews
-
         run, base = self._run, f"/api/sessions/{_part(self.id)}"
         log = self._copy(run.log, store.EVENTS)
         meta = run.meta or store.Meta(self.id, "", "", 0.0, title=run.title)
@@ -127,7 +123,7 @@ class _Answers:
                 paths.write_private(record.diff_file(number), text.encode("utf-8", "replace"))
         logs = SessionLogs()
         logs.facts(log, EVERYTHING)
-        yield base, SessionViews(logs).detail_of(record, LiveRuns())
+        yield base, SessionViews(logs).detail(record, LiveRuns())
         for number, text in changed.items():
             if text:
                 yield f"{base}/diff/{number}", diffs.side_by_side(text)
@@ -137,8 +133,6 @@ class _Answers:
     def of_pipeline(self, db: str | None) -> Iterator[Answer]:
         """Raises ``ConfigError`` if the run has no graph."""
         from corral.engine.dbos.database import require
-        from corral.view import pipeline_runs, pipeline_view
-        from corral.view.records import PipelineEvents
 
         run, base = self._run, f"/api/pipelines/{_part(self.id)}"
         if run.folder is None:
@@ -147,10 +141,10 @@ class _Answers:
                 hint="Give the id of the run, or use --format md.",
             )
 
-        found = pipeline_runs.read_folder(run.id, run.folder, is_live=False)
+        found = pipeline_view.read_folder(run.id, run.folder, is_live=False)
         if found is None:  # it is in a database
             require()
-            found = asyncio.run(pipeline_runs.read(run.id, db))
+            found = asyncio.run(pipeline_view.read(run.id, db))
         yield base, asyncio.run(pipeline_view.detail(found, db))
         steps = [*pipeline_view.narrate(found.graph, found.events)]
         last = steps[-1].seq if steps else 0
@@ -173,36 +167,25 @@ class _Answers:
 
     def _pages(self, path: Path, base: str) -> Iterator[Answer]:
         """The conversation, page by page, and its complete items."""
-        from corral.runs.log_windows import LogFile
-        from corral.view import log_pages
-
         with LogFile(path) as log:
             for number in range(max(1, log.pages)):
                 page = log_pages.item_page(log, number)
                 yield f"{base}?page={number}", page
                 if number == max(0, log.pages - 1):
                     yield f"{base}?page=last", page
-                yield from self._complete_items(page, base, log)
-
-    def _complete_items(self, page: ItemPage, base: str, log: LogFile) -> Iterator[Answer]:
-        from corral.view import log_pages
-
-        for item in page.items:
-            if not item.more and not (item.tool is not None and item.tool.has_more):
-                continue
-            if self._bodies <= 0:
-                self._bodies_left_out += 1
-                continue
-            body = log_pages.item_body(log, item.key)
-            parts = (body.text, body.html, body.input, body.output, body.error)
-            self._bodies -= sum(len(part or "") for part in parts)
-            yield f"{base}/{item.key}", body
+                for item in page.items:
+                    if not item.more and not (item.tool is not None and item.tool.has_more):
+                        continue
+                    if self._bodies <= 0:
+                        self._bodies_left_out += 1
+                        continue
+                    body = log_pages.item_body(log, item.key)
+                    parts = (body.text, body.html, body.input, body.output, body.error)
+                    self._bodies -= sum(len(part or "") for part in parts)
+                    yield f"{base}/{item.key}", body
 
     def _raw(self, path: Path, base: str) -> Iterator[Answer]:
         """Events as they are stored, and the permissions among them."""
-        from corral.runs.log_windows import LogFile
-        from corral.view import log_pages
-
         with LogFile(path) as log:
             number: int | None = 0
             while number is not None:
@@ -232,7 +215,11 @@ def _page() -> tuple[bytes, bytes]:
     icon = base64.b64encode(read("icon.svg").encode()).decode()
     page = read("index.html")
     for old, new in (
-        ('<meta charset="utf-8">', f'<meta charset="utf-8">\n{_meta(policy)}'),
+        (
+            '<meta charset="utf-8">',
+            '<meta charset="utf-8">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        ),
         ('href="icon.svg"', f'href="data:image/svg+xml;base64,{icon}"'),
         ('<link rel="stylesheet" href="style.css">', f"<style>{style}</style>"),
         (
@@ -246,10 +233,6 @@ def _page() -> tuple[bytes, bytes]:
     data = '<script type="application/json" id="corral-data">'
     head, body, tail = page.partition("<body>\n")
     return f"{head}{body}{data}".encode(), f"</script>\n{tail}".encode()
-
-
-def _meta(policy: str) -> str:
-    return f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
 
 
 def _hash(code: str) -> str:

@@ -1,24 +1,38 @@
-"""Runs of pipelines as the API shows them: the graph, the path, and the events for replay."""
+"""Runs of pipelines, wherever they are stored (in a database, or, if they ran in memory, only in
+their run folder), and how the API shows them: the graph, the path, and the events for replay."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
+from corral.errors import ConfigError
 from corral.pipelines import events
+from corral.pipelines.events import PipelineEvent
+from corral.pipelines.execution import run_dir
 from corral.pipelines.execution.run_dir import EVENTS, RunDir
-from corral.pipelines.graph import Graph
+from corral.pipelines.graph import Graph, from_json
 from corral.pipelines.render.svg import as_svg
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.runs.log_windows import PAGE, LogFile
+from corral.system import clock, paths
 from corral.terminal_text import plain
-from corral.view.pipeline_runs import PipelineRun, questions_of, summary_of
+from corral.values import decode_as
+from corral.view.databases import PipelineFacts, modified_at, pipeline_summary, question_of
+from corral.view.live_runs import LiveRuns
 from corral.view.records import (
     GraphEdge,
     GraphNode,
     GraphView,
     NotFound,
+    Pending,
     PipelineDetail,
     PipelineEventInfo,
+    Summary,
     VisitInfo,
 )
 
@@ -32,6 +46,21 @@ async def detail(found: PipelineRun, db: str | None) -> PipelineDetail:
     questions = await questions_of(found, db)
     steps = [*narrate(found.graph, found.events)]
     path = _path(found, steps)
+    nodes = {
+        node.id: GraphNode(id=node.id, label=plain(node.label, 200), kind=node.kind, state=IDLE)
+        for node in found.graph.nodes.values()
+    }
+    for event in steps:
+        node = nodes.get(event.node or "")
+        if node is not None and event.state is not None:
+            node.state = event.state
+            if event.type == events.StepFailed.type:
+                node.reason = event.text
+            elif event.type == events.StepCompleted.type:
+                node.notes, node.reason = event.text, ""
+    for visit in path:
+        if visit.node in nodes:
+            _add_visit(nodes[visit.node], visit, found.visits.get(visit.visit))
     edges = [
         GraphEdge(
             source=edge.source, target=edge.target, label=plain(edge.label or edge.condition, 200)
@@ -45,7 +74,7 @@ async def detail(found: PipelineRun, db: str | None) -> PipelineDetail:
         summary=summary_of(found, len(questions), db),
         graph=GraphView(
             svg=as_svg(found.graph, embedded=True),
-            nodes=_nodes(found, steps, path),
+            nodes=[*nodes.values()],
             edges=edges,
         ),
         questions=questions,
@@ -145,27 +174,6 @@ def _path(found: PipelineRun, steps: Sequence[PipelineEventInfo]) -> list[VisitI
     return [*visits.values()]
 
 
-def _nodes(
-    found: PipelineRun, steps: Sequence[PipelineEventInfo], path: Sequence[VisitInfo]
-) -> list[GraphNode]:
-    nodes = {
-        node.id: GraphNode(id=node.id, label=plain(node.label, 200), kind=node.kind, state=IDLE)
-        for node in found.graph.nodes.values()
-    }
-    for event in steps:
-        node = nodes.get(event.node or "")
-        if node is not None and event.state is not None:
-            node.state = event.state
-            if event.type == events.StepFailed.type:
-                node.reason = event.text
-            elif event.type == events.StepCompleted.type:
-                node.notes, node.reason = event.text, ""
-    for visit in path:
-        if visit.node in nodes:
-            _add_visit(nodes[visit.node], visit, found.visits.get(visit.visit))
-    return [*nodes.values()]
-
-
 def _add_visit(node: GraphNode, visit: VisitInfo, outcome: Outcome | None) -> None:
     node.visits += 1
     node.attempts += visit.attempts
@@ -174,3 +182,236 @@ def _add_visit(node: GraphNode, visit: VisitInfo, outcome: Outcome | None) -> No
         node.cost_usd = (node.cost_usd or 0.0) + outcome.cost_usd
     if outcome is not None and outcome.tokens is not None:
         node.tokens = (node.tokens or 0) + outcome.tokens
+
+
+LISTED = 200
+"""Runs in memory that are listed."""
+NEW_SECONDS = 3.0
+"""A run that has written this short a time ago may have a process that has not reported yet."""
+MAX_FILE = 64 * 1024 * 1024
+"""Bytes of a graph or checkpoint that are read."""
+
+
+class PipelineRun(msgspec.Struct, kw_only=True):
+    """The state of a run."""
+
+    id: str
+    status: str
+    graph: Graph
+    events: list[PipelineEvent]
+    """Those of the run itself, without those of its agents."""
+    folder: str
+    durable: bool = True
+    """Whether it is in a database: then it can be answered, continued and retried from a node."""
+    has_ended: bool = False
+    goal: str = ""
+    workspace: str = ""
+    branch: str = ""
+    forked_from: str = ""
+    reason: str = ""
+    logs: list[str] = []
+    visits: dict[str, Outcome] = {}
+    """The outcome of visits that have ended, by their ids."""
+    cost_usd: float = 0.0
+    tokens: int = 0
+    created: float = 0.0
+    ended: float | None = None
+
+
+async def read(run: str, db: str | None, live: LiveRuns | None = None) -> PipelineRun:
+    """One run. ``live`` are the running ones, with their folders. Raises ``NotFound``."""
+    if db is None:
+        running = None if live is None else live.runs.get(("pipeline", run))
+        default = paths.home() / "runs" / run_dir.file_name(run)
+        folder = Path(running.folder) if running and running.folder else default
+        found = await asyncio.to_thread(read_folder, run, folder, is_live=running is not None)
+        if found is not None:
+            return found
+    from corral.engine.dbos.database import is_installed
+
+    if not is_installed():
+        raise NotFound(f"there is no run {plain(run, 100)!r}", hint="pip install 'corral[engine]'.")
+    from corral.engine import query
+
+    try:
+        details = await query.show(run, db=db)
+    except ConfigError as error:
+        raise NotFound(error.message, hint=error.hint) from error
+    config, output = details.run_input.config, details.output
+    return PipelineRun(
+        id=details.id,
+        status=details.status,
+        graph=details.graph,
+        events=[event for event in details.events if isinstance(event, PipelineEvent)],
+        folder=details.folder,
+        has_ended=output is not None,
+        goal=config.goal or details.graph.goal,
+        workspace=details.workspace,
+        branch=config.tree.branch if config.tree is not None else "",
+        forked_from=details.run_input.forked_from,
+        reason=output.reason if output is not None else "",
+        logs=details.state.logs,
+        visits=details.visits,
+        cost_usd=details.state.cost_usd,
+        tokens=details.state.tokens,
+        created=details.created,
+        ended=details.ended,
+    )
+
+
+async def questions_of(found: PipelineRun, db: str | None) -> list[Pending]:
+    """The open questions of a run. One in memory asks where it was started."""
+    if found.has_ended or not found.durable:
+        return []
+    from corral.engine import open_questions
+
+    asked = await open_questions.questions(found.id, db=db)
+    return [question_of(found.id, each, db) for each in asked if not each.answered]
+
+
+def summary_of(found: PipelineRun, asks: int, db: str | None) -> Summary:
+    """A run in the list, with what only its details have."""
+    summary = pipeline_summary(
+        PipelineFacts(
+            id=found.id,
+            status=found.status,
+            title=found.goal or found.graph.name,
+            folder=found.folder,
+            asks=asks,
+            created=found.created,
+            ended=found.ended,
+        ),
+        db,
+    )
+    summary.tokens = found.tokens or None
+    summary.cost_usd = found.cost_usd or None
+    summary.cost_source = "computed" if found.cost_usd else "unknown"
+    if found.reason and summary.state != "success":
+        summary.state_text = plain(f"{summary.state}: {found.reason}", 400)
+    return summary
+
+
+# Runs in memory. Blocking.
+
+
+class _Checkpoint(msgspec.Struct, kw_only=True):
+    """What is read of ``checkpoint.json``."""
+
+    node_outcomes: dict[str, Outcome] = {}
+    logs: list[str] = []
+    cost_usd: float = 0.0
+    tokens: int = 0
+
+
+def read_folder(run: str, folder: Path, *, is_live: bool) -> PipelineRun | None:
+    """The run of a folder; None if it is none of a run in memory."""
+    try:
+        graph = from_json(_content(folder / run_dir.GRAPH))
+    except (OSError, msgspec.MsgspecError):
+        return None
+    found = _events(folder / run_dir.EVENTS)
+    first, last = (found[0], found[-1]) if found else (None, None)
+    has_ended = isinstance(last, events.PipelineCompleted | events.PipelineFailed)
+    try:
+        saved = decode_as(_content(folder / run_dir.CHECKPOINT), _Checkpoint)
+    except (OSError, msgspec.MsgspecError):
+        saved = _Checkpoint()
+    # What an earlier visit of a node cost is not stored.
+    visits: dict[str, Outcome] = {}
+    last_visits: dict[str, str] = {}
+    for event in found:
+        if isinstance(event, events.StepCompleted | events.StepFailed):
+            visits[event.visit] = Outcome(attempts=event.attempts)
+            last_visits[event.node or ""] = event.visit
+    for node, visit in last_visits.items():
+        if node in saved.node_outcomes:
+            visits[visit] = saved.node_outcomes[node]
+    status = "running" if is_live else "interrupted"
+    if isinstance(last, events.PipelineCompleted):
+        status = "success"
+    elif isinstance(last, events.PipelineFailed):
+        status = "cancelled" if last.cancelled else "fail"
+    return PipelineRun(
+        id=run,
+        status=status,
+        graph=graph,
+        events=found,
+        folder=str(folder),
+        durable=False,
+        has_ended=has_ended,
+        goal=graph.goal,
+        reason=getattr(last, "reason", "") if has_ended else "",
+        logs=saved.logs,
+        visits=visits,
+        cost_usd=saved.cost_usd,
+        tokens=saved.tokens,
+        created=first.ts if first is not None else 0.0,
+        ended=last.ts if last is not None and has_ended else None,
+    )
+
+
+def _content(path: Path) -> bytes:
+    """The content of a file. Raises ``OSError``, also for one that is too large."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size > MAX_FILE:
+            raise OSError(f"{path} is too large")
+        return file.read()
+
+
+def _events(path: Path) -> list[PipelineEvent]:
+    """The events of a run, as far as they can be read."""
+    found: list[PipelineEvent] = []
+    try:
+        with LogFile(path) as log:
+            for number in range(min(log.pages, MAX_FILE // PAGE)):
+                for line in log.page(number):
+                    try:
+                        event = events.from_json(line.data)
+                    except msgspec.MsgspecError:
+                        continue
+                    if isinstance(event, PipelineEvent):
+                        found.append(event)
+    except OSError:
+        pass
+    return found
+
+
+class FolderRuns:
+    """The list of the runs in memory. A folder that has not changed is not read again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, bool, Summary | None]] = {}
+        """Name of a folder -> when its events were last written, whether it was running, and the
+        run; None: it did not run in memory."""
+
+    def read(self, live: LiveRuns) -> list[Summary]:
+        """The newest runs. Blocking."""
+        home = paths.home() / "runs"
+        try:
+            # By the time in the name (``build-20261117-083601-689e``), not by the pipeline.
+            names = sorted(os.listdir(home), key=lambda name: name.rsplit("-", 3)[1:], reverse=True)
+        except OSError:
+            return []
+        summaries: list[Summary] = []
+        for name in names:
+            summary = self._read(home / name, is_live=("pipeline", name) in live.runs)
+            if summary is not None:
+                summaries.append(summary)
+            if len(summaries) == LISTED:
+                break
+        return summaries
+
+    def _read(self, folder: Path, *, is_live: bool) -> Summary | None:
+        modified = modified_at(folder / run_dir.EVENTS)
+        is_live = is_live or clock.now() - modified < NEW_SECONDS
+        known = self._known.get(folder.name)
+        if known is not None and (known[2] is None or known[:2] == (modified, is_live)):
+            return known[2]
+        run = read_folder(folder.name, folder, is_live=is_live)
+        summary = None
+        if run is not None:
+            summary = summary_of(run, 0, None)
+            summary.updated = max(summary.updated, modified)
+        if run is not None or modified:
+            self._known[folder.name] = modified, is_live, summary
+        return summary

@@ -15,7 +15,7 @@ import uvicorn
 
 from corral.errors import ConfigError
 from corral.view import app
-from corral.view.auth import Access
+from corral.view.auth import ServerAccess
 from corral.view.calls import Services
 from corral.view.catalog import Catalog
 
@@ -52,7 +52,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _Server(uvicorn.Server):
+class _ViewServer(uvicorn.Server):
     """Ends streams when the server stops: they would keep it from ending."""
 
     def __init__(
@@ -84,10 +84,10 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-class Settings(NamedTuple):
+class ServerSettings(NamedTuple):
     """How a server runs."""
 
-    access: Access
+    access: ServerAccess
     on_ready: Callable[[], None]
     start_command: Callable[[Sequence[str]], None]
     """Starts a command of corral in the background."""
@@ -95,30 +95,26 @@ class Settings(NamedTuple):
     """The place on the page that is shown first."""
 
 
-def serve(listener: socket.socket, settings: Settings) -> None:
+def serve(listener: socket.socket, settings: ServerSettings) -> None:
     """Serve until Ctrl-C or SIGTERM."""
 
     async def run() -> None:
         services = Services(Catalog(), settings.access, settings.start_command, settings.open_at)
-        await _serve(listener, services, settings.on_ready)
+        config = uvicorn.Config(
+            app.create(services),
+            access_log=False,  # it would have the token in it
+            log_level="warning",
+            lifespan="off",
+            server_header=False,
+            date_header=False,
+            ws="none",
+            timeout_graceful_shutdown=END_SECONDS,
+        )
+        server = _ViewServer(config, services, settings.on_ready)
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            await services.catalog.close()
+            listener.close()
 
     asyncio.run(run())
-
-
-async def _serve(listener: socket.socket, services: Services, on_ready: Callable[[], None]) -> None:
-    config = uvicorn.Config(
-        app.create(services),
-        access_log=False,  # it would have the token in it
-        log_level="warning",
-        lifespan="off",
-        server_header=False,
-        date_header=False,
-        ws="none",
-        timeout_graceful_shutdown=END_SECONDS,
-    )
-    server = _Server(config, services, on_ready)
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        await services.catalog.close()
-        listener.close()

@@ -18,7 +18,7 @@ from corral.agents.report import PolicyRow
 from corral.runs.log_windows import PAGE, Line, LogFile, TurnIndex, TurnMarks
 from corral.terminal_text import plain
 from corral.values import Cost, JsonObject, Usage, as_object, as_objects, as_text, convert_to
-from corral.view.items import Unreadable, decode, plan_steps, tokens
+from corral.view.items import decode, plan_steps, tokens
 from corral.view.records import Money, PlanStep, TurnInfo
 
 LIST_BUDGET = 2 * 1024 * 1024
@@ -36,7 +36,7 @@ END_PAGES = 8
 _USAGE = (b'{"type":"usage"', b'{"type":"model_call"')
 
 
-class Turn(msgspec.Struct, kw_only=True):
+class LoggedTurn(msgspec.Struct, kw_only=True):
     """One turn, as its first and last events say."""
 
     info: TurnInfo
@@ -54,12 +54,12 @@ class LogFacts(msgspec.Struct, kw_only=True):
 
     size: int = 0
     modified: float = 0.0
-    turns: list[Turn] = []
+    turns: list[LoggedTurn] = []
     is_complete: bool = True
     """Whether all turns are in ``turns``."""
 
     @property
-    def last(self) -> Turn | None:
+    def last(self) -> LoggedTurn | None:
         return self.turns[-1] if self.turns else None
 
     @property
@@ -81,7 +81,7 @@ class _CallSums(msgspec.Struct, kw_only=True):
     usage: Usage = Usage()
     cost: Cost = Cost()
 
-    def advance(self, log: LogFile, turn: Turn, calls: list[int]) -> None:
+    def advance(self, log: LogFile, turn: LoggedTurn, calls: list[int]) -> None:
         """Read the calls that are new, and give the turn their sums."""
         if self.start != turn.info.log_start:
             self.start, self.count = turn.info.log_start, 0
@@ -107,7 +107,7 @@ class _Known:
         self.index = TurnIndex()
         self.calls = _CallSums()
         self.lock = Lock()
-        self.turns: dict[int, Turn] = {}
+        self.turns: dict[int, LoggedTurn] = {}
         self.stamp: tuple[int, float] | None = None
         self.facts = LogFacts()
 
@@ -122,7 +122,11 @@ class SessionLogs:
     def facts(self, path: Path, budget: int) -> LogFacts:
         """What is known of a log after at most ``budget`` further bytes were searched. A log that
         does not exist has no turns."""
-        known = self._entry(path)
+        with self._lock:
+            known = self._known.setdefault(path, _Known())
+            self._known.move_to_end(path)
+            if len(self._known) > MAX_LOGS:
+                self._known.popitem(last=False)
         try:
             with known.lock, LogFile(path) as log:
                 stamp = (log.size, log.modified)
@@ -140,17 +144,9 @@ class SessionLogs:
         except OSError:
             return LogFacts()
 
-    def _entry(self, path: Path) -> _Known:
-        with self._lock:
-            known = self._known.setdefault(path, _Known())
-            self._known.move_to_end(path)
-            if len(self._known) > MAX_LOGS:
-                self._known.popitem(last=False)
-            return known
 
-
-def _turns(log: LogFile, marks: TurnMarks, known: _Known) -> list[Turn]:
-    found: list[Turn] = []
+def _turns(log: LogFile, marks: TurnMarks, known: _Known) -> list[LoggedTurn]:
+    found: list[LoggedTurn] = []
     for number, start in enumerate(marks.starts):
         following = marks.starts[number + 1] if number + 1 < len(marks.starts) else log.size
         last = bisect_right(marks.ends, following) - 1
@@ -169,7 +165,7 @@ def _turns(log: LogFile, marks: TurnMarks, known: _Known) -> list[Turn]:
     return found
 
 
-def _add_last(log: LogFile, found: list[Turn]) -> None:
+def _add_last(log: LogFile, found: list[LoggedTurn]) -> None:
     """The end of a log whose middle was not searched yet."""
     line = log.last_line()
     done = decode(line) if line is not None else None
@@ -180,18 +176,18 @@ def _add_last(log: LogFile, found: list[Turn]) -> None:
         _finish(found[-1], done, line.offset)
     else:
         start = found[-1].info.log_start + 1 if found else 0
-        turn = Turn(info=TurnInfo(number=number, log_start=start))
+        turn = LoggedTurn(info=TurnInfo(number=number, log_start=start))
         turn.info.started = done.ts - done.duration_ms / 1000
         found.append(turn)
         _finish(turn, done, line.offset)
 
 
-def _read_turn(log: LogFile, start: int, end: int | None, number: int) -> Turn | None:
+def _read_turn(log: LogFile, start: int, end: int | None, number: int) -> LoggedTurn | None:
     line = log.line_at(start)
     init = decode(line) if line is not None else None
     if line is None:
         return None
-    turn = Turn(info=TurnInfo(number=number, log_start=start))
+    turn = LoggedTurn(info=TurnInfo(number=number, log_start=start))
     if isinstance(init, events.Init):
         turn.init = init
         turn.info.number = turn_number(init.run_id) or number
@@ -208,7 +204,7 @@ def _read_turn(log: LogFile, start: int, end: int | None, number: int) -> Turn |
     return turn
 
 
-def _add_run_facts(turn: Turn, log: LogFile, line: Line | None) -> None:
+def _add_run_facts(turn: LoggedTurn, log: LogFile, line: Line | None) -> None:
     """What the first turn recorded of its program and its policy, after the prompt and the names of
     its files."""
     for _ in range(2):
@@ -231,7 +227,7 @@ def _policy_line(row: JsonObject) -> str:
     return f"{found.capability}: {found.decision}  {found.note}".rstrip()
 
 
-def _finish(turn: Turn, done: events.Done, offset: int) -> None:
+def _finish(turn: LoggedTurn, done: events.Done, offset: int) -> None:
     info = turn.info
     info.status, info.log_end = done.status, offset
     info.duration_ms = done.duration_ms
@@ -271,16 +267,13 @@ def read_end(path: Path) -> LogEnd:
                     event = decode(line)
                     found.plan = plan_steps(event) if isinstance(event, events.Plan) else []
                 elif found.context is None and line.data.startswith(_USAGE):
-                    _add_context(found, decode(line))
+                    # By the agent's own report, else by its last model call. Calls beside the
+                    # conversation, such as those for a title, say nothing of it.
+                    event = decode(line)
+                    if isinstance(event, events.UsageReport):
+                        found.context = event.context_size
+                    elif isinstance(event, events.ModelCall) and not (event.side or event.partial):
+                        found.context, found.model = event.usage.total, event.model
     except OSError:
         pass
     return found
-
-
-def _add_context(found: LogEnd, event: events.Event | Unreadable) -> None:
-    """By the agent's own report, else by its last model call. Calls beside the conversation, such
-    as those for a title, say nothing of it."""
-    if isinstance(event, events.UsageReport):
-        found.context = event.context_size
-    elif isinstance(event, events.ModelCall) and not (event.side or event.partial):
-        found.context, found.model = event.usage.total, event.model

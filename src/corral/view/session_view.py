@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -20,9 +19,8 @@ from corral.sessions import question_files, store
 from corral.system import clock, fs, paths
 from corral.terminal_text import plain
 from corral.values import as_text, as_texts
-from corral.view import state
 from corral.view.items import MAX_INPUT, tokens, total_cost
-from corral.view.live_runs import LiveRuns
+from corral.view.live_runs import ACTIVE, KnownState, LiveRuns, state_of
 from corral.view.records import Facts, LogInfo, Pending, SessionDetail, Summary
 from corral.view.session_logs import (
     DETAIL_BUDGET,
@@ -80,7 +78,23 @@ class SessionViews:
         meta = _complete(record.meta, facts)
         running = live.runs.get(("session", meta.id))
         pending = pending_of(record, live)
-        in_words = _state(record, facts, live, pending)
+        now = clock.now()
+        is_new = not facts.is_finished and now - facts.modified < NEW_SECONDS
+        status = record.meta.status
+        if facts.last is not None:
+            status = facts.last.info.status if facts.is_finished else None
+        known = KnownState(
+            status=status,
+            reason="" if facts.last is None else facts.last.info.error or "",
+            live=_is_live(record, facts, live, is_new=is_new) or bool(running and pending),
+            live_state=running.state if running else "",
+            until=running.until if running else None,
+            permissions=sum(each.kind == "permission" for each in pending),
+            questions=sum(each.kind == "question" for each in pending),
+            last_event=facts.modified or None,
+            is_new=is_new,
+        )
+        in_words = state_of(known, now)
         usd, source = total_cost(turn.cost for turn in facts.turns)
         title = " ".join(plain(meta.title, 200).split())
         return Summary(
@@ -100,16 +114,12 @@ class SessionViews:
             tokens=facts.usage.total,
             cost_usd=usd,
             cost_source=source,
-            live=in_words.state in state.ACTIVE and (running is not None or not facts.is_finished),
+            live=in_words.state in ACTIVE and (running is not None or not facts.is_finished),
             pending=len(pending),
             snippet=plain(snippet, 300),
         )
 
-    def detail(self, id: str, live: LiveRuns) -> SessionDetail:
-        """One session. Raises ``ResumeLost``."""
-        return self.detail_of(open_session(id), live)
-
-    def detail_of(self, record: store.SessionRecord, live: LiveRuns) -> SessionDetail:
+    def detail(self, record: store.SessionRecord, live: LiveRuns) -> SessionDetail:
         """One session, which may be stored anywhere."""
         path = record.folder / store.EVENTS
         summary = self.summary(record, live, budget=DETAIL_BUDGET)
@@ -171,33 +181,6 @@ def _complete(meta: store.Meta, facts: LogFacts) -> store.Meta:
         model=meta.model or facts.turns[-1].info.model,
         title=meta.title or facts.turns[0].info.prompt,
     )
-
-
-def _state(
-    record: store.SessionRecord, facts: LogFacts, live: LiveRuns, pending: list[Pending]
-) -> state.StateText:
-    now = clock.now()
-    running = live.runs.get(("session", record.meta.id))
-    is_new = not facts.is_finished and now - facts.modified < NEW_SECONDS
-    known = state.Facts(
-        status=_status(record, facts),
-        reason="" if facts.last is None else facts.last.info.error or "",
-        live=_is_live(record, facts, live, is_new=is_new) or bool(running and pending),
-        live_state=running.state if running else "",
-        until=running.until if running else None,
-        permissions=sum(each.kind == "permission" for each in pending),
-        questions=sum(each.kind == "question" for each in pending),
-        last_event=facts.modified or None,
-        is_new=is_new,
-    )
-    return state.state_of(known, now)
-
-
-def _status(record: store.SessionRecord, facts: LogFacts) -> str | None:
-    """How the last turn ended; None if it has not."""
-    if facts.last is None:
-        return record.meta.status
-    return facts.last.info.status if facts.is_finished else None
 
 
 def _is_live(record: store.SessionRecord, facts: LogFacts, live: LiveRuns, *, is_new: bool) -> bool:
@@ -271,12 +254,7 @@ def _native_resume(record: store.SessionRecord, meta: store.Meta, facts: LogFact
     )
     settings = agent.native_key_settings if is_billed_to_key else ()
     words = (*words[:2], ours, *settings, *words[3:])
-    given = {"session": meta.session_id, "home": str(record.home)}
+    session, home = meta.session_id, str(record.home)
+    filled = (word.replace("{session}", session).replace("{home}", home) for word in words)
     folder = f"cd {shlex.quote(meta.cwd)} && " if meta.cwd else ""
-    return plain(folder + shlex.join(_filled(word, given) for word in words))
-
-
-def _filled(word: str, given: Mapping[str, str]) -> str:
-    for name, value in given.items():
-        word = word.replace(f"{{{name}}}", value)
-    return word
+    return plain(folder + shlex.join(filled))

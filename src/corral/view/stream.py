@@ -21,9 +21,9 @@ from corral.errors import ResumeLost
 from corral.runs.log_windows import PAGE, LogFile, read_tail
 from corral.sessions.store import EVENTS
 from corral.system import clock
-from corral.view import state
 from corral.view.catalog import Catalog, RunQuery
 from corral.view.items import ItemBuilder, decode
+from corral.view.live_runs import ACTIVE
 from corral.view.log_pages import RESULT_PAGES, builder_from
 from corral.view.records import (
     EndUpdate,
@@ -165,7 +165,7 @@ async def follow_session(
                     shown = now
                     pauses.sent()
                     yield message("state", now)
-                if now.summary.state not in state.ACTIVE and not items:
+                if now.summary.state not in ACTIVE and not items:
                     yield message("end", EndUpdate(reason="the session is not running"))
                     return
             pause = BUSY if items else min(pause * 1.3, IDLE)

@@ -1,21 +1,23 @@
-"""Runs of pipelines: graph, path, events, and what a person does to them."""
+"""Runs of pipelines and batches: graph, path, events, progress, failures, and what a person does to
+them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from starlette.responses import Response
 
 from corral import live
 from corral.errors import ConfigError
-from corral.runs.log_windows import LogFile
 from corral.system import clock
-from corral.view import log_pages, state
-from corral.view.calls import Call, Endpoint, Param, event_stream
+from corral.view import log_pages
+from corral.view.calls import BY, DB, ApiCall, ApiEndpoint, Param, event_stream
+from corral.view.live_runs import ACTIVE
 from corral.view.records import (
+    BatchDetail,
     Done,
     EndUpdate,
     ItemBody,
@@ -25,32 +27,30 @@ from corral.view.records import (
     PipelineDetail,
     PipelineEvents,
     StateUpdate,
-    Summary,
     TextBody,
 )
 from corral.view.stream import Pauses, message
 
 if TYPE_CHECKING:
-    from corral.view.pipeline_runs import PipelineRun
+    from corral.view.pipeline_view import PipelineRun
 
-DB = Param("db", "The database, if it is not the default one.")
+
 FIRST_PAUSE, SHARE = 1.0, 20
 """Seconds between two looks at a run, and how many times longer than a look they are at least."""
 START_SECONDS = 20.0
 """How long to wait for a new run to appear."""
-BY = "the page of corral view"
 
 
-async def _read(call: Call) -> tuple[PipelineRun, str | None]:
+async def _read(call: ApiCall) -> tuple[PipelineRun, str | None]:
     """The run of a request, and its database. Raises ``NotFound``."""
-    from corral.view import pipeline_runs
+    from corral.view import pipeline_view
 
     db = await call.database()
     live = await call.catalog.live()
-    return await pipeline_runs.read(call.path("id"), db, live), db
+    return await pipeline_view.read(call.path("id"), db, live), db
 
 
-async def _read_durable(call: Call) -> tuple[PipelineRun, str | None]:
+async def _read_durable(call: ApiCall) -> tuple[PipelineRun, str | None]:
     """The same, of a run that can be continued. Raises ``ConfigError`` for others."""
     found, db = await _read(call)
     if not found.durable:
@@ -61,13 +61,13 @@ async def _read_durable(call: Call) -> tuple[PipelineRun, str | None]:
     return found, db
 
 
-async def show_pipeline(call: Call) -> PipelineDetail:
+async def show_pipeline(call: ApiCall) -> PipelineDetail:
     from corral.view import pipeline_view
 
     return await pipeline_view.detail(*await _read(call))
 
 
-async def pipeline_events(call: Call) -> PipelineEvents:
+async def pipeline_events(call: ApiCall) -> PipelineEvents:
     found, _ = await _read(call)
     return _events_after(found, max(0, call.number("after", 0)))
 
@@ -80,13 +80,14 @@ def _events_after(found: PipelineRun, after: int) -> PipelineEvents:
     return PipelineEvents(events=new, next=new[-1].seq if new else after)
 
 
-async def stream_pipeline(call: Call) -> Response:
+async def stream_pipeline(call: ApiCall) -> Response:
     await _read(call)
-    return event_stream(_follow(call))
+    return event_stream(follow_pipeline(call))
 
 
-async def _follow(call: Call) -> AsyncGenerator[bytes]:
-    from corral.view import pipeline_runs
+async def follow_pipeline(call: ApiCall) -> AsyncGenerator[bytes]:
+    """The events and the state of a run."""
+    from corral.view import pipeline_view
 
     pauses = Pauses(call.services.closing)
     after = call.cursor or 0
@@ -100,49 +101,39 @@ async def _follow(call: Call) -> AsyncGenerator[bytes]:
             after = new.next
             pauses.sent()
             yield message("events", new, after)
-        pending = await pipeline_runs.questions_of(found, db)
-        summary = pipeline_runs.summary_of(found, len(pending), db)
+        pending = await pipeline_view.questions_of(found, db)
+        summary = pipeline_view.summary_of(found, len(pending), db)
         update = message("state", StateUpdate(summary=summary, pending=pending))
         if update != shown:
             shown = update
             pauses.sent()
             yield update
-        if _is_over(found, summary):
+        # A durable run that was interrupted can be continued; nothing more happens to others.
+        can_continue = found.durable and not found.has_ended
+        if summary.state not in ACTIVE and not summary.live and not can_continue:
             yield message("end", EndUpdate(reason="the run has ended"))
             return
         yield await pauses.wait(max(FIRST_PAUSE, SHARE * watch.seconds))
 
 
-def _is_over(found: PipelineRun, summary: Summary) -> bool:
-    """Whether nothing more can happen. A durable run that was interrupted can be continued."""
-    can_continue = found.durable and not found.has_ended
-    return summary.state not in state.ACTIVE and not summary.live and not can_continue
-
-
-async def _with_log(call: Call, read: Callable[[LogFile], msgspec.Struct]) -> msgspec.Struct:
+async def _visit_log(call: ApiCall) -> Path:
     from corral.view import pipeline_view
 
-    found, _ = await _read(call)
-    path = pipeline_view.visit_log(found, call.path("visit"))
-
-    def run() -> msgspec.Struct:
-        with LogFile(path) as log:
-            return read(log)
-
-    return await asyncio.to_thread(run)
+    run, _ = await _read(call)
+    return pipeline_view.visit_log(run, call.path("visit"))
 
 
-async def visit_items(call: Call) -> msgspec.Struct:
-    page = call.number("page", -1)
-    return await _with_log(call, lambda log: log_pages.item_page(log, page))
+async def visit_items(call: ApiCall) -> ItemPage:
+    page, path = call.number("page", -1), await _visit_log(call)
+    return await call.read_log(lambda: path, lambda log: log_pages.item_page(log, page))
 
 
-async def visit_item(call: Call) -> msgspec.Struct:
-    key = call.path_number("key")
-    return await _with_log(call, lambda log: log_pages.item_body(log, key))
+async def visit_item(call: ApiCall) -> ItemBody:
+    key, path = call.path_number("key"), await _visit_log(call)
+    return await call.read_log(lambda: path, lambda log: log_pages.item_body(log, key))
 
 
-async def answer(call: Call) -> Done:
+async def answer(call: ApiCall) -> Done:
     from corral.engine import existing_runs
 
     run, body = call.path("id"), await call.body(TextBody)
@@ -154,7 +145,7 @@ async def answer(call: Call) -> Done:
     return Done(message="answered; the run goes on in the background", id=run)
 
 
-async def cancel(call: Call) -> Done:
+async def cancel(call: ApiCall) -> Done:
     run = call.path("id")
     await call.body(Done)
     found, db = await _read(call)
@@ -169,7 +160,7 @@ async def cancel(call: Call) -> Done:
     return Done(message="cancelled", id=run)
 
 
-async def retry(call: Call) -> Done:
+async def retry(call: ApiCall) -> Done:
     from corral.engine import run_list
 
     run, body = call.path("id"), await call.body(NodeBody)
@@ -183,26 +174,65 @@ async def retry(call: Call) -> Done:
     before = await ids()
     words = ("pipeline", "fork", run, "--from", body.node, *_database_option(db))
     await call.start_command(*words)
-    new = await _new_one(ids, before)
-    text = "a new run continues from there" if new else "a new run is being started"
-    return Done(message=text, id=new)
-
-
-async def _new_one(ids: Callable[[], Awaitable[set[str]]], before: set[str]) -> str | None:
+    new: set[str] = set()
     watch = clock.Stopwatch()
-    while watch.seconds < START_SECONDS:
+    while not new and watch.seconds < START_SECONDS:
         await asyncio.sleep(0.3)
-        if new := await ids() - before:
-            return max(new)
-    return None
+        new = await ids() - before
+    text = "a new run continues from there" if new else "a new run is being started"
+    return Done(message=text, id=max(new, default=None))
 
 
 def _database_option(db: str | None) -> tuple[str, ...]:
     return () if db is None else ("--db", db)
 
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint(
+async def show_batch(call: ApiCall) -> BatchDetail:
+    from corral.view import databases
+
+    return await databases.batch_detail(
+        call.path("id"),
+        await call.database(),
+        start=max(0, call.number("cursor", 0)),
+        only_failed=call.text("failed") is not None,
+    )
+
+
+async def retry_batch(call: ApiCall) -> Done:
+    """Run the tasks again that have no success: those that failed, and those that were left."""
+    from corral.engine.batch import query
+    from corral.view import databases
+
+    name, db = call.path("id"), await call.database()
+    await call.body(Done)
+    found = await databases.read_batch(name, db)
+    if found.overview.status == "running":
+        raise ConfigError(f"{name} is running")
+    if found.command is None:
+        raise ConfigError(
+            f"{name} was not started by a command", hint="Run the program that started it again."
+        )
+    options = ["--retry-failed"] if found.overview.status in query.ENDED else []
+    words = ("batches", "resume", name, *_database_option(db), "--", *options)
+    await call.start_command(*words)
+    return Done(message="the batch goes on in the background", id=name)
+
+
+async def cancel_batch(call: ApiCall) -> Done:
+    from corral.engine.batch import query
+    from corral.view import databases
+
+    name, db = call.path("id"), await call.database()
+    await call.body(Done)
+    found = await databases.read_batch(name, db)
+    if found.overview.status in query.ENDED:
+        raise ConfigError(f"{name} has already ended: {found.overview.status}")
+    count = await query.cancel_batch(name, db=db)
+    return Done(message=f"cancelled, with {count:,} tasks", id=name)
+
+
+ENDPOINTS: tuple[ApiEndpoint, ...] = (
+    ApiEndpoint(
         "GET",
         "/api/pipelines/{id}",
         "pipeline",
@@ -211,7 +241,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         PipelineDetail,
         params=(DB,),
     ),
-    Endpoint(
+    ApiEndpoint(
         "GET",
         "/api/pipelines/{id}/events",
         "pipeline_events",
@@ -220,7 +250,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         PipelineEvents,
         params=(Param("after", "`next` of the response before.", "integer"), DB),
     ),
-    Endpoint(
+    ApiEndpoint(
         "GET",
         "/api/pipelines/{id}/stream",
         "pipeline_stream",
@@ -230,7 +260,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         media="text/event-stream",
         events=(PipelineEvents, StateUpdate, EndUpdate),
     ),
-    Endpoint(
+    ApiEndpoint(
         "GET",
         "/api/pipelines/{id}/visits/{visit}/items",
         "visit_items",
@@ -239,7 +269,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         ItemPage,
         params=(Param("page", "The number of the page, from 0; `last` is the default."), DB),
     ),
-    Endpoint(
+    ApiEndpoint(
         "GET",
         "/api/pipelines/{id}/visits/{visit}/items/{key}",
         "visit_item",
@@ -248,7 +278,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         ItemBody,
         params=(DB,),
     ),
-    Endpoint(
+    ApiEndpoint(
         "POST",
         "/api/pipelines/{id}/answer",
         "answer_pipeline",
@@ -258,7 +288,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         TextBody,
         params=(DB,),
     ),
-    Endpoint(
+    ApiEndpoint(
         "POST",
         "/api/pipelines/{id}/cancel",
         "cancel_pipeline",
@@ -267,7 +297,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Done,
         params=(DB,),
     ),
-    Endpoint(
+    ApiEndpoint(
         "POST",
         "/api/pipelines/{id}/retry",
         "retry_pipeline",
@@ -275,6 +305,37 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         retry,
         Done,
         NodeBody,
+        params=(DB,),
+    ),
+    ApiEndpoint(
+        "GET",
+        "/api/batches/{id}",
+        "batch",
+        "A batch: its progress, its failures, and a page of its tasks.",
+        show_batch,
+        BatchDetail,
+        params=(
+            Param("cursor", "`next` of the page before.", "integer"),
+            Param("failed", "Any value: only tasks that failed."),
+            DB,
+        ),
+    ),
+    ApiEndpoint(
+        "POST",
+        "/api/batches/{id}/retry",
+        "retry_batch",
+        "Run the tasks again that failed, and those that were left.",
+        retry_batch,
+        Done,
+        params=(DB,),
+    ),
+    ApiEndpoint(
+        "POST",
+        "/api/batches/{id}/cancel",
+        "cancel_batch",
+        "Cancel the tasks that have not ended.",
+        cancel_batch,
+        Done,
         params=(DB,),
     ),
 )

@@ -1,21 +1,35 @@
-"""The list of runs, and what this server is."""
+"""The list of runs, what they used, comparisons of agents, and what this server is."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 from starlette.responses import Response
 
+from corral.comparison import store
+from corral.comparison.summary import ComparisonSummary, summary
 from corral.engine.dbos.database import is_installed
-from corral.system import paths
+from corral.metering.turn_usage import UsageQuery
+from corral.sessions import index
+from corral.system import clock, paths
 from corral.version import __version__
-from corral.view.calls import Call, Endpoint, Param, event_stream
+from corral.view.calls import ApiCall, ApiEndpoint, Param, event_stream
 from corral.view.catalog import RunQuery
-from corral.view.records import PendingUpdate, RunPage, RunsUpdate, ServerInfo
+from corral.view.items import tokens
+from corral.view.records import (
+    NotFound,
+    PendingUpdate,
+    RunPage,
+    RunsUpdate,
+    ServerInfo,
+    UsageReport,
+    UsageRow,
+)
 from corral.view.stream import follow_runs
 
 
-async def server_info(call: Call) -> ServerInfo:
+async def server_info(call: ApiCall) -> ServerInfo:
     pending = await call.catalog.pending()
     return ServerInfo(
         version=__version__,
@@ -27,7 +41,7 @@ async def server_info(call: Call) -> ServerInfo:
     )
 
 
-async def list_runs(call: Call) -> RunPage:
+async def list_runs(call: ApiCall) -> RunPage:
     query = RunQuery(
         kind=call.text("kind"),
         state=call.text("state"),
@@ -39,13 +53,44 @@ async def list_runs(call: Call) -> RunPage:
     return await call.catalog.runs(query)
 
 
-async def stream_runs(call: Call) -> Response:
+async def stream_runs(call: ApiCall) -> Response:
     return event_stream(follow_runs(call.catalog, call.services.closing))
 
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("GET", "/api/server", "server", "About this server.", server_info, ServerInfo),
-    Endpoint(
+MAX_DAYS = 3_660
+
+
+async def show_usage(call: ApiCall) -> UsageReport:
+    by = call.text("by") or "day"
+    days = max(1, min(call.number("days", 30), MAX_DAYS))
+    query = UsageQuery(by=by, since=clock.now() - days * 86_400)
+    report = await asyncio.to_thread(index.usage_report, query)
+    rows = [
+        UsageRow(
+            key=row.key,
+            tokens=tokens(row.usage),
+            cost_usd=row.cost_usd,
+            cost_by_source=row.cost_by_source,
+            turns_without_cost=row.turns_without_cost,
+            turns_partial=row.turns_partial,
+            runs=row.sessions,
+            turns=row.turns,
+        )
+        for row in report.rows
+    ]
+    return UsageReport(rows=rows, by=by, days=days)
+
+
+async def show_comparison(call: ApiCall) -> ComparisonSummary:
+    name = call.path("id")
+    if name not in await asyncio.to_thread(store.names):
+        raise NotFound(f"there is no comparison {name!r}")
+    return await asyncio.to_thread(summary, name)
+
+
+ENDPOINTS: tuple[ApiEndpoint, ...] = (
+    ApiEndpoint("GET", "/api/server", "server", "About this server.", server_info, ServerInfo),
+    ApiEndpoint(
         "GET",
         "/api/runs",
         "runs",
@@ -61,7 +106,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             Param("limit", "Runs of a page, at most 200.", "integer"),
         ),
     ),
-    Endpoint(
+    ApiEndpoint(
         "GET",
         "/api/stream",
         "stream",
@@ -69,5 +114,25 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         stream_runs,
         media="text/event-stream",
         events=(RunsUpdate, PendingUpdate),
+    ),
+    ApiEndpoint(
+        "GET",
+        "/api/usage",
+        "usage",
+        "Tokens and cost of the last days.",
+        show_usage,
+        UsageReport,
+        params=(
+            Param("by", "`day`, `agent`, `model`, `project` or `session`."),
+            Param("days", "How many days; 30 by default.", "integer"),
+        ),
+    ),
+    ApiEndpoint(
+        "GET",
+        "/api/compare/{id}",
+        "comparison",
+        "A comparison of agents: pass rates, differences, and every attempt.",
+        show_comparison,
+        ComparisonSummary,
     ),
 )

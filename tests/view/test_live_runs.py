@@ -1,0 +1,41 @@
+"""The state of a run as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral.system.clock import time_of_day
+from corral.view.live_runs import KnownState, state_of
+
+NOW = 1_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("facts", "state", "text"),
+    [
+        (KnownState(None, live=True, last_event=NOW - 5), "running", "running"),
+        (KnownState(None, live=True, last_event=NOW - 185), "stalled", "no event for 3 m"),
+        (KnownState(None, live=True, permissions=1), "waiting_permission", "waits for a permission"),
+        (KnownState(None, live=True, questions=1), "waiting_person", "waits for a person"),
+        (
+            KnownState(None, live=True, live_state="rate_limited", until=NOW + 90),
+            "rate_limited",
+            f"rate limited until {time_of_day(NOW + 90)}",
+        ),
+        (KnownState(None, live=True, live_state="paused"), "paused", "paused: the budget is used up"),
+        (KnownState(None), "interrupted", "interrupted: its process has ended"),
+        (KnownState(None, is_new=True, last_event=NOW), "running", "running"),
+        (KnownState("success"), "success", "finished"),
+        (KnownState("error", reason="no\nkey"), "failed", "failed: no key"),
+        (KnownState("fail", reason="x"), "failed", "failed: x"),
+        (KnownState("timeout"), "timeout", "timed out"),
+        (KnownState("denied"), "denied", "ended because a permission was denied"),
+        (KnownState("max_budget"), "max_budget", "ended at its budget"),
+        (KnownState("waiting", questions=1), "waiting_person", "waits for a person"),
+        (KnownState("interrupted", questions=1), "waiting_person", "waits for a person"),
+        (KnownState("queued"), "queued", "queued"),
+        (KnownState("new-word"), "failed", "new-word"),
+    ],
+)
+def test_every_state_has_a_word_and_a_sentence(facts: KnownState, state: str, text: str) -> None:
+    assert state_of(facts, NOW) == (state, text)
