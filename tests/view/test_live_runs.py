@@ -15,14 +15,22 @@ NOW = 1_000_000.0
     [
         (KnownState(None, live=True, last_event=NOW - 5), "running", "running"),
         (KnownState(None, live=True, last_event=NOW - 185), "stalled", "no event for 3 m"),
-        (KnownState(None, live=True, permissions=1), "waiting_permission", "waits for a permission"),
+        (
+            KnownState(None, live=True, permissions=1),
+            "waiting_permission",
+            "waits for a permission",
+        ),
         (KnownState(None, live=True, questions=1), "waiting_person", "waits for a person"),
         (
             KnownState(None, live=True, live_state="rate_limited", until=NOW + 90),
             "rate_limited",
             f"rate limited until {time_of_day(NOW + 90)}",
         ),
-        (KnownState(None, live=True, live_state="paused"), "paused", "paused: the budget is used up"),
+        (
+            KnownState(None, live=True, live_state="paused"),
+            "paused",
+            "paused: the budget is used up",
+        ),
         (KnownState(None), "interrupted", "interrupted: its process has ended"),
         (KnownState(None, is_new=True, last_event=NOW), "running", "running"),
         (KnownState("success"), "success", "finished"),

@@ -6,8 +6,9 @@ import asyncio
 import os
 import shlex
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, TypeVar, Unpack, cast
 
 import click
 import msgspec
@@ -28,19 +29,22 @@ from corral.cli.options import (
     read_prompt,
     run_options,
 )
-from corral.cli.ui.tables import format_time, table
+from corral.cli.ui.tables import format_cost, format_time, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.engine.dbos.database import require
 from corral.errors import ConfigError, StorageFailed
+from corral.nesting import decode_json
+from corral.option_definitions import BY_NAME
 from corral.run_kwargs import RunKwargs
+from corral.spending import LIMITS
 from corral.system import threads
 from corral.values import JsonObject, is_object
 
 if TYPE_CHECKING:
-    from corral.cli.ui.batch_progress import BatchProgress
-    from corral.engine.batch.api import Batch, BatchReport
+    from corral.engine.batch.api import Batch, BatchKwargs, BatchReport
 
 
+C = TypeVar("C", bound=Callable[..., object])
 INTERRUPTED = 130
 BUDGET = 8
 
@@ -64,12 +68,27 @@ class BatchFlags(PolicyFlags, RunKwargs):
     simulate: bool
     db: str | None
     queue: str | None
-    task_max_cost: float | None
-    task_max_total_tokens: int | None
-    task_max_calls: int | None
     no_durable: bool
     as_json: bool
     quiet: bool
+
+
+def _limit_text(whose: str, limit: str) -> str:
+    text = BY_NAME[limit].text
+    return f"For {whose}: {text[0].lower()}{text[1:]}"
+
+
+def _task_limit_options(function: C) -> C:
+    """The limits of one task within those of the batch: ``--task-max-cost`` and so on."""
+    for name, kind in reversed([*LIMITS.items()]):
+        function = option(
+            "Limits",
+            f"--task-{name.replace('_', '-')}",
+            type=kind.number,
+            metavar=BY_NAME[name].value,
+            help=_limit_text("each task", name),
+        )(function)
+    return function
 
 
 @click.command("batch", cls=SectionedCommand)
@@ -89,11 +108,7 @@ class BatchFlags(PolicyFlags, RunKwargs):
 @policy_options
 @run_options(
     EVERYWHERE,
-    texts={
-        "max_cost": "The most that the model calls of the complete batch may cost.",
-        "max_total_tokens": "The most tokens that the complete batch may use.",
-        "max_calls": "The most model calls of the complete batch.",
-    },
+    texts={limit: _limit_text("the complete batch", limit) for limit in LIMITS},
     defaults={"timeout": "1h"},
 )
 @option(
@@ -103,12 +118,7 @@ class BatchFlags(PolicyFlags, RunKwargs):
 @count_option(
     "--attempts", default=3, help="Attempts at a task that fails temporarily: network, rate limits."
 )
-@option("Limits", "--task-max-cost", type=float, metavar="USD", help="Within that: the most that"
-        " one task may cost.")  # fmt: skip
-@option("Limits", "--task-max-total-tokens", type=int, metavar="N", help="Within that: the most"
-        " tokens of one task.")  # fmt: skip
-@option("Limits", "--task-max-calls", type=int, metavar="N", help="Within that: the most model"
-        " calls of one task.")  # fmt: skip
+@_task_limit_options
 @option("Execution", "--retry-failed", is_flag=True, help="Repeat the tasks that failed.")
 @option("Execution", "--accept-changed", is_flag=True, help="If tasks or prompt have changed: run"
         " what is changed or new, keep the rest.")  # fmt: skip
@@ -141,6 +151,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     8 the budget is spent · 130 interrupted
     """
     from corral.cli.ui.batch_progress import BatchProgress
+    from corral.cli.ui.signals import signals
     from corral.engine.batch import api
     from corral.engine.batch.command_line import BatchCommand
 
@@ -154,35 +165,43 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
             echo_json(api.line_of(result).removesuffix(b"\n"))
         progress.show(result, report)
 
-    prompt = _prompt(flags["prompt"])
+    prompt = flags["prompt"]
+    if prompt.startswith("@"):
+        prompt = read_prompt(None, prompt[1:]) or ""
     given, name = _tasks(tasks, prompt, flags)
-    batch = api.batch(
-        given,
-        prompt,
-        agent=flags["agent"],
-        output=_schema(flags["schema"]),
-        results=output,
-        name=name,
-        concurrency=flags["concurrency"],
-        in_order=flags["in_order"],
-        retry_failed=flags["retry_failed"],
-        accept_changed=flags["accept_changed"],
-        attempts=flags["attempts"],
-        worktree=flags["worktree"],
-        patch=flags["patch"],
-        simulate=flags["simulate"],
-        durable=not flags["no_durable"],
-        db=flags["db"],
-        queue=flags["queue"],
-        task_max_cost=flags["task_max_cost"],
-        task_max_total_tokens=flags["task_max_total_tokens"],
-        task_max_calls=flags["task_max_calls"],
-        on_result=show,
+    values = cast("Mapping[str, object]", flags)
+    limits = {f"task_{limit}": values[f"task_{limit}"] for limit in LIMITS}
+    options: BatchKwargs = {
+        "agent": flags["agent"],
+        "results": output,
+        "name": name,
+        "concurrency": flags["concurrency"],
+        "in_order": flags["in_order"],
+        "retry_failed": flags["retry_failed"],
+        "accept_changed": flags["accept_changed"],
+        "attempts": flags["attempts"],
+        "worktree": flags["worktree"],
+        "patch": flags["patch"],
+        "simulate": flags["simulate"],
+        "durable": not flags["no_durable"],
+        "db": flags["db"],
+        "queue": flags["queue"],
+        **cast("BatchKwargs", limits),
         **read_options(flags),
-    )
+    }
+    schema = _schema(flags["schema"])
+    batch = api.batch(given, prompt, output=schema, on_result=show, **options)
+    batch.collects = False
+    enable_gc()
+
+    async def run_to_end() -> BatchReport:
+        task = asyncio.ensure_future(batch.run_to_end())
+        with signals(task.cancel), progress:
+            return await task
+
     batch.command = BatchCommand.of(sys.argv[1:], os.getcwd())
     try:
-        report = threads.run_event_loop(_run_to_end(batch, progress))
+        report = threads.run_event_loop(run_to_end())
     except (KeyboardInterrupt, asyncio.CancelledError):
         return _interrupted(batch)
     except StorageFailed as error:
@@ -200,20 +219,6 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     if report.stopped:
         return BUDGET
     return 0 if report.ok else 1
-
-
-async def _run_to_end(batch: Batch, progress: BatchProgress) -> BatchReport:
-    from corral.cli.ui.signals import signals
-
-    batch.collects = False
-    enable_gc()
-    task = asyncio.ensure_future(batch.run_to_end())
-
-    def end() -> None:
-        task.cancel()
-
-    with signals(end), progress:
-        return await task
 
 
 def _interrupted(batch: Batch) -> int:
@@ -260,12 +265,6 @@ def _tasks(
     return found.tasks, flags["name"]
 
 
-def _prompt(text: str) -> str:
-    if not text.startswith("@"):
-        return text
-    return read_prompt(None, text[1:]) or ""
-
-
 def _schema(path: str | None) -> JsonObject | None:
     if path is None:
         return None
@@ -307,7 +306,7 @@ def list_batches(limit: int, db: str | None, as_json: bool) -> None:
             one.status,
             f"{one.succeeded + one.failed:,}/{one.total:,}",
             f"{one.failed:,}",
-            _cost(one.cost_usd),
+            format_cost(one.cost_usd or None),
             format_time(one.created),
             format_time(one.ended),
             one.output or "–",
@@ -350,7 +349,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         f"tasks      {one.total:,}: {one.succeeded:,} done, {one.failed:,} failed,"
         f" {one.left:,} left"
     )
-    echo(f"cost       {_cost(one.cost_usd)}")
+    echo(f"cost       {format_cost(one.cost_usd or None)}")
     echo(f"started    {format_time(one.created)}")
     echo(f"ended      {format_time(one.ended)}")
     echo(f"output     {one.output or '–'}")
@@ -428,10 +427,6 @@ def cancel(name: str, db: str | None) -> None:
         raise ConfigError(f"{name} has already ended: {shown.status}")
     count = asyncio.run(query.cancel_batch(name, db=db))
     echo(f"{name} is cancelled, with {count:,} tasks")
-
-
-def _cost(usd: float) -> str:
-    return f"${usd:.4f}" if usd else "–"
 
 
 def _short(text: str) -> str:

@@ -70,7 +70,7 @@ def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
     options["record"] = options.setdefault("keep", True)
     agent = choose_agent(agent, options)
     with asyncio.Runner() as runner:
-        chat = Conversation(runner, agent, options, quiet=flags["quiet"])
+        chat = Chat(runner, agent, options, quiet=flags["quiet"])
         chat.open()
         try:
             code = _converse(chat, options, quiet=flags["quiet"])
@@ -81,7 +81,7 @@ def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
     return 0 if sys.stdin.isatty() else code
 
 
-def _converse(chat: Conversation, options: RunKwargs, *, quiet: bool) -> int:
+def _converse(chat: Chat, options: RunKwargs, *, quiet: bool) -> int:
     """Read prompts and commands to the end. Returns the exit code of the last one."""
     reader = PromptReader(completions, stores=bool(options.get("keep")))
     if sys.stdin.isatty() and not quiet:
@@ -111,7 +111,7 @@ def _converse(chat: Conversation, options: RunKwargs, *, quiet: bool) -> int:
     return code
 
 
-class Spent(msgspec.Struct):
+class ChatUsage(msgspec.Struct):
     """What the chat has used so far."""
 
     prompts: int = 0
@@ -139,8 +139,12 @@ class Spent(msgspec.Struct):
         return " · ".join(parts)
 
 
-class Conversation:
-    """``open`` it first. The event loop runs only during a turn."""
+class Chat:
+    """A conversation at the terminal. ``open`` it first. The event loop runs only during a turn.
+
+    Its session may change its agent, model or policy. A change opens a new session that resumes the
+    old one. Where that is not possible, because the agent is another one or cannot resume, the
+    conversation so far is handed over with the next prompt."""
 
     def __init__(
         self, runner: asyncio.Runner, agent: str, options: RunKwargs, *, quiet: bool
@@ -157,7 +161,7 @@ class Conversation:
         self._ids: list[str] = []
         """The sessions of this chat, the newest last."""
         self.resume_token: str | None = None
-        self.spent = Spent()
+        self.spent = ChatUsage()
         self.code = 0
         """The exit code of the last turn."""
         self.files: FileHistory | None = None
@@ -303,7 +307,7 @@ class EndChat(Exception):
     """``/exit``"""
 
 
-Run: TypeAlias = Callable[[Conversation, str], None]
+Run: TypeAlias = Callable[[Chat, str], None]
 """Raises ``CorralError`` and ``EndChat``."""
 
 
@@ -325,7 +329,7 @@ def prompt_of(text: str) -> str:
     return text[1:] if text.startswith("//") else text
 
 
-def run_command(chat: Conversation, text: str) -> None:
+def run_command(chat: Chat, text: str) -> None:
     """Run the command in a line. Raises ``ConfigError`` for an unknown one, and ``EndChat``."""
     found = _COMMAND.fullmatch(text.strip())
     name, argument = (found[1].lower(), (found[2] or "").strip()) if found else ("", "")
@@ -368,14 +372,14 @@ def _print(text: str) -> None:
     terminal.echo(text, err=True)
 
 
-def _help(_chat: Conversation, _argument: str) -> None:
+def _help(_chat: Chat, _argument: str) -> None:
     for command in COMMANDS:
         _print(f"  {f'/{command.name} {command.argument}'.rstrip():16} {command.help}")
     _print("  Ctrl-C stops an answer, Ctrl-D ends the chat. End a line with \\ to continue it.")
     _print("  //text sends a prompt that starts with a slash, such as a command of the agent.")
 
 
-def _model(chat: Conversation, name: str) -> None:
+def _model(chat: Chat, name: str) -> None:
     if not name:
         _print(f"{chat.agent} · {chat.model or 'default model'}")
         return
@@ -392,7 +396,7 @@ def _model(chat: Conversation, name: str) -> None:
     _show_change(chat)
 
 
-def _agent(chat: Conversation, name: str) -> None:
+def _agent(chat: Chat, name: str) -> None:
     if not name:
         _print(f"{chat.agent} · {chat.model or 'default model'}")
         return
@@ -404,12 +408,12 @@ def _agent(chat: Conversation, name: str) -> None:
     _show_change(chat)
 
 
-def _show_change(chat: Conversation) -> None:
+def _show_change(chat: Chat) -> None:
     note = "; the conversation so far is sent with the next prompt" if chat.sends_history else ""
     _print(f"now: {chat.agent} · {chat.model or 'default model'}{note}")
 
 
-def _policy(chat: Conversation, name: str) -> None:
+def _policy(chat: Chat, name: str) -> None:
     if name:
         from corral.policy import PRESETS
         from corral.system import config
@@ -425,11 +429,11 @@ def _policy(chat: Conversation, name: str) -> None:
     _print(policy_table(chat.session.prepared.compiled.report))
 
 
-def _usage(chat: Conversation, _argument: str) -> None:
+def _usage(chat: Chat, _argument: str) -> None:
     _print(chat.spent.describe())
 
 
-def _diff(chat: Conversation, which: str) -> None:
+def _diff(chat: Chat, which: str) -> None:
     if which not in ("", "all"):
         raise ConfigError(f"/diff {which}: write /diff or /diff all")
     found = chat.files.diff(all_turns=which == "all") if chat.files is not None else ""
@@ -440,7 +444,7 @@ def _diff(chat: Conversation, which: str) -> None:
         terminal.echo_styled([Span(line, _DIFF_STYLES.get(line[:1], ""))])
 
 
-def _undo(chat: Conversation, _argument: str) -> None:
+def _undo(chat: Chat, _argument: str) -> None:
     undone = chat.files.undo() if chat.files is not None else []
     if not undone:
         _print(chat.no_files)
@@ -449,7 +453,7 @@ def _undo(chat: Conversation, _argument: str) -> None:
         _print(f"restored {path}")
 
 
-def _save(chat: Conversation, name: str) -> None:
+def _save(chat: Chat, name: str) -> None:
     turns = chat.history()
     if not turns:
         raise ConfigError("there is nothing to save: no answer was stored yet")
@@ -467,7 +471,7 @@ def _save(chat: Conversation, name: str) -> None:
     _print(f"saved {path}")
 
 
-def _exit(_chat: Conversation, _argument: str) -> None:
+def _exit(_chat: Chat, _argument: str) -> None:
     raise EndChat
 
 

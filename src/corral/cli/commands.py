@@ -1,4 +1,6 @@
-"""Commands whose ``--help`` groups the options in sections."""
+"""What commands are made of: options in sections of ``--help``, groups whose commands are imported
+when they are called, and garbage collection, which is off while a command loads and on while it
+works."""
 
 from __future__ import annotations
 

@@ -174,7 +174,14 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     if flags["repeat"] < 1:
         raise ConfigError(f"--repeat must be at least 1, got: {flags['repeat']}")
     has_tasks = prompt is not None and flags["file"] is None and is_path(prompt)
-    agents = _agents(flags, has_tasks=has_tasks)
+    agents = [*flags["agent"], *filter(None, (flags["agents"] or "").split(","))]
+    is_verified = has_tasks or flags["verify"] is not None or flags["tests"] is not None
+    if len(agents) < 2 and not (agents and is_verified):
+        raise ConfigError(
+            "compare needs two or more different agents",
+            hint="Name them: corral compare --agents AGENT,AGENT PROMPT."
+            " With --verify one agent is enough.",
+        )
     if prompt is not None and has_tasks:
         text: str | Path | None = Path(prompt)
     else:
@@ -204,19 +211,6 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     return _run(comparison, progress, shown)
 
 
-def _agents(flags: CompareFlags, *, has_tasks: bool) -> list[str]:
-    """One agent is enough if its work is verified. Raises ``ConfigError``."""
-    named = [*flags["agent"], *(each for each in (flags["agents"] or "").split(",") if each)]
-    is_verified = has_tasks or flags["verify"] is not None or flags["tests"] is not None
-    if len(named) < 2 and not (named and is_verified):
-        raise ConfigError(
-            "compare needs two or more different agents",
-            hint="Name them: corral compare --agents AGENT,AGENT PROMPT."
-            " With --verify one agent is enough.",
-        )
-    return named
-
-
 def _progress(*, quiet: bool, as_json: bool) -> CompareProgress:
     from corral.cli.ui.compare_report import CompareProgress
 
@@ -224,9 +218,17 @@ def _progress(*, quiet: bool, as_json: bool) -> CompareProgress:
 
 
 def _run(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int:
+    from corral.cli.ui.signals import signals
+
+    async def run_to_end() -> ComparisonSummary:
+        progress.begin(await comparison.prepare())
+        task = asyncio.ensure_future(comparison.run_to_end())
+        with signals(task.cancel), progress:
+            return await task
+
     enable_gc()
     try:
-        found = threads.run_event_loop(_run_to_end(comparison, progress))
+        found = threads.run_event_loop(run_to_end())
     except (KeyboardInterrupt, asyncio.CancelledError):
         name = "" if comparison.plan is None else comparison.plan.name
         echo_err("corral: interrupted" + (f"; continue: corral compare resume {name}" * bool(name)))
@@ -242,20 +244,6 @@ def _run(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int
         )
         return BUDGET
     return 0 if found.is_complete else INCOMPLETE
-
-
-async def _run_to_end(comparison: Comparison, progress: CompareProgress) -> ComparisonSummary:
-    from corral.cli.ui.signals import signals
-
-    plan = await comparison.prepare()
-    progress.begin(plan)
-    task = asyncio.ensure_future(comparison.run_to_end())
-
-    def end() -> None:
-        task.cancel()
-
-    with signals(end), progress:
-        return await task
 
 
 def _print(found: ComparisonSummary, *, as_json: bool, err: bool = False) -> None:
@@ -326,7 +314,9 @@ def diff(name: str, which: tuple[str, ...]) -> None:
     """Show the changes of attempts side by side: those of a TASK, or the ATTEMPTs that are named.
 
     Without a name, all attempts of the first task are shown."""
-    from corral.cli.ui.compare_report import terminal_columns
+    from shutil import get_terminal_size
+
+    from corral.cli.ui.compare_report import side_by_side
     from corral.comparison import patches
     from corral.comparison.summary import summary
 
@@ -337,7 +327,7 @@ def diff(name: str, which: tuple[str, ...]) -> None:
     elif not rows:
         rows = [patches.find_attempt(found, text) for text in which]
     columns = [(f"{row.id} ({row.verdict})", patches.patch_of(row)) for row in rows]
-    for line in terminal_columns(columns):
+    for line in side_by_side(columns, get_terminal_size((160, 24)).columns):
         echo(line)
 
 

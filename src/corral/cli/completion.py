@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
@@ -64,41 +65,32 @@ def _completing(values: Callable[[], Iterable[tuple[str, str]]]) -> Complete:
     return complete
 
 
-def _agents() -> Iterable[tuple[str, str]]:
+@_completing
+def agents() -> Iterable[tuple[str, str]]:
     from corral.system import config
 
     return ((agent.name, agent.title) for agent in config.all_agents())
 
 
-def _models() -> Iterable[tuple[str, str]]:
+@_completing
+def models() -> Iterable[tuple[str, str]]:
     from corral.metering import prices
 
-    return ((each.id, "") for each in prices.catalogue().entries())
+    return ((entry.id, "") for entry in prices.catalogue().entries())
 
 
 def _sessions() -> Iterable[tuple[str, str]]:
     from corral.sessions import index
 
     found = index.search(index.Query(limit=MOST))
-    return [("last", "the newest"), *((each.meta.id, each.meta.title) for each in found)]
+    return [("last", "the newest"), *((match.meta.id, match.meta.title) for match in found)]
 
 
-def _names() -> Iterable[tuple[str, str]]:
+@_completing
+def names() -> Iterable[tuple[str, str]]:
     from corral.sessions.warm import names
 
-    return ((each.name, each.cwd) for _, each in names.all_names())
-
-
-def _runs() -> Iterable[tuple[str, str]]:
-    return _folders("runs")
-
-
-def _batches() -> Iterable[tuple[str, str]]:
-    return _folders("batches")
-
-
-def _comparisons() -> Iterable[tuple[str, str]]:
-    return _folders("comparisons")
+    return ((session.name, session.cwd) for _, session in names.all_names())
 
 
 def _folders(kind: str) -> Iterable[tuple[str, str]]:
@@ -107,23 +99,20 @@ def _folders(kind: str) -> Iterable[tuple[str, str]]:
     from corral.system import paths
 
     with os.scandir(paths.home() / kind) as entries:
-        found = [(each.stat().st_mtime, each.name) for each in entries if each.is_dir()]
+        found = [(entry.stat().st_mtime, entry.name) for entry in entries if entry.is_dir()]
     newest = sorted(found, reverse=True)[:MOST]
     return [("last", "the newest"), *((name, "") for _, name in newest)]
 
 
-def _exportable() -> Iterable[tuple[str, str]]:
+@_completing
+def exportable() -> Iterable[tuple[str, str]]:
     found = [*_sessions()]
     with contextlib.suppress(OSError):
-        found += [each for each in _runs() if each[0] != "last"]
+        found += [entry for entry in _folders("runs") if entry[0] != "last"]
     return found
 
 
-agents = _completing(_agents)
-models = _completing(_models)
 sessions = _completing(_sessions)
-names = _completing(_names)
-runs = _completing(_runs)
-batches = _completing(_batches)
-exportable = _completing(_exportable)
-comparisons = _completing(_comparisons)
+runs = _completing(partial(_folders, "runs"))
+batches = _completing(partial(_folders, "batches"))
+comparisons = _completing(partial(_folders, "comparisons"))

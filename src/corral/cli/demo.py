@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from corral.agents.spec import AgentSpec
 from corral.cli.commands import enable_gc
 from corral.cli.ui.terminal import echo
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
@@ -27,9 +26,15 @@ def command(program: str | None) -> int:
     something did not work. Node.js 20 or newer is needed.
     """
     enable_gc()
-    path = program or _installed(config.find_agent(AGENT))
+    if program is None:  # the tested version is installed if there is none
+        agent = config.find_agent(AGENT)
+        try:
+            program = programs.locate(agent, None).path
+        except (NotInstalled, BrokenInstall, VersionTooOld):
+            echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
+            program = install.install(agent).path
     echo(f"prompt       {PROMPT}")
-    shown = asyncio.run(demonstrate(path, _show))
+    shown = asyncio.run(demonstrate(program, _show))
     result = shown.result
     echo(f"\n— greet.py on disk —\n{shown.fixed}")
     echo("— the result —")
@@ -41,15 +46,6 @@ def command(program: str | None) -> int:
     echo(f"model    {result.model} by {result.agent} {result.agent_version}")
     echo("\nEverything worked as expected." if shown.ok else "\nSomething is wrong.")
     return 0 if shown.ok else 1
-
-
-def _installed(agent: AgentSpec) -> str:
-    """The path of the agent's program; the tested version is installed if it is missing."""
-    try:
-        return programs.locate(agent, None).path
-    except (NotInstalled, BrokenInstall, VersionTooOld):
-        echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
-        return install.install(agent).path
 
 
 def _show(event: Event) -> None:

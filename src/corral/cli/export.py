@@ -99,7 +99,11 @@ def command(run: str | None, **flags: Unpack[ExportFlags]) -> int:
     RUN is the id of a session or a pipeline run, a unique beginning of it, 'last' for the newest,
     a file of events, or a folder of a session or a run. Secrets are redacted in every format.
     """
-    format_ = _format(flags)
+    format_: Format = SUFFIXES.get(Path(flags["output"] or "").suffix.lower(), "ndjson")
+    if flags["format_"] is not None:
+        format_ = flags["format_"]
+    elif flags["endpoint"] is not None:
+        format_ = "otel"
     # Raise ``ConfigError`` for flags that another format has.
     wrong = {
         "--diff": flags["diff"] and format_ != "md",
@@ -119,18 +123,19 @@ def command(run: str | None, **flags: Unpack[ExportFlags]) -> int:
         count = otel.send(stored, flags["endpoint"], content=flags["content"])
         echo_err(f"{count:,} spans sent")
     else:
-        _write(stored, format_, flags)
+        path = flags["output"]
+        if path is None and format_ in FILES:
+            path = f"{stored.id.replace('/', '_')}.{FILES[format_]}"
+        if path is None or path == "-":
+            with _to_stdout() as out:
+                _write_to(stored, format_, flags, out)
+        else:
+            with _to_file(Path(path), force=flags["force"]) as file:
+                described = _write_to(stored, format_, flags, file.write)
+            echo_err("\n".join([f"wrote {path}", *(f"  {line}" for line in described)]))
     for sentence in stored.notices.sentences():
         echo_err(f"! {sentence}")
     return 0
-
-
-def _format(flags: ExportFlags) -> Format:
-    if flags["format_"] is not None:
-        return flags["format_"]
-    if flags["endpoint"] is not None:
-        return "otel"
-    return SUFFIXES.get(Path(flags["output"] or "").suffix.lower(), "ndjson")
 
 
 def _find(name: str | None, flags: ExportFlags) -> StoredRun:
@@ -153,19 +158,6 @@ class Sink(Protocol):
     """Where an export goes."""
 
     def __call__(self, data: bytes, /) -> object: ...
-
-
-def _write(stored: StoredRun, format_: Format, flags: ExportFlags) -> None:
-    path = flags["output"]
-    if path is None and format_ in FILES:
-        path = f"{stored.id.replace('/', '_')}.{FILES[format_]}"
-    if path is None or path == "-":
-        with _to_stdout() as out:
-            _write_to(stored, format_, flags, out)
-        return
-    with _to_file(Path(path), force=flags["force"]) as file:
-        described = _write_to(stored, format_, flags, file.write)
-    echo_err("\n".join([f"wrote {path}", *(f"  {line}" for line in described)]))
 
 
 def _write_to(stored: StoredRun, format_: Format, flags: ExportFlags, out: Sink) -> list[str]:

@@ -155,7 +155,8 @@ SIMILAR = 0.7
 
 
 def report(error: click.ClickException) -> str:
-    """The text to print for an error of click; for a group without a command, its help."""
+    """The text to print for an error of click, like every other error: one line, and what to do. For
+    a group without a command, its help."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error.format_message()
     message = _message(error)

@@ -10,19 +10,19 @@ import click
 import msgspec
 
 from corral.cli.options import JSON, completing
-from corral.cli.ui.tables import table
+from corral.cli.ui.tables import format_count, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.metering import prices
 from corral.models import registry
-from corral.models.catalogue import Catalogue, Entry, Prices
+from corral.models.catalogue import Entry, Prices
 from corral.models.spec import Provider
-from corral.values import JsonObject
+from corral.values import JsonObject, as_object
 
 UNLISTED = "Not in the catalogue. The model can still be used."
 OTHERS = "Other models can be used too."
 
 
-class Vendor(msgspec.Struct, frozen=True, kw_only=True):
+class VendorRow(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a vendor; of variables only the names, never the values."""
 
     name: str
@@ -53,7 +53,8 @@ def list_models(name: str | None, as_json: bool) -> None:
     known = list(registry.all_providers()) if name is None else [registry.find_provider(name)]
     catalogue = prices.catalogue()
     vendors = [_vendor(provider) for provider in known]
-    entries = list(_entries_of(catalogue, known))
+    names = {provider.name for provider in known}
+    entries = [entry for entry in catalogue.entries() if entry.id.partition(":")[0] in names]
     if as_json:
         found = {
             "checked": catalogue.checked,
@@ -66,7 +67,20 @@ def list_models(name: str | None, as_json: bool) -> None:
     echo(table(("vendor", "key", "base URL"), rows))
     if entries:
         head = ("model", "window", "output", "in", "out", "cached", "abilities")
-        echo("\n" + table(head, [_row(entry) for entry in entries]))
+        cells: list[tuple[str, ...]] = []
+        for entry in entries:
+            priced = entry.prices
+            money = (priced.input, priced.output, priced.cache_read) if priced else (None,) * 3
+            cells.append(
+                (
+                    entry.id,
+                    format_count(entry.window),
+                    format_count(entry.output_limit),
+                    *map(_usd, money),
+                    " ".join(entry.abilities),
+                )
+            )
+        echo("\n" + table(head, cells))
         echo(f"\nIn USD per million tokens, as of {catalogue.checked}. {OTHERS}")
 
 
@@ -90,13 +104,8 @@ def show(model: str, as_json: bool) -> None:
     echo(table(("", ""), list(_details(full_name, vendor, entry))).lstrip("\n"))
 
 
-def _entries_of(catalogue: Catalogue, known: list[Provider]) -> Iterator[Entry]:
-    names = {provider.name for provider in known}
-    return (entry for entry in catalogue.entries() if entry.id.partition(":")[0] in names)
-
-
-def _vendor(provider: Provider) -> Vendor:
-    return Vendor(
+def _vendor(provider: Provider) -> VendorRow:
+    return VendorRow(
         name=provider.name,
         title=provider.title,
         aliases=tuple(provider.aliases),
@@ -121,7 +130,7 @@ def _base_url(provider: Provider) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-def _key(vendor: Vendor) -> str:
+def _key(vendor: VendorRow) -> str:
     if vendor.key:
         return f"✓ {vendor.key}"
     if vendor.credentials:
@@ -131,19 +140,7 @@ def _key(vendor: Vendor) -> str:
     return f"– {' or '.join(vendor.key_variables)}"
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
-    prices = entry.prices
-    money = (prices.input, prices.output, prices.cache_read) if prices else (None,) * 3
-    return (
-        entry.id,
-        _count(entry.window),
-        _count(entry.output_limit),
-        *(_usd(price) for price in money),
-        " ".join(entry.abilities),
-    )
-
-
-def _details(model: str, vendor: Vendor, entry: Entry | None) -> Iterator[tuple[str, str]]:
+def _details(model: str, vendor: VendorRow, entry: Entry | None) -> Iterator[tuple[str, str]]:
     yield "model", model
     yield "vendor", vendor.title
     yield "key", _key(vendor)
@@ -153,8 +150,8 @@ def _details(model: str, vendor: Vendor, entry: Entry | None) -> Iterator[tuple[
         return
     yield "listed as", entry.id
     yield "aliases", ", ".join(entry.aliases) or "–"
-    yield "window", _count(entry.window)
-    yield "output limit", _count(entry.output_limit)
+    yield "window", format_count(entry.window)
+    yield "output limit", format_count(entry.output_limit)
     yield "abilities", ", ".join(entry.abilities) or "–"
     yield "knowledge", entry.knowledge or "–"
     yield "prices", _format_prices(entry.prices)
@@ -179,10 +176,5 @@ def _usd(price: float | None) -> str:
     return exact if len(exact.partition(".")[2]) >= 2 else f"{price:.2f}"
 
 
-def _count(tokens: int | None) -> str:
-    return "–" if tokens is None else f"{tokens:,}"
-
-
 def _to_dict(entry: Entry) -> JsonObject:
-    fields: JsonObject = msgspec.to_builtins(entry)
-    return fields
+    return as_object(msgspec.to_builtins(entry))

@@ -1,5 +1,9 @@
 """Options that several commands have: their definitions, and what is made of their values.
 
+A command names the options of a run that it has (``run_options``); what is known of each stands in
+``corral.option_definitions``. The name of the click parameter is the name of the option, so the
+values of a command are the options of its run (``read_options``).
+
 Modules are imported when an option is used, so that ``--help`` stays fast.
 """
 

@@ -103,13 +103,32 @@ class TypedFlags(NamedTuple):
 
     def run(self, agent: str, text: str | None, options: RunKwargs, progress: TurnProgress) -> int:
         """Run to the end, then print the output or the result as JSON."""
-        return self.report(
-            threads.run_event_loop(_run(agent, text, options, self.schema, progress)), progress
-        )
+        from corral.sessions import api
+
+        async def run() -> Result | None:
+            asker = terminal_asker(progress, options.get("cwd"))
+            work = asyncio.ensure_future(
+                api.run(
+                    agent, text, ask=asker, output=self.schema, on_event=progress.show, **options
+                )
+            )
+            with signals(work.cancel), progress:
+                try:
+                    return await work
+                except asyncio.CancelledError:
+                    return None
+
+        return self.report(threads.run_event_loop(run()), progress)
 
     def run_named(self, turn: WarmTurn, progress: TurnProgress) -> int:
         """As ``run``, for a prompt to a named session, whose request wants the result."""
-        threads.run_event_loop(_show(turn, progress))
+
+        async def show() -> None:
+            with signals(turn.cancel), progress:
+                async for event in turn:
+                    progress.show(event, turn.notes)
+
+        threads.run_event_loop(show())
         return self.report(turn.result, progress)
 
     def report(self, result: Result | None, progress: TurnProgress) -> int:
@@ -164,34 +183,3 @@ def result_table(result: Result) -> Mapping[str, object]:
     defaults: dict[str, object] = {"text": "", "files": [], "usage": {}, "cost": {}}
     first = {name: found.pop(name, defaults.get(name)) for name in ALWAYS}
     return {**first, **found}
-
-
-async def _run(
-    agent: str,
-    text: str | None,
-    options: RunKwargs,
-    schema: JsonObject | None,
-    progress: TurnProgress,
-) -> Result | None:
-    """None: it was interrupted."""
-    from corral.sessions import api
-
-    asker = terminal_asker(progress, options.get("cwd"))
-    work = asyncio.ensure_future(
-        api.run(agent, text, ask=asker, output=schema, on_event=progress.show, **options)
-    )
-
-    def cancel() -> None:
-        work.cancel()
-
-    with signals(cancel), progress:
-        try:
-            return await work
-        except asyncio.CancelledError:
-            return None
-
-
-async def _show(turn: WarmTurn, progress: TurnProgress) -> None:
-    with signals(turn.cancel), progress:
-        async for event in turn:
-            progress.show(event, turn.notes)

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from corral.cli.options import JSON, moment
-from corral.cli.ui.tables import table
+from corral.cli.ui.tables import format_count, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError
 from corral.metering.turn_usage import By, UsageQuery
@@ -55,9 +55,12 @@ def command(
     end = None if until is None else moment("--until", until)
     if start is not None and end is not None and start >= end:
         raise ConfigError("--since is not before --until")
-    if session is not None:
-        session = _find(session)
-    from corral.sessions import index
+    from corral.metering import usage_ledger
+    from corral.sessions import index, store
+
+    # A run of a pipeline or batch is in the ledger under its id; else it is a session.
+    if session is not None and next(usage_ledger.read(UsageQuery(session=session)), None) is None:
+        session = store.find(session).meta.id
 
     found = index.usage_report(
         UsageQuery(
@@ -83,36 +86,17 @@ def command(
         echo(f"{total.turns_partial:,} turns are partial: more may be billed.")
 
 
-def _find(name: str) -> str:
-    """The id of a session, or of a run of a pipeline or batch. Raises ``ResumeLost``."""
-    from corral.metering import usage_ledger
-    from corral.sessions import store
-
-    query = UsageQuery(session=name)
-    if next(usage_ledger.read(query), None) is not None:
-        return name
-    return store.find(name).meta.id
-
-
 def _cells(row: UsageSum) -> tuple[str, ...]:
+    # With + if there is more: not known, or partial.
+    more = "+" if row.turns_without_cost or row.turns_partial else ""
+    cost = "unknown" if row.cost_usd is None else f"${row.cost_usd:.4f}{more}"
     counts = (row.usage.input, row.usage.cache_read, row.usage.output)
     return (
         row.key[-_LONGEST:],
         f"{row.sessions:,}",
         f"{row.turns:,}",
-        _number(row.calls),
-        *map(_number, counts),
-        _cost(row),
+        format_count(row.calls),
+        *map(format_count, counts),
+        cost,
         ", ".join(sorted(row.cost_by_source)) or "unknown",
     )
-
-
-def _number(count: int | None) -> str:
-    return "–" if count is None else f"{count:,}"
-
-
-def _cost(row: UsageSum) -> str:
-    """With ``+`` if there is more: not known, or partial."""
-    if row.cost_usd is None:
-        return "unknown"
-    return f"${row.cost_usd:.4f}{'+' if row.turns_without_cost or row.turns_partial else ''}"

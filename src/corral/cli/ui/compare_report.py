@@ -7,11 +7,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from corral.cli.ui.batch_progress import BatchProgress
-from corral.cli.ui.tables import table
+from corral.cli.ui.tables import format_cost, format_count, table
 from corral.cli.ui.terminal import answer_markdown, echo_err
 from corral.comparison.summary import (
-    AgentRow,
-    AttemptRow,
     ComparisonSummary,
     difference_text,
     rate_text,
@@ -69,10 +67,37 @@ def report_lines(found: ComparisonSummary) -> Iterator[str]:
     """The results as text."""
     if len(found.attempts) <= MOST_ROWS:
         columns = ("attempt", "verdict", "time", "tokens", "cost", "files", "reason")
-        yield table(columns, [_attempt(row) for row in found.attempts])
+        yield table(
+            columns,
+            [
+                (
+                    row.id,
+                    row.verdict,
+                    _seconds(row.seconds),
+                    format_count(row.tokens),
+                    format_cost(row.cost_usd),
+                    str(len(row.files)),
+                    row.reason,
+                )
+                for row in found.attempts
+            ],
+        )
         yield ""
     head = ("agent", "pass rate (95 %)", "passed", "missing", "time", "tokens", "cost", "model")
-    yield table(head, [_agent(row) for row in found.agents])
+    rows = [
+        (
+            row.agent,
+            rate_text(row.rate),
+            f"{row.rate.passed}/{row.rate.attempts}",
+            str(row.missing + row.pending),
+            _seconds(row.median_seconds),
+            format_count(row.tokens),
+            format_cost(row.cost_usd),
+            " · ".join(filter(None, (", ".join(row.models) or "–", ", ".join(row.versions)))),
+        )
+        for row in found.agents
+    ]
+    yield table(head, rows)
     for each in found.differences:
         clear = " *" if each.is_clear else ""
         yield f"{each.first} − {each.second}: {difference_text(each)}{clear}"
@@ -85,42 +110,8 @@ def report_lines(found: ComparisonSummary) -> Iterator[str]:
     yield f"comparison {found.id}: {found.done} of {found.total} attempts have a verdict"
 
 
-def _attempt(row: AttemptRow) -> tuple[str, ...]:
-    return (
-        row.id,
-        row.verdict,
-        _seconds(row.seconds),
-        _count(row.tokens),
-        _cost(row.cost_usd),
-        str(len(row.files)),
-        row.reason,
-    )
-
-
-def _agent(row: AgentRow) -> tuple[str, ...]:
-    versions = f" · {', '.join(row.versions)}" if row.versions else ""
-    return (
-        row.agent,
-        rate_text(row.rate),
-        f"{row.rate.passed}/{row.rate.attempts}",
-        str(row.missing + row.pending),
-        _seconds(row.median_seconds),
-        _count(row.tokens),
-        _cost(row.cost_usd),
-        (", ".join(row.models) or "–") + versions,
-    )
-
-
 def _seconds(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f} s"
-
-
-def _count(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
-
-
-def _cost(value: float | None) -> str:
-    return "–" if value is None else f"${value:.4f}"
 
 
 NARROWEST = 38
@@ -128,28 +119,19 @@ NARROWEST = 38
 GAP = " │ "
 
 
-def terminal_columns(columns: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Lines for this terminal."""
-    from shutil import get_terminal_size
-
-    yield from side_by_side(columns, get_terminal_size((160, 24)).columns)
-
-
 def side_by_side(columns: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
     """``columns``: titles and patches. Each file of the patches begins on the same line in every
     column, so that the same file is beside itself."""
     room = (width - len(GAP) * (len(columns) - 1)) // max(1, len(columns))
     if room < NARROWEST:
-        return _in_sequence(columns)
-    return _beside(columns, room)
+        for title, text in columns:
+            yield from (f"=== {title}", *(text.splitlines() or ["(no changes)"]), "")
+        return
 
+    def wrap(line: str) -> list[str]:
+        line = clean(line).expandtabs(4)
+        return [line[at : at + room] for at in range(0, len(line), room)] or [""]
 
-def _in_sequence(columns: Sequence[tuple[str, str]]) -> Iterator[str]:
-    for title, text in columns:
-        yield from (f"=== {title}", *(text.splitlines() or ["(no changes)"]), "")
-
-
-def _beside(columns: Sequence[tuple[str, str]], room: int) -> Iterator[str]:
     parts = [_by_file(text) for _, text in columns]
     names = list(dict.fromkeys(name for each in parts for name in each))
     yield _line([title for title, _ in columns], room)
@@ -158,18 +140,13 @@ def _beside(columns: Sequence[tuple[str, str]], room: int) -> Iterator[str]:
         yield _line(["(no changes)" for _ in columns], room)
     for name in names:
         cells = [each.get(name, [f"({name}: no change)"]) for each in parts]
-        wrapped = [[piece for line in each for piece in _wrap(line, room)] for each in cells]
+        wrapped = [[piece for line in cell for piece in wrap(line)] for cell in cells]
         for row in zip_longest(*wrapped, fillvalue=""):
             yield _line(row, room)
 
 
 def _line(cells: Sequence[str], room: int) -> str:
     return GAP.join(clean(cell)[:room].ljust(room) for cell in cells).rstrip()
-
-
-def _wrap(line: str, room: int) -> list[str]:
-    line = clean(line).expandtabs(4)
-    return [line[at : at + room] for at in range(0, len(line), room)] or [""]
 
 
 def _by_file(patch: str) -> dict[str, list[str]]:

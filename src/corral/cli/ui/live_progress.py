@@ -1,6 +1,7 @@
 """What the progress views of runs, pipelines and batches share.
 
-Lines are printed on stderr. At a terminal, a live area is shown below them. Elsewhere a heartbeat
+Lines are printed on stderr. At a terminal, a live area is shown below them: the lines at the bottom
+that change (status, running nodes, unfinished text). Elsewhere a heartbeat
 line is printed if nothing else was printed for a while, so that a log shows that work goes on.
 """
 
@@ -145,7 +146,29 @@ Render: TypeAlias = Callable[[int, int], Sequence[Line]]
 
 
 class LiveArea:
-    """``with area:`` shows it. ``stream`` is the terminal."""
+    """``with area:`` shows it. ``stream`` is the terminal.
+
+    Theory of operation. At most one live area exists in the process. It draws its lines below
+    everything that was printed, and redraws them several times a second in a thread, so that the
+    elapsed time is right even while the event loop is busy.
+
+    Everything that corral prints to the terminal goes through ``corral.cli.ui.terminal``, which
+    calls ``print_above`` if there is a live area. This erases the lines of the area, writes the
+    text, and draws the area again. So there are two guarantees:
+
+    - Only lines that the area drew itself are erased. A printed text is never erased.
+    - The area is drawn only if the cursor is at the start of a line. After a text without a newline
+      it stays hidden until the newline is written.
+
+    States: *drawn* (its lines are on the screen, the cursor is at the end of the last one),
+    *hidden* (nothing of it is on the screen: a text without a newline was written, or there is
+    nothing to show) and *paused* (hidden until ``resume``, while a person types an answer).
+
+    A lock protects the state and the order of the writes. A thread that cannot get the lock within
+    ``LOCK_SECONDS`` writes without it: a message must not get lost because another thread is
+    blocked. If the process is killed, the last lines stay on the screen. No terminal mode is
+    changed.
+    """
 
     def __init__(self, stream: TextIO, render: Render, *, color: bool) -> None:
         self._stream = stream

@@ -209,10 +209,14 @@ def inline(text: str, style: str = "", depth: int = 0) -> list[Span]:
     """The parts of a line, with their styles. Everything that is not markup is in them."""
     if depth > MAX_DEPTH:
         return [Span(text, style)]
-    return [span for span in _Line(text, style, depth).spans() if span.text]
+    return [span for span in _InlineParser(text, style, depth).spans() if span.text]
 
 
-class _Line:
+class _InlineParser:
+    """Finds emphasis, code and links within a line, in time proportional to the line: it is read
+    from left to right, mark by mark. What a mark needs to end is not searched from each mark again;
+    the places where each kind of mark may end are listed once."""
+
     def __init__(self, text: str, style: str, depth: int) -> None:
         self._text, self._style, self._depth = text, style, depth
 

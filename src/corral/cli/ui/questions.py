@@ -1,8 +1,9 @@
 """Questions to the person at the terminal: permissions, answered with one key, and questions of the
 agent, with numbered choices, text and defaults.
 
-A permission question shows all that would happen (``permission_view``). What does not fit on the
-screen is shown in pages, and can be allowed only after the last page.
+A permission question shows all that would happen: the command, the change of a file as a diff, the
+arguments. A diff leaves out only lines that stay as they are. What does not fit on the screen is
+shown in pages, and can be allowed only after the last page.
 
 A model, or an MCP server, wrote what is shown. So invisible characters are escaped, and each line
 starts with a bar: no text can imitate a line of corral.

@@ -21,7 +21,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 @contextlib.contextmanager
 def signals(
-    cancel: Callable[[], None], running: Callable[[], str] | None = None
+    cancel: Callable[[], object], running: Callable[[], str] | None = None
 ) -> Generator[None]:
     """Call ``cancel`` in the event loop on Ctrl-C, TERM, HUP and QUIT; the loop then ends by
     itself. ``running`` names what may block the loop: see ``_Watchdog``."""
@@ -56,7 +56,7 @@ class _Watchdog:
     another ``BLOCKED`` seconds with exit code 130.
     """
 
-    def __init__(self, cancel: Callable[[], None], running: Callable[[], str] | None) -> None:
+    def __init__(self, cancel: Callable[[], object], running: Callable[[], str] | None) -> None:
         self._cancel = cancel
         self._running = running
         self._is_blocked = False

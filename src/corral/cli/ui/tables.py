@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned text; the last column wraps at the terminal's width."""
-    lines = [list(head), *([_cell(cell) for cell in row] for row in rows)]
+    # On one line, without control characters, so that the length of a cell is its width.
+    cells = ([" ".join(clean(cell).split("\n")) for cell in row] for row in rows)
+    lines = [list(head), *cells]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
     indent = sum(widths) + 2 * len(widths)
     from shutil import get_terminal_size  # loads the compression modules
@@ -31,13 +33,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(out)
 
 
-def _cell(text: str) -> str:
-    """On one line, without control characters, so that its length is its width."""
-    return " ".join(clean(text).split("\n"))
-
-
 def format_time(moment: float | None) -> str:
     return "–" if not moment else time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
+
+
+def format_cost(usd: float | None) -> str:
+    return "–" if usd is None else f"${usd:.4f}"
+
+
+def format_count(count: int | None) -> str:
+    return "–" if count is None else f"{count:,}"
 
 
 def policy_table(report: Sequence[PolicyRow]) -> str:

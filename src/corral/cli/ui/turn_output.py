@@ -1,4 +1,8 @@
-"""Print one turn of an agent: the answer or the events on stdout, progress on stderr."""
+"""Print one turn of an agent: the answer or the events on stdout, progress on stderr. Writing does
+not block the event loop, however slow the reader is.
+
+At a terminal the answer is Markdown, rendered line by line; the line that is not finished yet is
+part of the live area. A file or a pipe gets the text unchanged."""
 
 from __future__ import annotations
 
