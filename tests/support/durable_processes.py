@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from corral.engine import service
-from corral.engine.payloads import RunOutput, RunWorktree
+from corral.engine.payloads import PipelineOutput, RunWorktree
 from corral.pipelines import loader
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class DurableProcesses:
         """Visit and attempt → how often it was started."""
         return Counter(line.split()[1] for line in self.lines() if line.startswith("begin "))
 
-    def wait_for_run(self, run: str = "r", timeout: float = TIMEOUT) -> RunOutput:
+    def wait_for_run(self, run: str = "r", timeout: float = TIMEOUT) -> PipelineOutput:
         return asyncio.run(service.wait(run, db=self.db, timeout=timeout))
 
 

@@ -31,7 +31,7 @@ from corral.cli.ui import terminal
 from corral.cli.ui.progress import TurnProgress
 from corral.cli.ui.prompt_reader import PromptReader
 from corral.cli.ui.questions import TerminalAsker
-from corral.cli.ui.spans import Span
+from corral.cli.ui.spans import StyledText
 from corral.cli.ui.tables import policy_table
 from corral.cli.ui.terminal import echo
 from corral.cli.ui.turn_output import answer_printer, exit_code, print_turn
@@ -441,7 +441,7 @@ def _diff(chat: Chat, which: str) -> None:
         _print(chat.no_files)
         return
     for line in clean(found).removesuffix("\n").split("\n"):
-        terminal.echo_styled([Span(line, _DIFF_STYLES.get(line[:1], ""))])
+        terminal.echo_styled([StyledText(line, _DIFF_STYLES.get(line[:1], ""))])
 
 
 def _undo(chat: Chat, _argument: str) -> None:

@@ -7,7 +7,6 @@ import io
 import os
 import sys
 import warnings
-from difflib import get_close_matches
 
 import click
 
@@ -117,11 +116,11 @@ def _prepare_streams() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     clean_stderr()
-    warnings.showwarning = _show_warning
 
+    def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+        echo(f"corral: {message}", err=True)
 
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    echo(f"corral: {message}", err=True)
+    warnings.showwarning = show_warning
 
 
 def report_error(error: Exception) -> int:
@@ -155,47 +154,31 @@ SIMILAR = 0.7
 
 
 def report(error: click.ClickException) -> str:
-    """The text to print for an error of click, like every other error: one line, and what to do. For
-    a group without a command, its help."""
+    """The text to print for an error of click, like every other error: one line, and what to do.
+    For a group without a command, its help."""
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         return error.format_message()
-    message = _message(error)
-    hints = _suggestions(error)
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        hints.append(f"See: {error.ctx.command_path} --help")
-    lines = [
-        f"corral: {message[:1].lower()}{message[1:]}",
-        *([f"  {' '.join(hints)}"] if hints else []),
-    ]
-    return "\n".join(lines)
+    from difflib import get_close_matches
 
-
-def _message(error: click.ClickException) -> str:
-    if isinstance(error, click.NoSuchOption):
-        return error.message.removesuffix(".")  # the suggestion is added here
-    return error.format_message().removesuffix(".")
-
-
-def _suggestions(error: click.ClickException) -> list[str]:
-    """What was probably meant."""
-    if "unexpected extra argument" in error.message and _has_prompt(error):
-        return ["Write the prompt in quotes."]
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
     near: list[str] = []
     if isinstance(error, click.NoSuchOption):
+        message = error.message  # without click's suggestion, which is added here
         near = get_close_matches(error.option_name, error.possibilities or (), 1, SIMILAR)
-    elif isinstance(error, click.BadParameter) and error.param is not None:
-        given, kind = error.message.partition("'")[2].partition("'")[0], error.param.type
+    else:
+        message = error.format_message()
+        kind = error.param.type if isinstance(error, click.BadParameter) and error.param else None
         if isinstance(kind, click.Choice):
-            near = get_close_matches(given, [str(each) for each in kind.choices], 1)
-    return [f"Did you mean {near[0]}?"] if near else []
-
-
-def _has_prompt(error: click.ClickException) -> bool:
-    """Whether the prompt is an argument of the command."""
-    command = error.ctx.command if isinstance(error, click.UsageError) and error.ctx else None
-    return command is not None and any(
-        isinstance(each, click.Argument) and each.name == "prompt" for each in command.params
-    )
+            value = error.message.partition("'")[2].partition("'")[0]
+            near = get_close_matches(value, [str(choice) for choice in kind.choices], 1)
+    hints = [f"Did you mean {near[0]}?"] if near else []
+    arguments = {each.name for each in ctx.command.params} if ctx is not None else set()
+    if "unexpected extra argument" in error.message and "prompt" in arguments:
+        hints = ["Write the prompt in quotes."]
+    if ctx is not None:
+        hints.append(f"See: {ctx.command_path} --help")
+    lines = [f"corral: {message[:1].lower()}{message[1:].removesuffix('.')}"]
+    return "\n".join([*lines, *([f"  {' '.join(hints)}"] if hints else [])])
 
 
 @click.command("help")

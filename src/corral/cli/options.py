@@ -20,7 +20,7 @@ import click
 
 from corral.cli.commands import Decorator, option
 from corral.errors import ConfigError, PromptError
-from corral.option_definitions import BY_NAME, DEFINITIONS, Definition, Kind
+from corral.option_definitions import BY_NAME, DEFINITIONS, Kind
 from corral.values import is_sequence
 
 if TYPE_CHECKING:
@@ -319,12 +319,8 @@ def read_prompt(prompt: str | None, file: str | None) -> str | None:
         return _read_stdin()
     if prompt is not None:
         return prompt
-    if file is not None:
-        return _read_file(file)
-    return None if sys.stdin.isatty() else _read_stdin()
-
-
-def _read_file(file: str) -> str:
+    if file is None:
+        return None if sys.stdin.isatty() else _read_stdin()
     try:
         return Path(file).read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -410,28 +406,25 @@ def run_options(
 ) -> Decorator:
     """Add the flags of these options. ``texts`` and ``defaults``: what differs in this command."""
     other_texts, other_defaults = texts or {}, defaults or {}
-    found = [
-        _flag(BY_NAME[name], help_text(name, other_texts.get(name), other_defaults.get(name)))
-        for name in names
-    ]
+    added: list[Decorator] = []
+    for name in names:
+        defined = BY_NAME[name]
+        arguments = dict(_ARGUMENTS[defined.kind])
+        if defined.choices:
+            arguments["type"] = click.Choice(defined.choices)
+        if name in _COMPLETED:
+            arguments["shell_complete"] = completing(_COMPLETED[name])
+        if defined.value:
+            arguments["metavar"] = defined.value
+        text = help_text(name, other_texts.get(name), other_defaults.get(name))
+        added.append(option(defined.section, *defined.flags, name, help=text, **arguments))
 
     def decorate(function: C) -> C:
-        for each in reversed(found):
-            function = each(function)
+        for add in reversed(added):
+            function = add(function)
         return function
 
     return decorate
-
-
-def _flag(defined: Definition, text: str) -> Decorator:
-    arguments = dict(_ARGUMENTS[defined.kind])
-    if defined.choices:
-        arguments["type"] = click.Choice(defined.choices)
-    if defined.name in _COMPLETED:
-        arguments["shell_complete"] = completing(_COMPLETED[defined.name])
-    if defined.value:
-        arguments["metavar"] = defined.value
-    return option(defined.section, *defined.flags, defined.name, help=text, **arguments)
 
 
 def help_text(name: str, text: str | None = None, default: str | None = None) -> str:

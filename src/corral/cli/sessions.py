@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from corral import live
 from corral.cli.options import JSON, completing, moment, read_prompt
+from corral.cli.ui.live_progress import MARKS
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError, ResumeLost
@@ -23,11 +24,7 @@ from corral.sessions.warm import names as warm_names
 from corral.spending import LIMITS, Raise
 
 if TYPE_CHECKING:
-    from corral.live.records import LiveRun
     from corral.metering.budget import Budget
-
-
-_MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
 
 
 @click.group("sessions")
@@ -82,19 +79,14 @@ def list_sessions(
         (
             each.meta.id,
             each.meta.agent,
-            _state(each.meta, running.get(each.meta.id)),
+            # Without a status, no turn of it has ended, and no process has it.
+            running.get(each.meta.id, each.meta.status or "interrupted").replace("_", " "),
             format_time(each.meta.updated),
             _description(each, names.get(each.meta.id)),
         )
         for each in found
     ]
     echo(table(("session", "agent", "status", "last", "prompt"), cells))
-
-
-def _state(meta: store.Meta, running: str | None) -> str:
-    if running is not None:
-        return running.replace("_", " ")
-    return meta.status or "interrupted"  # no turn of it has ended, and no process has it
 
 
 def _description(found: index.Match, name: str | None) -> str:
@@ -110,6 +102,24 @@ GREP = click.option(
 )
 
 
+def _find_transcript(name: str | None, grep: str | None) -> store.SessionRecord:
+    """The session with this name, or the newest with this text."""
+    if grep is not None and name is None:
+        found = index.search(index.Query(grep=grep, limit=1))
+        if not found:
+            raise ResumeLost(f"no session contains {grep!r}", hint="corral sessions list")
+        name = found[0].meta.id
+    elif name is None or grep is not None:
+        raise ConfigError("give the id of a session ('last' is the newest), or --grep TEXT")
+    record = store.find(name)
+    if not record.has_transcript:
+        raise ResumeLost(
+            f"session {record.meta.id} has no transcript",
+            hint="It was run with record=False, or is the question of a person.",
+        )
+    return record
+
+
 @command.command("show")
 @NAME
 @GREP
@@ -121,20 +131,26 @@ def show(name: str | None, grep: str | None, diff: bool, as_json: bool) -> None:
     For each turn: the prompt, the tool calls, the answer, the files changed, the model, the
     duration, the tokens and the cost.
     """
-    record = _transcript(name, grep)
-    records = _turns(record, diff=diff)
-    if as_json:
-        echo_json(_json(record, records))
-        return
+    record = _find_transcript(name, grep)
+    turns = transcript.turns(record.events())
+    for turn in turns if diff else ():
+        turn.diff = record.diff(turn.number)
     meta = record.meta
+    if as_json:
+        echo_json(msgspec.json.encode({**msgspec.to_builtins(meta), "history": turns}))
+        return
     echo(f"{meta.id} · {meta.agent} · {meta.cwd} · {meta.status} · {meta.turns} turns")
     for line in _chain(meta):
         echo(line)
-    for turn in records:
+    for turn in turns:
         echo(f"\n── {format_time(turn.started)} · {transcript.summary(turn)}")
         echo("".join(f"> {line}\n" for line in turn.prompt.splitlines()))
         for part in turn.parts:
-            echo(part.strip() + "\n" if isinstance(part, str) else _call_line(part))
+            if isinstance(part, str):
+                echo(part.strip() + "\n")
+            else:
+                why = f": {part.error}" if part.error else ""
+                echo(f"{MARKS.get(part.status, '?')} {' '.join(part.title.split())}{why}")
         for file in turn.files:
             echo(f"  {file.kind:8} {file.path}")
         if diff and turn.files:
@@ -157,24 +173,6 @@ def _chain(meta: store.Meta) -> Iterator[str]:
     for other in known.values():
         if other.continued_from == meta.id:
             yield f"continued in {other.id} · {other.agent}"
-
-
-def _turns(record: store.SessionRecord, *, diff: bool) -> list[transcript.TurnRecord]:
-    turns = transcript.turns(record.events())
-    for turn in turns if diff else ():
-        turn.diff = record.diff(turn.number)
-    return turns
-
-
-def _call_line(call: transcript.Call) -> str:
-    why = f": {call.error}" if call.error else ""
-    return f"{_MARKS.get(call.status, '?')} {' '.join(call.title.split())}{why}"
-
-
-def _json(record: store.SessionRecord, turns: list[transcript.TurnRecord]) -> bytes:
-    return msgspec.json.encode(
-        {**msgspec.to_builtins(record.meta), "history": [msgspec.to_builtins(t) for t in turns]}
-    )
 
 
 @command.command("delete")
@@ -215,8 +213,6 @@ def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
                 f"no session of this folder is called {name!r}",
                 hint="corral sessions list shows names in brackets.",
             )
-    import asyncio
-
     from corral.sessions.warm import client
 
     for files, stored in known:
@@ -225,24 +221,6 @@ def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
             files.meta.unlink(missing_ok=True)
         state = "stopped" if stopped else "was not running"
         echo(f"{stored.name} ({stored.cwd}) {state}{' and is forgotten' if forget else ''}")
-
-
-def _transcript(name: str | None, grep: str | None) -> store.SessionRecord:
-    """The session with this name, or the newest with this text."""
-    if grep is not None and name is None:
-        found = index.search(index.Query(grep=grep, limit=1))
-        if not found:
-            raise ResumeLost(f"no session contains {grep!r}", hint="corral sessions list")
-        name = found[0].meta.id
-    elif name is None or grep is not None:
-        raise ConfigError("give the id of a session ('last' is the newest), or --grep TEXT")
-    record = store.find(name)
-    if not record.has_transcript:
-        raise ResumeLost(
-            f"session {record.meta.id} has no transcript",
-            hint="It was run with record=False, or is the question of a person.",
-        )
-    return record
 
 
 STDIN = "-"
@@ -285,7 +263,14 @@ def answer(
     beginning of its id, or 'last'. The first answer counts. The gates of pipelines are answered
     with corral pipeline answer.
     """
-    name, text = _name_and_text(words, token)
+    most = 1 if token is not None else 2
+    if len(words) > most or (token is None and not words):
+        raise ConfigError(
+            "give the id of a session and at most one text, or --token and at most one text",
+            hint="Quote a text that has spaces.",
+        )
+    name = "" if token is not None else words[0]
+    text = words[-1] if len(words) == most else None
     if decision is not None and (text is not None or file is not None):
         raise ConfigError("a decision and a text are both given")
     if text is not None and file is not None:
@@ -303,18 +288,6 @@ def answer(
         echo(f"{run} received the answer")
     elif not _answer_agent(name, text, request):
         _answer_question(name, text)
-
-
-def _name_and_text(words: tuple[str, ...], token: str | None) -> tuple[str, str | None]:
-    most = 1 if token is not None else 2
-    if len(words) > most or (token is None and not words):
-        raise ConfigError(
-            "give the id of a session and at most one text, or --token and at most one text",
-            hint="Quote a text that has spaces.",
-        )
-    if token is not None:
-        return "", words[0] if words else None
-    return words[0], words[1] if len(words) == 2 else None
 
 
 def _answer_token(token: str, decision: Decision | None, text: str | None) -> None:
@@ -417,20 +390,31 @@ def budget(name: str, *, amount: str | None, db: str | None, **units: str | None
     if len({text.startswith("+") for text in texts.values()}) > 1:
         raise ConfigError("write all amounts with +, or none")
     is_total = not any(text.startswith("+") for text in texts.values())
-    amounts = Raise.of({limit: _number(limit, text) for limit, text in texts.items()})
+    amounts = Raise.of({limit: _amount(limit, text) for limit, text in texts.items()})
     found = live.find(name)
     if found is not None and found[1].db is None:
         run = found[1]
-        more = _missing(run, amounts) if is_total else amounts
-        live.add_budget(run.id, **asdict(more))
+        if is_total:  # by how much it must be raised
+            if not run.budgets:
+                raise ConfigError(f"{run.id} has no budget that can be raised")
+            from corral.metering.budget import Budget
+
+            limits = {limit: getattr(run.budgets[0], limit) for limit in LIMITS}
+            amounts = Budget(**limits).missing(amounts)
+        live.add_budget(run.id, **asdict(amounts))
         echo(f"{run.id}: the budget is raised")
         return
-    run_id, where = (name, db) if found is None else (found[1].id, db or _database(found[1]))
-    raised = _raise_durable(run_id, amounts, is_total, where)
-    echo(f"{run_id}: {_limits(raised)}")
+    if found is not None:
+        name, used = found[1].id, found[1].db
+        if db is None and used is not None and "***" not in used:  # else its password is not known
+            db = used
+    raised = _raise_durable(name, amounts, is_total, db)
+    shown = [f"{key}={limit:g}" for key in LIMITS if (limit := getattr(raised, key)) is not None]
+    spent = f"of which ${raised.spent.cost:.4f} are spent"
+    echo(f"{name}: the budget is {', '.join(shown)}, {spent}")
 
 
-def _number(limit: str, text: str) -> float:
+def _amount(limit: str, text: str) -> float:
     flag = f"--{UNITS[limit]}" if limit in UNITS else "AMOUNT"
     try:
         number = int(text.replace("_", "")) if limit in UNITS else float(text)
@@ -440,21 +424,6 @@ def _number(limit: str, text: str) -> float:
     if not 0 < number < MOST:
         raise ConfigError(f"{flag} must be greater than 0, got: {text}")
     return number
-
-
-def _missing(run: LiveRun, totals: Raise) -> Raise:
-    """By how much the budget of a live run must be raised."""
-    from corral.metering.budget import Budget
-
-    if not run.budgets:
-        raise ConfigError(f"{run.id} has no budget that can be raised")
-    limits = {limit: getattr(run.budgets[0], limit) for limit in LIMITS}
-    return Budget(**limits).missing(totals)
-
-
-def _database(run: LiveRun) -> str | None:
-    """That of a run of another process; a server's password is not known here."""
-    return None if run.db is None or "***" in run.db else run.db
 
 
 def _raise_durable(name: str, amounts: Raise, is_total: bool, db: str | None) -> Budget:
@@ -478,8 +447,3 @@ def _raise_durable(name: str, amounts: Raise, is_total: bool, db: str | None) ->
         f"session {session} does not run: only the budget of a running one can be raised",
         hint=f"Resume it with a larger budget: corral run --resume {session} --max-cost USD",
     )
-
-
-def _limits(raised: Budget) -> str:
-    shown = [f"{name}={limit:g}" for name in LIMITS if (limit := getattr(raised, name)) is not None]
-    return f"the budget is {', '.join(shown)}, of which ${raised.spent.cost:.4f} are spent"

@@ -40,14 +40,21 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
     """
     require()
     from corral.view import server
-    from corral.view.auth import ServerAccess
+    from corral.view.auth import ServerAccess, is_everywhere
 
-    place = None if run is None else _place(run)
+    open_at = None
+    if run is not None:
+        from corral.runs.find import find
+
+        found = find(run)
+        open_at = f"#/{_PAGES[found.kind]}/{quote(found.id, safe='')}"
     listen = "127.0.0.1" if listen == "localhost" else listen
     listener = server.bind(listen, port)
     bound: int = listener.getsockname()[1]
     access = ServerAccess.create(bound, listen, [socket.gethostname()])
-    host = _shown_host(listen)
+    host = f"[{listen}]" if ":" in listen else listen
+    if is_everywhere(listen):
+        host = socket.gethostname()
     address = f"http://{host}:{bound}/?token={access.token}"
 
     def ready() -> None:
@@ -77,7 +84,7 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
             # In a thread: some browsers return only when they are closed.
             threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
 
-    server.serve(listener, server.ServerSettings(access, ready, _start_command, place))
+    server.serve(listener, server.ServerSettings(access, ready, _start_command, open_at))
 
 
 def _start_command(words: Sequence[str]) -> None:
@@ -103,19 +110,3 @@ def require() -> None:
         raise ConfigError(
             "the view is not installed", hint="Install it: pip install 'corral[view]'"
         ) from error
-
-
-def _place(run: str) -> str:
-    """The part of the address that shows a run. Raises an error if there is none."""
-    from corral.runs.find import find
-
-    found = find(run)
-    return f"#/{_PAGES[found.kind]}/{quote(found.id, safe='')}"
-
-
-def _shown_host(listen: str) -> str:
-    from corral.view.auth import is_everywhere
-
-    if is_everywhere(listen):
-        return socket.gethostname()
-    return f"[{listen}]" if ":" in listen else listen

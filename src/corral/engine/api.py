@@ -23,7 +23,7 @@ from corral.engine import fork as durable_fork
 from corral.engine import memory_runner, open_questions, query, service
 from corral.engine.dbos import database
 from corral.engine.memory_runner import RunResult
-from corral.engine.payloads import RunOutput
+from corral.engine.payloads import PipelineOutput
 from corral.engine.worker import executor
 from corral.engine.workspace import artifacts as workspace_artifacts
 from corral.engine.workspace import run_worktree
@@ -601,7 +601,9 @@ class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
         return str(self.context.get("last_response", ""))
 
 
-def result_from_output(name: str, output: RunOutput | RunResult, folder: Path) -> PipelineResult:
+def result_from_output(
+    name: str, output: PipelineOutput | RunResult, folder: Path
+) -> PipelineResult:
     saved = SavedWork() if isinstance(output, RunResult) else saved_work(output.saved)
     return PipelineResult(
         run=name,
@@ -632,7 +634,7 @@ class SavedWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def saved_work(saved: JsonObject) -> SavedWork:
-    """The saved branch and artifacts of a run (``RunOutput.saved``)."""
+    """The saved branch and artifacts of a run (``PipelineOutput.saved``)."""
     work, uploaded = as_object(saved.get("workspace")), saved.get("artifacts")
     warnings: list[str] = []
     if "error" in work:

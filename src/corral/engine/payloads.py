@@ -134,7 +134,7 @@ class AgentAsks(msgspec.Struct, frozen=True, kw_only=True, tag="agent_asks"):
     question: Question
 
 
-class RunOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PipelineOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The output of ``corral.run``."""
 
     status: RunStatus

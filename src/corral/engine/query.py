@@ -32,8 +32,8 @@ from corral.engine.payloads import (
     RUN_WORKFLOW,
     AgentAsks,
     NodesStep,
+    PipelineOutput,
     RunInput,
-    RunOutput,
     unpack,
     unpack_message,
 )
@@ -85,7 +85,7 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     questions: list[Question]
     events: list[RunEvent]
-    output: RunOutput | None = None
+    output: PipelineOutput | None = None
     """None while the run has not ended."""
     created: float = 0.0
     ended: float | None = None
@@ -211,7 +211,7 @@ def run_not_found(run: str) -> ConfigError:
     )
 
 
-def run_output(client: Client, run: str) -> RunOutput | None:
+def run_output(client: Client, run: str) -> PipelineOutput | None:
     """The output of the run; None while it has not ended. Raises ``ConfigError``. Blocking."""
     state = client.state(run)
     if state is None:
@@ -221,12 +221,12 @@ def run_output(client: Client, run: str) -> RunOutput | None:
     if state == "cancelled":
         found = client.list_workflows(ids=[run])
         reason = found[0].labels.get("reason") if found else None
-        return RunOutput(status="cancelled", reason=str(reason or "cancelled"))
+        return PipelineOutput(status="cancelled", reason=str(reason or "cancelled"))
     ended = client.get_workflow(run)
     if ended is None or ended.output is None:
-        return RunOutput(status="fail", reason=f"the engine failed: {ended and ended.error}")
+        return PipelineOutput(status="fail", reason=f"the engine failed: {ended and ended.error}")
     with reading(run):
-        return unpack(ended.output, RunOutput)
+        return unpack(ended.output, PipelineOutput)
 
 
 # The history of a run.

@@ -42,9 +42,9 @@ from corral.engine.dbos.states import OPEN_STATES
 from corral.engine.open_questions import OpenQuestion
 from corral.engine.payloads import (
     RUN_WORKFLOW,
+    PipelineOutput,
     RunConfig,
     RunInput,
-    RunOutput,
     RunWorktree,
     pack,
     unpack,
@@ -293,7 +293,7 @@ def _submit(client: Client, run_input: RunInput) -> bool:
     return False
 
 
-async def wait(run: str, *, db: str | None = None, timeout: float | None = None) -> RunOutput:
+async def wait(run: str, *, db: str | None = None, timeout: float | None = None) -> PipelineOutput:
     """The output of the run, when it has ended. A database server may be away for
     ``SERVER_AWAY`` seconds. Raises ``TimeoutError`` and ``StorageFailed``."""
     database = find(db)
@@ -343,7 +343,7 @@ class RunFollower:
         self._answered_ids: set[str] = set()
         self._quiet = 0
 
-    async def run_to_end(self) -> RunOutput | None:
+    async def run_to_end(self) -> PipelineOutput | None:
         """The output of the run; None if it waits only for people and has no interviewer."""
         stream = query.follow(self.run, db=self.db)
         coming = _next_event(stream)

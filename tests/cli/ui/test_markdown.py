@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from corral.cli.ui import spans
 from corral.cli.ui.markdown import MarkdownStream
-from corral.cli.ui.spans import Line, Span, ansi, plain, width
+from corral.cli.ui.spans import Line, StyledText, ansi, plain, width
 
 
 def render(text: str, columns: int = 40, size: int = 1_000_000) -> list[str]:
@@ -81,7 +81,7 @@ def test_a_table_fits_the_terminal() -> None:
         "| │ 漢字",
         "end",
     ]
-    assert all(width([Span(line)]) <= 24 for line in lines)
+    assert all(width([StyledText(line)]) <= 24 for line in lines)
 
 
 def test_rows_that_are_no_table_stay_as_they_are() -> None:
@@ -123,6 +123,6 @@ def test_a_line_without_an_end_is_printed_in_parts() -> None:
 
 
 def test_without_color_there_are_no_color_codes() -> None:
-    line = [Span("a", "bold green"), Span("b", "red"), Span("c")]
+    line = [StyledText("a", "bold green"), StyledText("b", "red"), StyledText("c")]
     assert ansi(line, color=False) == "\x1b[1ma\x1b[0mbc"
     assert ansi(line, color=True) == "\x1b[1;32ma\x1b[0m\x1b[31mb\x1b[0mc"

@@ -144,9 +144,11 @@ def test_what_a_pipe_prints_on_the_same_terminal_is_not_erased(workspace: Path) 
 def test_log_lines_of_libraries_are_printed_above_the_live_area() -> None:
     code = (
         "import logging, sys, time; from corral.cli.ui import terminal\n"
-        "from corral.cli.ui.live_progress import LiveArea; from corral.cli.ui.spans import Span\n"
+        "from corral.cli.ui.live_progress import LiveArea\n"
+        "from corral.cli.ui.spans import StyledText\n"
         "terminal.clean_stderr()\n"
-        "area = LiveArea(terminal.live_stream(), lambda *_: [[Span('busy')]] * 3, color=True)\n"
+        "area = LiveArea(terminal.live_stream(),\n"
+        " lambda *_: [[StyledText('busy')]] * 3, color=True)\n"
         "with area:\n"
         "    for n in range(3):\n"
         "        logging.getLogger('x').warning('message %d', n)\n"

@@ -15,7 +15,7 @@ import pytest
 from support.screens import CORRAL, screen
 
 from corral.cli.ui.questions import BAR, Pages, lines_of
-from corral.cli.ui.spans import Span, plain
+from corral.cli.ui.spans import StyledText, plain
 from corral.events import PermissionRequest
 from corral.testing import Call, ModelServer, Turn, say
 
@@ -142,7 +142,7 @@ def test_a_question_without_arguments_says_so() -> None:
 
 def test_every_line_of_a_question_is_on_some_page() -> None:
     lines = [str(number) for number in range(101)]
-    pages = Pages([[Span(line)] for line in lines], 24)
+    pages = Pages([[StyledText(line)] for line in lines], 24)
     pages.first()
     shown_text = ""
     while pages.more:

@@ -17,7 +17,7 @@ from support.descriptors import free_descriptors
 
 from corral.engine import query, run_list, service
 from corral.engine.dbos import adapter, database, leases
-from corral.engine.payloads import RunOutput
+from corral.engine.payloads import PipelineOutput
 from corral.engine.worker import executor, run_workflow
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines import loader
@@ -41,7 +41,7 @@ def _registered() -> None:
     handlers.register("t.here", here)
 
 
-async def run_once(tmp_path: Path, run: str) -> RunOutput:
+async def run_once(tmp_path: Path, run: str) -> PipelineOutput:
     await service.start(
         loader.load(GRAPH),
         service.RunRequest(folder=tmp_path / run, workspace=tmp_path, run_id=run),
@@ -267,7 +267,7 @@ def test_an_engine_without_descriptors_fails_and_its_run_is_resumed_later(
     assert "ulimit -n" in str(failure.hint)
     assert caplog.text == ""
 
-    async def resume() -> RunOutput:
+    async def resume() -> PipelineOutput:
         await service.resume("r", db=str(tmp_path / "x.db"))
         return await service.wait("r", db=str(tmp_path / "x.db"), timeout=60)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 import msgspec
@@ -28,13 +28,9 @@ from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 from corral.values import Json
 
-T = TypeVar("T")
-
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from corral.cli.ui.pipeline_output import RunOutput
     from corral.engine.api import PipelineResult
+    from corral.engine.query import RunDetails
     from corral.pipelines.execution.interviewers import Interviewer
     from corral.pipelines.graph import Graph
 
@@ -140,11 +136,19 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     Exit codes: 0 success · 1 the run failed · 2 bad input, nothing was started ·
     10 waiting for a person · 130 interrupted
     """
-    _check_flags(flags)
+    if flags["no_durable"] and (flags["db"] or flags["queue"]):
+        raise ConfigError("--no-durable and --db or --queue are both given")
+    if flags["queue"] is not None and not flags["queue"].strip():
+        raise ConfigError("a queue needs a name")
+    if flags["as_json"] and flags["quiet"]:
+        raise ConfigError("--json and --quiet are both given")
     import_modules(flags["modules"])
-    from corral.cli.ui.pipeline_output import RunOutput
+    from corral.cli.pipeline.files import format_finding
+    from corral.cli.ui.pipeline_output import PipelineOutput
     from corral.engine import api
     from corral.engine.dbos import database
+    from corral.engine.workspace import branch_worktree
+    from corral.pipelines.linter import engine
 
     durable = not flags["no_durable"]
     values = _values(flags["given"])
@@ -159,12 +163,13 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
         workspace=Path(cwd or ".") if repository is None else None,
     )
     if not flags["quiet"]:
-        _warn(file, graph)
+        for finding in engine.lint(graph):
+            echo(format_finding(file, finding), err=True)
     if durable:
         database.load()
     elif not flags["auto_approve"]:
         _require_no_questions(graph)
-    show = RunOutput(
+    show = PipelineOutput(
         graph,
         as_json=flags["as_json"],
         quiet=flags["quiet"],
@@ -172,8 +177,8 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
         durable=durable,
     )
     source = str(Path(file).absolute())
-    if repository is not None:
-        _warn_of_changes(repository, show)
+    if repository is not None and branch_worktree.uncommitted(repository):
+        show.progress.print_line("! uncommitted changes in the repository are not part of this run")
 
     async def execute(interviewer: Interviewer | None) -> PipelineResult:
         return await api.run(
@@ -202,15 +207,6 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     return show.run_to_end(execute, auto=flags["auto_approve"])
 
 
-def _check_flags(flags: PipelineRunFlags) -> None:
-    if flags["no_durable"] and (flags["db"] or flags["queue"]):
-        raise ConfigError("--no-durable and --db or --queue are both given")
-    if flags["queue"] is not None and not flags["queue"].strip():
-        raise ConfigError("a queue needs a name")
-    if flags["as_json"] and flags["quiet"]:
-        raise ConfigError("--json and --quiet are both given")
-
-
 @click.command("resume", cls=SectionedCommand)
 @RUN
 @option(
@@ -234,17 +230,14 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     codes are those of run.
     """
     import_modules(flags["modules"])
-    from corral.cli.ui.pipeline_output import RunOutput
-    from corral.engine import api, query
-    from corral.engine.dbos import database
+    from corral.cli.ui.pipeline_output import PipelineOutput
+    from corral.engine import api
 
-    database.load()
-
-    from corral.runs.find import find_pipeline_run
-
-    name = find_pipeline_run(name, flags["db"])
-    shown = _run_async(query.show(name, db=flags["db"]))
-    show = RunOutput(shown.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
+    details = _find_run(name, flags["db"])
+    name = details.id
+    show = PipelineOutput(
+        details.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"]
+    )
     show.name = name
 
     async def execute(interviewer: Interviewer | None) -> PipelineResult:
@@ -280,18 +273,13 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
 
     Uses the current file of the pipeline. The exit codes are those of run.
     """
-    from corral.cli.ui.pipeline_output import RunOutput
-    from corral.engine import api, query
-    from corral.engine.dbos import database
+    from corral.cli.ui.pipeline_output import PipelineOutput
+    from corral.engine import api
 
-    database.load()
-
-    from corral.runs.find import find_pipeline_run
-
-    name = find_pipeline_run(name, flags["db"])
-    shown = _run_async(query.show(name, db=flags["db"]))
-    graph = api.current_graph(shown) or shown.graph
-    show = RunOutput(graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
+    details = _find_run(name, flags["db"])
+    name = details.id
+    graph = api.current_graph(details) or details.graph
+    show = PipelineOutput(graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
 
     async def execute(interviewer: Interviewer | None) -> PipelineResult:
         return await api.fork(
@@ -308,27 +296,16 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
     return show.run_to_end(execute, auto=flags["auto_approve"])
 
 
-def _run_async(coroutine: Coroutine[None, None, T]) -> T:
+def _find_run(name: str, db: str | None) -> RunDetails:
+    """The durable run that a person named."""
+    from corral.engine import query
+    from corral.engine.dbos import database
     from corral.system import threads  # late: asyncio loads ssl, which --help does not need
 
-    return threads.run_event_loop(coroutine)
+    database.load()
+    from corral.runs.find import find_pipeline_run
 
-
-def _warn(file: str, graph: Graph) -> None:
-    """Print the linter's findings of a pipeline that may run."""
-    from corral.pipelines.linter import engine
-
-    for finding in engine.lint(graph):
-        from corral.cli.pipeline.files import format_finding
-
-        echo(format_finding(file, finding), err=True)
-
-
-def _warn_of_changes(repository: str, show: RunOutput) -> None:
-    from corral.engine.workspace import branch_worktree
-
-    if branch_worktree.uncommitted(repository):
-        show.progress.print_line("! uncommitted changes in the repository are not part of this run")
+    return threads.run_event_loop(query.show(find_pipeline_run(name, db), db=db))
 
 
 def _values(given: tuple[str, ...]) -> dict[str, Json]:

@@ -49,7 +49,7 @@ def runs(limit: int, db: str | None, as_json: bool) -> None:
         )
         for one in found
     ]
-    _print(table(("run", "status", "started", "ended", "goal"), rows))
+    echo(table(("run", "status", "started", "ended", "goal"), rows))
 
 
 @click.command("show")
@@ -73,24 +73,24 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     state = _state(found.status, _unanswered(questions))
     config = found.run_input.config
     reason = found.output.reason if found.output else ""
-    _print(f"run        {found.id}")
-    _print(f"status     {state}{': ' + reason if reason else ''}")
-    _print(f"pipeline   {found.graph.name}{' · ' + config.source if config.source else ''}")
+    echo(f"run        {found.id}")
+    echo(f"status     {state}{': ' + reason if reason else ''}")
+    echo(f"pipeline   {found.graph.name}{' · ' + config.source if config.source else ''}")
     if found.graph.goal:
-        _print(f"goal       {found.graph.goal}")
-    _print(f"folder     {found.folder}")
-    _print(f"workspace  {found.workspace}")
+        echo(f"goal       {found.graph.goal}")
+    echo(f"folder     {found.folder}")
+    echo(f"workspace  {found.workspace}")
     if config.tree is not None:
         _print_work(found, config.tree)
     for node in dict.fromkeys(found.state.completed):
         outcome = found.state.outcomes.get(node)
         if outcome is not None:
             note = outcome.failure_reason or outcome.notes
-            _print(f"  {outcome.status:16} {node}{': ' + note if note else ''}")
+            echo(f"  {outcome.status:16} {node}{': ' + note if note else ''}")
     for each in questions:
         _print_question(each, f"{found.id}{database_option(db)}")
     if found.status == "interrupted":
-        _print(f"continue with: {RESUME.format(run=found.id, db=database_option(db))}")
+        echo(f"continue with: {RESUME.format(run=found.id, db=database_option(db))}")
 
 
 @click.command("answer")
@@ -118,8 +118,12 @@ def answer(
     from corral.pipelines.scheduler.commands import Answer
 
     name = find_pipeline_run(name, db)
+    try:
+        by = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no user name for this uid
+        by = ""
     given = Answer(value=choice or "", text=text, skipped=skip)
-    asyncio.run(existing_runs.answer(name, given, gate=gate, by=_user_name(), db=db))
+    asyncio.run(existing_runs.answer(name, given, gate=gate, by=by, db=db))
     echo(f"{name} received the answer")
     if asyncio.run(existing_runs.show(name, db=db)).status == "interrupted":
         line = RESUME.format(run=name, db=database_option(db))
@@ -176,18 +180,18 @@ def _to_dict(found: RunDetails, questions: list[OpenQuestion]) -> dict[str, obje
 def _print_question(open_question: OpenQuestion, run: str) -> None:
     """Print a question, its choices, and the command that answers it."""
     question = open_question.question
-    _print(f"? {question.node}: {visible(question.text)}")
+    echo(f"? {question.node}: {visible(question.text)}")
     if open_question.answered:
-        _print("    answered; the run has not read it yet")
+        echo("    answered; the run has not read it yet")
         return
     for choice in question.choices:
-        _print(f"    [{choice.key}] {one_line(choice.label)}")
+        echo(f"    [{choice.key}] {one_line(choice.label)}")
     if question.deadline is not None:
         from corral.pipelines.execution.interviewers import local_time
 
         until = local_time(question.deadline)
-        _print(f"    answer by {until}; {one_line(question.at_deadline)}")
-    _print(f"  corral pipeline answer {run} CHOICE --gate {question.node}")
+        echo(f"    answer by {until}; {one_line(question.at_deadline)}")
+    echo(f"  corral pipeline answer {run} CHOICE --gate {question.node}")
 
 
 def _print_work(found: RunDetails, tree: RunWorktree) -> None:
@@ -195,21 +199,17 @@ def _print_work(found: RunDetails, tree: RunWorktree) -> None:
     from corral.cli.ui.pipeline_output import format_files
     from corral.engine.api import saved_work
 
-    _print(f"repository {tree.repository} at {tree.commit[:12]}")
+    echo(f"repository {tree.repository} at {tree.commit[:12]}")
     left = found.output.saved if found.output else {}
     work = saved_work(left)
     if work.branch:
-        _print(f"branch     {tree.branch} at {work.commit[:12]} · {format_files(work.files)}")
+        echo(f"branch     {tree.branch} at {work.commit[:12]} · {format_files(work.files)}")
     elif "workspace" in left and not work.warnings:
-        _print("branch     none: nothing was changed")
+        echo("branch     none: nothing was changed")
     else:
-        _print(f"branch     {tree.branch}")
+        echo(f"branch     {tree.branch}")
     for warning in work.warnings:
-        _print(f"!          {warning}")
-
-
-def _print(text: str) -> None:
-    echo(text)
+        echo(f"!          {warning}")
 
 
 def _unanswered(questions: list[OpenQuestion]) -> int:
@@ -224,10 +224,3 @@ def _waits(status: str, questions: int) -> bool:
 def _state(status: str, questions: int) -> str:
     """The status as text."""
     return "waiting for a person" if _waits(status, questions) else status
-
-
-def _user_name() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # no user name for this uid
-        return ""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from corral.cli.ui.live_progress import LiveProgress
-from corral.cli.ui.spans import Line, Span, shorten
+from corral.cli.ui.spans import Line, StyledText, shorten
 from corral.engine.batch.results import BatchReport, BatchResult
 
 EVERY = 5.0
@@ -78,10 +78,10 @@ class BatchProgress(LiveProgress):
 
     def status(self, columns: int, rows: int) -> Sequence[Line]:
         if columns < _NARROW:
-            return [[Span(self.line())]]
+            return [[StyledText(self.line())]]
         filled = int(self.share * _WIDTH)
-        bar = (Span("━" * filled, "green"), Span("━" * (_WIDTH - filled), "dim"))
-        return [[*bar, Span(f" {self.line()}")]]
+        bar = (StyledText("━" * filled, "green"), StyledText("━" * (_WIDTH - filled), "dim"))
+        return [[*bar, StyledText(f" {self.line()}")]]
 
     def heartbeat(self) -> str:
         return f"… {self.line()} · {self.elapsed} s"

@@ -16,12 +16,14 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TextIO, TypeAlias
 
 from corral.cli.ui import spans, terminal
-from corral.cli.ui.spans import Line, Span
-from corral.core.durations import seconds
-from corral.core.terminal_text import clean
+from corral.cli.ui.spans import Line, StyledText
+from corral.durations import seconds
+from corral.terminal_text import clean
 
 HEARTBEAT = 30.0
 """Seconds without a line after which a heartbeat is printed. ``CORRAL_HEARTBEAT`` replaces it."""
+MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
+"""Of the status of a tool call."""
 COLORS = {
     "✓": "green",
     "◐": "yellow",
@@ -132,8 +134,8 @@ def colored(line: str) -> Line:
     lead = len(text) - len(text.lstrip(" "))
     style = COLORS.get(text[lead : lead + 1], "")
     if not style or text[lead + 1 : lead + 2] != " ":
-        return [Span(text)]
-    return [Span(text[:lead]), Span(text[lead], style), Span(text[lead + 1 :])]
+        return [StyledText(text)]
+    return [StyledText(text[:lead]), StyledText(text[lead], style), StyledText(text[lead + 1 :])]
 
 
 FRAMES = 8

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from corral.cli.ui import spans
-from corral.cli.ui.spans import Line, Span
+from corral.cli.ui.spans import Line, StyledText
 
 LARGEST_TABLE = 200
 """Rows. A longer table is printed in parts."""
@@ -88,7 +88,7 @@ class MarkdownStream:
             return block(source, columns)
         indent = self._fence[1]
         code = source[indent:] if source[:indent].isspace() or not indent else source.lstrip()
-        return [[Span(" " * (indent + 4)), Span(code, "cyan")]] if code else [[]]
+        return [[StyledText(" " * (indent + 4)), StyledText(code, "cyan")]] if code else [[]]
 
     def _end_table(self, columns: int) -> list[Line]:
         rows, self._table = self._table, []
@@ -103,17 +103,19 @@ def block(source: str, columns: int) -> list[Line]:
     """One line of the source: a heading, an item, a quote, a rule or text."""
     room = max(columns - 1, 10)
     if _RULE.match(source):
-        return [[Span("─" * min(room, 40), "dim")]]
+        return [[StyledText("─" * min(room, 40), "dim")]]
     if heading := _HEADING.match(source):
         style = "bold underline" if len(heading[1]) == 1 else "bold"
         return spans.wrap(inline(_heading_text(heading[2] or ""), style), room)
     if quote := _QUOTE.match(source):
-        bar = [Span("│ " * min(quote[1].count(">"), DEEPEST_QUOTE), "dim")]
+        bar = [StyledText("│ " * min(quote[1].count(">"), DEEPEST_QUOTE), "dim")]
         return spans.wrap([*bar, *inline(quote[2], "italic")], room, bar)
     if item := _ITEM.match(source):
         return _item(item, room)
     lead = source[: len(source) - len(source.lstrip())]
-    return spans.wrap([Span(lead), *inline(source.lstrip())], room, [Span(lead[: room // 2])])
+    return spans.wrap(
+        [StyledText(lead), *inline(source.lstrip())], room, [StyledText(lead[: room // 2])]
+    )
 
 
 def _heading_text(text: str) -> str:
@@ -127,8 +129,8 @@ def _item(item: re.Match[str], room: int) -> list[Line]:
     lead, mark, _, checked, text = item.groups()
     mark = "•" if mark in "-*+" else mark
     box = "" if checked is None else "☐ " if checked == " " else "☑ "
-    start = [Span(lead), Span(f"{mark} ", "cyan"), Span(box)]
-    indent = [Span(" " * min(spans.width(start), room // 2))]
+    start = [StyledText(lead), StyledText(f"{mark} ", "cyan"), StyledText(box)]
+    indent = [StyledText(" " * min(spans.width(start), room // 2))]
     return spans.wrap([*start, *inline(text)], room, indent)
 
 
@@ -141,7 +143,7 @@ def _table(rows: Sequence[str], columns: int) -> list[Line]:
     table = [head, *(_styled_cells(row, count) for row in rows[2:])]
     widths = _widths(table, columns - 1 - 3 * (count - 1))
     lines = _row(head, widths)
-    lines.append([Span("─┼─".join("─" * each for each in widths), "dim")])
+    lines.append([StyledText("─┼─".join("─" * each for each in widths), "dim")])
     for row in table[1:]:
         lines += _row(row, widths)
     return lines
@@ -173,11 +175,11 @@ def _row(row: Sequence[Line], widths: Sequence[int]) -> list[Line]:
     wrapped = [spans.wrap(cell, each) for cell, each in zip(row, widths, strict=True)]
     lines: list[Line] = []
     for number in range(max(map(len, wrapped))):
-        line: list[Span] = []
+        line: list[StyledText] = []
         for column, parts in enumerate(wrapped):
             part = parts[number] if number < len(parts) else ()
-            line += [Span(" │ ", "dim")] if column else []
-            line += [*part, Span(" " * (widths[column] - spans.width(part)))]
+            line += [StyledText(" │ ", "dim")] if column else []
+            line += [*part, StyledText(" " * (widths[column] - spans.width(part)))]
         # The line without spaces at its end.
         while line and not line[-1].text.strip() and not line[-1].style:
             line.pop()
@@ -205,10 +207,10 @@ _EMPHASIS = {
 }
 
 
-def inline(text: str, style: str = "", depth: int = 0) -> list[Span]:
+def inline(text: str, style: str = "", depth: int = 0) -> list[StyledText]:
     """The parts of a line, with their styles. Everything that is not markup is in them."""
     if depth > MAX_DEPTH:
-        return [Span(text, style)]
+        return [StyledText(text, style)]
     return [span for span in _InlineParser(text, style, depth).spans() if span.text]
 
 
@@ -220,7 +222,7 @@ class _InlineParser:
     def __init__(self, text: str, style: str, depth: int) -> None:
         self._text, self._style, self._depth = text, style, depth
 
-    def spans(self) -> Iterator[Span]:
+    def spans(self) -> Iterator[StyledText]:
         text, shown, at = self._text, 0, 0
         while (mark := _MARK.search(text, at)) is not None:
             begin = mark.start()
@@ -229,27 +231,27 @@ class _InlineParser:
                 # Of several stars the next may begin something; of several ticks, none.
                 at = mark.end() if mark[0][0] == "`" else begin + 1
                 continue
-            yield Span(text[shown:begin], self._style)
+            yield StyledText(text[shown:begin], self._style)
             yield from element
             shown = at = end
-        yield Span(text[shown:], self._style)
+        yield StyledText(text[shown:], self._style)
 
-    def _element(self, mark: str, begin: int) -> tuple[list[Span], int]:
+    def _element(self, mark: str, begin: int) -> tuple[list[StyledText], int]:
         """What begins at a mark, and where it ends; nothing if the mark is only a character."""
         if mark[0] == "\\":
-            return [Span(mark[1], self._style)], begin + 2
+            return [StyledText(mark[1], self._style)], begin + 2
         if mark[0] == "`":
             return self._code(mark, begin)
         if mark[-1] == "[" and (link := _LINK.match(self._text, begin)):
             spans = self._inner(link["label"], "underline")
             if link["url"] != link["label"]:
-                spans.append(Span(f" ({link['url']})", "dim"))
+                spans.append(StyledText(f" ({link['url']})", "dim"))
             return spans, link.end()
         if mark == "<" and (address := _ADDRESS.match(self._text, begin)):
-            return [Span(address[1], self._with("underline"))], address.end()
+            return [StyledText(address[1], self._with("underline"))], address.end()
         return self._emphasis(mark, begin) if mark in _EMPHASIS else ([], begin)
 
-    def _code(self, ticks: str, begin: int) -> tuple[list[Span], int]:
+    def _code(self, ticks: str, begin: int) -> tuple[list[StyledText], int]:
         inside = begin + len(ticks)
         end = _first(self._ticks.get(len(ticks), []), inside)
         if end is None:
@@ -258,9 +260,9 @@ class _InlineParser:
         # Code may have a space at both ends, to start or end with a backtick.
         if code.startswith(" ") and code.endswith(" ") and code.strip():
             code = code[1:-1]
-        return [Span(code, self._with("cyan"))], end + len(ticks)
+        return [StyledText(code, self._with("cyan"))], end + len(ticks)
 
-    def _emphasis(self, mark: str, begin: int) -> tuple[list[Span], int]:
+    def _emphasis(self, mark: str, begin: int) -> tuple[list[StyledText], int]:
         style, may_begin, _ = _EMPHASIS[mark]
         inside = begin + len(mark)
         end = _first(self._ends(mark), inside + 1) if may_begin.match(self._text, begin) else None
@@ -268,7 +270,7 @@ class _InlineParser:
             return [], begin
         return self._inner(self._text[inside:end], style), end + len(mark)
 
-    def _inner(self, text: str, added: str) -> list[Span]:
+    def _inner(self, text: str, added: str) -> list[StyledText]:
         return inline(text, self._with(added), self._depth + 1)
 
     def _with(self, added: str) -> str:

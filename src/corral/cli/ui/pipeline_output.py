@@ -17,7 +17,7 @@ from corral.cli.options import database_option
 from corral.cli.ui.live_progress import COLORS, LiveProgress
 from corral.cli.ui.progress import describe_call
 from corral.cli.ui.signals import signals
-from corral.cli.ui.spans import Line, Span, shorten
+from corral.cli.ui.spans import Line, StyledText, shorten
 from corral.cli.ui.terminal import answer_markdown, echo
 from corral.cli.ui.turn_output import Stdout
 from corral.engine.api import PipelineResult, result_to_json
@@ -46,7 +46,7 @@ WAITING = 10
 INTERRUPTED = 130
 
 
-class RunOutput:
+class PipelineOutput:
     """Prints one run. ``run_to_end`` executes it and returns the exit code."""
 
     def __init__(
@@ -97,7 +97,11 @@ class RunOutput:
         return self._print_result(result)
 
     async def _execute(self, execute: Execute, *, auto: bool) -> PipelineResult:
-        task = asyncio.ensure_future(execute(self._interviewer(auto=auto)))
+        interviewer: Interviewer | None = AutoApprove() if auto else None
+        if not auto and not self.as_json and is_interactive():
+            self.progress.asks = True
+            interviewer = _TerminalInterviewer(Console(), self.progress)
+        task = asyncio.ensure_future(execute(interviewer))
 
         def end() -> None:
             self._is_cancelled = True
@@ -108,8 +112,13 @@ class RunOutput:
 
     async def _write_while(self, task: asyncio.Task[PipelineResult]) -> PipelineResult:
         """Write the events during the run. A slow reader delays the output, not the run."""
+
+        async def write_lines(out: Stdout) -> None:
+            while line := await self._lines.get():
+                await out.write(line)
+
         with Stdout(lambda: self._is_cancelled) as out:
-            writing = asyncio.ensure_future(self._write_lines(out))
+            writing = asyncio.ensure_future(write_lines(out))
             try:
                 await asyncio.wait({task, writing}, return_when=asyncio.FIRST_COMPLETED)
                 if writing.done():  # the reader closed the pipe
@@ -129,19 +138,6 @@ class RunOutput:
     def _queue_line(self, line: bytes) -> None:
         self._lines.put_nowait(self._redactor.clean(line) + b"\n")
 
-    async def _write_lines(self, out: Stdout) -> None:
-        """Raises ``OSError``."""
-        while line := await self._lines.get():
-            await out.write(line)
-
-    def _interviewer(self, *, auto: bool) -> Interviewer | None:
-        if auto:
-            return AutoApprove()
-        if not is_interactive() or self.as_json:
-            return None
-        self.progress.asks = True
-        return _TerminalInterviewer(Console(), self.progress)
-
     def _print_result(self, result: PipelineResult) -> int:
         if not self.as_json and result.status == "success" and (text := result.text):
             answer_markdown(self._redactor.clean_text(text).removesuffix("\n") + "\n")
@@ -157,24 +153,24 @@ class RunOutput:
         if result.branch:
             self.progress.print_line(f"branch {result.branch} · {format_files(result.files)}")
         for warning in result.warnings:
-            _print_err(f"corral: {warning}")
+            echo(f"corral: {warning}", err=True)
         if result.status != "success" and not self.as_json:
-            _print_err(f"corral: {self._redactor.clean_text(result.reason) or result.status}")
+            echo(f"corral: {self._redactor.clean_text(result.reason) or result.status}", err=True)
         return 0 if result.status == "success" else 1
 
     def _print_questions(self, result: PipelineResult) -> None:
         for question in result.questions:
             gate = f" --gate {question.node}" if len(result.questions) > 1 else ""
             text = " ".join(question.text.split())
-            _print_err(f"corral: {question.node} is waiting for a person: {text}")
+            echo(f"corral: {question.node} is waiting for a person: {text}", err=True)
             line = f"corral pipeline answer {result.run}{gate}{self._db}"
             for choice in question.choices:
-                _print_err(f"  {line} {choice.key}    # {choice.label}")
+                echo(f"  {line} {choice.key}    # {choice.label}", err=True)
             if not question.choices:
-                _print_err(f"  {line} --text '…'")
+                echo(f"  {line} --text '…'", err=True)
             if question.deadline is not None:
                 until = local_time(question.deadline)
-                _print_err(f"  answer by {until}; {one_line(question.at_deadline)}")
+                echo(f"  answer by {until}; {one_line(question.at_deadline)}", err=True)
         echo(f"  then: corral pipeline resume {result.run}{self._db}", err=True)
 
     def _interrupted(self) -> int:
@@ -197,10 +193,6 @@ class _TerminalInterviewer:
             return await self._console.ask(question)
 
 
-def _print_err(line: str) -> None:
-    echo(line, err=True)
-
-
 def format_files(files: list[str]) -> str:
     """``3 files: a, b, c``"""
     names = ", ".join(files[:5]) + (" …" if len(files) > 5 else "")
@@ -218,7 +210,7 @@ _ACTIVE = "●?↻"
 LONGEST = 160
 
 
-class Step:
+class NodeState:
     """The displayed state of one node."""
 
     def __init__(self, kind: str) -> None:
@@ -239,7 +231,7 @@ class PipelineProgress(LiveProgress):
     ) -> None:
         super().__init__(enabled=enabled, live=live)
         self.asks = asks
-        self._steps = {node.id: Step(node.kind) for node in graph.nodes.values()}
+        self._steps = {node.id: NodeState(node.kind) for node in graph.nodes.values()}
         self.done = 0
 
     def show(self, event: run_events.RunEvent) -> None:
@@ -257,7 +249,7 @@ class PipelineProgress(LiveProgress):
                 if line is not None:
                     self.print_line(line)
 
-    def _line(self, event: run_events.RunEvent, step: Step | None) -> str | None:
+    def _line(self, event: run_events.RunEvent, step: NodeState | None) -> str | None:
         match event:
             case run_events.StepStarted() if event.kind not in _SILENT and not self._is_live:
                 return f"● {event.node}{_nth(step)}"
@@ -268,7 +260,11 @@ class PipelineProgress(LiveProgress):
                 delay = f"retrying in {event.delay:.1f} s"
                 return f"↻ {event.node}: attempt {event.attempt} failed{why}; {delay}"
             case run_events.InterviewStarted() if not self.asks:
-                return f"? {event.node}: {_short(event.question)}{_deadline(event)}"
+                until = ""
+                if event.timeout is not None and event.ts:
+                    moment = local_time(event.ts + event.timeout)
+                    until = f" (answer by {moment}; {_short(event.at_deadline)})"
+                return f"? {event.node}: {_short(event.question)}{until}"
             case run_events.InterviewCompleted():
                 by = f" (by {event.by})" if event.by else ""
                 return f"  {event.node}: {_short(event.answer)}{by}"
@@ -279,7 +275,7 @@ class PipelineProgress(LiveProgress):
             case _:
                 return None
 
-    def _show_end(self, node: str | None, step: Step | None, status: str, note: str) -> None:
+    def _show_end(self, node: str | None, step: NodeState | None, status: str, note: str) -> None:
         mark = MARKS.get(status, "✓")
         took = ""
         if step is not None:
@@ -300,9 +296,15 @@ class PipelineProgress(LiveProgress):
         """The nodes that are not finished, and how many are."""
         active = [(name, step) for name, step in self._steps.items() if step.mark in _ACTIVE]
         room = max(1, rows // 2 - 1)
-        lines = [_status_line(name, step) for name, step in active[:room]]
+        lines: list[Line] = []
+        for name, step in active[:room]:
+            took = int(time.monotonic() - step.started)
+            text = f" {name}{_nth(step)}  {took} s  {step.activity}"
+            lines.append(
+                [StyledText(step.mark, COLORS[step.mark]), StyledText(clean(text).rstrip())]
+            )
         more = f"{len(active) - room} more running · " if len(active) > room else ""
-        lines.append([Span(f"  {more}{self.done} done · {self.elapsed} s", "dim")])
+        lines.append([StyledText(f"  {more}{self.done} done · {self.elapsed} s", "dim")])
         return lines
 
     def heartbeat(self) -> str:
@@ -310,12 +312,7 @@ class PipelineProgress(LiveProgress):
         return f"… {shorten(clean(running), LONGEST)} · {self.done} done · {self.elapsed} s"
 
 
-def _status_line(name: str, step: Step) -> Line:
-    text = f" {name}{_nth(step)}  {int(time.monotonic() - step.started)} s  {step.activity}"
-    return [Span(step.mark, COLORS[step.mark]), Span(clean(text).rstrip())]
-
-
-def _update(step: Step, event: run_events.RunEvent) -> None:
+def _update(step: NodeState, event: run_events.RunEvent) -> None:
     match event:
         case run_events.StepStarted():
             step.mark, step.visits, step.started = "●", step.visits + 1, time.monotonic()
@@ -336,17 +333,9 @@ def _update(step: Step, event: run_events.RunEvent) -> None:
             pass
 
 
-def _nth(step: Step | None) -> str:
+def _nth(step: NodeState | None) -> str:
     return f" ({step.visits})" if step is not None and step.visits > 1 else ""
 
 
 def _short(text: str, limit: int = LONGEST) -> str:
     return shorten(text, limit)
-
-
-def _deadline(event: run_events.InterviewStarted) -> str:
-    if event.timeout is None or not event.ts:
-        return ""
-    from corral.pipelines.execution.interviewers import local_time
-
-    return f" (answer by {local_time(event.ts + event.timeout)}; {_short(event.at_deadline)})"

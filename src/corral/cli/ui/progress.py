@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.ui import terminal
-from corral.cli.ui.live_progress import LiveProgress, spinner
-from corral.cli.ui.spans import Line, Span, shorten
-from corral.core.terminal_text import clean
+from corral.cli.ui.live_progress import MARKS, LiveProgress, spinner
+from corral.cli.ui.spans import Line, StyledText, shorten
 from corral.events import (
     AgentQuestion,
     Done,
@@ -36,7 +35,6 @@ from corral.values import is_object
 if TYPE_CHECKING:
     from corral.sessions.prepared_run import PreparedRun
 
-_MARKS = {"success": "✓", "error": "✗", "denied": "⊘", "cancelled": "–"}
 _TELLING = ("command", "file_path", "path", "pattern", "query", "url", "prompt", "description")
 """Arguments that say what a call without a title does, the best first."""
 LONGEST_TITLE = 100
@@ -99,7 +97,9 @@ class TurnProgress(LiveProgress):
     def status(self, columns: int, rows: int) -> Sequence[Line]:
         lines = list(self.tail(columns)) if self.tail is not None else []
         if self._is_live and not self._hides_status:
-            lines.append([Span(f"{spinner()} ", "cyan"), Span(self._state(columns - 2), "dim")])
+            lines.append(
+                [StyledText(f"{spinner()} ", "cyan"), StyledText(self._state(columns - 2), "dim")]
+            )
         return lines
 
     def heartbeat(self) -> str:
@@ -113,7 +113,10 @@ class TurnProgress(LiveProgress):
     def before_output(self) -> None:
         """Something is about to be written to stdout. If it is a pipe, what reads it may print on
         this terminal, at any time: from now on there is no status line that could erase it."""
-        if not self._hides_status and _is_pipe(sys.stdout.fileno()):
+        if self._hides_status:
+            return
+        mode = os.fstat(sys.stdout.fileno()).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
             self._hides_status = True
             if self._area is not None:
                 self._area.refresh()
@@ -131,7 +134,11 @@ class TurnProgress(LiveProgress):
             case UsageReport():
                 self._tokens = event.usage.total
             case Error() if event.recoverable:
-                self._show_warning(event)
+                if event.retryable:  # a retry or a wait is also what the agent does now
+                    self._activity = f"waiting: {event.message}"
+                if event.message != self._repeated:
+                    self.print_line(f"! {event.message}")
+                self._repeated = event.message
             case Log():
                 self.print_line(f"  {shorten(event.text, 200)}")
             case PermissionRequest() | PermissionDecision() | AgentQuestion() | QuestionAnswer():
@@ -203,25 +210,13 @@ class TurnProgress(LiveProgress):
         why = f": {shorten(event.error, 160)}" if event.error and event.status != "success" else ""
         slow = (event.duration_ms or 0) >= SLOW_CALL
         took = f" · {(event.duration_ms or 0) / 1000:.1f} s" if slow and not why else ""
-        mark = _MARKS[event.status]
+        mark = MARKS[event.status]
         indent = "  " if event.parent is not None else ""
-        room = self._columns() - len(indent) - 2 - len(took)
+        columns = terminal.size(sys.stderr)[0] - 1 if self._is_live else LONGEST_TITLE
+        room = max(20, min(LONGEST_TITLE, columns)) - len(indent) - 2 - len(took)
         self.print_line(f"{indent}{mark} {shorten(title, room)}{took}{why}")
         others = list(self._titles.values())
         self._activity = others[-1] if others else "thinking"
-
-    def _columns(self) -> int:
-        """Columns for a title."""
-        columns = terminal.size(sys.stderr)[0] - 1 if self._is_live else LONGEST_TITLE
-        return max(20, min(LONGEST_TITLE, columns))
-
-    def _show_warning(self, event: Error) -> None:
-        """A retry or a wait of the agent is also what it does now."""
-        if event.retryable:
-            self._activity = f"waiting: {event.message}"
-        if event.message != self._repeated:
-            self.print_line(f"! {event.message}")
-        self._repeated = event.message
 
     def summary(self, done: Done, *, resume: bool = True) -> None:
         """Print the files, the denied calls, the end and the error of a turn. ``resume``: also how
@@ -229,7 +224,8 @@ class TurnProgress(LiveProgress):
         for file in done.files:
             added = f" +{file.lines_added}" if file.lines_added is not None else ""
             removed = f" -{file.lines_removed}" if file.lines_removed is not None else ""
-            self.print_line(f"{file.kind:8} {self._relative(file.path)}{added}{removed}")
+            path = file.path.removeprefix(f"{self._cwd}{os.sep}") if self._cwd else file.path
+            self.print_line(f"{file.kind:8} {path}{added}{removed}")
         if not done.files_complete:
             self.print_line("the list of files may be incomplete")
         for call in done.denied:
@@ -238,14 +234,16 @@ class TurnProgress(LiveProgress):
         for asked in done.questions:
             answer = asked.answer or f"({asked.outcome.replace('_', ' ')})"
             self.print_line(f"asked    {shorten(asked.text, LONGEST_TITLE)} → {answer}")
-        self.print_line(" · ".join(_describe_end(done)))
+        parts = [done.status, f"{done.duration_ms / 1000:.1f} s"]
+        if done.usage.total is not None:
+            parts.append(f"{done.usage.input or 0:,} tokens in, {done.usage.output or 0:,} out")
+        if done.cost.usd is not None:
+            parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
+        self.print_line(" · ".join(parts))
         if done.resume_token and resume:
             self.print_line(f"resume with --resume {done.resume_token}")
         if done.error is not None:
             self.error(done.error)
-
-    def _relative(self, path: str) -> str:
-        return path.removeprefix(f"{self._cwd}{os.sep}") if self._cwd else path
 
     def error(self, error: Error) -> None:
         """Print the error of the run, even if progress is not enabled."""
@@ -262,18 +260,3 @@ def describe_call(call: ToolUse, cwd: str = "") -> str:
         found += [text for name in _TELLING if isinstance(text := given.get(name), str) and text]
         title = " ".join([call.name, *found[:1]])
     return title.replace(f"{cwd}{os.sep}", "") if cwd else title
-
-
-def _is_pipe(descriptor: int) -> bool:
-    mode = os.fstat(descriptor).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
-
-
-def _describe_end(done: Done) -> list[str]:
-    """The status, the time, and what was used."""
-    parts = [done.status, f"{done.duration_ms / 1000:.1f} s"]
-    if done.usage.total is not None:
-        parts.append(f"{done.usage.input or 0:,} tokens in, {done.usage.output or 0:,} out")
-    if done.cost.usd is not None:
-        parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
-    return parts

@@ -25,9 +25,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral.cli.ui import terminal
-from corral.cli.ui.spans import Line, Span, plain
-from corral.core.question_replies import read_text, read_value
-from corral.core.terminal_text import one_line, visible
+from corral.cli.ui.spans import Line, StyledText, plain
 from corral.errors import ConfigError
 from corral.events import AgentQuestion, Decision, PermissionRequest, QuestionField
 from corral.question_replies import read_text, read_value
@@ -79,17 +77,14 @@ class TerminalAsker:
     async def __call__(self, request: PermissionRequest | AgentQuestion) -> AnswerLike:
         try:
             if isinstance(request, PermissionRequest):
-                return await self._ask(request)
+                with self._paused(), _single_keys():
+                    return await self._read_decision(request)
             with self._paused():
                 return await ask_person(request)
         except asyncio.CancelledError as end:
             if end.args:  # somebody else was first: the message says who
                 write(f"{end.args[0]}\n")
             raise
-
-    async def _ask(self, request: PermissionRequest) -> Decision:
-        with self._paused(), _single_keys():
-            return await self._read_decision(request)
 
     async def _read_decision(self, request: PermissionRequest) -> Decision:
         columns, rows = terminal.size(sys.stderr)
@@ -152,10 +147,10 @@ class Pages:
 def lines_of(request: PermissionRequest, columns: int, cwd: str = ".") -> list[Line]:
     """The complete question, in lines that are no wider than the terminal. The first line is
     written by corral; every other line starts with a bar."""
-    lines: list[Line] = [[Span(f"? {request.kind}: permission is needed", "bold")]]
+    lines: list[Line] = [[StyledText(f"? {request.kind}: permission is needed", "bold")]]
     for detail in details(request, cwd):
         for part in wrap(detail.text, columns - len(BAR) - 1):
-            lines.append([Span(BAR), Span(part, detail.style)])
+            lines.append([StyledText(BAR), StyledText(part, detail.style)])
     return lines
 
 
@@ -362,35 +357,34 @@ _CONTENT = ("content", "file_text")
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
-def details(request: PermissionRequest, cwd: str = ".") -> list[Span]:
+def details(request: PermissionRequest, cwd: str = ".") -> list[StyledText]:
     """What the request would do, one span per line. ``cwd`` is the folder of the session."""
-    lines = [] if _repeats_argument(request) else [Span(one_line(request.title or ""))]
-    given = request.input
-    if is_object(given):
-        shown, given = _effects(given, cwd)
-        lines += shown
-    lines += (Span(line) for line in _arguments(given, 0))
-    return [line for line in lines if line.text] or [Span("(no details are known)")]
-
-
-def _repeats_argument(request: PermissionRequest) -> bool:
-    """Whether the title only repeats one of the arguments, which are shown in any case."""
-    given = request.input.values() if isinstance(request.input, dict) else ()
+    arguments = request.input
+    lines: list[StyledText] = []
     title = " ".join((request.title or "").split())
-    return any(
-        isinstance(each, str) and len(each) > 3 and title.endswith(" ".join(each.split()))
-        for each in given
-    )
+    values = arguments.values() if isinstance(arguments, dict) else ()
+    texts = (value for value in values if isinstance(value, str) and len(value) > 3)
+    # A title that only repeats an argument is left out: all arguments are shown.
+    if not any(title.endswith(" ".join(text.split())) for text in texts):
+        lines.append(StyledText(one_line(request.title or "")))
+    if is_object(arguments):
+        effects, arguments = _effects(arguments, cwd)
+        lines += effects
+    lines += (StyledText(line) for line in _arguments(arguments, 0))
+    return [line for line in lines if line.text] or [StyledText("(no details are known)")]
 
 
-def _effects(given: JsonObject, cwd: str) -> tuple[list[Span], JsonObject]:
+def _effects(given: JsonObject, cwd: str) -> tuple[list[StyledText], JsonObject]:
     """The command and the changes of files among the arguments, and the other arguments."""
     rest = dict(given)
-    lines: list[Span] = []
+    lines: list[StyledText] = []
     if isinstance(command := rest.get("command"), str) and command:
         del rest["command"]
         first, *more = visible(command).expandtabs(4).split("\n")
-        lines += [Span(f"$ {first}", "bold"), *(Span(f"  {line}", "bold") for line in more)]
+        lines += [
+            StyledText(f"$ {first}", "bold"),
+            *(StyledText(f"  {line}", "bold") for line in more),
+        ]
     changes = rest.get("changes")
     if isinstance(changes, list) and changes and all(map(_is_change, changes)):
         del rest["changes"]
@@ -421,7 +415,7 @@ def _take(change: JsonObject, names: Sequence[str]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _change(change: JsonObject, cwd: str) -> Iterator[Span]:
+def _change(change: JsonObject, cwd: str) -> Iterator[StyledText]:
     """The change of a file as a diff; ``change`` keeps what is not shown."""
     path = _take(change, _PATH) or ""
     old, new = _take(change, _OLD), _take(change, _NEW)
@@ -433,7 +427,7 @@ def _change(change: JsonObject, cwd: str) -> Iterator[Span]:
         old, note = _current(os.path.join(cwd, path))
     elif old is None:
         note = " (new file)"
-    yield Span(f"{one_line(path)}{note}", "bold")
+    yield StyledText(f"{one_line(path)}{note}", "bold")
     yield from _diff(old or "", new)
 
 
@@ -454,15 +448,15 @@ def _current(path: str) -> tuple[str, str]:
         return "", " (replaces a binary file)"
 
 
-def _diff(old: str, new: str) -> Iterator[Span]:
+def _diff(old: str, new: str) -> Iterator[StyledText]:
     before = _shown_lines(old)
     after = _shown_lines(new)
     if old == new:
-        yield Span("(no change)")
+        yield StyledText("(no change)")
         return
     if not before or len(before) + len(after) > MOST_LINES:
-        yield from (Span(f"-{line}", "red") for line in before)
-        yield from (Span(f"+{line}", "green") for line in after)
+        yield from (StyledText(f"-{line}", "red") for line in before)
+        yield from (StyledText(f"+{line}", "green") for line in after)
         return
     from difflib import unified_diff
 
@@ -470,7 +464,7 @@ def _diff(old: str, new: str) -> Iterator[Span]:
     if lines[0].startswith("@@ -1") and sum(line.startswith("@@") for line in lines) == 1:
         del lines[0]  # where it is says nothing: it is all of the text
     for line in lines:
-        yield Span(line, _STYLES.get(line[:1], ""))
+        yield StyledText(line, _STYLES.get(line[:1], ""))
 
 
 def _shown_lines(text: str) -> list[str]:

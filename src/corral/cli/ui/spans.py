@@ -7,7 +7,7 @@ a list of names, separated by spaces: ``bold green``.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeAlias
 
@@ -17,12 +17,12 @@ _ATTRIBUTES = {"bold": "1", "dim": "2", "italic": "3", "underline": "4", "strike
 _COLORS = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36"}
 
 
-class Span(msgspec.Struct, frozen=True, gc=False):
+class StyledText(msgspec.Struct, frozen=True, gc=False):
     text: str
     style: str = ""
 
 
-Line: TypeAlias = Sequence[Span]
+Line: TypeAlias = Sequence[StyledText]
 
 
 def plain(line: Line) -> str:
@@ -33,15 +33,12 @@ def plain(line: Line) -> str:
 def ansi(line: Line, *, color: bool) -> str:
     """The line with control sequences for its styles. Without ``color``: bold, dim, italic and
     underlined text only."""
-    return "".join(_styled(span, color=color) for span in line)
-
-
-def _styled(span: Span, *, color: bool) -> str:
-    if not span.style or not span.text:
-        return span.text
     known = {**_ATTRIBUTES, **_COLORS} if color else _ATTRIBUTES
-    codes = ";".join(known[name] for name in span.style.split() if name in known)
-    return f"\x1b[{codes}m{span.text}\x1b[0m" if codes else span.text
+    parts: list[str] = []
+    for span in line:
+        codes = ";".join(known[name] for name in span.style.split() if name in known)
+        parts.append(f"\x1b[{codes}m{span.text}\x1b[0m" if codes and span.text else span.text)
+    return "".join(parts)
 
 
 def char_width(char: str) -> int:
@@ -80,16 +77,16 @@ def cut(line: Line, limit: int) -> Line:
     """The line, cut with an ellipsis if it is wider than ``limit`` columns."""
     if width(line) <= limit:
         return line
-    kept: list[Span] = []
+    kept: list[StyledText] = []
     left = limit - 1
     for span in line:
         part = ""
         for char in span.text:
             left -= char_width(char)
             if left < 0:
-                return [*kept, Span(part, span.style), Span("…", span.style)]
+                return [*kept, StyledText(part, span.style), StyledText("…", span.style)]
             part += char
-        kept.append(Span(part, span.style))
+        kept.append(StyledText(part, span.style))
     return kept
 
 
@@ -103,7 +100,9 @@ def wrap(line: Line, limit: int, indent: Line = ()) -> list[Line]:
     start, room = 0, limit
     while start < len(chars):
         end, start_of_next = _break(chars, start, max(room, 1))
-        lines.append([*(indent if lines else ()), *_spans(chars[start:end])])
+        styles = groupby(chars[start:end], key=lambda char: char[1])
+        spans = [StyledText("".join(char for char, _ in group), style) for style, group in styles]
+        lines.append([*(indent if lines else ()), *spans])
         start, room = start_of_next, limit - width(indent)
     return lines
 
@@ -135,10 +134,3 @@ def _break(chars: Sequence[_Char], start: int, room: int) -> tuple[int, int]:
     while following < len(chars) and chars[following][0] == " ":
         following += 1
     return space, following
-
-
-def _spans(chars: Iterable[_Char]) -> list[Span]:
-    return [
-        Span("".join(char for char, _ in group), style)
-        for style, group in groupby(chars, key=lambda char: char[1])
-    ]

@@ -60,7 +60,8 @@ def _put(stream: TextIO, text: str) -> None:
 
 def size(stream: TextIO) -> tuple[int, int]:
     """Columns and rows of the terminal. ``COLUMNS`` and ``LINES`` come first."""
-    columns, rows = (_number(os.environ.get(name)) for name in ("COLUMNS", "LINES"))
+    texts = (os.environ.get(name, "") for name in ("COLUMNS", "LINES"))
+    columns, rows = (int(text) if text.isdecimal() else 0 for text in texts)
     if not columns or not rows:
         found = (80, 24)
         with contextlib.suppress(OSError, ValueError):
@@ -68,10 +69,6 @@ def size(stream: TextIO) -> tuple[int, int]:
             found = (given.columns, given.lines)
         columns, rows = columns or found[0] or 80, rows or found[1] or 24
     return columns, rows
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isdecimal() else 0
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:

@@ -156,10 +156,11 @@ class RenderedAnswer:
         if event.parent is not None:
             return ""  # the text of a sub-agent is not the answer
         if isinstance(event, Text) and event.delta:
-            separator = self._start()
-            return separator + self._lines(
-                self._markdown.add(self._cleaner.add(event.delta), _columns())
-            )
+            begins, self._is_open = not self._is_open, True
+            is_separated = begins and (self._separated or not self._is_first)
+            self._is_first = False
+            lines = self._markdown.add(self._cleaner.add(event.delta), _columns())
+            return ("\n" if is_separated else "") + self._lines(lines)
         return self._finish() if _ends_message(event) else ""
 
     def tail(self, columns: int) -> Sequence[Line]:
@@ -167,13 +168,6 @@ class RenderedAnswer:
 
     def end(self) -> str:
         return self._finish()
-
-    def _start(self) -> str:
-        if self._is_open:
-            return ""
-        separator = "\n" if self._separated or not self._is_first else ""
-        self._is_open, self._is_first = True, False
-        return separator
 
     def _finish(self) -> str:
         if not self._is_open:

@@ -64,9 +64,9 @@ from corral.engine.payloads import (
     AgentAsks,
     NodeInput,
     NodesStep,
+    PipelineOutput,
     RunConfig,
     RunInput,
-    RunOutput,
     pack,
     timer_id,
     unpack,
@@ -372,7 +372,9 @@ class DatabaseJournal:
             # A worker notices only after a second, or may be dead.
             await asyncio.to_thread(client.stop, self.id, id)
 
-    async def finish(self, command: FinishRun, state: State, projection: Projection) -> RunOutput:
+    async def finish(
+        self, command: FinishRun, state: State, projection: Projection
+    ) -> PipelineOutput:
         """Stop what still runs, save the branch, upload the artifacts, and report the end."""
         for known in [*self.questions, *self.local.visits, *self.in_flight]:
             await self.stop(known)
@@ -386,7 +388,7 @@ class DatabaseJournal:
         if self.config.artifacts_url:
             put = partial(_upload_artifacts, self.config, self.id)
             saved["artifacts"] = await adapter.step("artifacts", put)
-        output = RunOutput(
+        output = PipelineOutput(
             status=status,
             reason=reason,
             context=state.context,
