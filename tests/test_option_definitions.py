@@ -22,6 +22,7 @@ from corral.cli.chat import command as chat_command
 from corral.cli.commands import SECTIONS
 from corral.cli.options import EVERYWHERE, PolicyFlags, help_text, read_options
 from corral.cli.pipeline import run as pipeline_run
+from corral.core import durations
 from corral.option_definitions import BY_NAME, DEFINITIONS, Definition, with_trait
 from corral.options import COMPUTED, DURATIONS, KNOWN, SPELLINGS, RunOptions
 from corral.pipelines.execution import agent_call

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.terminal_text import plain
+from corral.core.terminal_text import plain
 from corral.view.safe_text import ATTRIBUTES, TAGS, render
 
 PIECES = [

@@ -31,12 +31,12 @@ from corral.cli.options import (
 )
 from corral.cli.ui.tables import format_cost, format_time, table
 from corral.cli.ui.terminal import echo, echo_json
+from corral.core.nesting import decode_json
+from corral.core.spending import LIMITS
 from corral.engine.dbos.database import require
 from corral.errors import ConfigError, StorageFailed
-from corral.nesting import decode_json
 from corral.option_definitions import BY_NAME
 from corral.run_kwargs import RunKwargs
-from corral.spending import LIMITS
 from corral.system import threads
 from corral.values import JsonObject, is_object
 

@@ -35,6 +35,7 @@ from corral.cli.ui.spans import StyledText
 from corral.cli.ui.tables import policy_table
 from corral.cli.ui.terminal import echo
 from corral.cli.ui.turn_output import answer_printer, exit_code, print_turn
+from corral.core.terminal_text import clean
 from corral.errors import CallerError, ConfigError, CorralError, StorageFailed
 from corral.events import Done, Event
 from corral.run_kwargs import RunKwargs
@@ -44,7 +45,6 @@ from corral.system import config, paths
 from corral.system.git.file_history import FileHistory
 from corral.system.terminal import is_interactive
 from corral.system.threads import in_thread
-from corral.terminal_text import clean
 from corral.values import Usage
 
 

@@ -17,11 +17,11 @@ from corral.cli.options import JSON, completing, moment, read_prompt
 from corral.cli.ui.live_progress import MARKS
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
+from corral.core.spending import LIMITS, Raise
 from corral.errors import ConfigError, ResumeLost
 from corral.events import Decision
 from corral.sessions import index, store, transcript
 from corral.sessions.warm import names as warm_names
-from corral.spending import LIMITS, Raise
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.core.terminal_text import json_bytes
+from corral.core.terminal_text import json_bytes, plain
 from corral.errors import CorralError
 from corral.events import Done, Error, Init, Vendor
 from corral.pipelines.events import RunEvent, StepStarted
@@ -28,7 +28,6 @@ from corral.runs.stored_run import LogReader, Notices, StoredRun, copy_log, visi
 from corral.sessions import store
 from corral.system import config
 from corral.system.environment import is_secret, variables
-from corral.terminal_text import json_bytes, plain
 from corral.values import Json, JsonObject, as_object, as_text, is_list, is_object
 from corral.version import __version__
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from corral.core.steps import CutText, Step, StepCall, StepTracker
-from corral.core.terminal_text import clean
+from corral.core.terminal_text import clean, plain
 from corral.events import Done, Event, Init, Vendor
 from corral.pipelines.events import (
     InterviewCompleted,
@@ -30,8 +30,6 @@ from corral.pipelines.events import (
 )
 from corral.runs.stored_run import StoredRun
 from corral.sessions.transcript import TurnRecord, fence, finish, summary
-from corral.steps import CutText, Step, StepCall, StepTracker
-from corral.terminal_text import clean, plain
 
 MAX_OUTPUT = 2_000
 """Characters of a tool's output."""

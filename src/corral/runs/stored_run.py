@@ -17,7 +17,6 @@ import msgspec
 from corral.core.lookup import LAST
 from corral.errors import ConfigError, ResumeLost
 from corral.events import VERSION, Init, Log
-from corral.id_lookup import LAST
 from corral.pipelines import events
 from corral.pipelines.events import (
     PipelineEvent,

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral.comparison import store as comparisons
+from corral.core.terminal_text import plain
 from corral.engine.dbos.database import is_installed
 from corral.errors import ConfigError, CorralError
 from corral.system import clock
-from corral.terminal_text import plain
 from corral.view.live_runs import ACTIVE, KnownState, LiveRuns, state_of
 from corral.view.records import BatchDetail, BatchRow, FailureGroup, NotFound, Pending, Summary
 

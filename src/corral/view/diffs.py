@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from corral.terminal_text import plain
+from corral.core.terminal_text import plain
 from corral.view.records import Cell, Diff, DiffRow, FileDiff, Hunk
 
 MAX_ROWS = 4_000

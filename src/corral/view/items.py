@@ -27,9 +27,9 @@ from collections.abc import Iterable
 import msgspec
 
 from corral import events
+from corral.core.terminal_text import plain
 from corral.events import VERSION, Event
 from corral.runs.log_windows import PAGE, Line
-from corral.terminal_text import plain
 from corral.values import Cost, Json, Usage, as_object, as_text
 from corral.view.records import (
     Item,

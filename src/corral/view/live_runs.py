@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from corral import live
+from corral.core.terminal_text import plain
 from corral.system import clock
-from corral.terminal_text import plain
 from corral.view.items import MAX_INPUT, as_json
 from corral.view.records import Kind, Pending, Summary
 

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from corral import events
-from corral.core.terminal_text import json_line
+from corral.core.terminal_text import json_line, plain
 from corral.errors import ConfigError
 from corral.events import Event
 from corral.runs.log_windows import PAGE, Line, LogFile
-from corral.terminal_text import json_line, plain
 from corral.view.items import (
     GROUP_PAGES,
     ItemBuilder,

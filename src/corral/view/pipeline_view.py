@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from corral.core.terminal_text import plain
 from corral.errors import ConfigError
 from corral.pipelines import events
 from corral.pipelines.events import PipelineEvent
@@ -20,7 +21,6 @@ from corral.pipelines.render.svg import as_svg
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.runs.log_windows import PAGE, LogFile
 from corral.system import clock, paths
-from corral.terminal_text import plain
 from corral.values import decode_as
 from corral.view.databases import PipelineFacts, modified_at, pipeline_summary, question_of
 from corral.view.live_runs import LiveRuns

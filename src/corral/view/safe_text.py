@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from corral.terminal_text import plain
+from corral.core.terminal_text import plain
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -15,8 +15,8 @@ import msgspec
 
 from corral import events
 from corral.agents.report import PolicyRow
+from corral.core.terminal_text import plain
 from corral.runs.log_windows import PAGE, Line, LogFile, TurnIndex, TurnMarks
-from corral.terminal_text import plain
 from corral.values import Cost, JsonObject, Usage, as_object, as_objects, as_text, convert_to
 from corral.view.items import decode, plan_steps, tokens
 from corral.view.records import Money, PlanStep, TurnInfo

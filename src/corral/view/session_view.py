@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from corral.agents import registry
+from corral.core.terminal_text import plain
 from corral.errors import CorralError, ResumeLost
 from corral.metering import prices
 from corral.models.families import vendor_of
@@ -17,7 +18,6 @@ from corral.models.registry import canonical, is_model_name
 from corral.runs.log_windows import PAGE
 from corral.sessions import question_files, store
 from corral.system import clock, fs, paths
-from corral.terminal_text import plain
 from corral.values import as_text, as_texts
 from corral.view.items import MAX_INPUT, tokens, total_cost
 from corral.view.live_runs import ACTIVE, KnownState, LiveRuns, state_of

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from corral.cli.ui.turn_output import AnswerPrinter, Printer, RenderedAnswer
+from corral.core.nesting import decode_json
 from corral.events import FALLBACK, HandOver, Init, Text, Vendor
 
 

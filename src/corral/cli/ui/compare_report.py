@@ -14,8 +14,8 @@ from corral.comparison.summary import (
     difference_text,
     rate_text,
 )
+from corral.core.terminal_text import clean
 from corral.engine.batch.results import BatchReport, BatchResult
-from corral.terminal_text import clean
 
 if TYPE_CHECKING:
     from corral.comparison.plan import Plan

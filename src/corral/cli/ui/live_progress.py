@@ -17,8 +17,8 @@ from typing import TextIO, TypeAlias
 
 from corral.cli.ui import spans, terminal
 from corral.cli.ui.spans import Line, StyledText
-from corral.durations import seconds
-from corral.terminal_text import clean
+from corral.core.durations import seconds
+from corral.core.terminal_text import clean
 
 HEARTBEAT = 30.0
 """Seconds without a line after which a heartbeat is printed. ``CORRAL_HEARTBEAT`` replaces it."""

@@ -20,6 +20,7 @@ from corral.cli.ui.signals import signals
 from corral.cli.ui.spans import Line, StyledText, shorten
 from corral.cli.ui.terminal import answer_markdown, echo
 from corral.cli.ui.turn_output import Stdout
+from corral.core.terminal_text import clean, one_line
 from corral.engine.api import PipelineResult, result_to_json
 from corral.errors import StorageFailed
 from corral.pipelines import events as run_events
@@ -37,7 +38,6 @@ from corral.pipelines.scheduler.commands import Answer, Question
 from corral.system import threads
 from corral.system.environment import SecretRedactor, named_secrets
 from corral.system.terminal import is_interactive
-from corral.terminal_text import clean, one_line
 
 Execute: TypeAlias = Callable[[Interviewer | None], Awaitable[PipelineResult]]
 """Executes the run with this interviewer."""

@@ -13,6 +13,7 @@ from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.ui import terminal
 from corral.cli.ui.live_progress import MARKS, LiveProgress, spinner
 from corral.cli.ui.spans import Line, StyledText, shorten
+from corral.core.terminal_text import clean
 from corral.events import (
     AgentQuestion,
     Done,

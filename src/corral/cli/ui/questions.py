@@ -26,11 +26,11 @@ import msgspec
 
 from corral.cli.ui import terminal
 from corral.cli.ui.spans import Line, StyledText, plain
+from corral.core.question_replies import read_text, read_value
+from corral.core.terminal_text import one_line, visible
 from corral.errors import ConfigError
 from corral.events import AgentQuestion, Decision, PermissionRequest, QuestionField
-from corral.question_replies import read_text, read_value
 from corral.system.fs import open_regular
-from corral.terminal_text import one_line, visible
 from corral.values import Json, JsonObject, is_object
 
 if TYPE_CHECKING:

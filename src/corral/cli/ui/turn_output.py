@@ -17,10 +17,10 @@ from corral.cli.ui import terminal
 from corral.cli.ui.progress import TurnProgress
 from corral.cli.ui.signals import signals
 from corral.cli.ui.spans import Line
+from corral.core.terminal_text import Cleaner, json_line
 from corral.errors import classes_by_code
 from corral.events import Done, Event, Text, hand_over_of, to_json
 from corral.system.terminal import is_interactive
-from corral.terminal_text import Cleaner, json_line
 
 if TYPE_CHECKING:
     import os
