@@ -191,7 +191,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "live/registry.py": ("file", "the folder of running processes"),
     "live/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
-    "pipelines/execution/agent_call.py": ("file", "reads the schema that a node names"),
+    "pipelines/execution/node_options.py": ("file", "reads the schema that a node names"),
     "pipelines/execution/interviewers.py": (
         "clock file",
         "reads answers from a descriptor; shows deadlines",
@@ -201,8 +201,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "pipelines/execution/run_dir.py": ("clock file", "a run's folder"),
     "pipelines/loader.py": ("file", "reads graphs, and prompts beside them"),
     "pipelines/nodes/compare_attempt.py": ("file", "writes the patch of an attempt"),
-    "pipelines/nodes/fan_in.py": ("file", "reads the responses of the branches"),
-    "pipelines/nodes/files.py": ("file", "the node's own function"),
+    "pipelines/nodes/data.py": ("file", "the nodes read_file and write_file"),
+    "pipelines/nodes/prompt.py": ("file", "reads the responses of the branches"),
     # Metering.
     "metering/prices.py": ("environment file", "the user's own prices"),
     "metering/proxy/proxy.py": ("random", "the dummy keys that agents get"),

@@ -25,7 +25,7 @@ from corral.cli.pipeline import run as pipeline_run
 from corral.core import durations
 from corral.option_definitions import BY_NAME, DEFINITIONS, Definition, with_trait
 from corral.options import COMPUTED, DURATIONS, KNOWN, SPELLINGS, RunOptions
-from corral.pipelines.execution import agent_call
+from corral.pipelines.execution import node_options
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.pipelines.scheduler.commands import RunNode
@@ -261,7 +261,7 @@ def options_of_node(
     folder: Path,
     attributes: dict[str, Value],
     resources: NodeResources | None = None,
-    agent: str = agent_call.BUILT_IN,
+    agent: str = node_options.BUILT_IN,
 ) -> dict[str, object]:
     node = Node("n", attributes)
     context = NodeContext(
@@ -275,7 +275,7 @@ def options_of_node(
         workspace=folder,
         resources=resources or NodeResources(),
     )
-    options, _notes = agent_call.options_of(context, agent)
+    options, _notes = node_options.options_of(context, agent)
     return {**options}
 
 
@@ -288,7 +288,7 @@ def test_attributes_of_a_node_win_over_the_options_of_the_run(tmp_path: Path) ->
     other = options_of_node(tmp_path, {"timeout": "2m"}, resources, "gemini-cli")
     assert (other["timeout"], other["max_turns"]) == (120.0, 3)
     assert "program" not in other, "the program is that of the default agent"
-    assert options_of_node(tmp_path, {})["timeout"] == agent_call.TIMEOUT
+    assert options_of_node(tmp_path, {})["timeout"] == node_options.TIMEOUT
 
 
 def node_value(option: str) -> str:

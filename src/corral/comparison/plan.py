@@ -26,7 +26,7 @@ from corral.engine.api import as_json
 from corral.engine.batch.spec import AgentChoice
 from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent
 from corral.pipelines.attempts import TIMEOUT, AttemptTask, Verifier
-from corral.pipelines.execution.agent_call import TIMEOUT as AGENT_TIMEOUT
+from corral.pipelines.execution.node_options import TIMEOUT as AGENT_TIMEOUT
 from corral.pipelines.execution.verifier import digest_of
 from corral.run_kwargs import RunKwargs
 from corral.sessions.structured_output import answer_schema

@@ -173,7 +173,7 @@ class MemoryRun:
         self.budget = settings.budget
         """What the model calls may use; None: there is no limit."""
         if graph.has_limits:
-            from corral.pipelines.execution.run_budget import memory_budget
+            from corral.metering.budget import memory_budget
 
             self.budget = memory_budget(run_limits(graph), settings.budget)
             if self.budget is not None and self.budget is not settings.budget and not depth:

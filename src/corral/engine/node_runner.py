@@ -41,18 +41,17 @@ from corral.events import Done, Event
 from corral.pipelines import events
 from corral.pipelines.execution import attempt as execution_attempt
 from corral.pipelines.execution import handlers
-from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
 from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler import retry
 from corral.pipelines.scheduler.commands import RunNode
-from corral.pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, failed
+from corral.pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, failed, outcome_of_error
 from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
-    from corral.pipelines.execution.node_questions import AskPerson
+    from corral.pipelines.execution.interviewers import AskPerson
 
 NOWHERE = Path(os.devnull)
 

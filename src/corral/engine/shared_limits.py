@@ -28,8 +28,8 @@ from corral.engine.dbos.database import Database
 from corral.engine.worker import executor
 from corral.errors import CorralError, StorageFailed
 from corral.metering import rate_limits
-from corral.pipelines.execution.agent_call import node_rule
 from corral.pipelines.execution.handlers import NodeContext
+from corral.pipelines.execution.node_options import node_rule
 from corral.system import clock
 
 FRESH = 1.0

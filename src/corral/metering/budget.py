@@ -383,3 +383,11 @@ class Reservation:
         if self._is_open:
             self._is_open = False
             self._budget.settle(self.amount, used)
+
+
+def memory_budget(limits: BudgetLimits, parent: Budget | None) -> Budget | None:
+    """The budget of a run in memory; ``parent`` is that of the run around it."""
+    if not limits.exist:
+        return parent
+    at_limit: OnBudget = "pause" if limits.pauses else "stop"
+    return Budget(**limits.as_dict(), on_budget=at_limit, parent=parent)

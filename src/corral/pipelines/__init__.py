@@ -43,8 +43,7 @@ if TYPE_CHECKING:
         show_sync as show_sync,
     )
     from corral.pipelines import events as events
-    from corral.pipelines.dot.errors import DotError as DotError
-    from corral.pipelines.dot.parser import parse as parse
+    from corral.pipelines.dot.parser import DotError as DotError, parse as parse
     from corral.pipelines.dot.writer import as_dot as as_dot
     from corral.pipelines.execution.handlers import (
         NodeContext as NodeContext,
@@ -64,8 +63,7 @@ if TYPE_CHECKING:
     from corral.pipelines.linter.engine import LintError as LintError, lint as lint
     from corral.pipelines.linter.finding import Finding as Finding
     from corral.pipelines.loader import load as load
-    from corral.pipelines.render.svg import as_svg as as_svg
-    from corral.pipelines.render.text import as_text as as_text
+    from corral.pipelines.render import as_svg as as_svg, as_text as as_text
     from corral.pipelines.scheduler.commands import (
         Answer as Answer,
         Choice as Choice,
@@ -78,8 +76,7 @@ _HOMES = {
     "corral.engine.existing_runs": "add_budget add_budget_sync answer answer_sync"
     " answer_with_token answer_with_token_sync cancel cancel_sync runs runs_sync show show_sync",
     "corral.pipelines": "events",
-    "corral.pipelines.dot.errors": "DotError",
-    "corral.pipelines.dot.parser": "parse",
+    "corral.pipelines.dot.parser": "DotError parse",
     "corral.pipelines.dot.writer": "as_dot",
     "corral.pipelines.execution.handlers": "NodeContext NodeResources handler register",
     "corral.pipelines.execution.interviewers": "AutoApprove Callback Console Interviewer Queued"
@@ -88,8 +85,7 @@ _HOMES = {
     "corral.pipelines.linter.engine": "LintError lint",
     "corral.pipelines.linter.finding": "Finding",
     "corral.pipelines.loader": "load",
-    "corral.pipelines.render.svg": "as_svg",
-    "corral.pipelines.render.text": "as_text",
+    "corral.pipelines.render": "as_svg as_text",
     "corral.pipelines.scheduler.commands": "Answer Choice Question",
     "corral.pipelines.scheduler.outcome": "Outcome",
 }

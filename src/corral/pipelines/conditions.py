@@ -97,7 +97,7 @@ class Condition(msgspec.Struct, frozen=True):
 @lru_cache(CACHE_SIZE)
 def compile(text: str) -> Condition:
     """Parse a condition. An empty text is always true. Raises ``ConditionError``."""
-    return Condition(text, _Parser(text).parse())
+    return Condition(text, _ConditionParser(text).parse())
 
 
 def edge_condition(graph: Graph, edge: Edge) -> Condition | None:
@@ -196,7 +196,7 @@ def _unescaped(match: re.Match[str]) -> str:
     return match[1] if match[1] in "\"'\\" else match[0]
 
 
-class _Parser:
+class _ConditionParser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0

@@ -138,7 +138,7 @@ FAN_IN = NodeKind(
     drawn_as="tripleoctagon",
     symbol="⋎",
     aliases=("fan_in",),
-    handler="fan_in:fan_in",
+    handler="prompt:fan_in",
     timeout_margin=60.0,
     detached=True,
     llm="optional",
@@ -251,14 +251,14 @@ HTTP = NodeKind(
 )  # fmt: skip
 READ_FILE = NodeKind(
     name="read_file",
-    handler="files:read_file",
+    handler="data:read_file",
     cheap=True,
     attributes=frozenset(("path", "key", "format", "default")),
     required=(("path",),),
 )
 WRITE_FILE = NodeKind(
     name="write_file",
-    handler="files:write_file",
+    handler="data:write_file",
     cheap=True,
     attributes=frozenset(("path", "content", "source", "append", "format")),
     required=(("path",), ("content", "source")),

@@ -39,7 +39,7 @@ class StylesheetError(PipelineInvalid):
         super().__init__(f"line {line}, column {column} of the stylesheet: {problem}", hint=hint)
 
 
-class Rule(NamedTuple):
+class StyleRule(NamedTuple):
     rank: int
     order: int
     selector: str
@@ -49,12 +49,12 @@ class Rule(NamedTuple):
 class Sheet:
     """The rules, indexed by selector."""
 
-    def __init__(self, rules: Iterable[Rule] = ()) -> None:
-        self._rules: dict[tuple[int, str], list[Rule]] = {}
+    def __init__(self, rules: Iterable[StyleRule] = ()) -> None:
+        self._rules: dict[tuple[int, str], list[StyleRule]] = {}
         for rule in rules:
             self._rules.setdefault((rule.rank, rule.selector), []).append(rule)
 
-    def __iter__(self) -> Iterator[Rule]:
+    def __iter__(self) -> Iterator[StyleRule]:
         return (rule for rules in self._rules.values() for rule in rules)
 
     def unknown(self) -> list[str]:
@@ -89,7 +89,7 @@ def parse(text: str) -> Sheet:
     return Sheet(_rules(text))
 
 
-def _rules(text: str) -> Iterator[Rule]:
+def _rules(text: str) -> Iterator[StyleRule]:
     order = 0
     at = _skip(text, 0)
     while at < len(text):
@@ -110,7 +110,7 @@ def _rules(text: str) -> Iterator[Rule]:
         for selector in selectors:
             rank = _RANKS.get(selector[0], 1)
             name = selector[1:].strip('"') if rank > 1 else selector
-            yield Rule(rank, order, name, properties)
+            yield StyleRule(rank, order, name, properties)
             order += 1
         at = _skip(text, at)
 

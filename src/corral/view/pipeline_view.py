@@ -17,7 +17,7 @@ from corral.pipelines.events import PipelineEvent
 from corral.pipelines.execution import run_dir
 from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Graph, from_json
-from corral.pipelines.render.svg import as_svg
+from corral.pipelines.render import as_svg
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.runs.log_windows import PAGE, LogFile
 from corral.system import clock, paths

@@ -8,8 +8,7 @@ import pytest
 
 from corral.errors import ConfigError, PipelineInvalid
 from corral.pipelines import loader
-from corral.pipelines.dot.errors import DotError
-from corral.pipelines.dot.parser import parse
+from corral.pipelines.dot.parser import DotError, parse
 
 WRONG = [
     # text, line, column, part of the message, part of the hint

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from corral.pipelines import loader
 from corral.pipelines.dot import parser, writer
-from corral.pipelines.dot.errors import DotError
+from corral.pipelines.dot.parser import DotError
 from corral.pipelines.graph import Graph, from_json, to_json
 
 COMPLETE = r"""

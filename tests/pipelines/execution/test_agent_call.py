@@ -10,8 +10,8 @@ import pytest
 from support.nodes import NodeHarness, ScriptedModel
 
 from corral.pipelines.execution import attempt as execution_attempt
-from corral.pipelines.execution.agent_call import LimitRule, limit_rule, node_rule
 from corral.pipelines.execution.handlers import NodeResources
+from corral.pipelines.execution.node_options import LimitRule, limit_rule, node_rule
 from corral.pipelines.graph import Node
 from corral.testing import Turn, fail
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from corral import pipelines
 from corral.events import AgentQuestion, QuestionField, QuestionOption
-from corral.pipelines.execution.node_questions import NodeQuestions
+from corral.pipelines.execution.interviewers import NodeQuestions
 from corral.pipelines.scheduler.commands import Answer, Question, RunNode
 from corral.testing import Call, ModelServer, Request, Turn, say
 from corral.values import Json

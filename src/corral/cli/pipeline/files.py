@@ -13,7 +13,7 @@ from corral.cli.options import IMPORT, import_modules
 from corral.cli.ui.terminal import answer, echo, echo_json
 from corral.errors import ConfigError
 from corral.pipelines import loader, transforms
-from corral.pipelines.dot.errors import DotError
+from corral.pipelines.dot.parser import DotError
 from corral.pipelines.linter.engine import lint as lint_graph
 from corral.pipelines.linter.finding import Finding
 
@@ -87,8 +87,7 @@ def _count(number: int, what: str) -> str:
 def graph(file: str, form: str | None, output: str | None) -> None:
     """Draw FILE. Graphviz is not needed."""
     from corral.pipelines.dot.writer import as_dot
-    from corral.pipelines.render.svg import as_svg
-    from corral.pipelines.render.text import as_text
+    from corral.pipelines.render import as_svg, as_text
 
     read = loader.read(Path(file))
     if form is None:

@@ -449,7 +449,7 @@ class Batch(Generic[T_co]):
 def _memory_budget(spec: BatchSpec) -> Budget | None:
     if not spec.limits.exist:
         return None
-    from corral.pipelines.execution.run_budget import memory_budget
+    from corral.metering.budget import memory_budget
 
     return memory_budget(spec.limits, None)
 

@@ -85,7 +85,7 @@ from corral.values import Json
 if TYPE_CHECKING:
     from corral.engine.dbos.database import Database
     from corral.metering.budget import Budget
-    from corral.pipelines.execution.node_questions import AskPerson
+    from corral.pipelines.execution.interviewers import AskPerson
 
 LONGEST_HOLD = 10.0
 """Seconds that an attempt waits for a rate limit with its agent. For a longer one the attempt ends,

@@ -79,7 +79,7 @@ from corral.engine.worker import executor, node_workflow
 from corral.engine.workspace import artifacts, run_worktree
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines import loader
-from corral.pipelines.execution.node_questions import MARK
+from corral.pipelines.execution.interviewers import MARK
 from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Graph
 from corral.pipelines.run_limits import run_limits

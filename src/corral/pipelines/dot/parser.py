@@ -1,7 +1,7 @@
 """Parses the DOT text of a pipeline into its graph.
 
-There are two ways to read a statement. ``_Parser.statements`` first tries ``_USUAL``: one pattern
-that matches a complete statement as people and programs usually write it,
+There are two ways to read a statement. ``_DotParser.statements`` first tries ``_USUAL``: one
+pattern that matches a complete statement as people and programs usually write it,
 ``name [key="value", ...];`` or ``one -> other [...];``. That is fast. A statement that it does not
 match, and every statement with an error, is read by the methods of ``Reader``, token by token:
 they know all of the language, and the exact place of an error.
@@ -13,10 +13,8 @@ import re
 from itertools import pairwise
 from math import isfinite
 
-from corral.pipelines.dot.errors import DotError
+from corral.errors import PipelineInvalid
 from corral.pipelines.graph import Edge, Graph, Node, Value
-
-__all__ = ["decode", "parse"]
 
 ID = r"[A-Za-z_][A-Za-z0-9_]*+"
 KEY = r"[A-Za-z_][A-Za-z0-9_]*+(?:\.[A-Za-z0-9_]++)*+"
@@ -54,6 +52,8 @@ MAX_DEPTH = 64
 MAX_EDGES = 100_000
 """How many edges one ``{a b …} -> {c d …}`` may create: the number grows with the square of the
 text."""
+LINE_SHOWN = 100
+"""Characters of a line that an error shows."""
 UNNAMED = "pipeline"
 """The name of a digraph without a name."""
 
@@ -76,6 +76,30 @@ _CLASS_SEPARATORS = re.compile(r"[,\s]+")
 _NOT_IN_CLASS = re.compile(r"[^\w-]+")
 
 
+class DotError(PipelineInvalid):
+    """A text that is not a pipeline: the position, what was expected there, and what to do."""
+
+    code = "dot"
+
+    def __init__(
+        self, message: str, *, text: str, position: int, source: str, hint: str | None = None
+    ) -> None:
+        self.line = text.count("\n", 0, position) + 1
+        begin = text.rfind("\n", 0, position) + 1
+        self.column = position - begin + 1
+        self.source = source
+        self.problem = message
+        # The line, with a caret below the position. A long line is cut to the part near it.
+        end = text.find("\n", position)
+        end = len(text) if end < 0 else end
+        first = max(begin, position - LINE_SHOWN // 2)
+        last = min(end, first + LINE_SHOWN)
+        before = "".join("\t" if c == "\t" else " " for c in text[first:position])
+        head, tail = "…" * (first > begin), "…" * (last < end)
+        excerpt = f"    {head}{text[first:last]}{tail}\n    {' ' * len(head)}{before}^"
+        super().__init__(f"{source}:{self.line}:{self.column}: {message}\n{excerpt}", hint=hint)
+
+
 def parse(text: str, source: str = "<string>") -> Graph:
     """Parse a pipeline. Raises ``DotError`` and no other error.
 
@@ -86,7 +110,7 @@ def parse(text: str, source: str = "<string>") -> Graph:
     text = text.removeprefix("\ufeff")
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _Parser(text, source).graph()
+    return _DotParser(text, source).graph()
 
 
 def decode(data: bytes, source: str) -> str:
@@ -106,11 +130,9 @@ def decode(data: bytes, source: str) -> str:
 
 def unescaped(text: str) -> str:
     """The value of a quoted string, given the text between its quotes."""
-    return _ESCAPE.sub(_unescape, text) if "\\" in text else text
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return _ESCAPED.get(match[1], match[0])
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[0]), text)
 
 
 class Words(dict[str, Value]):
@@ -118,7 +140,20 @@ class Words(dict[str, Value]):
     text is not a value."""
 
     def __missing__(self, text: str) -> Value:
-        value = self[text] = _value(text)
+        value: Value
+        if text in ("true", "false"):
+            value = text == "true"
+        elif _WORD.fullmatch(text) or _DURATION.fullmatch(text):
+            value = text
+        elif _INTEGER.fullmatch(text):
+            value = int(text) if len(text) < 25 else _LARGEST + 1
+            if abs(value) > _LARGEST:
+                raise ValueError("Integers have at most 64 bits; put a longer one in quotes.")
+        elif _FLOAT.fullmatch(text) and isfinite(number := float(text)):
+            value = number
+        else:
+            raise ValueError(f'Put it in quotes: "{text[:40]}".')
+        self[text] = value
         return value
 
 
@@ -128,21 +163,6 @@ class Keys(dict[str, str]):
     def __missing__(self, text: str) -> str:
         self[text] = text
         return text
-
-
-def _value(text: str) -> Value:
-    if text in ("true", "false"):
-        return text == "true"
-    if _WORD.fullmatch(text) or _DURATION.fullmatch(text):
-        return text
-    if _INTEGER.fullmatch(text):
-        integer = int(text) if len(text) < 25 else _LARGEST + 1
-        if abs(integer) > _LARGEST:
-            raise ValueError("Integers have at most 64 bits; put a longer one in quotes.")
-        return integer
-    if _FLOAT.fullmatch(text) and isfinite(number := float(text)):
-        return number
-    raise ValueError(f'Put it in quotes: "{text[:40]}".')
 
 
 class Reader:
@@ -158,7 +178,7 @@ class Reader:
         self._line = 1
         self._line_begins = 0
 
-    def place(self, position: int) -> tuple[int, int]:
+    def line_and_column(self, position: int) -> tuple[int, int]:
         """Line and column of a position. Call it with ascending positions: it counts each line
         once."""
         lines = self.text.count("\n", self._counted, position)
@@ -172,7 +192,7 @@ class Reader:
         """Read all attribute blocks that follow: ``[a=1, b=2] [c=3]``."""
         given: dict[str, Value] = {}
         while self.sees("["):
-            line, _ = self.place(self.at)
+            line, _ = self.line_and_column(self.at)
             self.at += 1
             self.skip()
             while not self.sees("]"):
@@ -185,10 +205,10 @@ class Reader:
 
     def attribute(self, given: dict[str, Value]) -> None:
         begin = self.at
-        found = ATTRIBUTE_KEY.match(self.text, begin)
-        if found is not None:
-            key = found[0]
-            self.at = found.end()
+        match = ATTRIBUTE_KEY.match(self.text, begin)
+        if match is not None:
+            key = match[0]
+            self.at = match.end()
         elif self.sees('"'):
             key = self.string()
         else:
@@ -220,61 +240,61 @@ class Reader:
         if self.sees("<"):
             hint = f'Write text in quotes: {key}="…".'
             raise self.error("HTML values are not supported", hint=hint)
-        found = UNQUOTED.match(self.text, self.at)
-        if found is None:
+        match = UNQUOTED.match(self.text, self.at)
+        if match is None:
             skipped = self.text[after : self.at].strip()
             hint = "A # begins a comment: put such a value in quotes." if skipped[:1] == "#" else ""
             raise self.error(f"expected a value after {key} =", hint=hint or self.quotes_hint())
         try:
-            value = self.words[found[0]]
+            value = self.words[match[0]]
         except ValueError as error:
-            raise self.error(f"{found[0][:40]} is not a value", hint=str(error)) from None
-        if not AFTER_VALUE.match(self.text, found.end()):
+            raise self.error(f"{match[0][:40]} is not a value", hint=str(error)) from None
+        if not AFTER_VALUE.match(self.text, match.end()):
             raise self.error("this value needs quotes", hint=self.quotes_hint())
-        self.at = found.end()
+        self.at = match.end()
         return value
 
     def name(self, wanted: str) -> str:
         if self.sees('"'):
             return self.string()
-        found = IDENTIFIER.match(self.text, self.at)
-        if found is None:
+        match = IDENTIFIER.match(self.text, self.at)
+        if match is None:
             raise self.error(f"expected {wanted}", hint=self.quotes_hint())
-        if self.text[found.end() : found.end() + 1].isalnum():  # a letter beyond ASCII
+        if self.text[match.end() : match.end() + 1].isalnum():  # a letter beyond ASCII
             raise self.error("a letter that needs quotes", hint=self.quotes_hint())
-        self.at = found.end()
-        return found[0]
+        self.at = match.end()
+        return match[0]
 
     def port(self) -> None:
-        found = PORT.match(self.text, self.at)
-        if found is None:
+        match = PORT.match(self.text, self.at)
+        if match is None:
             self.name("a port")
         else:
-            self.at = found.end()
+            self.at = match.end()
 
     def quotes_hint(self) -> str | None:
         """The hint for a name that needs quotes; None: the text here is not like a name."""
-        found = ODD_NAME.match(self.text, self.at)
-        if found is None or not (found[0][0].isalnum() or len(found[0]) > 2):
+        match = ODD_NAME.match(self.text, self.at)
+        if match is None or not (match[0][0].isalnum() or len(match[0]) > 2):
             return None
-        return f'Put it in quotes: "{found[0][:40]}".'
+        return f'Put it in quotes: "{match[0][:40]}".'
 
     def string(self) -> str:
-        found = QUOTED.match(self.text, self.at)
-        if found is None:
+        match = QUOTED.match(self.text, self.at)
+        if match is None:
             raise self.error("this string is not closed", hint='A " inside one is written \\".')
-        self.at = found.end()
-        return unescaped(found[0][1:-1])
+        self.at = match.end()
+        return unescaped(match[0][1:-1])
 
     def keyword(self, at: int | None = None) -> str:
-        found = IDENTIFIER.match(self.text, self.at if at is None else at)
-        word = found[0].lower() if found else ""
+        match = IDENTIFIER.match(self.text, self.at if at is None else at)
+        word = match[0].lower() if match else ""
         return word if word in KEYWORDS else ""
 
     def skip(self) -> None:
-        found = SKIP.match(self.text, self.at)
-        if found is not None:
-            self.at = found.end()
+        match = SKIP.match(self.text, self.at)
+        if match is not None:
+            self.at = match.end()
         if self.text.startswith("/*", self.at):
             raise self.error("this comment is not closed", hint="It ends at */.")
 
@@ -308,7 +328,7 @@ class _Scope:
         self.members: dict[str, None] = {}
 
 
-class _Parser(Reader):
+class _DotParser(Reader):
     def __init__(self, text: str, source: str) -> None:
         super().__init__(text, source)
         self.nodes: dict[str, Node] = {}
@@ -339,7 +359,7 @@ class _Parser(Reader):
         if not self.sees("{"):
             name = self.name("a name or {")
             self.skip()
-        root = _Scope(self.place(self.at)[0])
+        root = _Scope(self.line_and_column(self.at)[0])
         self.expect("{", f"expected {{ after digraph {name}")
         self.statements(root)
         self.skip()
@@ -364,18 +384,18 @@ class _Parser(Reader):
         """Read all statements up to the brace that closes the scope, and that brace."""
         text, usual = self.text, _USUAL.match
         while True:
-            found = usual(text, self.at)
-            if found is None:
+            match = usual(text, self.at)
+            if match is None:
                 if self.unusual(scope):
                     return
-            elif self.usual(found, scope):
-                self.at = found.end()
-            else:  # a keyword, or an error whose place must be found: read it token by token
+            elif self.usual(match, scope):
+                self.at = match.end()
+            else:  # a keyword, or an error whose place must be match: read it token by token
                 self.statement(scope)
 
-    def usual(self, found: re.Match[str], scope: _Scope) -> bool:
+    def usual(self, match: re.Match[str], scope: _Scope) -> bool:
         """Add a statement that ``_USUAL`` has matched. False: it must be read token by token."""
-        first, other, body = found.groups()
+        first, other, body = match.groups()
         try:
             attrs = self.pairs(body) if body else {}
         except ValueError:
@@ -383,7 +403,7 @@ class _Parser(Reader):
         source = self.usual_name(first)
         if source is None:
             return False
-        line, column = self.place(found.start(1))
+        line, column = self.line_and_column(match.start(1))
         if other is None:
             self.declare(source, attrs, line, column, scope)
             return True
@@ -394,7 +414,7 @@ class _Parser(Reader):
         if nested or source not in nodes:
             self.mention(source, line, column, scope)
         if nested or target not in nodes:
-            self.mention(target, *self.place(found.start(2)), scope)
+            self.mention(target, *self.line_and_column(match.start(2)), scope)
         if scope.edges:
             attrs = {**scope.edges, **attrs}
         self.edges.append(Edge(source, target, attrs, line, column))
@@ -499,17 +519,17 @@ class _Parser(Reader):
 
     def is_assignment(self, scope: _Scope) -> bool:
         """Read ``key = value`` if that follows. Returns whether it did."""
-        found = ATTRIBUTE_KEY.match(self.text, self.at) or QUOTED.match(self.text, self.at)
-        if found is None:
+        match = ATTRIBUTE_KEY.match(self.text, self.at) or QUOTED.match(self.text, self.at)
+        if match is None:
             return False
-        after = SKIP.match(self.text, found.end())
-        end = after.end() if after else found.end()
+        after = SKIP.match(self.text, match.end())
+        end = after.end() if after else match.end()
         if not self.text.startswith("=", end):
-            if "." in found[0] and found[0][0] != '"':
-                hint = f'A node with a dot in its name is written "{found[0]}".'
-                raise self.error(f"expected = after {found[0]}", at=end, hint=hint)
+            if "." in match[0] and match[0][0] != '"':
+                hint = f'A node with a dot in its name is written "{match[0]}".'
+                raise self.error(f"expected = after {match[0]}", at=end, hint=hint)
             return False
-        key = unescaped(found[0][1:-1]) if found[0][0] == '"' else found[0]
+        key = unescaped(match[0][1:-1]) if match[0][0] == '"' else match[0]
         self.at = end + 1
         scope.attrs[self.keys[key]] = self.value(key)
         return True
@@ -557,7 +577,7 @@ class _Parser(Reader):
 
     def operand(self, scope: _Scope) -> list[tuple[str, int, int]]:
         """The nodes at one end of an edge, each with the line and column of that end."""
-        line, column = self.place(self.at)
+        line, column = self.line_and_column(self.at)
         keyword = self.keyword()
         if keyword == "subgraph" or self.sees("{"):
             members = self.subgraph(scope, len(keyword))
@@ -580,7 +600,7 @@ class _Parser(Reader):
         if not self.sees("{"):
             self.name("a name or { after subgraph")
             self.skip()
-        scope = _Scope(self.place(self.at)[0], outer)
+        scope = _Scope(self.line_and_column(self.at)[0], outer)
         if scope.depth > MAX_DEPTH:
             raise self.error(
                 f"subgraphs are nested more than {MAX_DEPTH} deep", hint="Nest them less."

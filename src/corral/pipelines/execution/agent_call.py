@@ -1,298 +1,76 @@
-"""A node's call of its agent: its options, the prompt, the outcome.
+"""A node's call of its agent: the prompt, the hooks around tool calls, the usage, the outcome.
 
 A warm process of the resources serves the node if its agent can stay warm and the node needs
 nothing that such a process cannot do: typed output, ``until``, a session to resume, hooks,
 attachments, a budget of the run. Warm processes serve many nodes, so they do not know a node's
 directory: a prompt that mentions ``status.json`` or ``ATTRACTOR_...`` gets its own process, which
 has these variables and may write to the node's directory if it may write at all.
+
+``tool_hooks.pre`` and ``tool_hooks.post`` are commands around each tool call. A command gets the
+call as JSON on its stdin: ``{"hook": "pre", "run_id", "node", "call_id", "tool", "arguments"}``,
+after the call also ``"status"`` and ``"output"``. If the command before a call does not exit with
+0, the call is skipped and the agent gets the output of the command. The same happens if it hangs or
+cannot be started: a check that does not work must not permit anything. The command after a call
+cannot change anything. The built-in agent asks before each of its calls. No other agent can be made
+to ask about every call, so with them ``tool_hooks.pre`` is an error. For ``tool_hooks.post`` their
+events are used.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast, get_args
+from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from corral.agents import registry
-from corral.agents.spec import AgentSpec, InProcess
-from corral.core.nesting import decode_json
+from corral.agents.spec import InProcess
 from corral.errors import ConfigError, CorralError, RateLimited, ResumeLost
-from corral.events import Event
-from corral.option_definitions import BY_NAME, with_trait
-from corral.options import SANDBOX_MODES, RunOptions, SandboxMode, fallback_agents
-from corral.pipelines import node_kinds
+from corral.events import Done, Error, Event, ModelCall, ToolResult, ToolUse
+from corral.metering import usage_ledger
+from corral.metering.rate_limits import state_of
+from corral.metering.turn_usage import TurnUsages
+from corral.options import fallback_agents
 from corral.pipelines.execution import preamble, run_dir, verdict
-from corral.pipelines.execution.error_mapping import outcome_of_error
-from corral.pipelines.execution.handlers import NodeContext, NodeResources
-from corral.pipelines.execution.hooks import Hooks, hooks_of
-from corral.pipelines.execution.node_usage import recorded_usage
-from corral.pipelines.execution.shell import node_env, shell_command
+from corral.pipelines.execution.handlers import NodeContext
+from corral.pipelines.execution.interviewers import NodeQuestions
+from corral.pipelines.execution.node_options import (
+    agent_of,
+    limit_rule,
+    may_ask,
+    number_of,
+    options_of,
+    policy_of,
+    schema_of,
+)
+from corral.pipelines.execution.shell import last_bytes, node_env, run_command, shell_command
 from corral.pipelines.execution.verdict import Channel, NodeVerdict, Wanted
-from corral.pipelines.graph import Node
-from corral.pipelines.scheduler.outcome import AFTER_LIMIT, Outcome
-from corral.policy import PRESETS, Policy, with_tools
+from corral.pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, outcome_of_error
+from corral.policy import Policy
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
 from corral.sessions.api import run
+from corral.sessions.limits.machine import CONTINUE
+from corral.sessions.permissions import QuestionAsker
+from corral.sessions.tools.hooks import Deny, Hook, HookAnswer, ToolRequest
 from corral.sessions.tools.tools import Tool, Tools
 from corral.sessions.until import ROUNDS, Until, command_succeeds
 from corral.system import clock, config
-from corral.values import Effort, Json, JsonObject, convert_to, is_object
+from corral.values import Json, JsonObject
 
-if TYPE_CHECKING:
-    from corral.sessions.permissions import Asker
-
-Number = TypeVar("Number", int, float)
+T = TypeVar("T")
 
 DIRECTORY_WORDS = ("status.json", "ATTRACTOR_")
 """A prompt with one of these needs the directory of its node."""
-TIMEOUT = 3600.0
-"""Seconds that an agent may work if the node has no ``timeout``."""
-NODE_OPTIONS = with_trait("node")
-"""Attributes of a node that set the option of ``corral.run`` with the same name."""
-_READ_APART = {"policy", "allowed_tools", "timeout", "pass_env", "reasoning_effort", "sandbox"}
-"""Those whose attribute is read by its own function."""
-BUILT_IN = "corral"
-"""The built-in agent, which runs on any model."""
-
-
-# Options.
-
-
-def model_of(node: Node, resources: NodeResources) -> str | None:
-    """``vendor:name`` of ``model``, or of ``llm_provider`` and ``llm_model``; only the name if no
-    vendor is given."""
-    name = node.text("model") or node.text("llm_model")
-    provider = node.text("llm_provider")
-    if not name:
-        return resources.model
-    if provider and not registry.names_a_model(name):
-        return f"{provider}:{name}"
-    return name
-
-
-def agent_of(work: NodeContext) -> tuple[str, str | None]:
-    """The agent, and the model as that agent names it. Raises ``ConfigError``."""
-    named = work.node.text("agent") or str(work.graph.attrs.get("agent", ""))
-    model = model_of(work.node, work.resources)
-    if registry.names_a_model(named):
-        return named, None
-    if not named:
-        # A model with its vendor runs on the built-in agent, a bare name on the default agent.
-        if model is not None and ":" in registry.full_name(model):
-            return registry.default(model), None
-        named = work.resources.agent
-    agent = config.find_agent(named)
-    if agent.name == BUILT_IN or model is None:
-        return named, model
-    bare = model.partition(":")[2] if registry.names_a_model(model) else model
-    return named, bare
-
-
-class LimitRule(msgspec.Struct, frozen=True):
-    """What an agent does at a rate limit: by its node, the run's options or ``corral.toml``."""
-
-    on_limit: str
-    max_wait: float
-
-
-def limit_rule(node: Node, options: RunKwargs, agent: str) -> LimitRule:
-    """The rule of a node with this agent; ``options`` are those of the run. Raises
-    ``ConfigError``."""
-    spec = config.find_agent(agent)
-    given: dict[str, object] = {
-        "on_limit": node.text("on_limit") or options.get("on_limit"),
-        "max_wait": node.text("max_wait") or options.get("max_wait"),
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    run = RunOptions.build(spec.name, given, config.load(spec.name), "corral.toml")
-    return LimitRule(run.on_limit, run.max_wait)
-
-
-def node_rule(work: NodeContext) -> LimitRule | None:
-    """What the node's agent does at a rate limit; None if the node runs no agent. Raises
-    ``ConfigError``."""
-    if work.resources.simulate or node_kinds.find(work.node.kind).llm != "agent":
-        return None
-    return limit_rule(work.node, work.resources.options, agent_of(work)[0])
-
-
-def policy_of(work: NodeContext) -> Policy | None:
-    """The policy of the node, else of the resources; None if neither has one."""
-    node, defaults = work.node, work.resources.options
-    name = node.text("policy") or str(work.graph.attrs.get("policy", ""))
-    given: dict[str, object] = {
-        "policy": defaults.get("policy"),
-        "approval_mode": defaults.get("approval_mode"),
-        "allowed_tools": defaults.get("allowed_tools"),
-    }
-    given = {key: value for key, value in given.items() if value is not None}
-    policy = RunOptions.build(BUILT_IN, given).policy if given else None
-    if name:
-        if name not in PRESETS:
-            raise ConfigError(
-                f"{node.id}: policy must be one of {', '.join(PRESETS)}, got: {name!r}"
-            )
-        policy = PRESETS[name]
-    if "allowed_tools" in node.attrs:
-        policy = with_tools(policy or Policy(), tuple(node.names("allowed_tools")))
-    return policy
-
-
-def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
-    """The options of ``corral.run``, and notes about those that the agent does not have. Raises
-    ``ConfigError``."""
-    node = work.node
-    options = work.resources.options.copy()
-    options.pop("policy", None)
-    options.pop("approval_mode", None)
-    options.pop("allowed_tools", None)
-    options.pop("model", None)
-    options["cwd"] = str(work.workspace)
-    options.setdefault("record", False)  # the folder of the run has what its nodes did
-    options["timeout"] = node.seconds("timeout") or options.get("timeout") or TIMEOUT
-    if may_ask(work):
-        from corral.pipelines.execution.node_questions import ANSWER_TIMEOUT
-
-        waits = node.seconds("answer_timeout") or ANSWER_TIMEOUT
-        options["answer_timeout"] = waits
-        if not node.seconds("timeout"):
-            options["timeout"] = TIMEOUT + waits
-    # An agent reports that it needs a person. The end of the run is reported by the run itself.
-    if options.get("notify_on") == "end":
-        options.pop("notify", None)
-        options.pop("notify_on", None)
-    elif options.get("notify") is not None:
-        options["notify_on"] = "person"
-    if (policy := policy_of(work)) is not None:
-        options["policy"] = policy
-    if passed := work.resources.pass_env(work):
-        options["pass_env"] = passed
-    _set_attributes(node, options)
-    _set_limit_rule(work, options, agent)
-    spec = config.find_agent(agent)
-    if "program" in options and spec.name != config.find_agent(work.resources.agent).name:
-        del options["program"]  # it is the program of the run's default agent
-    return options, _set_effort(node, spec, options)
-
-
-def _set_limit_rule(work: NodeContext, options: RunKwargs, agent: str) -> None:
-    """Set what happens at a rate limit. A durable node waits for a longer limit without its agent
-    and its process. Raises ``ConfigError``."""
-    rule = limit_rule(work.node, options, agent)
-    if rule.on_limit == "fail":
-        return
-    options["on_limit"] = rule.on_limit
-    if work.longest_hold is not None and not fallback_agents(rule.on_limit):
-        options["max_wait"] = min(work.longest_hold, rule.max_wait)
-        options["keep"] = True  # its session is resumed
-
-
-def may_ask(work: NodeContext) -> bool:
-    """Whether the agent of the node may ask the person of the run."""
-    return work.ask_person is not None and work.node.is_true("questions")
-
-
-def _asker(work: NodeContext) -> Asker | None:
-    """Who answers the agent: the caller's ``ask``; or the person of the run, only questions."""
-    if work.resources.ask is not None or work.ask_person is None or not may_ask(work):
-        return work.resources.ask
-    from corral.pipelines.execution.node_questions import NodeQuestions
-    from corral.sessions.permissions import QuestionAsker
-
-    return QuestionAsker(NodeQuestions(work.visit, work.ask_person).answer)
-
-
-def sandbox_mode(node: Node, text: str) -> SandboxMode:
-    for mode in SANDBOX_MODES:
-        if mode == text:
-            return mode
-    raise ConfigError(
-        f"{node.id}: sandbox must be one of {', '.join(SANDBOX_MODES)}, got: {text!r}"
-    )
-
-
-def _set_attributes(node: Node, options: RunKwargs) -> None:
-    """Set the options that are attributes of the node. Raises ``ConfigError``."""
-    values = cast("dict[str, object]", options)
-    for name in NODE_OPTIONS - _READ_APART:
-        match BY_NAME[name].kind:
-            case "count" | "amount" as kind:
-                if name in node.attrs:
-                    values[name] = number_of(node, name, int if kind == "count" else float)
-            case "paths":
-                if names := node.names(name):
-                    values[name] = names
-            case _:
-                if text := node.text(name):
-                    values[name] = text
-    if text := node.text("sandbox"):
-        options["sandbox"] = sandbox_mode(node, text)
-
-
-def effort_of(node: Node) -> Effort | None:
-    """``reasoning_effort`` of the node. Raises ``ConfigError``."""
-    text = node.text("reasoning_effort")
-    if not text:
-        return None
-    try:
-        effort: Effort = convert_to(text, Effort)
-    except msgspec.ValidationError:
-        raise ConfigError(
-            f"{node.id}: reasoning_effort must be one of {', '.join(get_args(Effort))},"
-            f" got: {text!r}"
-        ) from None
-    return effort
-
-
-def _set_effort(node: Node, spec: AgentSpec, options: RunKwargs) -> list[str]:
-    """Set ``reasoning_effort`` if the agent has it. Returns a note if it does not, because a
-    stylesheet may set it for every node."""
-    effort = effort_of(node)
-    if effort is None:
-        return []
-    if "reasoning_effort" not in spec.supports:
-        return [f"{spec.name} has no reasoning_effort"]
-    options["reasoning_effort"] = effort
-    return []
-
-
-def number_of(node: Node, key: str, kind: type[Number]) -> Number:
-    """Raises ``ConfigError``."""
-    try:
-        return kind(node.attrs[key])
-    except ValueError:
-        raise ConfigError(f"{node.id}: {key} must be a number, got: {node.text(key)!r}") from None
-
-
-def schema_of(work: NodeContext) -> JsonObject | None:
-    """``output_schema``: a JSON Schema, or the name of a file in the workspace that has one. Raises
-    ``ConfigError``."""
-    text = work.node.text("output_schema").strip()
-    if not text:
-        return None
-    where = "output_schema"
-    if not text.startswith("{"):
-        path = Path(os.path.join(work.workspace, text))
-        where = f"output_schema {path}"
-        try:
-            text = path.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{work.node.id}: {where} cannot be read: {error}") from error
-    try:
-        schema: object = decode_json(text)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{work.node.id}: {where} is not JSON: {error}") from error
-    if not is_object(schema):
-        raise ConfigError(f"{work.node.id}: {where} is not a JSON Schema: it must be an object")
-    return schema
-
-
-# The call.
+HOOK_TIMEOUT = 60.0
+"""Seconds for one hook."""
+MAX_HOOK_INPUT = 64 * 1024
+"""Bytes of a call's output that a hook gets."""
+BATCH_KINDS = "batch."
+"""How the types of the nodes of batches begin."""
 
 
 class AgentCall(msgspec.Struct, kw_only=True):
@@ -308,7 +86,7 @@ class AgentCall(msgspec.Struct, kw_only=True):
     thread: str | None
     resume: str | None = None
     """Token of the session to resume."""
-    report: Report | None = None
+    report: OutcomeReport | None = None
     """How the agent reports the outcome, if the node decides something."""
     asks: bool = False
     """Whether the agent may ask the person of the run."""
@@ -331,7 +109,13 @@ def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
             pass_env=resources.pass_env(work),
         )
     thread = work.visit.thread if work.visit.fidelity == "full" and not alone else None
-    report = None if alone else _report(work, agent, options)
+    resume: str | None = None
+    session = work.context.get(f"internal.thread.{thread}")
+    if thread is not None and isinstance(session, dict) and session.get("agent") == agent:
+        token = session.get("resume_token")
+        if isinstance(token, str) and token and config.find_agent(agent).resumes:
+            resume = token
+    report = None if alone else _choose_report(work, agent, options)
     return AgentCall(
         agent=agent,
         options=options,
@@ -339,15 +123,15 @@ def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
         schema=schema_of(work),
         until=until,
         rounds=number_of(node, "rounds", int) if "rounds" in node.attrs else ROUNDS,
-        hooks=hooks_of(work, agent),
+        hooks=find_hooks(work, agent),
         thread=thread,
-        resume=None if thread is None else _session_to_resume(work, thread, agent),
+        resume=resume,
         report=report,
         asks=may_ask(work),
     )
 
 
-def _report(work: NodeContext, agent: str, options: RunKwargs) -> Report | None:
+def _choose_report(work: NodeContext, agent: str, options: RunKwargs) -> OutcomeReport | None:
     """How this agent reports the outcome of a node that decides something. The policy must permit
     the report tool: it is permitted here, because it does nothing else."""
     wanted = verdict.wanted_of(work.graph, work.node)
@@ -364,22 +148,13 @@ def _report(work: NodeContext, agent: str, options: RunKwargs) -> Report | None:
     if by_tool:
         if policy.allow_tools is not None:
             tools = (*policy.allow_tools, verdict.TOOL)
-            policy = msgspec.structs.replace(policy, allow_tools=tools)
-        options["policy"] = msgspec.structs.replace(policy, own_mcp="allow")
-        return Report(wanted, "tool")
+            policy = replace(policy, allow_tools=tools)
+        options["policy"] = replace(policy, own_mcp="allow")
+        return OutcomeReport(wanted, "tool")
     if policy.write == "allow":
         path = str(work.folder.absolute() / run_dir.STATUS)
-        return Report(wanted, "file", path)
-    return Report(wanted, "answer")
-
-
-def _session_to_resume(work: NodeContext, thread: str, agent: str) -> str | None:
-    session = work.context.get(f"internal.thread.{thread}")
-    if not isinstance(session, dict) or session.get("agent") != agent:
-        return None
-    token = session.get("resume_token")
-    can_resume = config.find_agent(agent).resumes
-    return token if isinstance(token, str) and token and can_resume else None
+        return OutcomeReport(wanted, "file", path)
+    return OutcomeReport(wanted, "answer")
 
 
 async def send_prompt(work: NodeContext, call: AgentCall, prompt: str) -> Result:
@@ -387,8 +162,6 @@ async def send_prompt(work: NodeContext, call: AgentCall, prompt: str) -> Result
     if call.resume is not None:
         text = prompt
         if AFTER_LIMIT in work.context:
-            from corral.sessions.limits.machine import CONTINUE
-
             text = CONTINUE
         work.write_file("prompt.md", text)
         try:
@@ -417,7 +190,7 @@ async def _send(work: NodeContext, call: AgentCall, prompt: str) -> Result:
 
 def is_warm(call: AgentCall, prompt: str) -> bool:
     """Whether a warm process can serve it."""
-    if any(each is not None for each in (call.schema, call.until, call.thread, call.hooks)):
+    if any(part is not None for part in (call.schema, call.until, call.thread, call.hooks)):
         return False
     if call.report is not None and call.report.channel != "answer":
         return False
@@ -440,18 +213,26 @@ async def _run(
     policy = options.get("policy")
     if isinstance(policy, Policy) and policy.write == "allow":
         folder = str(work.folder.absolute())
-        options["policy"] = msgspec.structs.replace(policy, writable=(*policy.writable, folder))
+        options["policy"] = replace(policy, writable=(*policy.writable, folder))
     if call.thread is None and not options.get("record"):
         options.setdefault("keep", False)
     if call.resume is not None:
         options["resume"] = call.resume
+    ask = work.resources.ask
+    if ask is None and work.ask_person is not None and may_ask(work):
+        # The person of the run answers questions of the agent, and nothing else.
+        ask = QuestionAsker(NodeQuestions(work.visit, work.ask_person).answer)
+    # The tools that corral adds for this prompt: the report tool, with the node's hooks.
+    tools = None if call.hooks is None else call.hooks.tools
+    if call.report is not None and call.report.channel == "tool":
+        tools = Tools([call.report.tool], agent_hooks=() if tools is None else tools.agent_hooks)
     return await run(
         call.agent,
         prompt,
-        ask=_asker(work),
+        ask=ask,
         on_tool_call=work.resources.on_tool_call,
         on_event=on_event,
-        tools=_tools(call),
+        tools=tools,
         budget=work.budget,
         output=call.schema,
         until=call.until,
@@ -460,15 +241,7 @@ async def _run(
     )
 
 
-def _tools(call: AgentCall) -> Tools | None:
-    """The tools that corral adds for this prompt: the report tool, with the node's hooks."""
-    hooks = None if call.hooks is None else call.hooks.tools
-    if call.report is None or call.report.channel != "tool":
-        return hooks
-    return Tools([call.report.tool], agent_hooks=() if hooks is None else hooks.agent_hooks)
-
-
-class Report:
+class OutcomeReport:
     """The report that an agent must make, and the verdict that it reported with the tool."""
 
     def __init__(self, wanted: Wanted, channel: Channel, path: str = "") -> None:
@@ -503,15 +276,13 @@ class Report:
         )
 
 
-def _resets_at(work: NodeContext, call: AgentCall, error: CorralError) -> float | None:
+def _find_reset(work: NodeContext, call: AgentCall, error: CorralError) -> float | None:
     """When the node goes on after this limit; None if it does not wait for it."""
     if work.longest_hold is None or not isinstance(error, RateLimited):
         return None
     rule = limit_rule(work.node, work.resources.options, call.agent)
     if rule.on_limit != "wait":
         return None
-    from corral.metering.rate_limits import state_of
-
     state = state_of(error, work.attempt)  # an end that is not known: each wait is longer
     too_long = state is None or state.until - clock.now() > rule.max_wait
     return None if state is None or too_long else state.until
@@ -537,14 +308,176 @@ def outcome_of_result(work: NodeContext, call: AgentCall, result: Result) -> Out
         result.raise_for_status()
     except CorralError as error:
         outcome = outcome_of_error(error)
-        until = _resets_at(work, call, error)
+        until = _find_reset(work, call, error)
         if until is not None:
-            outcome = msgspec.structs.replace(outcome, resets_at=until)
+            outcome = replace(outcome, resets_at=until)
             updates[AFTER_LIMIT] = {"agent": call.agent, "resume_token": result.resume_token}
-    return msgspec.structs.replace(
+    return replace(
         outcome,
         context_updates=updates,
         notes="; ".join(notes),
         cost_usd=result.cost.usd,
         tokens=result.usage.total,
     )
+
+
+# Hooks.
+
+
+def find_hooks(work: NodeContext, agent: str) -> Hooks | None:
+    """The hooks of the node, else of the graph. Raises ``ConfigError`` if the agent cannot have
+    them."""
+    pre, post = (
+        str(work.node.attrs.get(key, work.graph.attrs.get(key, ""))).strip()
+        for key in ("tool_hooks.pre", "tool_hooks.post")
+    )
+    if not pre and not post:
+        return None
+    spec = config.find_agent(agent)
+    in_process = spec.transport.kind == "builtin"
+    if pre and not in_process:
+        raise ConfigError(
+            f"{work.node.id}: tool_hooks.pre is not available with {spec.name}:"
+            " it does not ask before each of its calls",
+            hint="Use the built-in agent: agent=corral and a model, or model=vendor:name alone.",
+        )
+    return Hooks(work, pre, post, asks=in_process)
+
+
+class Hooks:
+    """The commands around the tool calls of one prompt."""
+
+    def __init__(self, work: NodeContext, pre: str, post: str, *, asks: bool) -> None:
+        self._work = work
+        self._pre = pre
+        self._post = post
+        self._asks = asks
+        hook = Hook(self._before if pre else None, self._after if post else None)
+        self.tools = Tools([], agent_hooks=[hook]) if asks else None
+
+    async def _before(self, call: ToolRequest) -> Deny | None:
+        wrong = await self._run(self._pre, self._input("pre", call.id, call.name, call.arguments))
+        return None if wrong is None else Deny(wrong)
+
+    async def _after(self, call: ToolRequest, answer: HookAnswer) -> None:
+        fields = self._input("post", call.id, call.name, call.arguments)
+        await self._run_post({**fields, "status": answer.status, "output": answer.text})
+
+    async def _run_post(self, call: JsonObject) -> None:
+        output = call["output"]
+        call["output"] = last_bytes(output, MAX_HOOK_INPUT) if isinstance(output, str) else output
+        wrong = await self._run(self._post, call)
+        if wrong is not None:
+            message = f"tool_hooks.post after {call['tool']}: {wrong}"
+            self._work.emit(Error("tool_hook", message, recoverable=True, level="warning"))
+
+    def _input(self, hook: str, call_id: str, tool: str, arguments: Json) -> JsonObject:
+        return {
+            "hook": hook,
+            "run_id": self._work.run_id,
+            "node": self._work.node.id,
+            "call_id": call_id,
+            "tool": tool,
+            "arguments": arguments,
+        }
+
+    async def _run(self, text: str, call: JsonObject) -> str | None:
+        """Run a hook. Returns what went wrong; None if it exited with 0."""
+        work, resources = self._work, self._work.resources
+        names = {"ATTRACTOR_HOOK": str(call["hook"]), "ATTRACTOR_TOOL_NAME": str(call["tool"])}
+        try:
+            command, values = shell_command(text, work.context)
+            done = await run_command(
+                command,
+                cwd=work.workspace,
+                env={**resources.command_env(work), **values, **node_env(work), **names},
+                pass_env=resources.pass_env(work),
+                timeout=HOOK_TIMEOUT,
+                stdin=msgspec.json.encode(call),
+            )
+        except CorralError as error:
+            return error.message
+        if done.ok:
+            return None
+        return (
+            done.redacted(resources.redactor).output_tail() or f"the hook {done.end(HOOK_TIMEOUT)}"
+        )
+
+    async def watch(
+        self,
+        emit: Callable[[Event], None],
+        send: Callable[[Callable[[Event], None]], Awaitable[T]],
+    ) -> T:
+        """Call ``send`` with the function that gets the agent's events, and return its result. When
+        this returns, the hook has run for every call that was reported."""
+        if self._asks or not self._post:
+            return await send(emit)
+        calls: asyncio.Queue[JsonObject | None] = asyncio.Queue()
+        used: dict[str, ToolUse] = {}
+
+        def on_event(event: Event) -> None:
+            emit(event)
+            if isinstance(event, ToolUse):
+                used[event.call_id] = event
+            elif isinstance(event, ToolResult):
+                use = used.pop(event.call_id, None)
+                name = event.name or (use.name if use else "")
+                call = self._input("post", event.call_id, name, use.input if use else None)
+                call |= {"status": event.status, "output": event.output or event.error}
+                calls.put_nowait(call)
+
+        async def run_hooks() -> None:
+            while (call := await calls.get()) is not None:
+                await self._run_post(call)
+
+        failure: CorralError | None = None
+        result: list[T] = []
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run_hooks())
+            try:
+                result.append(await send(on_event))
+            except CorralError as error:
+                failure = error  # the task group would wrap it
+            calls.put_nowait(None)
+        if failure is not None:
+            raise failure
+        return result[0]
+
+
+# Usage: a node's session is not stored, so ``corral usage`` cannot read it there.
+
+
+@contextmanager
+def recorded_usage(
+    work: NodeContext, agent: str, *, is_stored: bool
+) -> Generator[Callable[[Event], None]]:
+    """Yields the function that gets the agent's events. At the end, in whatever way, what they say
+    is stored; so a node that was cancelled is counted too. A session that ``is_stored`` is counted
+    with the sessions."""
+    if is_stored:
+        yield work.emit
+        return
+    reported: list[Event] = []
+
+    def emit(event: Event) -> None:
+        if isinstance(event, Done | ModelCall):
+            reported.append(event)
+        work.emit(event)
+
+    try:
+        yield emit
+    finally:
+        if reported:
+            store_usage(work, config.find_agent(agent).name, reported)
+
+
+def store_usage(work: NodeContext, agent: str, events: Sequence[Event]) -> None:
+    """Store what the events of an agent say that it has used."""
+    usages = TurnUsages(work.run_id, agent, str(work.workspace))
+    for event in events:
+        usages.add(event)
+    is_task = work.node.text("type").startswith(BATCH_KINDS)
+    names = {"batch" if is_task else "pipeline": work.graph.name}
+    # A run has many nodes: their turns must differ.
+    first = int(clock.now() * 1e6)
+    usage_ledger.add(replace(turn, turn=first + turn.turn, **names) for turn in usages.finish())

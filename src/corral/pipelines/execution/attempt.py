@@ -22,9 +22,8 @@ from corral.errors import CorralError, StorageFailed
 from corral.events import Error, Event, from_json, to_json
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import handlers, run_dir, verdict
-from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import Handler, NodeContext
-from corral.pipelines.scheduler.outcome import Outcome, failed, is_dict, not_json
+from corral.pipelines.scheduler.outcome import Outcome, failed, is_dict, not_json, outcome_of_error
 from corral.system import fs
 from corral.system.environment import SecretRedactor
 from corral.values import convert_to, decode_as
@@ -78,7 +77,7 @@ def _time_limit(work: NodeContext) -> float | None:
     limit = work.node.seconds("timeout")
     if limit is None or work.resources.simulate or node_kinds.find(work.node.kind).llm != "agent":
         return limit  # without loading what starts agents
-    from corral.pipelines.execution.agent_call import node_rule
+    from corral.pipelines.execution.node_options import node_rule
 
     rule = node_rule(work)
     return None if rule is not None and rule.on_limit == "wait" else limit

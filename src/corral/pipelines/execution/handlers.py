@@ -45,7 +45,7 @@ from corral.values import SHORTEST_SECRET, Json
 if TYPE_CHECKING:
     from corral.inference.client import Client
     from corral.metering.budget import Budget
-    from corral.pipelines.execution.node_questions import AskPerson
+    from corral.pipelines.execution.interviewers import AskPerson
     from corral.result import Result
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool, PoolKwargs

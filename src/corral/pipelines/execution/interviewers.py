@@ -4,32 +4,46 @@ list, or automatically.
 An interviewer is anything with ``async def ask(question) -> Answer``. It may be cancelled at any
 time, by a timeout or an answer from elsewhere. Questions that stay open for days, over restarts,
 are the task of the durable engine.
+
+``NodeQuestions`` asks the questions of a node's agent through the person of the run (attribute
+``questions``). A question has the same id if the attempt is made again after a crash and the agent
+asks the same: an answer that was given meanwhile counts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import hashlib
 import inspect
 import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import Protocol, TypeAlias
 
+from corral.core.question_replies import AnswerLike as ReplyLike
+from corral.core.question_replies import read_text, text_of
 from corral.core.terminal_text import one_line, visible
 from corral.errors import ConfigError
-from corral.pipelines.scheduler.commands import Answer, Question
+from corral.events import AgentQuestion
+from corral.pipelines.scheduler.commands import Answer, Choice, Question, RunNode
 from corral.pipelines.scheduler.human_gate import find_choice
 from corral.system.threads import in_own_thread
 
 AnswerLike: TypeAlias = Answer | str | None
 """A text is the ``value`` of an answer; None skips the question."""
+AskPerson: TypeAlias = Callable[[Question], Awaitable[Answer]]
+"""Asks the person of the run, and waits for the answer."""
 
 LONGEST_LINE = 64 * 1024
 """Bytes of a line that a person types."""
+ANSWER_TIMEOUT = 24 * 3600.0
+"""Seconds for an answer to an agent, if the node has no ``answer_timeout``."""
+MARK = "?"
+"""In the id of a question of an agent, after the id of the visit."""
 
 
 class Interviewer(Protocol):
@@ -103,7 +117,7 @@ class Callback:
         self._function = function
 
     async def ask(self, question: Question) -> Answer:
-        call = partial(self._function, question)
+        call = functools.partial(self._function, question)
         value = call() if inspect.iscoroutinefunction(self._function) else await in_own_thread(call)
         return answer_of(await value if inspect.isawaitable(value) else value)
 
@@ -142,7 +156,7 @@ class Console:
         """``fd`` is read, by default stdin; ``say`` writes, by default to stderr. Raises
         ``ConfigError`` if the input is not a terminal."""
         self._fd = sys.stdin.fileno() if fd is None else fd
-        self._say = _to_stderr if say is None else say
+        self._say = say or functools.partial(print, end="", file=sys.stderr, flush=True)
         if not os.isatty(self._fd):
             raise ConfigError(
                 "no person can be asked: the input is not a terminal",
@@ -228,6 +242,51 @@ def _wake(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
-def _to_stderr(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+class NodeQuestions:
+    """The questions of one attempt."""
+
+    def __init__(self, visit: RunNode, ask: AskPerson) -> None:
+        self._visit = visit
+        self._ask = ask
+        self._asked: Counter[str] = Counter()
+
+    async def answer(self, asked: AgentQuestion) -> ReplyLike:
+        """The answer of the person; None if the question was skipped. It is asked again until the
+        answer fits."""
+        problem = ""
+        while True:
+            question = self._question(asked, problem)
+            answer = await self._ask(question)
+            if answer.skipped:
+                return None
+            labels = {choice.key: choice.label for choice in question.choices}
+            try:
+                return read_text(asked, labels.get(answer.value, answer.value or answer.text))
+            except ConfigError as error:
+                problem = f"{error.message}\n"
+
+    def _question(self, asked: AgentQuestion, problem: str) -> Question:
+        text = text_of(asked)
+        digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:8]
+        self._asked[digest] += 1
+        only = asked.fields[0] if len(asked.fields) == 1 else None
+        choices: tuple[Choice, ...] = ()
+        if only is not None and not only.free_text and not only.multiple:
+            choices = tuple(
+                Choice(str(number), option.label, "")
+                for number, option in enumerate(only.options, 1)
+            )
+        if not choices:
+            lines = [asked.title] if asked.title else []
+            for field in asked.fields:
+                lines.append(field.text)
+                for number, option in enumerate(field.options, 1):
+                    more = f": {option.description}" if option.description else ""
+                    lines.append(f"{number}. {option.label}{more}")
+            text = "\n".join(lines)
+        return Question(
+            id=f"{self._visit.id}{MARK}{digest}-{self._asked[digest]}",
+            node=self._visit.node,
+            text=f"{problem}{text}",
+            choices=choices,
+        )

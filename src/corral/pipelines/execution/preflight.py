@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from corral.agents import registry as agents_registry
 from corral.agents.spec import InProcess
 from corral.errors import CorralError
+from corral.metering.budget import memory_budget
 from corral.pipelines import node_kinds
-from corral.pipelines.execution import agent_call
-from corral.pipelines.execution.command_sandbox import command_sandbox
+from corral.pipelines.execution import agent_call, node_options
 from corral.pipelines.execution.handlers import NodeContext, NodeResources
+from corral.pipelines.execution.node_options import command_sandbox
 from corral.pipelines.graph import Graph
+from corral.pipelines.run_limits import run_limits
 from corral.pipelines.scheduler.commands import RunNode
 from corral.system.environment import variables
 from corral.values import Json
-
-if TYPE_CHECKING:
-    from corral.metering.budget import Budget
 
 SETTINGS = ("agent", "model", "llm_model", "llm_provider", "output_schema", "policy")
 
@@ -63,8 +61,8 @@ def _check_node(work: NodeContext, checked: set[bytes]) -> None:
         command_sandbox(work)
         return
     if node_kinds.find(work.node.kind).llm == "model":
-        agent_call.schema_of(work)
-        _check_key(agent_call.model_of(work.node, work.resources), work.resources)
+        node_options.schema_of(work)
+        _check_key(node_options.model_of(work.node, work.resources), work.resources)
         return
     from corral.sessions.prepare import prepare
 
@@ -73,25 +71,16 @@ def _check_node(work: NodeContext, checked: set[bytes]) -> None:
     if key in checked:
         return
     checked.add(key)
+    budget = memory_budget(run_limits(work.graph), None) if work.graph.has_limits else None
     prepared = prepare(
         call.agent,
         {**call.options},
         has_asker=work.resources.ask is not None,
         on_tool_call=work.resources.on_tool_call,
-        budget=_budget(work),
+        budget=budget,
     )
     if isinstance(prepared.agent.transport, InProcess):
         _check_key(prepared.run.model or call.agent, work.resources)
-
-
-def _budget(work: NodeContext) -> Budget | None:
-    """A budget with the limits of the run."""
-    if not work.graph.has_limits:
-        return None
-    from corral.pipelines.execution.run_budget import memory_budget
-    from corral.pipelines.run_limits import run_limits
-
-    return memory_budget(run_limits(work.graph), None)
 
 
 def _check_key(model: str | None, resources: NodeResources) -> None:

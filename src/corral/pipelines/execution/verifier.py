@@ -30,9 +30,9 @@ import msgspec
 from corral.core.nesting import decode_json
 from corral.errors import SandboxFailed, StorageFailed
 from corral.pipelines.attempts import Verdict, Verifier
-from corral.pipelines.execution import agent_call
-from corral.pipelines.execution.command_sandbox import sandbox_for
+from corral.pipelines.execution import node_options
 from corral.pipelines.execution.handlers import NodeContext
+from corral.pipelines.execution.node_options import sandbox_for
 from corral.pipelines.execution.shell import CommandResult, run_command
 from corral.policy import Policy
 from corral.result import Result
@@ -206,7 +206,7 @@ def _sandbox(work: NodeContext, verifier: Verifier, result: Result, own: Path) -
     """The sandbox of the verifier; None if it runs without one. Raises ``SandboxFailed``."""
     if not (verifier.layout or verifier.is_confined):
         return sandbox_for(work, (str(own),), default="auto" if result.sandbox else None)
-    policy = agent_call.policy_of(work) or Policy()
+    policy = node_options.policy_of(work) or Policy()
     if verifier.is_confined:
         # A stranger's command gets the workspace and the permitted network, and nothing else of
         # the policy: neither the repository's .git nor further folders.

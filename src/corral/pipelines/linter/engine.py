@@ -15,8 +15,8 @@ from collections.abc import Iterable
 
 from corral.errors import PipelineInvalid
 from corral.pipelines.graph import Graph
+from corral.pipelines.linter import attributes, conditions, structure
 from corral.pipelines.linter.finding import Finding, Rule
-from corral.pipelines.linter.rules import attributes, structure
 
 RULES: tuple[Rule, ...] = (
     structure.start_node,
@@ -28,8 +28,8 @@ RULES: tuple[Rule, ...] = (
     structure.no_path_to_exit,
     structure.dead_end,
     structure.fan_out_has_fan_in,
-    attributes.condition_syntax,
-    attributes.condition_never_true,
+    conditions.condition_syntax,
+    conditions.condition_never_true,
     attributes.stylesheet_syntax,
     attributes.required_attributes,
     attributes.prompt_file,

@@ -46,13 +46,13 @@ def error(
     fix: str | None = None,
 ) -> Finding:
     """A finding because of which the pipeline must not run."""
-    place = node or edge
+    owner = node or edge
     return Finding(
         rule=rule,
         severity="error",
         message=message,
-        line=place.line if place else 0,
-        column=place.column if place else 0,
+        line=owner.line if owner else 0,
+        column=owner.column if owner else 0,
         node=node.id if node else None,
         edge=(edge.source, edge.target) if edge else None,
         fix=fix,
@@ -68,5 +68,5 @@ def warning(
     fix: str | None = None,
 ) -> Finding:
     """A finding with which the pipeline may run."""
-    found = error(rule, message, node=node, edge=edge, fix=fix)
-    return msgspec.structs.replace(found, severity="warning")
+    finding = error(rule, message, node=node, edge=edge, fix=fix)
+    return msgspec.structs.replace(finding, severity="warning")

@@ -58,11 +58,10 @@ from corral.errors import (
 )
 from corral.pipelines.attempts import ANSWER, PATCH, VERIFIER_LOG, AttemptRecord, AttemptTask
 from corral.pipelines.execution import agent_call, verifier
-from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.verifier import Verification
 from corral.pipelines.nodes.item import UPDATE, result_fields
-from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.pipelines.scheduler.outcome import Outcome, failed, outcome_of_error
 from corral.result import Result
 from corral.sessions.api import run
 from corral.system import clock, fs, paths

@@ -1,13 +1,24 @@
-"""Nodes that change values of the context, without an agent, a model or a command."""
+"""Nodes that change values of the context or files of the workspace, without an agent, a model or a
+command.
+
+The path of ``read_file`` and ``write_file`` is resolved, with its links, and rejected if it leads
+out of the workspace; see ``builtin.tools.workspace`` for the guarantees. Git's own folder cannot be
+written.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import stat
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
+from corral.builtin.tools.workspace import ToolError, Workspace
+from corral.core.nesting import decode_json
 from corral.errors import ConfigError
 from corral.pipelines import conditions
 from corral.pipelines.execution.handlers import NodeContext
@@ -16,14 +27,15 @@ from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.templates import PLACEHOLDER, as_text, fill, find
 from corral.protocol.schema.build import Schema
 from corral.sessions.structured_output import find as find_json
+from corral.system import fs
 from corral.system.environment import variable
 from corral.values import Json
 
 DEFAULTS = ("default", "else", "otherwise", "*", "_")
 """Labels of the edge that a switch follows for all other values."""
 SET = "set."
-
-
+MAX_FILE = 512 * 1024
+"""Bytes of a file that goes into the context."""
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -33,9 +45,9 @@ def value_of(work: NodeContext, given: Json) -> Json:
     if not isinstance(given, str):
         return given
     if only := PLACEHOLDER.fullmatch(given.strip()):
-        found = find(work.context, only[1])
-        if found is not None or only[1] in work.context:
-            return found
+        value = find(work.context, only[1])
+        if value is not None or only[1] in work.context:
+            return value
     return fill(given, work.context, work.graph.goal)
 
 
@@ -103,12 +115,12 @@ async def json_extract(work: NodeContext) -> Outcome:
         return failed(f"json_extract {node.id}: there is no {source!r} in the context")
     value, wrong = _json_in(text)
     if wrong is None:
-        value, wrong = _at(value, node.text("path"))
+        value, wrong = _follow_path(value, node.text("path"))
     if wrong is not None:
         if "default" not in node.attrs:
             return failed(f"json_extract {node.id}: {source}: {wrong}")
         value = value_of(work, node.attrs["default"])
-    return Outcome(context_updates={node.text("key") or f"{node.id}.output": value})
+    return Outcome(context_updates={_key(work): value})
 
 
 async def json_decode(work: NodeContext) -> Outcome:
@@ -155,8 +167,8 @@ async def regex(work: NodeContext) -> Outcome:
     ``key``. If there is no match, use ``no_match`` or ``default``; without them the node fails."""
     node = work.node
     try:
-        found = re.search(node.text("pattern"), as_text(_source(work)))
-        value = None if found is None else found[int(node.text("group") or 0)]
+        match = re.search(node.text("pattern"), as_text(_source(work)))
+        value = None if match is None else match[int(node.text("group") or 0)]
     except (re.error, IndexError, ValueError) as error:
         raise ConfigError(f"the regex node {node.id}: {error}") from error
     if value is None:
@@ -230,6 +242,81 @@ async def sleep(work: NodeContext) -> Outcome:
     return Outcome()
 
 
+async def read_file(work: NodeContext) -> Outcome:
+    """Read ``path`` into ``key`` (by default ``<node>.output``). ``format=json`` parses it.
+    ``default`` is the value if the file does not exist."""
+    node = work.node
+    workspace, path = _resolve(work, write=False)
+    key = _key(work)
+    try:
+        with workspace.folder(path.parent) as folder:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(path.name, flags, dir_fd=folder)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return failed(f"{node.id}: {_shown_path(work)} is not a file", retryable=False)
+            raw = file.read(MAX_FILE + 1)
+    except FileNotFoundError:
+        if "default" in node.attrs:
+            return Outcome(context_updates={key: value_of(work, node.attrs["default"])})
+        return failed(f"{node.id}: there is no file {_shown_path(work)}")
+    except OSError as error:
+        return failed(f"{node.id}: {_shown_path(work)} cannot be read: {error.strerror}")
+    if len(raw) > MAX_FILE:
+        reason = f"{_shown_path(work)} has over {MAX_FILE:,} bytes: too large for the context"
+        return failed(f"{node.id}: {reason}", retryable=False)
+    try:
+        text = raw.decode("utf-8-sig")
+        value: Json = decode_json(text) if node.text("format") == "json" else text
+    except UnicodeDecodeError:
+        return failed(f"{node.id}: {_shown_path(work)} is not UTF-8", retryable=False)
+    except msgspec.DecodeError as error:
+        return failed(f"{node.id}: {_shown_path(work)} is not JSON: {error}", retryable=False)
+    return Outcome(context_updates={key: value})
+
+
+async def write_file(work: NodeContext) -> Outcome:
+    """Write ``content`` (or the value of ``source``) to ``path``, atomically; with ``append=true``
+    at the end of the file. Missing folders are created."""
+    node = work.node
+    if "content" in node.attrs:
+        content = as_text(value_of(work, node.attrs["content"]))
+    elif source := node.text("source"):
+        content = as_text(value_of(work, f"{{{{{source}}}}}"))
+    else:
+        raise ConfigError(f"the write_file node {node.id} has neither content nor source")
+    workspace, path = _resolve(work, write=True)
+    raw = content.encode("utf-8", "replace")
+    try:
+        with workspace.folder(path.parent, write=True, create=True) as folder:
+            if node.is_true("append"):
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+                flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                with os.fdopen(os.open(path.name, flags, 0o666, dir_fd=folder), "ab") as file:
+                    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                        raise OSError(0, "it is not a file")
+                    file.write(raw)
+            else:
+                fs.write_atomically(path.name, raw, mode=0o666, dir_fd=folder)
+    except OSError as error:
+        return failed(f"{node.id}: {_shown_path(work)} cannot be written: {error.strerror}")
+    return Outcome(context_updates={f"{node.id}.path": workspace.name(path)})
+
+
+def _shown_path(work: NodeContext) -> str:
+    return as_text(value_of(work, work.node.text("path")))
+
+
+def _resolve(work: NodeContext, *, write: bool) -> tuple[Workspace, Path]:
+    if not work.node.text("path"):
+        raise ConfigError(f"the {work.node.kind} node {work.node.id} has no path")
+    workspace = Workspace(work.workspace)
+    try:
+        return workspace, workspace.resolve(_shown_path(work), write=write)
+    except ToolError as error:
+        raise ConfigError(f"{work.node.id}: {error}") from error
+
+
 def _source(work: NodeContext) -> Json:
     """The value of the key that ``source`` names. Raises ``ConfigError`` if it is missing."""
     node = work.node
@@ -256,11 +343,11 @@ def _json_in(value: Json) -> tuple[Json, str | None]:
     """The JSON in a text, or what is wrong. Other values are returned as they are."""
     if not isinstance(value, str):
         return value, None
-    found, _, problems = find_json(value, _CONTAINER)
-    return (None, "there is no JSON in it") if problems else (found, None)
+    container, _, problems = find_json(value, _CONTAINER)
+    return (None, "there is no JSON in it") if problems else (container, None)
 
 
-def _at(value: Json, path: str) -> tuple[Json, str | None]:
+def _follow_path(value: Json, path: str) -> tuple[Json, str | None]:
     """The value at this path, or what is wrong."""
     steps = path.removeprefix("$").removeprefix(".")
     at = 0

@@ -17,15 +17,14 @@ import msgspec
 from corral.core.nesting import decode_json
 from corral.errors import ConfigError, CorralError
 from corral.pipelines.execution import run_dir
-from corral.pipelines.execution.agent_call import number_of
-from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import Handler, NodeContext
+from corral.pipelines.execution.node_options import number_of
 from corral.pipelines.graph import Node, Value
 from corral.pipelines.nodes.codergen import codergen, truncate_text
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.nodes.prompt import prompt
 from corral.pipelines.nodes.tool import tool
-from corral.pipelines.scheduler.outcome import MAX_IN_CONTEXT, Outcome, failed
+from corral.pipelines.scheduler.outcome import MAX_IN_CONTEXT, Outcome, failed, outcome_of_error
 from corral.pipelines.templates import as_text, find
 from corral.values import Json, JsonObject
 

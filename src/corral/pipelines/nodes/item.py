@@ -17,9 +17,8 @@ import msgspec
 from corral.errors import CorralError, StorageFailed
 from corral.pipelines import templates
 from corral.pipelines.execution import agent_call
-from corral.pipelines.execution.error_mapping import outcome_of_error
 from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.pipelines.scheduler.outcome import Outcome, failed, outcome_of_error
 from corral.result import Result
 from corral.system.clock import Stopwatch
 from corral.system.git.worktree import TaskWorktree, branch_name, task_folder

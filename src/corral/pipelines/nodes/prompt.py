@@ -1,25 +1,35 @@
-"""``prompt``: one call of a model, without tools.
+"""Nodes that ask a model. ``prompt``: one call, without tools.
 
 Attributes: ``prompt``, ``model``, ``system_prompt``, ``reasoning_effort``, ``temperature``,
 ``max_tokens``, ``output_schema``, ``timeout``. The answer is in ``<node>.output``, and in ``key``
 if that is given: as text, or as a value of the schema.
+
+``parallel.fan_in`` with a prompt: a model, or an agent that the node names, ranks the branches. It
+gets those that did not fail, and names the best. The scheduler merges their context updates.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import msgspec
 
-from corral.errors import ConfigError
+from corral.errors import ConfigError, CorralError, TimedOut
 from corral.events import Done
 from corral.inference.api import generate
+from corral.inference.middleware import Complete, Middleware, Streamed
 from corral.inference.request import RequestOptions
 from corral.inference.results import Generation
 from corral.inference.structured import generate_object
+from corral.metering.budget import Budget
+from corral.metering.budget_gate import BudgetGate, paused_event
+from corral.model_types import Finish, Request, Response, StreamEvent
 from corral.models.registry import EXAMPLE
-from corral.pipelines.execution import verdict
-from corral.pipelines.execution.agent_call import effort_of, model_of, number_of, schema_of
+from corral.pipelines.execution import agent_call, verdict
+from corral.pipelines.execution.agent_call import store_usage
 from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.execution.node_usage import store_usage
+from corral.pipelines.execution.node_options import effort_of, model_of, number_of, schema_of
+from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.nodes.codergen import (
     apply_report,
     outcome_with_answer,
@@ -27,14 +37,19 @@ from corral.pipelines.nodes.codergen import (
     simulated_answer,
     truncate_text,
 )
-from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import clock
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, as_object, as_objects, as_text
 
 PROMPT = "prompt"
 """What ``corral usage`` calls the agent of a model call without an agent."""
 TIMEOUT = 600.0
 """Seconds, if the node has no ``timeout``."""
+BEST = "parallel.fan_in.best_id"
+OUTPUT_FILES = ("response.md", "tool_output.txt")
+"""Output of a branch's last node: an answer, or the output of a command."""
+MAX_ANSWER = 4_000
+"""Characters of a branch's answer in the prompt."""
 
 
 async def prompt(work: NodeContext) -> Outcome:
@@ -76,28 +91,118 @@ async def ask_model(work: NodeContext, text: str, schema: JsonObject | None) -> 
         options["temperature"] = number_of(node, "temperature", float)
     text = resources.redactor.clean_text(text)
     if work.budget is not None:
-        from corral.pipelines.execution.run_budget import CountedCalls
-
         options["client"] = resources.client().with_middleware(CountedCalls(work, work.budget))
-    found: Generation
+    generation: Generation
     if schema is None:
-        found = await generate(model, text, **options)
+        generation = await generate(model, text, **options)
     else:
-        found = await generate_object(model, schema, text, **options)
+        generation = await generate_object(model, schema, text, **options)
     done = Done(
         status="success",
-        model=found.response.model,
-        usage=found.usage,
-        cost=found.cost,
+        model=generation.response.model,
+        usage=generation.usage,
+        cost=generation.cost,
         ts=clock.now(),
     )
     store_usage(work, PROMPT, [done])
-    return found
+    return generation
 
 
 def outcome_with_cost(generation: Generation, updates: JsonObject) -> Outcome:
+    cost, tokens = generation.cost.usd, generation.usage.total
+    return Outcome(context_updates=updates, cost_usd=cost, tokens=tokens)
+
+
+class CountedCalls(Middleware):
+    """Makes model calls only while they fit into the budget of the node."""
+
+    def __init__(self, work: NodeContext, budget: Budget) -> None:
+        self._gate = BudgetGate(budget, lambda text: work.emit(paused_event(text)))
+
+    async def complete(self, request: Request, call: Complete) -> Response:
+        reserved = await self._gate.reserve(request)
+        response: Response | None = None
+        was_billed = True
+        try:
+            response = await call(request)
+            return response
+        except CorralError as error:
+            was_billed = isinstance(error, TimedOut)
+            raise
+        finally:
+            reserved.settle(response, was_billed=was_billed)
+
+    async def stream(self, request: Request, call: Streamed) -> AsyncIterator[StreamEvent]:
+        reserved = await self._gate.reserve(request)
+        response: Response | None = None
+        has_started = False
+        try:
+            async for event in call(request):
+                has_started = True
+                if isinstance(event, Finish):
+                    response = event.response
+                yield event
+        finally:
+            reserved.settle(response, was_billed=has_started)
+
+
+async def fan_in(work: NodeContext) -> Outcome:
+    results = as_objects(work.context.get("parallel.results"))
+    branches = [branch for branch in results if branch.get("status") not in ("fail", "cancelled")]
+    ids = [str(branch["id"]) for branch in branches if branch.get("id")]
+    if not ids:
+        return failed("there is no branch to rank: none succeeded", retryable=False)
+    parts = [prompt_of(work), "The branches to choose from; answer with the id of the best:"]
+    for branch in branches:
+        output = _last_output(work, str(branch.get("last_visit", "")))
+        answer = output or branch.get("last_response", "")
+        parts.append(f"## {branch['id']}\n\nstatus: {branch.get('status')}\n\n{answer}")
+    text = "\n\n".join(parts)
+    work.write_file("prompt.md", text)
+    if work.resources.simulate:
+        work.write_file("response.md", simulated_answer(work))
+        return Outcome(context_updates=_best_updates(branches, ids[0]))
+    schema: JsonObject = {
+        "type": "object",
+        "properties": {"best_id": {"enum": [*ids]}, "reason": {"type": "string"}},
+        "required": ["best_id"],
+    }
+    model = model_of(work.node, work.resources)
+    if not work.node.text("agent") and model is not None and ":" in model:
+        generation = await ask_model(work, text, schema)
+        outcome, choice = outcome_with_cost(generation, {}), as_object(generation.output)
+    else:
+        call = agent_call.build_call(work, alone=True)
+        call.schema = schema
+        result = await agent_call.send_prompt(work, call, text)
+        outcome = agent_call.outcome_of_result(work, call, result)
+        choice = as_object(result.output if result.ok else None)
+    if not outcome.ok:
+        return outcome
+    work.write_file("response.md", msgspec.json.encode(choice))
     return msgspec.structs.replace(
-        Outcome(context_updates=updates),
-        cost_usd=generation.cost.usd,
-        tokens=generation.usage.total,
+        outcome,
+        context_updates=_best_updates(branches, as_text(choice.get("best_id"))),
+        notes=as_text(choice.get("reason")) or outcome.notes,
     )
+
+
+def _best_updates(branches: list[JsonObject], best: str) -> JsonObject:
+    status = next(
+        (branch.get("status") for branch in branches if branch.get("id") == best), "success"
+    )
+    return {BEST: best, "parallel.fan_in.best_outcome": status}
+
+
+def _last_output(work: NodeContext, visit: str) -> str:
+    """The output of a branch's last node, if it can be read."""
+    if not visit:
+        return ""
+    folder = RunDir(work.run_folder).visit_dir(visit)
+    for name in OUTPUT_FILES:
+        try:
+            with open(folder / name, encoding="utf-8", errors="replace") as file:
+                return file.read(MAX_ANSWER)
+        except OSError:
+            continue
+    return ""

@@ -1,15 +1,15 @@
 """``tool``: a shell command.
 
 Attributes: ``tool_command``, ``timeout``, ``output_key``, and ``sandbox`` and ``policy`` (see
-``execution.command_sandbox``). With ``fail_on_error=false`` an exit code other than 0 is not a
+``execution.node_options``). With ``fail_on_error=false`` an exit code other than 0 is not a
 failure. ``execution.shell`` says how placeholders are filled.
 """
 
 from __future__ import annotations
 
 from corral.errors import ConfigError
-from corral.pipelines.execution.command_sandbox import command_sandbox
 from corral.pipelines.execution.handlers import NodeContext
+from corral.pipelines.execution.node_options import command_sandbox
 from corral.pipelines.execution.shell import last_bytes, node_env, run_command, shell_command
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.templates import as_text

@@ -1,4 +1,4 @@
-"""The outcome of a node, and which values it may contain."""
+"""The outcome of a node, which values it may contain, and the outcome of an error."""
 
 from __future__ import annotations
 
@@ -7,6 +7,30 @@ from typing import Literal, TypeGuard
 
 import msgspec
 
+from corral.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    BudgetExceeded,
+    CallerError,
+    ContentRefused,
+    ContextLengthExceeded,
+    CorralError,
+    InputRejected,
+    InvalidRequest,
+    MissingKey,
+    ModelNotFound,
+    NotInstalled,
+    PermissionRefused,
+    PolicyNotLoaded,
+    QuotaSpent,
+    ReplayMismatch,
+    SandboxFailed,
+    SettingsRejected,
+    TimedOut,
+    TurnLimit,
+    UntrustedFolder,
+    VersionTooOld,
+)
 from corral.values import Json
 
 Status = Literal["success", "partial_success", "retry", "fail", "skipped"]
@@ -69,6 +93,49 @@ def failed(
     return Outcome(
         status="fail", failure_reason=reason, retryable=retryable, failure_class=failure_class
     )
+
+
+FINAL = (
+    AccessDenied,
+    AuthenticationFailed,
+    CallerError,
+    ContentRefused,
+    ContextLengthExceeded,
+    InputRejected,
+    InvalidRequest,
+    ModelNotFound,
+    NotInstalled,
+    PermissionRefused,
+    PolicyNotLoaded,
+    QuotaSpent,
+    ReplayMismatch,
+    SandboxFailed,
+    SettingsRejected,
+    UntrustedFolder,
+    VersionTooOld,
+)
+"""Errors that another attempt does not fix: a person must change something first."""
+CLASSES: tuple[tuple[tuple[type[CorralError], ...], FailureClass], ...] = (
+    ((AuthenticationFailed, AccessDenied, MissingKey), "auth"),
+    ((BudgetExceeded, QuotaSpent, TurnLimit), "budget"),
+    ((TimedOut,), "timeout"),
+)
+"""The ``failure_class`` of errors. For all others ``retryable`` decides."""
+
+
+def failure_class(error: CorralError) -> FailureClass:
+    for kinds, name in CLASSES:
+        if isinstance(error, kinds):
+            return name
+    return "transient" if error.retryable else "permanent"
+
+
+def outcome_of_error(error: CorralError) -> Outcome:
+    """Network errors, 429 and 5xx are retried; a bad configuration, a bad key or a denied
+    permission never. For all other errors the node's own ``max_retries`` decides."""
+    reason = error.message if error.hint is None else f"{error.message} ({error.hint})"
+    retryable = True if error.retryable else False if isinstance(error, FINAL) else None
+    return failed(reason, retryable=retryable, failure_class=failure_class(error))
 
 
 MAX_DEPTH = 100

@@ -124,7 +124,7 @@ class Scheduler:
         self.graph = graph
         self.state = state
         self._run = RunContext(graph, state)
-        self._limits = Limits(graph)
+        self._limits = GraphLimits(graph)
 
     def start(self) -> list[Command]:
         """The first commands. A run that was started already has none."""
@@ -531,7 +531,7 @@ class Scheduler:
         self._run.add(state.finish)
 
 
-class Limits:
+class GraphLimits:
     """The limits of a graph. Raises ``PipelineInvalid`` if one is not a number."""
 
     def __init__(self, graph: Graph) -> None:

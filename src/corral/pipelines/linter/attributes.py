@@ -1,7 +1,7 @@
 """Rules about attributes: their names, their values, and what the values name.
 
-Besides plain values these are conditions, the stylesheet, node types, agents and models. Each
-public function is one rule; ``linter.engine`` lists them.
+Besides plain values these are the stylesheet, node types, agents and models. ``engine`` lists the
+functions that are rules.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ from itertools import chain
 from typing import TypeAlias, TypedDict, get_args
 
 from corral.agents import registry as agents_registry
+from corral.core.durations import seconds
 from corral.core.spending import LIMITS
 from corral.errors import ConfigError, PipelineInvalid, UnknownProvider
 from corral.models import catalogue, registry
-from corral.pipelines import conditions, node_kinds, run_limits, stylesheet
+from corral.pipelines import node_kinds, run_limits, stylesheet, templates
 from corral.pipelines.execution import handlers
 from corral.pipelines.graph import Edge, Graph, Node, Value, shape_kind
-from corral.pipelines.linter.contradictions import contradiction
 from corral.pipelines.linter.finding import Finding, Problem, error, warning
-from corral.pipelines.linter.known_attributes import EDGE, GRAPH, LAYOUT, NODE, OTHER
-from corral.pipelines.linter.rules.structure import TARGETS
-from corral.pipelines.linter.value_checks import CHECKED, check_value
+from corral.pipelines.linter.structure import TARGETS
 from corral.pipelines.scheduler import human_gate
 from corral.pipelines.transforms import UNKNOWN_TYPE
 from corral.policy import PRESETS
@@ -41,23 +39,19 @@ def _owners(graph: Graph) -> Iterator[Owner]:
 def _name(owner: Owner) -> str:
     if isinstance(owner, Node):
         return owner.id
-    return _shown(owner) if isinstance(owner, Edge) else "the graph"
+    return f"the edge {owner.source} -> {owner.target}" if isinstance(owner, Edge) else "the graph"
 
 
-class _Place(TypedDict, total=False):
+class _FindingOwner(TypedDict, total=False):
     node: Node
     edge: Edge
 
 
-def _place(owner: Owner) -> _Place:
-    """The place of a finding about this owner."""
+def _as_owner(owner: Owner) -> _FindingOwner:
+    """The owner as a finding names it."""
     if isinstance(owner, Node):
         return {"node": owner}
     return {"edge": owner} if isinstance(owner, Edge) else {}
-
-
-def _shown(edge: Edge) -> str:
-    return f"the edge {edge.source} -> {edge.target}"
 
 
 # Suggestions for unknown names.
@@ -75,15 +69,15 @@ class Nearest:
     def __init__(self, known: Iterable[str], cutoff: float = 0.6) -> None:
         self._known = list(known)[:MAX_KNOWN]
         self._cutoff = cutoff
-        self._found: dict[str, str | None] = {}
+        self._nearest: dict[str, str | None] = {}
 
     def __call__(self, name: str) -> str | None:
-        if name not in self._found:
-            if len(self._found) >= MAX_SUGGESTIONS or len(name) > LONGEST_NAME:
+        if name not in self._nearest:
+            if len(self._nearest) >= MAX_SUGGESTIONS or len(name) > LONGEST_NAME:
                 return None
             near = get_close_matches(name, self._known, 1, self._cutoff)
-            self._found[name] = near[0] if near else None
-        return self._found[name]
+            self._nearest[name] = near[0] if near else None
+        return self._nearest[name]
 
     def fix(self, name: str, *, listed: bool = True) -> str | None:
         """What to do about an unknown name."""
@@ -93,6 +87,60 @@ class Nearest:
 
 
 # Names of attributes.
+
+GRAPH = frozenset(
+    (
+        "goal", "label", "model_stylesheet", "default_max_retries", "default_max_retry",
+        "retry_target", "fallback_retry_target", "default_fidelity", "max_visits",
+        "max_node_visits", "default_max_visits", "error_policy", "verdict", "thread_id",
+        "stack.child_dotfile", "stack.child_workdir", "tool_hooks.pre", "tool_hooks.post",
+        *LIMITS, "on_budget",
+    )
+)  # fmt: skip
+NODE = frozenset(
+    (
+        "label", "shape", "type", "prompt", "agent", "model", "llm_model", "llm_provider",
+        "reasoning_effort", "max_retries", "goal_gate", "retry_target", "fallback_retry_target",
+        "fidelity", "thread_id", "class", "timeout", "auto_status", "allow_partial",
+        "tool_command", "join_policy", "max_parallel", "max_visits", "error_policy", "verdict",
+        "human.default_choice",
+        "human.timeout", "manager.poll_interval", "manager.max_cycles", "manager.stop_condition",
+        "manager.actions", "stack.child_autostart", "stack.child_dotfile", "stack.child_workdir",
+    )
+)  # fmt: skip
+EDGE = frozenset(
+    (
+        *("label", "condition", "weight", "fidelity", "thread_id", "loop_restart"),
+        *run_limits.RAISES,
+    )
+)
+LAYOUT = frozenset(
+    (
+        "bb", "bgcolor", "center", "clusterrank", "color", "colorscheme", "comment", "compound",
+        "concentrate", "constraint", "decorate", "dir", "distortion", "dpi", "edgetooltip",
+        "fillcolor", "fixedsize", "fontcolor", "fontname", "fontpath", "fontsize",
+        "forcelabels", "gradientangle", "group", "head_lp", "headclip", "headlabel", "headport",
+        "height", "href", "id", "image", "imagepos", "imagescale", "labelangle",
+        "labeldistance", "labelfloat", "labelfontcolor", "labelfontname", "labelfontsize",
+        "labeljust", "labelloc", "landscape", "layer", "layout", "len", "lhead", "lp", "ltail",
+        "margin", "minlen", "newrank", "nodesep", "nojustify", "ordering", "orientation",
+        "outputorder", "overlap", "pad", "page", "pagedir", "pencolor", "penwidth",
+        "peripheries", "pos", "quantum", "rank", "rankdir", "ranksep", "ratio", "regular",
+        "remincross", "rotate", "samehead", "sametail", "searchsize", "sep", "shapefile",
+        "showboxes", "sides", "size", "skew", "sortv", "splines", "style", "tail_lp",
+        "tailclip", "taillabel", "tailport", "target", "tooltip", "URL", "viewport", "width",
+        "xdotversion", "xlabel", "z",
+    )
+)  # fmt: skip
+"""Graphviz's own attributes. They are kept and have no effect here."""
+
+OTHER = frozenset(
+    (
+        "command", "detached", "on_crash", "queue", "node_type", "handler", "script", "cmd",
+        "concurrency", "system", "stdout_key", "questions", "answer_timeout",
+    )
+).union(*(kind.attributes for kind in node_kinds.KINDS.values()))  # fmt: skip
+"""Other names of attributes, and the attributes of every node kind."""
 
 KNOWN: dict[type[Owner], frozenset[str]] = {Graph: GRAPH, Node: NODE, Edge: EDGE}
 
@@ -113,7 +161,7 @@ def attribute_known(graph: Graph) -> Iterator[Finding]:
                     "attribute_known",
                     f"{key} of {_name(owner)} is unknown and has no effect",
                     fix=f"Did you mean {near}?",
-                    **_place(owner),
+                    **_as_owner(owner),
                 )
 
 
@@ -144,8 +192,76 @@ def _has_value(attrs: Mapping[str, Value], names: Iterable[str]) -> bool:
 
 # Values of attributes.
 
+COUNTS = {
+    "max_retries": 0,
+    "default_max_retries": 0,
+    "default_max_retry": 0,
+    "max_visits": 1,
+    "max_node_visits": 1,
+    "default_max_visits": 1,
+    "max_parallel": 1,
+    "manager.max_cycles": 1,
+}
+"""Whole numbers, and the smallest value of each."""
+DURATIONS = frozenset(("timeout", "human.timeout", "manager.poll_interval", "duration"))
+BOOLEANS = frozenset(
+    ("goal_gate", "auto_status", "allow_partial", "loop_restart", "stack.child_autostart")
+)
+CHOICES: dict[str, tuple[str, ...]] = {
+    "join_policy": ("wait_all", "first_success"),
+    "error_policy": ("fail", "continue"),
+    "verdict": ("on", "off"),
+    "on_crash": ("rerun", "fail", "resume"),
+}
+NUMBERS = frozenset(("weight",))
+CHECKED = frozenset((*COUNTS, *DURATIONS, *BOOLEANS, *CHOICES, *NUMBERS))
 FIDELITIES = ("full", "truncate", "compact", "summary:low", "summary:medium", "summary:high")
 EFFORTS: tuple[str, ...] = get_args(Effort)
+
+
+@lru_cache(4096)
+def check_value(key: str, _type: str, value: Value) -> Problem | None:
+    """What is wrong with the value of an attribute in ``CHECKED``, and what to do about it.
+    ``_type`` keeps ``1`` and ``True`` apart in the cache."""
+    if isinstance(value, str) and (name := next(templates.placeholders(value), None)):
+        return f"{name} has no value", f"Set {name} when you run the pipeline."
+    problem: Problem | None = None
+    if key in COUNTS:
+        number = _number(value, integer=True)
+        if number is None:
+            problem = "is not a whole number", f"Write {key}={max(1, COUNTS[key])}."
+        elif number < COUNTS[key]:
+            problem = "is too small", f"It is {COUNTS[key]} or more."
+    elif key in DURATIONS:
+        try:
+            is_valid = value == "" or seconds(value) > 0 or key == "manager.poll_interval"
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            problem = "is not a duration", "Write 500ms, 30s, 15m, 2h or 1d."
+    elif key in BOOLEANS and (
+        value not in (True, False, "true", "false", "") or type(value) in (int, float)
+    ):
+        problem = "is neither true nor false", f"Write {key}=true."
+    elif key in CHOICES and value not in CHOICES[key]:
+        problem = "is invalid", f"One of {', '.join(CHOICES[key])}."
+    elif key in NUMBERS and _number(value, integer=False) is None:
+        problem = "is not a number", f"Write {key}=1."
+    if problem is None:
+        return None
+    shown = repr(value) if isinstance(value, str) else str(value).lower()
+    return f"{shown} {problem[0]}", problem[1]
+
+
+def _number(value: Value, *, integer: bool) -> float | None:
+    """The number that ``Node.number`` or ``Edge.weight`` will read."""
+    if isinstance(value, bool) or (integer and isinstance(value, float)):
+        return None
+    try:
+        number = int(value) if integer else float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) < 2**63 else None
 
 
 def attribute_value(graph: Graph) -> Iterator[Finding]:
@@ -159,7 +275,7 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
                     "attribute_value",
                     f"{key} of {_name(owner)}: {problem[0]}",
                     fix=problem[1],
-                    **_place(owner),
+                    **_as_owner(owner),
                 )
     for node in graph.nodes.values():
         effort = node.attrs.get("reasoning_effort")
@@ -167,31 +283,18 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
             message = f"reasoning_effort of {node.id}: {effort!r} is not a known effort"
             fix = f"One of {', '.join(EFFORTS)}."
             yield warning("attribute_value", message, node=node, fix=fix)
-    yield from _default_choices(graph)
-    if not _mentions_limits(graph):
-        return
-    try:
-        run_limits.check_raises(graph, run_limits.run_limits(graph))
-    except PipelineInvalid as wrong:
-        yield error("attribute_value", wrong.message)
-
-
-def _mentions_limits(graph: Graph) -> bool:
-    """Whether the graph has an attribute about what it may spend."""
-    return not graph.attrs.keys().isdisjoint((*LIMITS, "on_budget")) or any(
-        not edge.attrs.keys().isdisjoint(run_limits.RAISES) for edge in graph.edges
-    )
-
-
-def _default_choices(graph: Graph) -> Iterator[Finding]:
-    """An unknown default choice would be noticed only when a question times out."""
     for node in graph.of_kind(node_kinds.WAIT_HUMAN.name):
+        # An unknown default choice would be noticed only when a question times out.
         wanted = node.text("human.default_choice")
         offered = human_gate.choices(graph.edges_from(node.id))
         if wanted and offered and human_gate.find_choice(offered, wanted) is None:
             message = f"human.default_choice of {node.id}: {wanted!r} is not one of its choices"
             fix = f"One of {', '.join(choice.label for choice in offered)}."
             yield error("attribute_value", message, node=node, fix=fix)
+    try:
+        run_limits.check_raises(graph, run_limits.run_limits(graph))
+    except PipelineInvalid as wrong:
+        yield error("attribute_value", wrong.message)
 
 
 def prompt_file(graph: Graph) -> Iterator[Finding]:
@@ -218,7 +321,7 @@ def fidelity_valid(graph: Graph) -> Iterator[Finding]:
                 "fidelity_valid",
                 f"unknown {key} of {_name(owner)}: {value!r}",
                 fix=nearest.fix(str(value)),
-                **_place(owner),
+                **_as_owner(owner),
             )
 
 
@@ -233,7 +336,7 @@ def retry_target_exists(graph: Graph) -> Iterator[Finding]:
                     "retry_target_exists",
                     f"{key} of {_name(owner)}: there is no node {name}",
                     fix=nearest.fix(name, listed=False),
-                    **_place(owner),
+                    **_as_owner(owner),
                 )
 
 
@@ -251,52 +354,6 @@ def goal_gate_has_retry(graph: Graph) -> Iterator[Finding]:
             )
 
 
-# Conditions.
-
-EXAMPLE = "Write it as outcome=success && context.tests=passed."
-
-
-def condition_syntax(graph: Graph) -> Iterator[Finding]:
-    for edge in graph.edges:
-        if "condition" in edge.attrs and (found := _syntax_error(edge.condition)):
-            message = f"the condition of {_shown(edge)}: {_located(edge.condition, found)}"
-            yield error("condition_syntax", message, edge=edge, fix=found.hint or EXAMPLE)
-    for node in graph.nodes.values():
-        text = node.attrs.get("manager.stop_condition")
-        if text is not None and (found := _syntax_error(str(text))):
-            message = f"manager.stop_condition of {node.id}: {_located(str(text), found)}"
-            yield error("condition_syntax", message, node=node, fix=found.hint or EXAMPLE)
-
-
-def _located(text: str, found: conditions.ConditionError) -> str:
-    """What was expected, and the text around that place."""
-    at = found.position
-    place = f"{text[max(0, at - 40) : at]} ⟨here⟩ {text[at : at + 40]}".strip()
-    return f"{found.wanted}: {place}"
-
-
-@lru_cache(1024)
-def _syntax_error(text: str) -> conditions.ConditionError | None:
-    try:
-        conditions.compile(text)
-    except conditions.ConditionError as found:
-        return found
-    return None
-
-
-def condition_never_true(graph: Graph) -> Iterator[Finding]:
-    for edge in graph.edges:
-        if "condition" not in edge.attrs and "label" not in edge.attrs:
-            continue
-        try:
-            condition = conditions.edge_condition(graph, edge)
-        except conditions.ConditionError:
-            continue
-        if condition is not None and (problem := contradiction(condition)):
-            message = f"the condition of {_shown(edge)} is never true: {problem[0]}"
-            yield warning("condition_never_true", message, edge=edge, fix=problem[1])
-
-
 # The stylesheet.
 
 
@@ -306,9 +363,9 @@ def stylesheet_syntax(graph: Graph) -> Iterator[Finding]:
         return
     try:
         sheet = stylesheet.parse(text)
-    except stylesheet.StylesheetError as found:
-        fix = found.hint or 'Write it as "* { model: vendor:name; } .class { … } #node { … }".'
-        yield error("stylesheet_syntax", found.message, fix=fix)
+    except stylesheet.StylesheetError as wrong:
+        fix = wrong.hint or 'Write it as "* { model: vendor:name; } .class { … } #node { … }".'
+        yield error("stylesheet_syntax", wrong.message, fix=fix)
         return
     nearest = Nearest(stylesheet.PROPERTIES)
     for name in sheet.unknown():
@@ -328,7 +385,10 @@ def type_known(graph: Graph) -> Iterator[Finding]:
                 nearest = Nearest(handlers.registered_kinds())
             message = f"no node type is called {kind!r}: {node.id} runs as {shape_kind(node)}"
             yield warning("type_known", message, node=node, fix=nearest.fix(kind))
-        elif _is_house_without_child(node):
+        elif (
+            node.text("shape") == node_kinds.MANAGER_LOOP.shape
+            and node.kind == node_kinds.WAIT_HUMAN.name
+        ):
             message = f"{node.id} names no child pipeline: it runs as a human gate"
             fix = "Write shape=hexagon, or name the child with stack.child_dotfile."
             yield warning("type_known", message, node=node, fix=fix)
@@ -337,11 +397,6 @@ def type_known(graph: Graph) -> Iterator[Finding]:
         ) not in node_kinds.SHAPES and not node.text("type"):
             message = f"unknown shape {shape!r}: {node.id} runs as {shape_kind(node)}"
             yield warning("type_known", message, node=node, fix=shapes.fix(shape))
-
-
-def _is_house_without_child(node: Node) -> bool:
-    is_house = node.text("shape") == node_kinds.MANAGER_LOOP.shape
-    return is_house and node.kind == node_kinds.WAIT_HUMAN.name
 
 
 def prompt_on_llm_nodes(graph: Graph) -> Iterator[Finding]:
@@ -356,16 +411,21 @@ def prompt_on_llm_nodes(graph: Graph) -> Iterator[Finding]:
 
 
 def agent_known(graph: Graph) -> Iterator[Finding]:
-    checked: dict[str, ConfigError | None] = {}
+    problems: dict[str, ConfigError] = {}
+    checked: set[str] = set()
     for node in graph.nodes.values():
         name = str(node.attrs.get("agent", ""))
         if not name or "{{" in name or node_kinds.find(node.kind).llm == "none":
             continue
-        if name not in checked:
-            checked[name] = _unknown_agent(name) if len(checked) < MAX_SUGGESTIONS else None
-        if found := checked[name]:
-            message = f"{node.id}: {found.message}"
-            yield warning("agent_known", message, node=node, fix=found.hint)
+        if name not in checked and len(checked) < MAX_SUGGESTIONS:
+            checked.add(name)
+            try:
+                config.find_agent(name)
+            except ConfigError as wrong:
+                problems[name] = wrong
+        if problem := problems.get(name):
+            message = f"{node.id}: {problem.message}"
+            yield warning("agent_known", message, node=node, fix=problem.hint)
 
 
 def policy_known(graph: Graph) -> Iterator[Finding]:
@@ -379,39 +439,27 @@ def policy_known(graph: Graph) -> Iterator[Finding]:
                 "policy_known",
                 f"{_name(owner)}: no policy is called {name!r}",
                 fix=nearest.fix(str(name)),
-                **_place(owner),
+                **_as_owner(owner),
             )
-
-
-def _unknown_agent(name: str) -> ConfigError | None:
-    try:
-        config.find_agent(name)
-    except ConfigError as found:
-        return found
-    return None
 
 
 def model_known(graph: Graph) -> Iterator[Finding]:
     checked: dict[tuple[str, bool], Problem | None] = {}
     for node in graph.nodes.values():
-        name = _model_of(node)
+        name = node.text("model") or node.text("llm_model")
+        vendor = node.text("llm_provider")
+        if vendor and name and ":" not in name:
+            name = f"{vendor}:{name}"
         if not name or "{{" in name or node_kinds.find(node.kind).llm == "none":
             continue
         asked = name, "agent" in node.attrs
         if asked not in checked:
-            checked[asked] = _unknown_model(*asked) if len(checked) < MAX_SUGGESTIONS else None
+            checked[asked] = _find_model_problem(*asked) if len(checked) < MAX_SUGGESTIONS else None
         if problem := checked[asked]:
             yield warning("model_known", f"{node.id}: {problem[0]}", node=node, fix=problem[1])
 
 
-def _model_of(node: Node) -> str:
-    """The model that a node names, with its vendor if ``llm_provider`` names one."""
-    name = node.text("model") or node.text("llm_model")
-    vendor = node.text("llm_provider")
-    return f"{vendor}:{name}" if vendor and name and ":" not in name else name
-
-
-def _unknown_model(name: str, has_agent: bool) -> Problem | None:
+def _find_model_problem(name: str, has_agent: bool) -> Problem | None:
     """A name without a vendor is checked by the agent that gets it. If the catalogue lists no
     models of a vendor, its models cannot be checked."""
     vendor, colon, model = name.partition(":")
@@ -428,8 +476,8 @@ def _unknown_model(name: str, has_agent: bool) -> Problem | None:
         )
     try:
         provider = registry.find_provider(vendor)
-    except UnknownProvider as found:
-        return found.message, found.hint
+    except UnknownProvider as unknown:
+        return unknown.message, unknown.hint
     full_name, prefix = f"{provider.name}:{model}", f"{provider.name}:"
     listed = [entry.id for entry in catalogue.all_entries() if entry.id.startswith(prefix)]
     if not listed or catalogue.lookup(full_name):

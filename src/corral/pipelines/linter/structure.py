@@ -31,8 +31,8 @@ def _exactly_one(
     rule: str, graph: Graph, kind: NodeKind, names: tuple[str, ...], fix: str
 ) -> Iterator[Finding]:
     """``names`` are those of nodes that were probably meant to be of this kind."""
-    found = list(graph.of_kind(kind.name))
-    if not found:
+    nodes = list(graph.of_kind(kind.name))
+    if not nodes:
         near = next((node for node in graph.nodes.values() if node.id.lower() in names), None)
         name = near.id if near else names[0]
         yield error(
@@ -41,9 +41,9 @@ def _exactly_one(
             node=near,
             fix=f"Write {name} [shape={kind.shape}].",
         )
-    for node in found[1:]:
-        message = f"{node.id} is a second {kind.name}, after {found[0].id}"
-        yield error(rule, message, node=node, fix=fix.format(first=found[0].id))
+    for node in nodes[1:]:
+        message = f"{node.id} is a second {kind.name}, after {nodes[0].id}"
+        yield error(rule, message, node=node, fix=fix.format(first=nodes[0].id))
 
 
 def edge_target_exists(graph: Graph) -> Iterator[Finding]:
@@ -143,27 +143,23 @@ def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
     """All branches must be able to reach one fan-in: the run continues there."""
     for node in graph.of_kind(node_kinds.PARALLEL.name):
         heads = dict.fromkeys(edge.target for edge in graph.edges_from(node.id))
-        if message := _join_problem(node.id, {head: fan_ins(graph, head) for head in heads}):
+        reached = {head: fan_ins(graph, head) for head in heads}
+        loose = [head for head, reached_fan_ins in reached.items() if not reached_fan_ins]
+        message = ""
+        if not reached:
+            message = f"{node.id} has no branches"
+        elif loose:
+            message = f"branches of {node.id} that reach no fan-in: {', '.join(loose[:5])}"
+        elif not set.intersection(*map(set, reached.values())):
+            listed = [f"{head} reaches {', '.join(names)}" for head, names in reached.items()]
+            message = f"branches of {node.id} that reach no common fan-in: {'; '.join(listed[:5])}"
+        if message:
             yield warning(
                 "fan_out_has_fan_in",
                 message,
                 node=node,
                 fix=f"Lead every branch to one node of shape={node_kinds.FAN_IN.shape}.",
             )
-
-
-def _join_problem(node: str, reached: dict[str, dict[str, int]]) -> str:
-    """``reached``: the first node of each branch, and the fan-ins that it reaches."""
-    if not reached:
-        return f"{node} has no branches"
-    loose = [head for head, found in reached.items() if not found]
-    if loose:
-        return f"branches of {node} that reach no fan-in: {', '.join(loose[:5])}"
-    first, *others = reached.values()
-    if any(all(fan_in in found for found in others) for fan_in in first):
-        return ""
-    each = [f"{head} reaches {', '.join(found)}" for head, found in reached.items()]
-    return f"branches of {node} that reach no common fan-in: {'; '.join(each[:5])}"
 
 
 def _successors(graph: Graph) -> dict[str, list[str]]:

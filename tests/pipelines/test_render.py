@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from corral.pipelines.dot import writer
 from corral.pipelines.dot.parser import parse
 from corral.pipelines.graph import Edge, Graph, Node, Value
-from corral.pipelines.render import layout
-from corral.pipelines.render.svg import as_svg
-from corral.pipelines.render.text import as_text
+from corral.pipelines.render import arrange, as_svg, as_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 LOOP = """digraph review {
@@ -143,7 +141,7 @@ def test_nodes_are_below_their_predecessors_and_do_not_overlap() -> None:
         "digraph G { s [shape=Mdiamond] s -> {a b c d} -> e -> f; f -> a; e -> e; s -> f }"
     )
     widths = dict.fromkeys(graph.nodes, 100.0)
-    drawn = layout.arrange(graph, widths)
+    drawn = arrange(graph, widths)
     position = drawn.positions
     assert position["s"].y < position["a"].y == position["b"].y < position["e"].y < position["f"].y
     for one in position:
