@@ -9,8 +9,8 @@ from support.event_samples import SESSION, pipeline_events, session_events
 
 from corral.events import Done, Event, Init, Vendor
 from corral.export.otel import spans_of
-from corral.telemetry import otlp_json, trace_context
-from corral.telemetry.spans import Span, provider_name
+from corral.telemetry import trace_context
+from corral.telemetry.spans import Span, as_otlp_json, provider_name
 from corral.telemetry.trace_context import TraceContext
 
 PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
@@ -94,7 +94,7 @@ def test_a_pipeline_run_is_a_workflow_with_its_nodes_and_agents() -> None:
 
 def test_texts_are_left_out_unless_they_are_asked_for() -> None:
     def sent(*, content: bool) -> str:
-        return otlp_json.line(list(spans_of(session_events(), content=content))).decode()
+        return as_otlp_json(list(spans_of(session_events(), content=content))).decode()
 
     texts = ("Fix the **parser**", "Let me look.", "rm -rf", "inner answer")
     assert not [text for text in texts if text in sent(content=False)]
@@ -166,7 +166,7 @@ def test_spans_are_written_as_otlp_json() -> None:
         Vendor("prompt", "Hi", ts=1.5),
         Done(ts=2.0, status="success"),
     ]
-    (resource,) = json.loads(otlp_json.line(list(spans_of(events, PARENT))))["resourceSpans"]
+    (resource,) = json.loads(as_otlp_json(list(spans_of(events, PARENT))))["resourceSpans"]
     assert {"key": "service.name", "value": {"stringValue": "corral"}} in (
         resource["resource"]["attributes"]
     )

@@ -13,9 +13,9 @@ from corral.errors import ProcessFailed
 from corral.pipelines.events import PipelineEvent, RunEvent
 from corral.pipelines.run_spans import PipelineSpans
 from corral.runs.stored_run import StoredRun
-from corral.telemetry import otlp_json, trace_context
+from corral.telemetry import trace_context
 from corral.telemetry.sender import BATCH, OtlpExporter
-from corral.telemetry.spans import AgentSpans, Span
+from corral.telemetry.spans import AgentSpans, Span, as_otlp_json
 
 
 def spans_of(
@@ -41,7 +41,7 @@ def write(run: StoredRun, out: Callable[[bytes], object], *, content: bool) -> i
     """Write the spans as lines of OTLP JSON. Returns how many there are."""
     count = 0
     for batch in _batches(run, content=content):
-        out(json_bytes(otlp_json.line(batch)) + b"\n")
+        out(json_bytes(as_otlp_json(batch)) + b"\n")
         count += len(batch)
     return count
 

@@ -13,18 +13,18 @@ agent of corral has a provider under its name. Providers use
 
 from __future__ import annotations
 
-from corral.providers.agent import AgentProvider
-from corral.providers.engine_providers import (
-    ClaudeCodeProvider,
-    GeminiCliProvider,
-    ManualProvider,
-)
-from corral.providers.factory import ResponseProviderFactory
-from corral.providers.provider import (
+from corral.providers.agent import (
+    AgentProvider,
     ProviderError,
     ProviderMetadata,
     ProviderResult,
     ResponseProvider,
+)
+from corral.providers.engine_providers import (
+    ClaudeCodeProvider,
+    GeminiCliProvider,
+    ManualProvider,
+    ResponseProviderFactory,
 )
 
 __all__ = [
@@ -45,6 +45,3 @@ AIProvider = ResponseProvider
 """The name that older workflow engines use."""
 ProviderFactory = ResponseProviderFactory
 """The name that older workflow engines use."""
-
-for _kind in (GeminiCliProvider, ClaudeCodeProvider, ManualProvider):
-    ResponseProviderFactory.register(_kind.name, _kind)

@@ -1,11 +1,15 @@
-"""A provider that uses one of corral's agents."""
+"""The interface of a provider for workflow engines, and the provider that uses one of corral's
+agents."""
 
 from __future__ import annotations
 
 import logging
 import os
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypedDict
 
 from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import CorralError, StartupTimeout, TimedOut, from_event
@@ -13,13 +17,6 @@ from corral.events import Done, Error, Event, Init, Log
 from corral.models import registry
 from corral.options import APPROVAL_MODES, RunOptions
 from corral.policy import Action
-from corral.providers.provider import (
-    FsAbility,
-    ProviderError,
-    ProviderMetadata,
-    ProviderResult,
-    ResponseProvider,
-)
 from corral.result import Result
 from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import resolve_prompt
@@ -38,6 +35,86 @@ DEFAULT_APPROVAL = "auto_edit"
 _MALFORMED = ("malformed_line", "oversized_line")
 
 log = logging.getLogger("corral.providers")
+
+FsAbility = Literal["local-write", "local-read", "write-only", "none"]
+
+
+class ProviderMetadata(TypedDict):
+    """What an engine shows about a provider. Timeouts are in seconds; None means no timeout."""
+
+    name: str
+    description: str
+    requires_config: bool
+    config_keys: list[str]
+    default_connection_timeout: float | None
+    default_response_timeout: float | None
+    fs_ability: FsAbility
+
+
+class ProviderError(Exception):
+    """There is no response. The message says what to do."""
+
+
+@dataclass
+class ProviderResult:
+    """The response to a prompt, and the files that were written."""
+
+    response: str
+    files: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
+    """Path → None if the provider wrote the file itself, else the text that the caller has to
+    write there."""
+    denied: tuple[str, ...] = ()
+    """Calls that the policy denied: the name of the tool, with the command or path if it is
+    known."""
+
+
+class ResponseProvider(ABC):
+    """To add a provider, implement ``get_metadata``, ``validate`` and ``generate``, and call
+    ``ResponseProviderFactory.register("my-name", MyProvider)``.
+
+    ::
+
+        class Echo(ResponseProvider):
+            def generate(self, prompt, context=None, **options):
+                return prompt
+
+        ResponseProviderFactory.register("echo", Echo)
+    """
+
+    def __init__(self, config: Mapping[str, object] | None = None) -> None:
+        """Unknown keys of the config cause a warning and have no effect."""
+        self.config: dict[str, object] = dict(config or {})
+        about = self.get_metadata()
+        unknown = sorted(set(self.config) - set(about["config_keys"]))
+        if unknown:
+            warnings.warn(
+                f"{about['name']}: unknown config keys, ignored: {', '.join(unknown)}",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    @classmethod
+    @abstractmethod
+    def get_metadata(cls) -> Mapping[str, Any]:
+        """The keys of ``ProviderMetadata``. A provider of a user may have fewer keys;
+        ``name`` and ``config_keys`` are needed."""
+
+    @abstractmethod
+    def validate(self) -> None:
+        """Check whether ``generate`` can work here. Spends nothing. Raises ``ProviderError``."""
+
+    @abstractmethod
+    def generate(
+        self,
+        prompt: str,
+        context: Mapping[str, object] | None = None,
+        system_prompt: str | None = None,
+        connection_timeout: float | None = None,
+        response_timeout: float | None = None,
+    ) -> ProviderResult:
+        """Send the prompt and wait for the response. In ``context``, ``prompt_file`` is used
+        instead of the prompt, and ``project_root`` is the working directory. Timeouts are in
+        seconds. Raises ``ProviderError``."""
 
 
 def seconds(name: str, value: object) -> float | None:
@@ -137,7 +214,16 @@ class AgentProvider(ResponseProvider):
         if not result.ok:
             cause = from_event(result.error or Error("error", result.status), result)
             raise ProviderError(self._error_message(cause)) from cause
-        return ProviderResult(result.text, dict.fromkeys(self._written(result)), denied(result))
+        # The agent's tools report the files that it wrote. A change that was only seen on disk is
+        # counted if the agent may write by other means and no other run worked there.
+        by_disk = self._writes_by_shell() and result.files_complete
+        written = [
+            file.path
+            for file in result.files
+            if file.kind != "deleted" and (file.by_tool or by_disk)
+        ]
+        denied = tuple(_describe_denied(call) for call in result.denied)
+        return ProviderResult(result.text, dict.fromkeys(written), denied)
 
     def _timeouts(self, connection: float | None, response: float | None) -> dict[str, float]:
         """The deadlines of a run. An argument wins over the default of the provider; of
@@ -153,16 +239,6 @@ class AgentProvider(ResponseProvider):
         total, start = total or NO_TIMEOUT, start or NO_TIMEOUT
         # An engine has no setting for the time without an event.
         return {"timeout": total, "idle_timeout": total, "startup_timeout": start}
-
-    def _written(self, result: Result) -> list[str]:
-        """The files that the agent wrote: those that its tools report. A change that was only seen
-        on disk counts if the agent may write by other means and no other run worked there."""
-        by_disk = self._writes_by_shell() and result.files_complete
-        return [
-            file.path
-            for file in result.files
-            if file.kind != "deleted" and (file.by_tool or by_disk)
-        ]
 
     def _writes_by_shell(self) -> bool:
         policy = RunOptions.build(self.agent, self.options({})).policy
@@ -274,11 +350,6 @@ class RunLog:
             log.debug("%s: stderr: %s", name, self.stderr.strip())
 
 
-def denied(result: Result) -> tuple[str, ...]:
-    """A text for each denied call."""
-    return tuple(_describe_denied(call) for call in result.denied)
-
-
 def _describe_denied(call: DeniedCall) -> str:
     return f"{call.name}: {call.title}" if call.title else call.name
 
@@ -287,10 +358,10 @@ def provider_class(record: AgentSpec) -> type[AgentProvider]:
     """The provider for one agent, with the config keys that the agent supports."""
     more = ("include_directories", "max_cost", "max_turns", "sandbox")
 
-    class Provider(AgentProvider):
+    class NamedAgentProvider(AgentProvider):
         agent = name = record.name
         description = record.description
         config_keys = (*AgentProvider.config_keys, *(key for key in more if key in record.supports))
 
-    Provider.__name__ = f"Provider of {record.name}"
-    return Provider
+    NamedAgentProvider.__name__ = f"Provider of {record.name}"
+    return NamedAgentProvider

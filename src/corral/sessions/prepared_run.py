@@ -92,9 +92,9 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
             known = [env["PATH"]] if env.get("PATH") else []
             env["PATH"] = os.pathsep.join([*known, *launch.path_folders])
         if self.run.otel is not None and run_id:
-            from corral.telemetry import live
+            from corral.telemetry import trace_context
 
-            env[live.VARIABLE] = live.turn_header(run_id, self.run.env)
+            env[trace_context.VARIABLE] = trace_context.turn_header(run_id, self.run.env)
         return env
 
     @property

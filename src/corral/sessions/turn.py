@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from corral.sessions.network_watch import NetworkWatch
     from corral.sessions.redaction import EventRedactor
     from corral.sessions.structured_output import TypedAnswer
-    from corral.telemetry.live import LiveSpans
+    from corral.telemetry.sender import LiveSpans
 
 _log = logging.getLogger("corral.sessions")
 
@@ -292,7 +292,7 @@ class Turn(Generic[T_co]):
         started = time.time()
         run, meta = self._prepared.run, self._record.meta
         if run.otel is not None:
-            from corral.telemetry.live import LiveSpans
+            from corral.telemetry.sender import LiveSpans
 
             self._spans = LiveSpans(run.otel, run.env)
         if _log.isEnabledFor(logging.INFO):

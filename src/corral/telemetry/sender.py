@@ -7,6 +7,12 @@ The SDK is the extra ``otel``. It reads the usual variables: ``OTEL_EXPORTER_OTL
 length and sends them in batches. If the queue is full, or the endpoint does not answer, spans are
 dropped; ``flush`` waits a limited time, and how many were lost is logged as a warning. An endpoint
 that has failed is hardly waited for again until it answers.
+
+``LiveSpans`` sends the spans of a turn while it goes on: the option ``otel``. The parent is
+``TRACEPARENT`` of the run's ``env``, else of corral's environment. The program of the agent gets
+the span of its turn as ``TRACEPARENT``; if it serves several turns, that of the first. The texts of
+the run are sent only if ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is true, the switch
+that all GenAI instrumentations have.
 """
 
 from __future__ import annotations
@@ -15,16 +21,18 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from corral.errors import ConfigError, ProcessFailed
+from corral.events import Event
 from corral.system import threads
 from corral.system.environment import variable
-from corral.telemetry import otlp_json
-from corral.telemetry.spans import Span
+from corral.telemetry import spans as telemetry_spans
+from corral.telemetry import trace_context
+from corral.telemetry.spans import AgentSpans, Span
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -44,6 +52,7 @@ RETRY_SECONDS = 0.1
 """The same while the endpoint does not answer."""
 SEND_SECONDS = 10.0
 """For one request, with its repetitions."""
+CONTENT_SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 INSTALL = "pip install 'corral[otel]'"
 _log = logging.getLogger("corral.telemetry")
 
@@ -57,7 +66,11 @@ class SendsSpans(Protocol):
 
 def check(endpoint: str) -> None:
     """Raise ``ConfigError`` if the SDK is missing or the endpoint is no HTTP URL."""
-    if find_spec("opentelemetry") is None or not _has_exporter():
+    try:
+        exporter = find_spec("opentelemetry.exporter.otlp.proto.http.trace_exporter")
+    except ModuleNotFoundError:  # a package above it is missing
+        exporter = None
+    if exporter is None:
         raise ConfigError(
             "telemetry needs OpenTelemetry's SDK, which is not installed", hint=f"{INSTALL}."
         )
@@ -73,13 +86,6 @@ def check(endpoint: str) -> None:
             f"not the URL of an OTLP endpoint: {endpoint!r}",
             hint="Write http://localhost:4318, or env for OTEL_EXPORTER_OTLP_ENDPOINT.",
         )
-
-
-def _has_exporter() -> bool:
-    try:
-        return find_spec("opentelemetry.exporter.otlp.proto.http.trace_exporter") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def traces_url(endpoint: str) -> str:
@@ -107,9 +113,9 @@ class OtlpExporter:
         """The address, for messages."""
         self.problem = ""
         """Why the last batch was not accepted."""
-        self._resource = Resource.create(otlp_json.resource())
-        resource = otlp_json.resource()
-        self._scope = InstrumentationScope(otlp_json.SCOPE, str(resource["service.version"]))
+        self._resource = Resource.create(telemetry_spans.resource())
+        resource = telemetry_spans.resource()
+        self._scope = InstrumentationScope(telemetry_spans.SCOPE, str(resource["service.version"]))
         self._messages = _Messages()
         logger = logging.getLogger("opentelemetry.exporter")
         logger.addHandler(self._messages)
@@ -119,7 +125,7 @@ class OtlpExporter:
         """Whether the endpoint accepted them."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        result = self._exporter.export([self._readable(each) for each in spans])
+        result = self._exporter.export([self._readable(span) for span in spans])
         self.problem = "" if result is SpanExportResult.SUCCESS else self._messages.last
         return result is SpanExportResult.SUCCESS
 
@@ -134,7 +140,7 @@ class OtlpExporter:
         status = Status() if span.error is None else Status(StatusCode.ERROR, span.error)
         parent = span.parent_id
         notes = [
-            SpanEvent(note.name, note.attributes, timestamp=otlp_json.nanoseconds(note.ts))
+            SpanEvent(note.name, note.attributes, timestamp=telemetry_spans.nanoseconds(note.ts))
             for note in span.notes
         ]
         return ReadableSpan(
@@ -145,8 +151,8 @@ class OtlpExporter:
             attributes=span.attributes,
             events=notes,
             status=status,
-            start_time=otlp_json.nanoseconds(span.start),
-            end_time=otlp_json.nanoseconds(span.end),
+            start_time=telemetry_spans.nanoseconds(span.start),
+            end_time=telemetry_spans.nanoseconds(span.end),
             instrumentation_scope=self._scope,
         )
 
@@ -273,3 +279,26 @@ def sender_for(endpoint: str) -> Sender:
         exporter = OtlpExporter(endpoint)
         _senders[endpoint] = Sender(exporter, exporter.url)
     return _senders[endpoint]
+
+
+def with_content() -> bool:
+    """Whether texts are sent."""
+    return (variable(CONTENT_SWITCH) or "").lower() in ("true", "1", "span_only", "span_and_event")
+
+
+class LiveSpans:
+    """Sends the spans of one turn."""
+
+    def __init__(self, endpoint: str, env: Mapping[str, str]) -> None:
+        """Raises ``ConfigError``."""
+        self._spans = AgentSpans(trace_context.parent_in(env), content=with_content())
+        self._sender = sender_for(endpoint)
+
+    def add(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._sender.put(self._spans.add(event))
+
+    async def close(self) -> None:
+        """Wait a limited time until the spans are sent."""
+        self._sender.put(self._spans.end())
+        await self._sender.flush_soon()

@@ -14,12 +14,15 @@ parent each turn is its own trace; ``gen_ai.conversation.id`` connects them.
 
 Texts of people, models and tools are left out unless ``content`` is set.
 
+``as_otlp_json`` writes them in OTLP's JSON form.
+
 This module is pure. Spans are returned when they have ended; the ids are known before
 (``trace_context``), so a child may be sent before its parent.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import msgspec
@@ -29,11 +32,15 @@ from corral.errors import CorralError
 from corral.events import Done, Error, Event, Init, Vendor
 from corral.telemetry import trace_context
 from corral.telemetry.trace_context import TraceContext
-from corral.values import Usage
+from corral.values import Json, JsonObject, Usage
+from corral.version import __version__
 
 Value = str | int | float | bool | list[str]
 MAX_CONTENT = 64 * 1024
 """Characters of a text in an attribute."""
+SCOPE = "corral"
+INTERNAL = 1
+ERROR = 2
 
 
 class SpanNote(msgspec.Struct, frozen=True):
@@ -74,13 +81,13 @@ class AgentSpans:
         self._last = 0.0
 
     def add(self, event: Event) -> list[Span]:
-        found: list[Span] = []
+        ended: list[Span] = []
         if isinstance(event, Init):
-            found = self.end()
+            ended = self.end()
             self._init = event
             self._prompt, self._steps, self._notes = "", 0, []
         self._last = max(self._last, event.ts)
-        found += self._of_steps(self._tracker.add(event))
+        ended += self._of_steps(self._tracker.add(event))
         match event:
             case Vendor(name="prompt", data=str(data)):
                 self._prompt = data
@@ -88,10 +95,10 @@ class AgentSpans:
                 facts: dict[str, Value] = {"error.type": event.code, "corral.level": event.level}
                 self._notes.append(SpanNote("corral.error", event.ts, facts))
             case Done():
-                found += self._of_turn(event)
+                ended += self._of_turn(event)
             case _:
                 pass
-        return found
+        return ended
 
     def end(self) -> list[Span]:
         return [*self._of_steps(self._tracker.end()), *self._of_turn(None)]
@@ -101,7 +108,7 @@ class AgentSpans:
         if init is None:
             return []
         session = init.run_id.rpartition(".")[0] or init.run_id
-        found: dict[str, Value | None] = {
+        facts: dict[str, Value | None] = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": provider_name(init.agent, init.model),
             "gen_ai.agent.name": init.agent,
@@ -113,12 +120,24 @@ class AgentSpans:
             "corral.node.id": init.node,
             "corral.sandbox": init.sandbox,
         }
-        attributes = {key: value for key, value in found.items() if value is not None}
+        attributes = {key: value for key, value in facts.items() if value is not None}
         error: str | None = None
         if done is None:
             error = attributes["error.type"] = "unfinished"
         else:
-            attributes |= _end_facts(done)
+            attributes |= {
+                **_usage_facts(done.usage),
+                "corral.status": done.status,
+                "corral.files.changed": len(done.files),
+                "corral.calls.denied": len(done.denied),
+            }
+            if done.model:
+                attributes["gen_ai.response.model"] = done.model
+            if done.stop_reason:
+                attributes["gen_ai.response.finish_reasons"] = [done.stop_reason]
+            if done.cost.usd is not None:
+                attributes["corral.cost.usd"] = done.cost.usd
+                attributes["corral.cost.source"] = done.cost.source
             if done.status != "success":
                 code = done.error.code if done.error is not None else done.status
                 attributes["error.type"] = code
@@ -188,8 +207,8 @@ class AgentSpans:
         if call.decision is not None:
             attributes["corral.permission"] = f"{call.decision.decision} by {call.decision.by}"
         if self._content:
-            given = msgspec.json.encode(use.input).decode()
-            attributes["gen_ai.tool.call.arguments"] = given[:MAX_CONTENT]
+            arguments = msgspec.json.encode(use.input).decode()
+            attributes["gen_ai.tool.call.arguments"] = arguments[:MAX_CONTENT]
             attributes["gen_ai.tool.call.result"] = str(call.output)
         error: str | None = None
         if call.status != "success":
@@ -205,29 +224,28 @@ class AgentSpans:
             attributes=attributes,
             error=error,
         )
-        return [tool, _sub_agent(tool, call, init)] if call.has_steps else [tool]
-
-
-def _sub_agent(tool: Span, call: StepCall, init: Init) -> Span:
-    """The sub-agent that a tool call started."""
-    agent_id = trace_context.span_id(init.run_id, "agent", call.use.call_id)
-    attributes: dict[str, Value] = {
-        "gen_ai.operation.name": "invoke_agent",
-        "gen_ai.provider.name": provider_name(init.agent, init.model),
-        "gen_ai.agent.name": call.use.name,
-        "gen_ai.agent.id": call.use.call_id,
-    }
-    if tool.error is not None:
-        attributes["error.type"] = tool.error
-    return Span(
-        context=TraceContext(tool.context.trace_id, agent_id),
-        parent_id=tool.context.span_id,
-        name=f"invoke_agent {call.use.name}",
-        start=tool.start,
-        end=tool.end,
-        attributes=attributes,
-        error=tool.error,
-    )
+        if not call.has_steps:
+            return [tool]
+        # The sub-agent that the tool call started.
+        agent_attributes: dict[str, Value] = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": provider_name(init.agent, init.model),
+            "gen_ai.agent.name": use.name,
+            "gen_ai.agent.id": use.call_id,
+        }
+        if error is not None:
+            agent_attributes["error.type"] = error
+        agent_id = trace_context.span_id(init.run_id, "agent", use.call_id)
+        sub_agent = Span(
+            context=TraceContext(turn.trace_id, agent_id),
+            parent_id=tool.context.span_id,
+            name=f"invoke_agent {use.name}",
+            start=tool.start,
+            end=tool.end,
+            attributes=agent_attributes,
+            error=error,
+        )
+        return [tool, sub_agent]
 
 
 @cache
@@ -250,34 +268,94 @@ def provider_name(agent: str, model: str | None) -> str:
 
 
 def _usage_facts(usage: Usage) -> dict[str, Value]:
-    found = {
+    facts = {
         "gen_ai.usage.input_tokens": usage.input,
         "gen_ai.usage.output_tokens": usage.output,
         "gen_ai.usage.cache_read.input_tokens": usage.cache_read,
         "gen_ai.usage.cache_creation.input_tokens": usage.cache_write,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
     }
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def _end_facts(done: Done) -> dict[str, Value]:
-    found: dict[str, Value] = {
-        **_usage_facts(done.usage),
-        "corral.status": done.status,
-        "corral.files.changed": len(done.files),
-        "corral.calls.denied": len(done.denied),
-    }
-    if done.model:
-        found["gen_ai.response.model"] = done.model
-    if done.stop_reason:
-        found["gen_ai.response.finish_reasons"] = [done.stop_reason]
-    if done.cost.usd is not None:
-        found["corral.cost.usd"] = done.cost.usd
-        found["corral.cost.source"] = done.cost.source
-    return found
+    return {key: value for key, value in facts.items() if value is not None}
 
 
 def _messages(role: str, text: str) -> str:
     """A message in the form of the conventions."""
     part = {"type": "text", "content": text[:MAX_CONTENT]}
     return msgspec.json.encode([{"role": role, "parts": [part]}]).decode()
+
+
+# OTLP's JSON form.
+
+
+def as_otlp_json(spans: Sequence[Span]) -> bytes:
+    """The spans as one ``ExportTraceServiceRequest`` on one line, without the newline: as the file
+    exporter of the OpenTelemetry collector writes them and its file receiver reads them."""
+    return msgspec.json.encode(
+        {
+            "resourceSpans": [
+                {
+                    "resource": {"attributes": _attributes(resource())},
+                    "scopeSpans": [
+                        {
+                            "scope": {"name": SCOPE, "version": __version__},
+                            "spans": [_as_object(span) for span in spans],
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+
+
+def resource() -> dict[str, Value]:
+    """What sent the spans."""
+    return {"service.name": SCOPE, "service.version": __version__}
+
+
+def nanoseconds(seconds: float) -> int:
+    return int(seconds * 1_000_000) * 1000
+
+
+def _as_object(span: Span) -> JsonObject:
+    fields: JsonObject = {
+        "traceId": span.context.trace_id,
+        "spanId": span.context.span_id,
+        "name": span.name,
+        "kind": INTERNAL,
+        "startTimeUnixNano": str(nanoseconds(span.start)),
+        "endTimeUnixNano": str(nanoseconds(span.end)),
+        "attributes": [*_attributes(span.attributes)],
+    }
+    if span.parent_id is not None:
+        fields["parentSpanId"] = span.parent_id
+    if span.notes:
+        fields["events"] = [
+            {
+                "name": note.name,
+                "timeUnixNano": str(nanoseconds(note.ts)),
+                "attributes": [*_attributes(note.attributes)],
+            }
+            for note in span.notes
+        ]
+    if span.error is not None:
+        fields["status"] = {"code": ERROR, "message": span.error}
+    return fields
+
+
+def _attributes(values: dict[str, Value]) -> list[Json]:
+    listed: list[Json] = []
+    for key, value in values.items():
+        typed: JsonObject
+        match value:
+            case bool():
+                typed = {"boolValue": value}
+            case int():
+                typed = {"intValue": str(value)}
+            case float():
+                typed = {"doubleValue": value}
+            case str():
+                typed = {"stringValue": value}
+            case _:
+                typed = {"arrayValue": {"values": [{"stringValue": item} for item in value]}}
+        listed.append({"key": key, "value": typed})
+    return listed

@@ -34,21 +34,21 @@ class TraceContext(msgspec.Struct, frozen=True):
 def parse(text: str | None) -> TraceContext | None:
     """The span that a ``TRACEPARENT`` names; None if it is missing or invalid, which the standard
     says to ignore."""
-    found = _FORM.fullmatch((text or "").strip().lower())
-    if found is None or text is None or text.startswith("ff"):
+    match = _FORM.fullmatch((text or "").strip().lower())
+    if match is None or text is None or text.startswith("ff"):
         return None
-    trace_id, span_id = found[1], found[2]
+    trace_id, span_id = match[1], match[2]
     if not trace_id.strip("0") or not span_id.strip("0"):
         return None
     return TraceContext(trace_id, span_id)
 
 
-def parent_in(given: Mapping[str, str] | None = None) -> TraceContext | None:
+def parent_in(env: Mapping[str, str] | None = None) -> TraceContext | None:
     """The parent span of a run: of the variables that its caller gave, else of corral's own
     environment."""
     from corral.system.environment import variable
 
-    return parse(variable(VARIABLE, given))
+    return parse(variable(VARIABLE, env))
 
 
 def span_id(*parts: str) -> str:
@@ -58,6 +58,11 @@ def span_id(*parts: str) -> str:
 def of_turn(run_id: str, parent: TraceContext | None) -> TraceContext:
     """The span of an agent's turn."""
     return _context(parent, run_id, "turn")
+
+
+def turn_header(run_id: str, env: Mapping[str, str]) -> str:
+    """``TRACEPARENT`` for the program of a turn."""
+    return of_turn(run_id, parent_in(env)).header
 
 
 def of_pipeline(run_id: str, parent: TraceContext | None) -> TraceContext:
