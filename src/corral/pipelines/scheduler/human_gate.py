@@ -38,19 +38,10 @@ def asks_for_text(node: Node, edges: list[Edge]) -> bool:
 
 
 def choices(edges: list[Edge]) -> tuple[Choice, ...]:
-    """One choice per edge. The keys differ from each other even if case is ignored."""
+    """One choice per edge. The keys differ from each other even if case is ignored: the
+    accelerator, unless an earlier choice has it, else a letter of the label, else a number."""
     written = [edge.label or edge.target for edge in edges]
     named = [accelerator(text) for text in written]
-    keys = _unique_keys(named)
-    return tuple(
-        Choice(key, label or edge.target, edge.target, text)
-        for key, (_, label), edge, text in zip(keys, named, edges, written, strict=True)
-    )
-
-
-def _unique_keys(named: list[tuple[str, str]]) -> list[str]:
-    """A key for each accelerator and label: the accelerator, unless an earlier choice has it, else
-    a letter of the label, else a number."""
     taken: set[str] = set()
     keys: list[str] = []
     for key, _ in named:
@@ -63,7 +54,10 @@ def _unique_keys(named: list[tuple[str, str]]) -> list[str]:
             numbers = (str(number) for number in range(1, len(named) + len(taken) + 1))
             keys[index] = next(key for key in (*letters, *numbers) if key.lower() not in taken)
             taken.add(keys[index].lower())
-    return keys
+    return tuple(
+        Choice(key, label or edge.target, edge.target, text)
+        for key, (_, label), edge, text in zip(keys, named, edges, written, strict=True)
+    )
 
 
 def find_choice(offered: tuple[Choice, ...], value: str) -> Choice | None:

@@ -31,7 +31,7 @@ from corral.errors import (
     UntrustedFolder,
     VersionTooOld,
 )
-from corral.values import Json
+from corral.values import Json, is_sequence
 
 Status = Literal["success", "partial_success", "retry", "fail", "skipped"]
 FailureClass = Literal["", "transient", "permanent", "timeout", "auth", "budget", "verdict"]
@@ -146,10 +146,6 @@ def is_dict(value: object) -> TypeGuard[dict[object, object]]:
     return isinstance(value, dict)
 
 
-def _is_sequence(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
-    return isinstance(value, list | tuple)
-
-
 def not_json(value: object, depth: int = 0) -> str | None:
     """Why the value is not JSON; None if it is."""
     match value:
@@ -172,7 +168,7 @@ def not_json(value: object, depth: int = 0) -> str | None:
 def _not_json_container(value: object, depth: int) -> str | None:
     if depth >= MAX_DEPTH:
         return f"is nested more than {MAX_DEPTH} deep"
-    if _is_sequence(value):
+    if is_sequence(value):
         return next((wrong for item in value if (wrong := not_json(item, depth + 1))), None)
     if not is_dict(value):
         return f"is or contains a {type(value).__name__}"

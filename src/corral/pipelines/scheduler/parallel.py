@@ -23,10 +23,10 @@ FAILED = ("fail", "cancelled")
 
 def make_branches(edges: list[Edge]) -> list[Branch]:
     counts: dict[str, int] = {}
-    made: list[Branch] = []
+    branches: list[Branch] = []
     for edge in edges:
         count = counts[edge.target] = counts.get(edge.target, 0) + 1
-        made.append(
+        branches.append(
             Branch(
                 id=edge.target if count == 1 else f"{edge.target}#{count}",
                 target=edge.target,
@@ -34,7 +34,7 @@ def make_branches(edges: list[Edge]) -> list[Branch]:
                 thread=str(edge.attrs.get("thread_id", "")),
             )
         )
-    return made
+    return branches
 
 
 def find_join(graph: Graph, heads: list[str]) -> str:
@@ -52,7 +52,7 @@ def find_join(graph: Graph, heads: list[str]) -> str:
 
 def fan_ins(graph: Graph, head: str) -> dict[str, int]:
     """The fan-ins that end a branch which starts at this node, and their distances."""
-    found: dict[str, int] = {}
+    distances: dict[str, int] = {}
     visited = {(head, 0)}
     frontier = [(head, 0)]
     distance = 0
@@ -60,11 +60,16 @@ def fan_ins(graph: Graph, head: str) -> dict[str, int]:
     while frontier:
         reached: list[tuple[str, int]] = []
         for name, depth in frontier:
-            inner = _depth_after(graph.nodes.get(name), depth, max_depth)
-            if inner is None:
+            node = graph.nodes.get(name)
+            if node is None:
                 continue
-            if inner < 0:
-                found.setdefault(name, distance)
+            inner = depth  # how many parallel nodes are open after this one
+            if node.kind == node_kinds.FAN_IN.name:
+                inner = depth - 1
+            elif node.kind == node_kinds.PARALLEL.name:
+                inner = min(depth + 1, max_depth)
+            if inner < 0:  # the fan-in of the branch itself
+                distances.setdefault(name, distance)
                 continue
             for edge in graph.edges_from(name):
                 if (edge.target, inner) not in visited:
@@ -72,19 +77,7 @@ def fan_ins(graph: Graph, head: str) -> dict[str, int]:
                     reached.append((edge.target, inner))
         frontier = reached
         distance += 1
-    return found
-
-
-def _depth_after(node: Node | None, depth: int, max_depth: int) -> int | None:
-    """How many parallel nodes are open after this one; -1: it is the fan-in of the branch itself.
-    None: there is no such node."""
-    if node is None:
-        return None
-    if node.kind == node_kinds.FAN_IN.name:
-        return depth - 1
-    if node.kind == node_kinds.PARALLEL.name:
-        return min(depth + 1, max_depth)
-    return depth
+    return distances
 
 
 def fork_status(fork: Fork, policy: str) -> Status:
@@ -144,7 +137,7 @@ def merge_updates(ranking: list[Branch]) -> Context:
     return updates
 
 
-def score_of(updates: Context) -> float:
+def read_score(updates: Context) -> float:
     """``score``, if a node of the branch has set it to a number."""
     score = updates.get("score", 0)
     if isinstance(score, bool) or not isinstance(score, int | float):
@@ -195,7 +188,7 @@ def end_branch(run: RunContext, lane: Lane, status: str, reason: str = "") -> Fo
     branch = fork.branches[lane.branch]
     last = state.outcomes.get(lane.node)
     branch.status, branch.updates = status, lane.updates
-    branch.score = score_of(lane.updates)
+    branch.score = read_score(lane.updates)
     if lane.visit:
         branch.last_stage, branch.last_visit = lane.node, lane.visit
         branch.notes = last.notes if last is not None else ""

@@ -129,7 +129,12 @@ class Routes:
         if target := self.retry_target(node, in_branch=in_branch):
             return Route(target, None)
         is_gate = node.kind == node_kinds.WAIT_HUMAN.name
-        handled = [] if is_gate else [e for e in edges.unconditional if self._decides(e.target)]
+        handled: list[Edge] = []
+        for edge in () if is_gate else edges.unconditional:
+            target_node = self._graph.nodes.get(edge.target)
+            # A decision must have at least one condition to decide by.
+            if target_node is not None and is_decision(target_node):
+                handled += [edge] if self._edges[edge.target].conditional else []
         if not handled and self.continues(node):
             handled = edges.unconditional
         chosen = _unconditional(handled, preferred, suggested)
@@ -139,11 +144,6 @@ class Routes:
         """Where to go back to after this node failed: its own target, else the graph's. Empty:
         no target. In a branch the graph's target does not count: a failure ends the branch."""
         return self._target(node.attrs) or ("" if in_branch else self._target(self._graph.attrs))
-
-    def _decides(self, target: str) -> bool:
-        """Whether this node is a decision with at least one condition to decide by."""
-        node = self._graph.nodes.get(target)
-        return node is not None and is_decision(node) and bool(self._edges[target].conditional)
 
     def continues(self, node: Node) -> bool:
         """Whether ``error_policy`` lets the run continue after a failure of this node."""

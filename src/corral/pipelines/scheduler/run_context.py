@@ -159,13 +159,22 @@ class RunContext:
                     or node.text("fidelity")
                     or str(self.graph.attrs.get("default_fidelity") or "compact")
                 )
+                thread: str | None = None
+                if fidelity == "full":
+                    thread = (
+                        node.text("thread_id")
+                        or lane.thread
+                        or str(self.graph.attrs.get("thread_id", ""))
+                        or node.within
+                        or lane.previous
+                    )
                 return RunNode(
                     id=id,
                     node=node.id,
                     number=lane.number,
                     context=deep_copy(lane.context),
                     fidelity=fidelity,
-                    thread=self._thread(lane, node) if fidelity == "full" else None,
+                    thread=thread,
                     previous=lane.previous,
                 )
 
@@ -177,12 +186,3 @@ class RunContext:
 
     def _filled(self, text: str, lane: Lane) -> str:
         return templates.fill(text, lane.context, self.graph.goal)
-
-    def _thread(self, lane: Lane, node: Node) -> str | None:
-        return (
-            node.text("thread_id")
-            or lane.thread
-            or str(self.graph.attrs.get("thread_id", ""))
-            or node.within
-            or lane.previous
-        )

@@ -175,13 +175,20 @@ class Scheduler:
         run = self._run
         match message, opened.what:
             case Ended(id=id, outcome=outcome), _:
-                self._handle_end(id, outcome, opened, lane, node)
+                # A node, a child pipeline, or the prompt of a manager has ended.
+                if opened.what == "visit" and node.kind == node_kinds.MANAGER_LOOP.name:
+                    run.close_one(lane, id)
+                    if not self._spend(outcome):
+                        self._end_if_done(lane, manager.steer_child(run, lane, node, outcome))
+                    return
+                if opened.what == "child":
+                    lane.context.update(manager.ended_context(outcome))
+                self._end(lane, outcome, answered=id)
             case Woken(id=id, seen=observed), "wait":
                 run.close_one(lane, id)
                 if pipelines_graph.does(node, "observe"):
                     lane.context.update(deep_copy(manager.observed_context(observed)))
-                done = manager.run_cycle(self._run, lane, node)
-                self._end_if_done(lane, done)
+                self._end_if_done(lane, manager.run_cycle(run, lane, node))
             case Answered(id=id, answer=answer, by=by), "ask":
                 text = "skipped" if answer.skipped else answer.value or answer.text
                 run.emit(events.InterviewCompleted(node=node.id, visit=id, answer=text, by=by))
@@ -193,18 +200,6 @@ class Scheduler:
                 self._finish_gate(lane, node, id, outcome)
             case _:
                 pass
-
-    def _handle_end(self, id: str, outcome: Outcome, opened: Open, lane: Lane, node: Node) -> None:
-        """A node, a child pipeline, or the prompt of a manager has ended."""
-        if opened.what == "visit" and node.kind == node_kinds.MANAGER_LOOP.name:
-            self._run.close_one(lane, id)
-            if not self._spend(outcome):
-                done = manager.steer_child(self._run, lane, node, outcome)
-                self._end_if_done(lane, done)
-            return
-        if opened.what == "child":
-            lane.context.update(manager.ended_context(outcome))
-        self._end(lane, outcome, answered=id)
 
     def _finish_gate(self, lane: Lane, node: Node, id: str, outcome: Outcome) -> None:
         """End a human gate; on ``retry`` ask again, as often as the node may be retried."""
@@ -255,7 +250,12 @@ class Scheduler:
             self._end_lane(lane, "fail", f"node {node.id!r}: {error}")
             return
         if number > most:
-            self._end_lane(lane, "fail", self._endless_loop(node, most))
+            # The reason names the loop that came back to this node once too often.
+            done = state.completed
+            since = len(done) - 1 - done[::-1].index(node.id) if node.id in done else len(done)
+            loop = " -> ".join([*done[since:][:MAX_LOOP], node.id])
+            reason = f"would be visited more than {most} times (max_visits): {loop}"
+            self._end_lane(lane, "fail", f"node {node.id!r} {reason}")
             return
         lane.number = state.visits[node.id] = number
         lane.visit = f"{node.id}.{number}"
@@ -271,13 +271,6 @@ class Scheduler:
             self._start(lane, node)
         except ValueError as error:  # an attribute with an invalid value
             self._end(lane, failed(f"node {node.id!r}: {error}", retryable=False))
-
-    def _endless_loop(self, node: Node, most: int) -> str:
-        """Why the run ends, with the loop that came back to this node once too often."""
-        done = self.state.completed
-        since = len(done) - 1 - done[::-1].index(node.id) if node.id in done else len(done)
-        loop = " -> ".join([*done[since:][:MAX_LOOP], node.id])
-        return f"node {node.id!r} would be visited more than {most} times (max_visits): {loop}"
 
     def _start(self, lane: Lane, node: Node) -> None:
         """Do what the node's kind asks for. Raises ``ValueError``."""
@@ -348,7 +341,12 @@ class Scheduler:
         if not keeps_outcome:
             context["outcome"] = outcome.verdict or outcome.status
             context["preferred_label"] = outcome.preferred_label
-            _note_failure(context, outcome)
+            # These two describe the last node that did work.
+            context.pop("failure_reason", None)
+            context.pop("failure_class", None)
+            if outcome.status == "fail":
+                context["failure_reason"] = outcome.failure_reason
+                context["failure_class"] = outcome.failure_class or "permanent"
         by_driver = by_driver and kind != node_kinds.MANAGER_LOOP.name
         if kind not in NO_STAGE and not keeps_outcome:
             context["last_stage"] = node.id
@@ -405,7 +403,26 @@ class Scheduler:
             if outcome.context_updates
             else outcome
         )
-        self._run.emit(_step_ended(lane, node, outcome))
+        if outcome.status == "fail":
+            self._run.emit(
+                events.StepFailed(
+                    node=node.id,
+                    visit=lane.visit,
+                    reason=outcome.failure_reason,
+                    attempts=outcome.attempts,
+                )
+            )
+        else:
+            self._run.emit(
+                events.StepCompleted(
+                    node=node.id,
+                    visit=lane.visit,
+                    status=outcome.status,
+                    preferred_label=outcome.preferred_label,
+                    notes=outcome.notes,
+                    attempts=outcome.attempts,
+                )
+            )
         if by_driver:
             self._run.add(Checkpoint(node=node.id))
         else:
@@ -435,22 +452,18 @@ class Scheduler:
             edge = self._run.routes.choose(node, context, preferred, suggested)
             route = None if edge is None else Route(edge.target, edge)
             if edge is not None and self._limits.exist and is_gate(node):
-                self._raise_limits(lane, edge)
+                # The choice of a person may raise the limits of the run.
+                amounts = Raise.of(raises_of(edge))
+                if amounts != Raise():
+                    self.state.raised_cost += amounts.cost or 0.0
+                    self.state.raised_tokens += amounts.tokens or 0
+                    self._run.add(RaiseBudget(id=lane.visit, amounts=amounts))
         if route is None:
             self._end_without_edge(lane, node, outcome, has_failed=has_failed)
         elif route.edge is not None and route.edge.restarts:
             self._restart(route.target)
         elif not in_branch or not self._end_branch_at(lane, route.target):
             self._move(lane, route.target, route.edge)
-
-    def _raise_limits(self, lane: Lane, edge: Edge) -> None:
-        """Do what the choice of a person says about the limits of the run."""
-        amounts = Raise.of(raises_of(edge))
-        if amounts == Raise():
-            return
-        self.state.raised_cost += amounts.cost or 0.0
-        self.state.raised_tokens += amounts.tokens or 0
-        self._run.add(RaiseBudget(id=lane.visit, amounts=amounts))
 
     def _end_without_edge(
         self, lane: Lane, node: Node, outcome: Outcome, *, has_failed: bool
@@ -459,7 +472,15 @@ class Scheduler:
         a run that got stuck before its exit: it fails. The edges of a parallel node were its
         branches: they decided already."""
         if has_failed:
-            self._end_lane(lane, "fail", self._failure(lane, node, outcome))
+            failed_node: Json = node.id
+            reason: Json = outcome.failure_reason
+            where = ""
+            if is_decision(node):  # the node before it has failed
+                failed_node = lane.context.get("last_stage")
+                reason = lane.context.get("failure_reason")
+                where = f" ({_dead_end(node)})"
+            because = f": {reason}" if reason else ""
+            self._end_lane(lane, "fail", f"node {failed_node!r} failed{because}{where}")
         elif self.graph.edges_from(node.id) and node.kind != node_kinds.PARALLEL.name:
             self._end_lane(lane, "fail", f"{_dead_end(node)}: no condition on its edges is true")
         else:
@@ -475,15 +496,6 @@ class Scheduler:
                 target if self._run.routes.continues(node) else ""
             )
         return Route(target, None) if target else None
-
-    def _failure(self, lane: Lane, node: Node, outcome: Outcome) -> str:
-        """Why the run fails, with the node that failed: for a decision, the one before it."""
-        if not is_decision(node):
-            reason = f": {outcome.failure_reason}" if outcome.failure_reason else ""
-            return f"node {node.id!r} failed{reason}"
-        before = lane.context.get("failure_reason")
-        reason = f": {before}" if before else ""
-        return f"node {lane.context.get('last_stage')!r} failed{reason} ({_dead_end(node)})"
 
     # Ending a lane, a round, the run.
 
@@ -536,8 +548,12 @@ class GraphLimits:
 
     def __init__(self, graph: Graph) -> None:
         for key in VISIT_KEYS:
-            if (visits := _number(graph, key)) is not None:
-                self._visits = int(visits)
+            if (value := graph.attrs.get(key)) not in (None, ""):
+                try:
+                    self._visits = int(float(value))
+                except ValueError:
+                    problem = f"{key}={value} of the graph is not a number"
+                    raise PipelineInvalid(problem) from None
                 break
         else:
             self._visits = MAX_VISITS
@@ -552,13 +568,13 @@ class GraphLimits:
     def visits(self, node: Node) -> int:
         """How often this node may be visited: its own ``max_visits``, else the graph's. Raises
         ``ValueError``."""
-        given = node.attrs.get("max_visits")
-        if given is None or given == "":
+        most = node.attrs.get("max_visits")
+        if most is None or most == "":
             return self._visits
         try:
-            return int(given)
+            return int(most)
         except ValueError:
-            raise ValueError(f"max_visits={given} is not a number") from None
+            raise ValueError(f"max_visits={most} is not a number") from None
 
     def spend(self, state: State, outcome: Outcome) -> str:
         """Add up what a node cost. Returns why the run must end, or an empty text."""
@@ -571,49 +587,9 @@ class GraphLimits:
         return ""
 
 
-def _number(graph: Graph, key: str) -> float | None:
-    given = graph.attrs.get(key)
-    if given is None or given == "":
-        return None
-    try:
-        return float(given)
-    except ValueError:
-        raise PipelineInvalid(f"{key}={given} of the graph is not a number") from None
-
-
-def _step_ended(
-    lane: Lane, node: Node, outcome: Outcome
-) -> events.StepFailed | events.StepCompleted:
-    if outcome.status == "fail":
-        return events.StepFailed(
-            node=node.id,
-            visit=lane.visit,
-            reason=outcome.failure_reason,
-            attempts=outcome.attempts,
-        )
-    return events.StepCompleted(
-        node=node.id,
-        visit=lane.visit,
-        status=outcome.status,
-        preferred_label=outcome.preferred_label,
-        notes=outcome.notes,
-        attempts=outcome.attempts,
-    )
-
-
 def is_gate(node: Node) -> bool:
     return node.kind == node_kinds.WAIT_HUMAN.name
 
 
 def _dead_end(node: Node) -> str:
     return f"no edge leads on from {node.id!r}"
-
-
-def _note_failure(context: Context, outcome: Outcome) -> None:
-    """``failure_reason`` and ``failure_class`` describe the last node that did work."""
-    if outcome.status == "fail":
-        context["failure_reason"] = outcome.failure_reason
-        context["failure_class"] = outcome.failure_class or "permanent"
-    else:
-        context.pop("failure_reason", None)
-        context.pop("failure_class", None)
