@@ -1,4 +1,4 @@
-"""The providers with the config keys of workflow engines: Gemini CLI, Claude Code, and a person. The
+"""The providers with the config keys of workflow engines: Gemini CLI, Claude Code, a person. The
 factory knows them, and one for every other agent."""
 
 from __future__ import annotations
