@@ -23,7 +23,7 @@ LOOP = """digraph review {
   ok -> done [label="[A] Approve"]
   ok -> plan [label="[R] Revise"]
 }"""
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.dot"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.dot"))
 
 
 def test_the_text_rendering_shows_nodes_edges_and_statuses() -> None:
