@@ -132,7 +132,7 @@ MODULES = {
 }
 
 ALLOWED: dict[str, tuple[str, str]] = {
-    "agents/gemini/write_paths.py": ("file", "real paths: the agent compares them without links"),
+    "agents/gemini/controls.py": ("file", "real paths: the agent compares them without links"),
     # The built-in agent. Its tools open paths that a model chose. They must hold one folder's
     # descriptor from the check to the use, so the calls stand beside the checks.
     "builtin/driver.py": ("file", "whether a conversation can be resumed"),

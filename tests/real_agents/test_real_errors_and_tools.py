@@ -19,7 +19,7 @@ from support.stream_checks import check_stream
 import corral
 from corral import errors
 from corral.agents import registry
-from corral.agents.shared.api_errors import QUOTA
+from corral.agents.shared.errors import QUOTA
 from corral.agents.spec import AgentSpec
 from corral.events import Event, Init
 from corral.result import Result, result_from_events

@@ -19,9 +19,9 @@ from support.scripted_agent import scripted_options
 
 import corral
 from corral import Policy
-from corral.agents import registry, report
+from corral.agents import grants, registry, report
 from corral.agents.grants import Grants
-from corral.agents.spec import AgentSpec, Controls
+from corral.agents.spec import AgentControls, AgentSpec
 from corral.errors import ConfigError, PolicyError, PolicyNotEnforceable
 from corral.options import RunOptions
 from corral.sessions import enforcement, pool
@@ -239,20 +239,31 @@ SITUATIONS: dict[str, dict[str, Any]] = {
 }
 """The JSON stream or ACP is chosen by the agent. With a person, calls of agents that cannot ask are
 judged at the wire."""
-CountedRun = tuple[dict[str, Any], list[Grants]]
+CountedRun = tuple[dict[str, Any], list[Grants], list[Grants]]
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[AgentSpec], CountedRun]:
-    """Makes options for a run of an agent, and a list of the compilations for it."""
+    """Makes options for a run of an agent; the grants that are computed for it, by whichever
+    module; and those that the agent turned into controls."""
 
     def count(agent: AgentSpec) -> CountedRun:
+        computed: list[Grants] = []
         made: list[Grants] = []
 
+        def computing(*arguments: Any, **options: Any) -> Grants:
+            computed.append(compute(*arguments, **options))
+            return computed[-1]
+
+        compute = grants.compute_grants
+        for module in [*sys.modules.values()]:
+            if getattr(module, "compute_grants", None) is compute:
+                monkeypatch.setattr(module, "compute_grants", computing)
+
         def counting(spec: AgentSpec) -> AgentSpec:
-            def controls(grants: Grants, run: RunOptions) -> Controls:
-                made.append(grants)
-                return spec.controls(grants, run)
+            def controls(granted: Grants, run: RunOptions) -> AgentControls:
+                made.append(granted)
+                return spec.controls(granted, run)
 
             return replace(spec, controls=controls)
 
@@ -282,7 +293,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[AgentS
             package = {"name": agent.package.npm, "version": agent.package.tested}
             (program.parent / "package.json").write_text(json.dumps(package))
             options["program"] = str(program)
-        return options, made
+        return options, computed, made
 
     return count
 
@@ -292,20 +303,21 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[AgentS
 def test_the_policy_is_compiled_once_per_run(
     agent: AgentSpec, counted: Callable[[AgentSpec], CountedRun]
 ) -> None:
-    options, compiled = counted(agent)
+    options, computed, compiled = counted(agent)
     judged = boxed = 0
     for situation, more in SITUATIONS.items():
         given = {key: more[key] for key in ("has_asker", "on_tool_call") if key in more}
         extra = {key: value for key, value in more.items() if key not in given}
         for name, policy in {**PRESETS, **ODD_POLICIES}.items():
+            computed.clear()
             compiled.clear()
             try:
                 run = prepare(agent.name, {**options, **extra, "policy": policy}, **given)
             except (PolicyError, PolicyNotEnforceable, ConfigError):
-                assert len(compiled) == 1, (situation, name)
+                assert len(computed) == len(compiled) == 1, (situation, name)
                 continue
-            assert len(compiled) == 1, (situation, name)
-            assert run.compiled.grants is compiled[0]
+            assert len(computed) == len(compiled) == 1, (situation, name)
+            assert run.compiled.grants is computed[0] is compiled[0]
             judged += run.run.at_wire
             boxed += run.sandbox is not None
     assert bool(judged) is (agent.wire is not None)
@@ -351,16 +363,16 @@ def test_only_what_the_policy_leaves_open_is_asked_about_at_the_wire(
 ) -> None:
     agent = registry.find("gemini-cli")
     run = replace(RunOptions.build(agent.name, {"policy": policy}), interactive=True)
-    assert enforcement.asked_at_wire(agent, run) == expected
+    assert report.needs_at_wire(agent, run).asked == expected
     assert enforcement.gains_at_wire(agent, run) is bool(expected)
-    assert enforcement.asked_at_wire(agent, replace(run, interactive=False)) == ()
+    assert report.needs_at_wire(agent, replace(run, interactive=False)).asked == ()
 
 
 def test_tool_servers_are_asked_about_at_the_wire_if_there_are_any() -> None:
     agent = registry.find("gemini-cli")
     servers = (corral.McpServer("notes", command=("notes",)),)
     run = RunOptions.build(agent.name, {"policy": Policy.edits(), "mcp_servers": servers})
-    assert enforcement.asked_at_wire(agent, replace(run, interactive=True)) == ("mcp",)
+    assert report.needs_at_wire(agent, replace(run, interactive=True)).asked == ("mcp",)
 
 
 @pytest.mark.parametrize(

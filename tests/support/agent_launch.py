@@ -8,19 +8,19 @@ from msgspec.structs import replace
 
 from corral.agents.grants import Grants, compute_grants
 from corral.agents.report import CompiledPolicy, compile_for
-from corral.agents.spec import AgentSpec, Controls, Launch, LaunchContext
+from corral.agents.spec import AgentControls, AgentSpec, Launch, LaunchContext
 from corral.options import RunOptions
 from corral.policy import Policy
 
 
 class NotCompiled(TypedDict):
     grants: Grants
-    controls: Controls
+    controls: AgentControls
 
 
 NOT_COMPILED: NotCompiled = {
     "grants": compute_grants(Policy(), RunOptions(agent="none"), {}, answered=False),
-    "controls": Controls(),
+    "controls": AgentControls(),
 }
 """For a ``LaunchContext`` that ``launch_of`` completes."""
 

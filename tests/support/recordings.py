@@ -11,7 +11,7 @@ from pathlib import Path
 from support.stream_checks import check_stream
 
 from corral.agents import registry
-from corral.agents.spec import AgentSpec, Ending, stream_transport
+from corral.agents.spec import AgentSpec, TurnEnding, stream_transport
 from corral.events import Done, Event, Init, to_json
 from corral.options import RunOptions
 from corral.protocol.ndjson import NdjsonStream
@@ -39,7 +39,7 @@ def read_recording(agent: AgentSpec, folder: Path, name: str, size: int = 1 << 2
         events += guard.take(stream.receive(output[start : start + size]), 0.0)
     events += guard.take(stream.end(), 0.0)
     code = ended if isinstance(ended, int) else -9  # it hung, and was killed
-    ending = Ending(
+    ending = TurnEnding(
         code=code if code >= 0 else None,
         signal=-code if code < 0 else None,
         stderr=stderr_file.read_text("utf-8") if stderr_file.exists() else "",

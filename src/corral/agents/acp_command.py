@@ -1,36 +1,41 @@
-"""Any program that speaks the Agent Client Protocol, named by its command line.
+"""Agents that are named by a command line.
 
-Nothing is known about such a program. It gets a private folder for temporary files, the policy
-answers its permission requests, and what it does without asking cannot be prevented.
-``keyed_agent`` makes the base of a spec for a program about which more is known.
+A command that starts a known agent (``NAME --acp``, ``/opt/bin/NAME``) gets the spec of that agent,
+with its policy, credentials and quirks. Any other program has to speak the Agent Client Protocol.
+Nothing is known about it: it gets a private folder for temporary files, the policy answers its
+permission requests, and what it does without asking cannot be prevented. ``keyed_agent`` makes the
+base of a spec for a program about which more is known.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
 from corral import errors
 from corral.agents.grants import Grants
-from corral.agents.shared import exit_errors, launch_checks
+from corral.agents.shared.errors import service_error_explainer
+from corral.agents.shared.launch import find_credentials, refuse_project_files, refuse_user_settings
 from corral.agents.spec import (
     ACP_OPTIONS,
     AcpTransport,
+    AgentControls,
     AgentSpec,
-    Controls,
-    Ending,
     Enforced,
     Launch,
     LaunchContext,
+    TurnEnding,
 )
-from corral.errors import ConfigError, CorralError
+from corral.errors import ConfigError, CorralError, UnknownAgent
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES
 from corral.protocol.acp.quirks import AcpQuirks
 
 AGENTS = ()
+_SUFFIXES = (".exe", ".cmd", ".js")
 QUIRKS = AcpQuirks(late_updates=0.1)
 """Some agents report the end of a turn before their last updates; this one may do so too."""
 
@@ -80,11 +85,9 @@ def keyed_agent(
     program = base.programs[0]
 
     def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
-        launch_checks.refuse_user_settings(run)
-        launch_checks.refuse_project_files(
-            run, place, f"{title} would obey this repository's own files"
-        )
-        found = launch_checks.find_credentials(place, keys, title, hint)
+        refuse_user_settings(run)
+        refuse_project_files(run, place, f"{title} would obey this repository's own files")
+        found = find_credentials(place, keys, title, hint)
         env, files = private(place)
         plain = base.launch(run, place, prompt, resume)
         env = {**plain.env, "HOME": place.home, **env}
@@ -97,23 +100,23 @@ def keyed_agent(
         title=title,
         description=f"{title}, persistent (ACP): asks for permission",
         launch=launch,
-        explain=exit_errors.service_error_explainer(title, program, hint),
+        explain=service_error_explainer(title, program, hint),
         env_names=keys,
         secret_env=keys,
         supports=frozenset({"inherit", "permission_mode", "resume", "system_prompt"}),
     )
 
 
-def controls(grants: Grants, run: RunOptions) -> Controls:
+def controls(grants: Grants, run: RunOptions) -> AgentControls:
     note = "only if it asks: what it does without asking cannot be prevented"
-    return Controls(
+    return AgentControls(
         enforced={name: Enforced("brokered", note) for name in CAPABILITIES},
         own_default=note,
         unhooked=("it is not known which calls it makes without asking",),
     )
 
 
-def explain(ending: Ending) -> CorralError | None:
+def explain(ending: TurnEnding) -> CorralError | None:
     if ending.finish is not None:
         return errors.ProcessFailed(ending.finish.message or "the agent reported an error")
     stderr = "\n".join(ending.stderr.splitlines()[-6:])
@@ -124,3 +127,39 @@ def explain(ending: Ending) -> CorralError | None:
     return errors.StreamBroken(
         f"the agent ended unexpectedly (exit {ending.code}): {stderr}".rstrip(": ")
     )
+
+
+def known_agent(
+    command: str, known: Iterable[AgentSpec], find: Callable[[str], AgentSpec]
+) -> AgentSpec | None:
+    """The agent that this command starts; None if it starts another program. Raises ``ConfigError``
+    for a known program with arguments that its spec does not have."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    if not words:
+        return None
+    program, arguments = os.path.basename(words[0]), tuple(words[1:])
+    program = next((program.removesuffix(e) for e in _SUFFIXES if program.endswith(e)), program)
+    agents = [agent for agent in known if program in agent.programs]
+    if not agents:
+        return None
+    try:
+        usual = find(program)  # the agent that the program's name alone means
+    except UnknownAgent:
+        usual = agents[0]
+    usual = usual if usual in agents else agents[0]
+    persistent = (
+        agent
+        for agent in agents
+        if isinstance(agent.transport, AcpTransport) and agent.transport.arguments == arguments
+    )
+    agent = next(persistent, None) if arguments else usual
+    if agent is None:
+        raise ConfigError(
+            f"{command!r} starts {usual.title}, whose arguments corral sets itself",
+            hint=f"Use --agent {usual.name} and the options of corral, such as --model and"
+            " --policy; or declare the command in corral.toml to run it as it is.",
+        )
+    return replace(agent, program=words[0]) if os.path.dirname(words[0]) else agent

@@ -15,13 +15,12 @@ from msgspec.structs import replace
 
 from corral.agents.acp_command import keyed_agent
 from corral.agents.grants import Grants
-from corral.agents.shared.enforced import NO_SERVERS, READS_OUTSIDE
-from corral.agents.shared.meter_routes import behind_url
-from corral.agents.shared.tool_names import check_names
+from corral.agents.shared.controls import NO_SERVERS, READS_OUTSIDE, check_names
+from corral.agents.shared.launch import behind_url
 from corral.agents.spec import (
     AcpTransport,
     Act,
-    Controls,
+    AgentControls,
     Enforced,
     Form,
     Launch,
@@ -79,9 +78,9 @@ def private(place: LaunchContext) -> tuple[dict[str, str], dict[str, str]]:
     return env, {".cline/data/settings/providers.json": providers}
 
 
-def controls(grants: Grants, run: RunOptions) -> Controls:
+def controls(grants: Grants, run: RunOptions) -> AgentControls:
     """It asks us before every call of the tools that are offered."""
-    check_names(grants, KINDS, "Cline", lambda _name: False, strict=run.strict)
+    check_names(grants.tool_lists, KINDS, "Cline", lambda _name: False, strict=run.strict)
     enforced: dict[Capability, Enforced] = {"mcp": NO_SERVERS}
     disabled = {*NEVER}
     if not grants.is_native:
@@ -98,7 +97,7 @@ def controls(grants: Grants, run: RunOptions) -> Controls:
             disabled.add("apply_patch")
     settings = {"telemetryOptOut": True, "autoUpdateEnabled": False}
     files = {SETTINGS: json.dumps({**settings, "disabledTools": sorted(disabled)})}
-    return Controls(enforced=enforced, own_default="it asks before every call", files=files)
+    return AgentControls(enforced=enforced, own_default="it asks before every call", files=files)
 
 
 BASE = keyed_agent("cline --acp", "Cline", (KEY,), HINT, private)

@@ -30,13 +30,13 @@ from corral.agents.acp_command import QUIRKS, agent_for, explain
 from corral.agents.grants import Grants
 from corral.agents.spec import (
     AcpTransport,
+    AgentControls,
     AgentSpec,
-    Controls,
-    Ending,
     Enforced,
     Launch,
     LaunchContext,
     StreamTransport,
+    TurnEnding,
 )
 from corral.core.nesting import decode_json
 from corral.errors import ConfigError, CorralError, classes_by_code
@@ -108,10 +108,10 @@ def declared_agent(name: str, table: Mapping[str, object], source: str) -> Agent
     )
 
 
-def advice(grants: Grants, run: RunOptions) -> Controls:
+def advice(grants: Grants, run: RunOptions) -> AgentControls:
     """Corral cannot restrict the agent: only what is allowed without exception holds."""
     note = "corral cannot restrict it"
-    return Controls(
+    return AgentControls(
         enforced={
             name: Enforced("native" if grants.of(name).default == "allow" else "advisory", note)
             for name in CAPABILITIES
@@ -144,7 +144,7 @@ def _raw_event(event: Event) -> RawEvent:
     )
 
 
-def explain_stream(ending: Ending) -> CorralError | None:
+def explain_stream(ending: TurnEnding) -> CorralError | None:
     finish = ending.finish
     if finish is None:
         return explain(ending) or errors.StreamBroken(
@@ -174,7 +174,7 @@ class Distribution(msgspec.Struct):
     binary: JsonObject | None = None
 
 
-class Entry(msgspec.Struct):
+class ListedAgent(msgspec.Struct):
     id: str
     name: str = ""
     description: str = ""
@@ -184,7 +184,7 @@ class Entry(msgspec.Struct):
 class Registry(msgspec.Struct):
     """The registry of the Agent Client Protocol; only the fields that we need."""
 
-    agents: list[Entry] = []
+    agents: list[ListedAgent] = []
 
 
 def listed_agent(registry: bytes, id: str, source: str) -> AgentSpec:

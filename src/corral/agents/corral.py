@@ -8,8 +8,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral.agents.grants import Grants
-from corral.agents.shared.tool_names import check_names
-from corral.agents.spec import Act, AgentSpec, Controls, Enforced, Form, InProcess, Probe
+from corral.agents.shared.controls import check_names
+from corral.agents.spec import Act, AgentControls, AgentSpec, Enforced, Form, InProcess, Probe
 from corral.errors import ConfigError
 from corral.events import ToolKind
 from corral.models import registry
@@ -99,12 +99,12 @@ def for_run(run: RunOptions) -> AgentSpec:
     )
 
 
-def controls(grants: Grants, run: RunOptions) -> Controls:
+def controls(grants: Grants, run: RunOptions) -> AgentControls:
     """Raises ``PolicyError`` for the name of a tool that is neither ours nor the caller's."""
     known: dict[str, ToolKind] = {**TOOLS, **dict.fromkeys((*REPORTS, *run.own_tools), "mcp")}
-    check_names(grants, known, "the built-in agent", lambda _: False, strict=run.strict)
+    check_names(grants.tool_lists, known, "the built-in agent", lambda _: False, strict=run.strict)
     confined = "commands are not confined to the workspace" if grants.free_shell else ""
-    return Controls(
+    return AgentControls(
         enforced={
             name: Enforced(
                 "brokered" if grants.of(name).verdict == "ask" else "native",

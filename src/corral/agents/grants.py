@@ -25,16 +25,18 @@ mcp                   ``own``: the caller's own functions           of ``own_mcp
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
-from corral.policy import CAPABILITY_OF, Capability, Policy, ShellRule, Verdict
+from corral.policy import CAPABILITIES, CAPABILITY_OF, Capability, Policy, ShellRule, Verdict
 
 GrantName = Literal["read", "write", "shell", "network", "mcp", "own_mcp"]
 ExceptionKind = Literal["rule", "tool", "folder", "protected", "commands", "host", "own"]
+ToolLists: TypeAlias = tuple[tuple[str, ...] | None, tuple[str, ...]]
+"""The tools that alone may be used, if there is such a list; and those that may not be used."""
 
 
 class GrantException(msgspec.Struct, frozen=True):
@@ -62,8 +64,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_denied(self) -> bool:
         """Whether no call can be allowed, so that the tools need not be offered."""
-        allows = any(each.kind == "rule" and each.verdict == "allow" for each in self.exceptions)
-        return self.verdict == "deny" and not allows
+        return self.verdict == "deny" and not self.subjects("rule", "allow")
 
     @property
     def given(self) -> Verdict:
@@ -100,6 +101,10 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
     is_plan: bool = False
 
     @property
+    def tool_lists(self) -> ToolLists:
+        return self.listed, self.denied
+
+    @property
     def is_limited(self) -> bool:
         return not self.is_unlimited and not self.is_native
 
@@ -132,7 +137,7 @@ def compute_grants(
     """The grants of a run. ``tools`` are the agent's tools with their kinds. ``answered``: someone
     can answer what the policy asks. ``judged``: the capabilities that can be judged in the model's
     responses, if the run is."""
-    reader = _PolicyReader(policy, run, tools, answered, judged)
+    reader = _PolicyReader(policy, run, tools, answered=answered, judged=judged)
     return Grants(
         read=reader.grant("read"),
         write=reader.grant("write"),
@@ -151,12 +156,47 @@ def compute_grants(
     )
 
 
+def read_tool_lists(policy: Policy) -> ToolLists:
+    """A tool on both lists may not be used."""
+    listed, denied = policy.allow_tools, policy.deny_tools
+    return None if listed is None else tuple(n for n in listed if n not in denied), denied
+
+
+class WireNeeds(msgspec.Struct, frozen=True):
+    """What judging the tool calls of a run in the model's responses would be needed for."""
+
+    rules: tuple[ShellRule, ...]
+    """The shell rules that decide something, also without it."""
+    asked: tuple[Capability, ...]
+    """The capabilities about which a person would be asked."""
+
+
+def wire_needs(
+    policy: Policy,
+    run: RunOptions,
+    tools: Mapping[str, ToolKind],
+    judged: Collection[Capability],
+) -> WireNeeds:
+    """For an agent that cannot ask, before it is known whether the run can be judged, and so before
+    its grants are computed."""
+    reader = _PolicyReader(policy, run, tools, answered=False, judged=judged)
+
+    def is_asked(name: GrantName) -> bool:
+        return run.interactive and reader.would_ask(name) and reader.can_be_judged(name)
+
+    asked = (
+        name for name in CAPABILITIES if is_asked(name) or (name == "mcp" and is_asked("own_mcp"))
+    )
+    return WireNeeds(reader.rules, tuple(asked))
+
+
 class _PolicyReader:
     def __init__(
         self,
         policy: Policy,
         run: RunOptions,
         tools: Mapping[str, ToolKind],
+        *,
         answered: bool,
         judged: Collection[Capability],
     ) -> None:
@@ -165,12 +205,14 @@ class _PolicyReader:
         self._tools = tools
         self._answered = answered
         self._judged = judged if policy.mode != "native" else ()
-        listed, denied = policy.allow_tools, {*policy.deny_tools}
-        self.listed = None if listed is None else tuple(n for n in listed if n not in denied)
+        self.listed, denied = read_tool_lists(policy)
+        listed = self.listed
         by_capability: dict[Capability | None, set[str]] = {}
         for name, kind in tools.items():
             by_capability.setdefault(CAPABILITY_OF[kind], set()).add(name)
-        self._all_denied = {each for each, names in by_capability.items() if names <= denied}
+        self._all_denied = {
+            capability for capability, names in by_capability.items() if names <= {*denied}
+        }
         shell = self._verdict("shell")
         runs = any(tools.get(name) == "execute" for name in self.listed or ())
         is_free = shell == "allow" or (shell == "ask" and run.permission_mode == "auto")
@@ -184,19 +226,27 @@ class _PolicyReader:
 
     def grant(self, name: GrantName) -> Grant:
         verdict = self._verdict(name)
-        asks = verdict == "ask" and _capability(name) in self._judged
-        if name in ("mcp", "own_mcp"):
-            servers = (server.name == OWN_SERVER for server in self._run.mcp_servers)
-            asks = asks and (name == "own_mcp") in servers
-        is_judged = asks or (name == "shell" and bool(self.rules))
-        by_list = self.listed is not None or _capability(name) in self._all_denied
+        is_judged = verdict == "ask" and self.can_be_judged(name)
         return Grant(
             default=verdict if self.listed is None else "deny",
             verdict=verdict,
-            would_ask=not by_list and self._wanted(name) == "ask",
-            at_wire=self._run.at_wire and is_judged,
+            would_ask=self.would_ask(name),
+            at_wire=self._run.at_wire and (is_judged or (name == "shell" and bool(self.rules))),
             exceptions=tuple(self._exceptions(name, verdict)),
         )
+
+    def would_ask(self, name: GrantName) -> bool:
+        """Whether the policy asks, and no list of tools decides instead."""
+        by_list = self.listed is not None or _capability(name) in self._all_denied
+        return not by_list and self._wanted(name) == "ask"
+
+    def can_be_judged(self, name: GrantName) -> bool:
+        """Whether the calls of a capability can be judged in the model's responses."""
+        if name in ("mcp", "own_mcp"):
+            servers = (server.name == OWN_SERVER for server in self._run.mcp_servers)
+            if (name == "own_mcp") not in servers:
+                return False
+        return _capability(name) in self._judged
 
     def _wanted(self, name: GrantName) -> Verdict:
         return self._policy.verdict(_capability(name), own=name == "own_mcp")

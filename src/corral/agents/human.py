@@ -8,7 +8,7 @@ refused before the person is asked.
 from __future__ import annotations
 
 from corral.agents.grants import ExceptionKind, Grant, Grants
-from corral.agents.spec import AgentSpec, Controls, Enforced, InProcess
+from corral.agents.spec import AgentControls, AgentSpec, Enforced, InProcess
 from corral.errors import ConfigError
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Enforcer
@@ -23,7 +23,7 @@ def for_run(run: RunOptions) -> AgentSpec:
     return AGENT
 
 
-def controls(grants: Grants, run: RunOptions) -> Controls:
+def controls(grants: Grants, run: RunOptions) -> AgentControls:
     """What is denied depends on the person, as do lists of tools and rules for commands."""
 
     def by(grant: Grant) -> Enforcer:
@@ -35,7 +35,7 @@ def controls(grants: Grants, run: RunOptions) -> Controls:
         "own": by(grants.own_mcp),
     }
     note = "a person decides for themselves; nothing enforces a denial"
-    return Controls(
+    return AgentControls(
         enforced={name: Enforced(by(grants.of(name)), note, kinds) for name in CAPABILITIES},
         own_default=note,
     )

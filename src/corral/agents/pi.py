@@ -20,18 +20,27 @@ import os
 import msgspec
 
 from corral.agents.grants import Grants
-from corral.agents.shared import exit_errors, hook_script, meter_routes
-from corral.agents.shared.enforced import NO_SERVERS, other_hooks, without_rules
-from corral.agents.shared.launch_checks import (
+from corral.agents.shared.controls import (
+    NO_SERVERS,
+    check_names,
+    other_hooks,
+    prefixed,
+    without_rules,
+)
+from corral.agents.shared.errors import service_error_explainer
+from corral.agents.shared.launch import (
+    DENIED,
+    behind_url,
     find_credentials,
+    hook_script,
     refuse_project_files,
     refuse_user_settings,
+    scripted_hook,
 )
-from corral.agents.shared.tool_names import check_names, prefixed
 from corral.agents.spec import (
     Act,
+    AgentControls,
     AgentSpec,
-    Controls,
     Enforced,
     Form,
     Launch,
@@ -114,12 +123,12 @@ _FENCE_FILE = "fence.ts"
 _HOOK_FILE = "hook.ts"
 
 
-def controls(grants: Grants, run: RunOptions) -> Controls:
+def controls(grants: Grants, run: RunOptions) -> AgentControls:
     """The tools that are offered, and the extension that judges their paths."""
-    check_names(grants, TOOLS, "pi", prefixed("mcp__"), strict=run.strict)
+    check_names(grants.tool_lists, TOOLS, "pi", prefixed("mcp__"), strict=run.strict)
     unhooked = other_hooks(run)
     if grants.is_native:
-        return Controls(own_default="it asks for nothing", unhooked=unhooked)
+        return AgentControls(own_default="it asks for nothing", unhooked=unhooked)
     if grants.is_plan:
         raise PolicyError("pi has no planning mode", hint="The same rights: Policy.read_only().")
     offered = [
@@ -139,7 +148,7 @@ def controls(grants: Grants, run: RunOptions) -> Controls:
 
     keys = "it sees the keys in the agent's own environment" if grants.free_shell else ""
     reaches = grants.free_shell and grants.network.verdict == "allow"
-    return Controls(
+    return AgentControls(
         enforced={
             "shell": without_rules(grants, offered="bash" in offered, note=keys),
             "network": Enforced("native" if reaches else "not offered", "it has no web tools"),
@@ -163,7 +172,7 @@ class Counts(msgspec.Struct, frozen=True, rename="camel"):
     cost: Price = Price()
 
 
-class Message(msgspec.Struct, frozen=True, rename="camel"):
+class PiMessage(msgspec.Struct, frozen=True, rename="camel"):
     role: str = ""
     model: str | None = None
     usage: Counts = Counts()
@@ -176,9 +185,9 @@ class Piece(msgspec.Struct, frozen=True):
     delta: str = ""
 
 
-class Frame(msgspec.Struct, frozen=True, rename="camel"):
+class PiFrame(msgspec.Struct, frozen=True, rename="camel"):
     id: str | None = None
-    message: Message = Message()
+    message: PiMessage = PiMessage()
     assistant_message_event: Piece = Piece()
     tool_call_id: str = ""
     tool_name: str = ""
@@ -188,7 +197,7 @@ class Frame(msgspec.Struct, frozen=True, rename="camel"):
     error_message: str = ""
 
 
-_NAMES = frame_types(Frame, (
+_NAMES = frame_types(PiFrame, (
     "session", "agent_start", "agent_end", "turn_start", "turn_end", "message_start",
     "message_update", "message_end", "tool_execution_start", "tool_execution_update",
     "tool_execution_end", "auto_retry_start", "auto_retry_end", "queue_update",
@@ -196,27 +205,23 @@ _NAMES = frame_types(Frame, (
 
 
 def translator() -> Translate:
-    return _Turn().translate
+    return _PiTurn().translate
 
 
-class _Turn:
+class _PiTurn:
     """The frames of one turn as events. Remembers the last message and what was spent."""
 
     def __init__(self) -> None:
-        self._last = Message()
+        self._last = PiMessage()
         self._usage = Usage()
         self._cost = 0.0
         self._by_model: dict[str, Usage] = {}
 
-    def translate(self, frames: list[Frame]) -> list[RawEvent]:
-        events: list[RawEvent] = []
-        for frame in frames:
-            event = self._event(_NAMES[type(frame)], frame)
-            if event is not None:
-                events.append(event)
-        return events
+    def translate(self, frames: list[PiFrame]) -> list[RawEvent]:
+        events = (self._event(_NAMES[type(frame)], frame) for frame in frames)
+        return [event for event in events if event is not None]
 
-    def _event(self, name: str, frame: Frame) -> RawEvent | None:
+    def _event(self, name: str, frame: PiFrame) -> RawEvent | None:
         if name == "message_update":
             piece = frame.assistant_message_event
             if piece.type == "text_delta":
@@ -232,17 +237,17 @@ class _Turn:
         if name == "auto_retry_start":
             return retrying(frame.error_message)
         if name == "message_end" and frame.message.role == "assistant":
-            self._add(frame.message)
-        return self._end() if name == "agent_end" else None
-
-    def _add(self, message: Message) -> None:
-        self._last, usage = message, _usage(message.usage)
-        self._usage = self._usage + usage
-        self._cost += message.usage.cost.total
-        if message.model:
-            self._by_model = add_by_model(self._by_model, {message.model: usage})
-
-    def _end(self) -> TurnEnd:
+            message = self._last = frame.message
+            counts = message.usage
+            read, write = counts.cache_read, counts.cache_write
+            usage = Usage(input=counts.input + read + write, output=counts.output,
+                          cache_read=read, cache_write=write, coverage="complete")  # fmt: skip
+            self._usage = self._usage + usage
+            self._cost += counts.cost.total
+            if message.model:
+                self._by_model = add_by_model(self._by_model, {message.model: usage})
+        if name != "agent_end":
+            return None
         last, why = self._last, self._last.stop_reason
         return TurnEnd(
             ok=why == "stop",
@@ -255,19 +260,13 @@ class _Turn:
         )
 
 
-def _usage(counts: Counts) -> Usage:
-    read, write = counts.cache_read, counts.cache_write
-    return Usage(input=counts.input + read + write, output=counts.output,
-                 cache_read=read, cache_write=write, coverage="complete")  # fmt: skip
-
-
-def _tool_end(frame: Frame) -> ToolResult:
+def _tool_end(frame: PiFrame) -> ToolResult:
     text, name = joined_text(frame.result.get("content")) or "", frame.tool_name
     if not frame.is_error:
         return ToolResult(frame.tool_call_id, "success", output=text)
     if name in TOOLS and text == f"Tool {name} not found":
         return ToolResult(frame.tool_call_id, "denied", error=unavailable_message(name))
-    fenced = text in (_OUTSIDE, _GUARDED) or text.startswith(hook_script.DENIED)
+    fenced = text in (_OUTSIDE, _GUARDED) or text.startswith(DENIED)
     return ToolResult(frame.tool_call_id, "denied" if fenced else "error", error=text)
 
 
@@ -284,7 +283,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         models = {"custom": {**custom, "models": [{"id": model, "reasoning": True}]}}
         model, files[f"{_HOME}/models.json"] = f"custom/{model}", json.dumps({"providers": models})
     flags = [*place.controls.flags, *(_BARE if run.inherit == "nothing" else ())]
-    hook = {_HOOK_FILE: hook_script.script(place.hook_command, HOOK)} if place.hook_command else {}
+    hook = {_HOOK_FILE: hook_script(place.hook_command, HOOK)} if place.hook_command else {}
     for name, text in {**hook, **place.controls.folder_rules(place)}.items():
         files[name] = str(text)
         flags += ["--extension", os.path.join(place.home, name)]
@@ -328,7 +327,7 @@ AGENT = AgentSpec(
     transport=StreamTransport(
         frames=union_of(_NAMES),
         translator=translator,
-        command_hook=hook_script.command_hook(_kind_of, "corral_"),
+        command_hook=scripted_hook(_kind_of, "corral_"),
         wire=WireTools(
             kind_of=_kind_of,
             own_prefix="corral_",
@@ -340,10 +339,8 @@ AGENT = AgentSpec(
     package=Package("@earendil-works/pi-coding-agent", tested="0.74.2", minimum="0.74.2"),
     controls=controls,
     launch=launch,
-    meter_route=meter_routes.behind_url("OPENAI_BASE_URL", KEYS[0], KEYS[1:]),
-    explain=exit_errors.service_error_explainer(
-        "pi", "pi", KEY_HINT, lost="No session found matching"
-    ),
+    meter_route=behind_url("OPENAI_BASE_URL", KEYS[0], KEYS[1:]),
+    explain=service_error_explainer("pi", "pi", KEY_HINT, lost="No session found matching"),
     tools=TOOLS,
     probe=PROBE,
     supports=frozenset({"fork", "inherit", "reasoning_effort", "resume", "system_prompt"}),

@@ -25,13 +25,13 @@ def find(name: str) -> AgentSpec:
     if names_a_model(full_name(name)):
         return find("corral")
     if len(name.split()) > 1 or "/" in name:
-        from corral.agents import acp_command, known_command
+        from corral.agents import acp_command
 
-        return known_command.agent_of(name, all_agents(), find) or acp_command.agent_for(name)
+        return acp_command.known_agent(name, all_agents(), find) or acp_command.agent_for(name)
     wanted = name.strip().lower().replace("_", "-")
-    found = LOOKUP.find(wanted, wanted.split("-")[0])
-    if found is not None:
-        return found
+    agent = LOOKUP.find(wanted, wanted.split("-")[0])
+    if agent is not None:
+        return agent
     if ":" in name:
         from corral.models.registry import split_model
 

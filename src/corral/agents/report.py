@@ -28,9 +28,11 @@ from corral.agents.grants import (
     Grant,
     GrantException,
     Grants,
+    WireNeeds,
     compute_grants,
+    wire_needs,
 )
-from corral.agents.spec import AgentSpec, Controls, Enforced
+from corral.agents.spec import AgentControls, AgentSpec, Enforced
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcer, Verdict
 
@@ -110,7 +112,7 @@ class CompiledPolicy(msgspec.Struct, frozen=True):
     """The policy of a run, compiled once for its agent."""
 
     grants: Grants
-    controls: Controls
+    controls: AgentControls
     report: tuple[PolicyRow, ...]
 
     @property
@@ -132,21 +134,27 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
 def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
     """The policy of a run in the agent's controls, with its report. Raises ``PolicyError`` for a
     policy that the agent cannot have."""
-    grants = grants_for(agent, run)
+    asks = run.interactive and (agent.asks or run.at_wire)
+    # A person who is the agent decides about what the policy asks.
+    answered = asks or _is_person(agent)
+    judged = _judged(agent, run)
+    grants = compute_grants(run.policy, run, agent.tools, answered=answered, judged=judged)
     controls = agent.controls(grants, run)
     return CompiledPolicy(grants, controls, _report(agent, grants, controls))
 
 
-def grants_for(agent: AgentSpec, run: RunOptions) -> Grants:
-    """What the policy of a run means for this agent. A person who is the agent decides about what
-    the policy asks."""
-    asks = run.interactive and (agent.asks or run.at_wire)
+def needs_at_wire(agent: AgentSpec, run: RunOptions) -> WireNeeds:
+    """What judging the tool calls of this agent at the wire would be needed for."""
+    return wire_needs(run.policy, run, agent.tools, _judged(agent, run))
+
+
+def _judged(agent: AgentSpec, run: RunOptions) -> set[Capability]:
+    """The capabilities that can be judged at the wire."""
     wire = agent.wire
     judged: set[Capability] = set() if wire is None else {*wire.capabilities}
     if wire is not None and run.policy.verdict("shell") == "allow":
         judged -= {*wire.not_beside_shell}
-    answered = asks or _is_person(agent)
-    return compute_grants(run.policy, run, agent.tools, answered=answered, judged=judged)
+    return judged
 
 
 def _is_person(agent: AgentSpec) -> bool:
@@ -164,7 +172,7 @@ def for_sandbox(
     return CompiledPolicy(grants, controls, tuple(rows))
 
 
-def _report(agent: AgentSpec, grants: Grants, controls: Controls) -> tuple[PolicyRow, ...]:
+def _report(agent: AgentSpec, grants: Grants, controls: AgentControls) -> tuple[PolicyRow, ...]:
     if grants.is_native and controls.own_default:
         note = f"the agent's own default: {controls.own_default}"
         return tuple(PolicyRow(name, "own default", "native", note=note) for name in CAPABILITIES)
@@ -174,7 +182,9 @@ def _report(agent: AgentSpec, grants: Grants, controls: Controls) -> tuple[Polic
     return tuple(_row(agent, grants, controls, capability) for capability in CAPABILITIES)
 
 
-def _row(agent: AgentSpec, grants: Grants, controls: Controls, capability: Capability) -> PolicyRow:
+def _row(
+    agent: AgentSpec, grants: Grants, controls: AgentControls, capability: Capability
+) -> PolicyRow:
     grant, enforced = grants.of(capability), controls.enforced.get(capability, Enforced())
     by: Enforcer = "wire" if grant.at_wire else _offered(enforced.default, grant.default)
     if by == "native" and grant.default == "ask" and not (agent.asks or _is_person(agent)):

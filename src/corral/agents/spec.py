@@ -80,7 +80,7 @@ class Enforced(msgspec.Struct, frozen=True):
     """What these controls cannot let through."""
 
 
-class Controls(msgspec.Struct, frozen=True, kw_only=True):
+class AgentControls(msgspec.Struct, frozen=True, kw_only=True):
     """Grants in an agent's own controls, and who enforces them. ``AgentSpec.controls`` makes them,
     once per run. ``launch`` hands them to the agent, and users see the report that is made of them
     (``agents/report.py``): it cannot describe other rules than those in force.
@@ -105,7 +105,7 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True):
     """For the notes of the launch: what these rules mean for other options."""
     unhooked: tuple[str, ...] = ()
     """With ``RunOptions.hooked``: calls that the agent makes without asking, one sentence each."""
-    in_sandbox: Controls | None = None
+    in_sandbox: AgentControls | None = None
     """The controls for a run in corral's sandbox, if they are others."""
 
     def folder_rules(self, place: LaunchContext) -> dict[str, Json]:
@@ -120,7 +120,7 @@ class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
     """How to start the agent: the program, or its interpreter and the script."""
     version: str | None
     grants: Grants
-    controls: Controls
+    controls: AgentControls
     """The run's policy, in the agent's own controls. A launch does not read the policy."""
     cwd: str
     home: str
@@ -195,7 +195,7 @@ def image_name(number: int, path: str) -> str:
     return f"{number}-{os.path.basename(path)}"
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class TurnEnding(msgspec.Struct, frozen=True, kw_only=True):
     """How a turn ended: the input of ``AgentSpec.explain``."""
 
     code: int | None
@@ -390,7 +390,7 @@ def _no_launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str |
     raise RuntimeError(f"{run.agent} runs in this process: there is nothing to launch")
 
 
-def _no_error(ending: Ending) -> CorralError | None:
+def _no_error(ending: TurnEnding) -> CorralError | None:
     return None
 
 
@@ -402,7 +402,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     description: str
     transport: Transport
-    controls: Callable[[Grants, RunOptions], Controls]
+    controls: Callable[[Grants, RunOptions], AgentControls]
     """Translates the grants. Called once per run, by ``agents.report.compile_for``."""
     tools: Mapping[str, ToolKind]
     aliases: tuple[str, ...] = ()
@@ -418,7 +418,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     meter_route: Callable[[RunOptions, Mapping[str, str]], MeterRoute | str] | None = None
     """(options, variables of the agent) → how its model calls can be counted by corral's proxy, or
     the reason why they cannot."""
-    explain: Callable[[Ending], CorralError | None] = _no_error
+    explain: Callable[[TurnEnding], CorralError | None] = _no_error
     """Why a turn failed, or None if it succeeded."""
     helpers: Mapping[str, tuple[str, ...]] = {}
     """Programs that the agent starts, and would download if they were not on PATH: name → where

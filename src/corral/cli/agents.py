@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from corral.agents import registry
+from corral.agents.report import needs_at_wire
 from corral.agents.spec import (
     AgentSpec,
     HookSupport,
@@ -196,7 +197,7 @@ def policy(
         echo(f"{agent.name}, {label}:\n{policy_table(each.compiled.report)}")
         echo(f"on_tool_call: {hook}\nsandbox: {reason}")
         run = msgspec.structs.replace(each.run, interactive=True)
-        if names := enforcement.asked_at_wire(agent, run):
+        if names := needs_at_wire(agent, run).asked:
             echo(f"with an API key and a person to ask: {', '.join(names)} by wire")
         if rows := _sandbox_rows(agent, each):
             echo(sandbox_table(rows))

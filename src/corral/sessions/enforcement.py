@@ -30,19 +30,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.agents.grants import Grant
 from corral.agents.report import (
     CompiledPolicy,
     PolicyRow,
     SandboxLimits,
     compile_for,
     for_sandbox,
-    grants_for,
+    needs_at_wire,
 )
 from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
 from corral.options import RunOptions
-from corral.policy import CAPABILITIES, Capability, Policy
+from corral.policy import Policy
 from corral.system import config
 
 if TYPE_CHECKING:
@@ -91,21 +90,8 @@ def gains_at_wire(agent: AgentSpec, run: RunOptions) -> bool:
     """Whether more could be asked or enforced if the tool calls were judged at the wire."""
     if agent.wire is None or run.hooked or run.replay is not None or run.meter is False:
         return False
-    rules = grants_for(agent, run).rules
-    return agent.wire.judges_rules(rules) or bool(asked_at_wire(agent, run))
-
-
-def asked_at_wire(agent: AgentSpec, run: RunOptions) -> tuple[Capability, ...]:
-    """The capabilities about which a person is asked if calls are judged at the wire."""
-    grants = grants_for(agent, msgspec.structs.replace(run, at_wire=True))
-
-    def is_asked(grant: Grant) -> bool:
-        return grant.at_wire and grant.verdict == "ask"
-
-    asks_own = is_asked(grants.own_mcp)
-    return tuple(
-        name for name in CAPABILITIES if is_asked(grants.of(name)) or (name == "mcp" and asks_own)
-    )
+    needs = needs_at_wire(agent, run)
+    return agent.wire.judges_rules(needs.rules) or bool(needs.asked)
 
 
 def can_contain(agent: AgentSpec) -> bool:

@@ -16,10 +16,10 @@ from corral.agents.report import CompiledPolicy
 from corral.agents.spec import (
     AcpTransport,
     AgentSpec,
-    Ending,
     Launch,
     LaunchContext,
     MeterRoute,
+    TurnEnding,
 )
 from corral.core.protected_paths import Links
 from corral.errors import CorralError, PromptError
@@ -142,7 +142,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
             helpers=self.helpers,
         )
 
-    def sandbox_error(self, ending: Ending) -> CorralError | None:
+    def sandbox_error(self, ending: TurnEnding) -> CorralError | None:
         """Why the sandbox could not be built, if that is how the agent ended."""
         if self.sandbox is None or ending.code != 1:
             return None

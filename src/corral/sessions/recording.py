@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from corral.agents.spec import AcpTransport, AgentSpec, Ending, InProcess
+from corral.agents.spec import AcpTransport, AgentSpec, InProcess, TurnEnding
 from corral.errors import ConfigError, CorralError, ReplayMismatch, StorageFailed
 from corral.options import RunOptions
 from corral.sessions.prepared_run import PreparedRun, Recording
@@ -108,8 +108,8 @@ def with_replay(agent: AgentSpec, run: RunOptions) -> tuple[AgentSpec, FoundProg
     )
 
 
-def _explain(agent: AgentSpec) -> Callable[[Ending], CorralError | None]:
-    def explain(ending: Ending) -> CorralError | None:
+def _explain(agent: AgentSpec) -> Callable[[TurnEnding], CorralError | None]:
+    def explain(ending: TurnEnding) -> CorralError | None:
         _, sign, message = ending.stderr.rpartition(SIGN)
         if ending.code == DIFFERS and sign:
             return ReplayMismatch(

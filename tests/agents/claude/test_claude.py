@@ -11,7 +11,7 @@ from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Ending, Launch, LaunchContext
+from corral.agents.spec import Launch, LaunchContext, TurnEnding
 from corral.options import RunOptions
 from corral.protocol.ndjson import TurnEnd
 
@@ -228,9 +228,9 @@ def test_the_report_says_how_each_capability_is_enforced() -> None:
     assert shell == "deny (brokered) · git status: allow (brokered)"
 
 
-def ending(finish: TurnEnd | None, **more: Any) -> Ending:
+def ending(finish: TurnEnd | None, **more: Any) -> TurnEnding:
     values: dict[str, Any] = {"code": 1, "signal": None, "stderr": "", "answered": False, **more}
-    return Ending(finish=finish, run=RunOptions(agent=AGENT.name), **values)
+    return TurnEnding(finish=finish, run=RunOptions(agent=AGENT.name), **values)
 
 
 @pytest.mark.parametrize(

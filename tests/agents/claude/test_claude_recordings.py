@@ -16,7 +16,7 @@ from support.goldens import check_golden
 from support.stream_checks import check_stream
 
 from corral.agents import registry
-from corral.agents.spec import Ending, stream_transport
+from corral.agents.spec import TurnEnding, stream_transport
 from corral.errors import CorralError
 from corral.events import (
     Done,
@@ -99,7 +99,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
     for start in range(0, len(output), size):
         events += guard.take(stream.receive(output[start : start + size]), 0.0)
     events += guard.take(stream.end(), 0.0)
-    ending = Ending(
+    ending = TurnEnding(
         code=ended if ended >= 0 else None,
         signal=-ended if ended < 0 else None,
         stderr=stderr,

@@ -16,7 +16,7 @@ from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch
 from corral import McpServer, Policy, errors
 from corral.agents import registry
 from corral.agents.codex.stream import wire_call
-from corral.agents.spec import Ending, Launch, LaunchContext
+from corral.agents.spec import Launch, LaunchContext, TurnEnding
 from corral.events import ToolResult
 from corral.options import RunOptions
 from corral.protocol.ndjson import TurnEnd
@@ -427,7 +427,7 @@ def explained(
     answered: bool = False,
 ) -> errors.CorralError | None:
     run = RunOptions.build(AGENT.name)
-    ending = Ending(
+    ending = TurnEnding(
         code=code, signal=signal, stderr=stderr, finish=finish, answered=answered, run=run
     )
     return AGENT.explain(ending)

@@ -14,7 +14,7 @@ from corral import McpServer, Policy, errors
 from corral.agents import registry
 from corral.agents.codex import controls
 from corral.agents.codex.spec import QUIRKS
-from corral.agents.spec import Ending, Launch, LaunchContext
+from corral.agents.spec import Launch, LaunchContext, TurnEnding
 from corral.options import RunOptions
 from corral.protocol.acp.frames import ToolFields
 from corral.protocol.acp.tool_calls import OpenCall
@@ -152,7 +152,7 @@ def test_the_text_of_a_reported_error_decides_its_class(
 ) -> None:
     finish = TurnEnd(ok=False, kind=kind, message=message)
     run = RunOptions.build(AGENT.name)
-    ending = Ending(code=0, signal=None, stderr="", finish=finish, answered=True, run=run)
+    ending = TurnEnding(code=0, signal=None, stderr="", finish=finish, answered=True, run=run)
     configured = AGENT.explain(ending)
     assert configured is not None
     assert type(configured) is expected

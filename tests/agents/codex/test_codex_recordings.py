@@ -14,7 +14,7 @@ from support.goldens import check_golden
 from support.stream_checks import check_stream
 
 from corral.agents import registry
-from corral.agents.spec import Ending, stream_transport
+from corral.agents.spec import TurnEnding, stream_transport
 from corral.events import (
     Done,
     Error,
@@ -86,7 +86,7 @@ def play(name: str, size: int = 1 << 20) -> list[Event]:
         item for line in stderr.splitlines() if (item := AGENT.read_stderr(line)) is not None
     ]
     events += guard.take([*stream.end(), *received], 0.0)
-    ending = Ending(
+    ending = TurnEnding(
         code=ended if ended >= 0 else None,
         signal=-ended if ended < 0 else None,
         stderr=stderr,

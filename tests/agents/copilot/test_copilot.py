@@ -13,7 +13,7 @@ from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch
 from corral import Policy, errors
 from corral.agents import registry
 from corral.agents.report import CompiledPolicy
-from corral.agents.spec import AgentSpec, Ending, Launch, LaunchContext
+from corral.agents.spec import AgentSpec, Launch, LaunchContext, TurnEnding
 from corral.options import RunOptions
 from corral.protocol.ndjson import TurnEnd
 from corral.sessions.prepare import prepare
@@ -311,7 +311,7 @@ def explained(
     finish: TurnEnd | None, code: int | None, *, answered: bool = True, stderr: str = ""
 ) -> errors.CorralError | None:
     return ALONE.explain(
-        Ending(
+        TurnEnding(
             code=code,
             signal=15 if code is None else None,
             stderr=stderr,

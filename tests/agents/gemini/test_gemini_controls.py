@@ -35,7 +35,7 @@ from corral.agents.gemini.controls import (
     WRITE,
 )
 from corral.agents.report import CompiledPolicy
-from corral.agents.spec import Controls, LaunchContext
+from corral.agents.spec import AgentControls, LaunchContext
 from corral.core.protected_paths import NAMES, Link, Links
 from corral.core.shell_patterns import allow_regex, covers, split_commands
 from corral.errors import PolicyError, PolicyNotEnforceable
@@ -68,7 +68,7 @@ POLICIES: dict[str, Policy] = {
 HEADLESS, ACP = registry.find("gemini-cli"), registry.find("gemini-acp")
 
 
-def compiled(policy: Policy, place: LaunchContext = PLACE, **options: Any) -> Controls:
+def compiled(policy: Policy, place: LaunchContext = PLACE, **options: Any) -> AgentControls:
     """With the rules that name paths, as a launch in ``place`` adds them."""
     found = compile_policy(HEADLESS, policy, RunOptions(agent=HEADLESS.name, **options)).controls
     files = {name: str(text) for name, text in found.folder_rules(place).items()}

@@ -11,8 +11,8 @@ from support.stream_checks import no_deadline
 
 from corral import errors
 from corral.agents import registry
-from corral.agents.gemini.errors import read_stderr
-from corral.agents.spec import Ending
+from corral.agents.gemini.stream import read_stderr
+from corral.agents.spec import TurnEnding
 from corral.errors import CorralError
 from corral.events import Error
 from corral.options import RunOptions
@@ -32,7 +32,7 @@ def explain(
     signal: int | None = None,
     run: RunOptions | None = None,
 ) -> CorralError | None:
-    ending = Ending(
+    ending = TurnEnding(
         code=code,
         signal=signal,
         stderr=stderr,

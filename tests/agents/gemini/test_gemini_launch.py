@@ -17,7 +17,7 @@ from support.goldens import check_golden
 from support.stream_checks import no_deadline
 
 from corral.agents import registry
-from corral.agents.gemini.launch import launch_acp
+from corral.agents.gemini.launch import launch_acp, rename_to_earlier
 from corral.agents.spec import Launch, LaunchContext
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import RunOptions
@@ -363,3 +363,29 @@ def test_always_is_never_offered_and_no_model_corrects_an_edit() -> None:
     settings = settings_of(launch_acp(run, place(user_settings=theirs), "", None))
     assert settings["security"]["disableAlwaysAllow"] is True
     assert settings["tools"]["disableLLMCorrection"] is True
+
+
+# The file of a conversation is renamed to an earlier minute; no other file changes.
+
+ID = "4b969d99-3ae1-4d2f-8c1a-f90185cd65a6"
+NOON = 1_800_014_430.0  # 2027-01-15 12:00:30
+
+
+def conversation_file(minute: str, short: str = ID[:8]) -> str:
+    return f"session-2027-01-15T{minute}-{short}.jsonl"
+
+
+def test_a_file_of_this_minute_gets_an_earlier_free_name() -> None:
+    names = [conversation_file(minute) for minute in ("11-58", "11-59", "12-00")]
+    earlier = {conversation_file("12-00"): conversation_file("11-57")}
+    assert rename_to_earlier(names, ID, NOON) == earlier
+    ahead = [conversation_file("12-00"), conversation_file("12-05")]  # the clock was set back
+    assert rename_to_earlier(ahead, ID, NOON) == {
+        conversation_file("12-00"): conversation_file("11-59"),
+        conversation_file("12-05"): conversation_file("11-58"),
+    }
+
+
+def test_files_of_other_minutes_are_not_renamed() -> None:
+    names = [conversation_file("11-59"), conversation_file("12-00", "0f6ffda6")]
+    assert rename_to_earlier(names, ID, NOON) == {}

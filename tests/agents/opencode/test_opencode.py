@@ -12,7 +12,7 @@ from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch
 
 from corral import Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Ending, Launch, LaunchContext
+from corral.agents.spec import Launch, LaunchContext, TurnEnding
 from corral.core.protected_paths import Link, Links
 from corral.errors import NotInstalled
 from corral.options import RunOptions
@@ -266,7 +266,9 @@ def explained(
     finish: TurnEnd | None = None,
 ) -> errors.CorralError | None:
     run = RunOptions.build(AGENT.name)
-    ending = Ending(code=code, signal=signal, stderr=stderr, finish=finish, answered=False, run=run)
+    ending = TurnEnding(
+        code=code, signal=signal, stderr=stderr, finish=finish, answered=False, run=run
+    )
     return AGENT.explain(ending)
 
 

@@ -11,7 +11,7 @@ from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch
 
 from corral import McpServer, Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Ending, Launch, LaunchContext
+from corral.agents.spec import Launch, LaunchContext, TurnEnding
 from corral.core.protected_paths import Link, Links
 from corral.options import RunOptions
 from corral.protocol.ndjson import TurnEnd
@@ -288,7 +288,7 @@ def explained(
     finish: TurnEnd | None, code: int | None, *, answered: bool = True, stderr: str = ""
 ) -> errors.CorralError | None:
     return AGENT.explain(
-        Ending(
+        TurnEnding(
             code=code,
             signal=15 if code is None else None,
             stderr=stderr,

@@ -24,9 +24,8 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.agents.grants import Grants
-from corral.agents.shared.enforced import READS_OUTSIDE, UNASKED_BY_DEFAULT
-from corral.agents.shared.tool_names import check_names, prefixed
-from corral.agents.spec import Act, Controls, Enforced, Form
+from corral.agents.shared.controls import READS_OUTSIDE, UNASKED_BY_DEFAULT, check_names, prefixed
+from corral.agents.spec import Act, AgentControls, Enforced, Form
 from corral.core.protected_paths import globs
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
@@ -115,7 +114,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 """How the model calls the tools."""
 
 
-def controls(grants: Grants, run: RunOptions) -> Controls:
+def controls(grants: Grants, run: RunOptions) -> AgentControls:
     """Raises ``PolicyError`` for a tool name that Claude Code does not have."""
     tools = _offered_tools(grants, run, questions=run.has_person)
     if grants.is_native:
@@ -126,7 +125,7 @@ def controls(grants: Grants, run: RunOptions) -> Controls:
     if tools.free:
         flags += ["--allowedTools", ",".join(tools.free)]
     flags += ["--permission-mode", "plan" if grants.is_plan else "manual"]
-    return Controls(
+    return AgentControls(
         enforced=tools.enforced,
         flags=tuple(flags),
         files={SETTINGS_FILE: json.dumps({"permissions": tools.rules})},
@@ -134,7 +133,7 @@ def controls(grants: Grants, run: RunOptions) -> Controls:
     )
 
 
-def controls_acp(grants: Grants, run: RunOptions) -> Controls:
+def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
     """The same for claude-agent-acp, which takes the options of Anthropic's SDK as JSON. Its
     permission requests do not say where a path leads, so Claude Code's own restriction keeps its
     tools in the workspace."""
@@ -156,7 +155,7 @@ def controls_acp(grants: Grants, run: RunOptions) -> Controls:
     if not grants.is_unlimited:
         options |= {"extraArgs": {"restricted": None}, "additionalDirectories": [*grants.writable]}
     settings: dict[str, Json] = {**options, "settings": {"permissions": tools.rules}}
-    return Controls(enforced=tools.enforced, settings=settings)
+    return AgentControls(enforced=tools.enforced, settings=settings)
 
 
 class _OfferedTools(msgspec.Struct, kw_only=True):
@@ -178,8 +177,8 @@ class _OfferedTools(msgspec.Struct, kw_only=True):
         return {"ask": self.asked, "deny": self.fences}
 
     @property
-    def native(self) -> Controls:
-        return Controls(
+    def native(self) -> AgentControls:
+        return AgentControls(
             own_default="it reads, runs what only reads, and asks for the rest",
             servers=self.servers,
             unhooked=(UNASKED_BY_DEFAULT,),
@@ -187,7 +186,7 @@ class _OfferedTools(msgspec.Struct, kw_only=True):
 
 
 def _offered_tools(grants: Grants, run: RunOptions, *, questions: bool) -> _OfferedTools:
-    check_names(grants, TOOLS, "Claude Code", prefixed("mcp__"), strict=run.strict)
+    check_names(grants.tool_lists, TOOLS, "Claude Code", prefixed("mcp__"), strict=run.strict)
     denied = grants.denied
     if set(DELEGATE) & set(denied):  # a sub-agent has two names
         denied = (*denied, *(name for name in DELEGATE if name not in denied))

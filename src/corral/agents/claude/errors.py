@@ -6,9 +6,8 @@ from typing import TypeAlias
 
 from corral import errors
 from corral.agents.claude.launch import KEY_HINT
-from corral.agents.shared.api_errors import QUOTA, SERVICE_FAULT, unauthenticated
-from corral.agents.shared.exit_errors import error_after_success
-from corral.agents.spec import Ending
+from corral.agents.shared.errors import QUOTA, SERVICE_FAULT, error_after_success, unauthenticated
+from corral.agents.spec import TurnEnding
 from corral.errors import CorralError
 
 _NETWORK = "Check the network, the proxy variables and ANTHROPIC_BASE_URL."
@@ -62,7 +61,7 @@ _SIGNS: tuple[_Sign, ...] = (
 """Parts of the text of an error without a code → the error. The first match counts."""
 
 
-def explain(ending: Ending) -> CorralError | None:
+def explain(ending: TurnEnding) -> CorralError | None:
     """The error of a turn; None for a success."""
     finish = ending.finish
     if finish is None:
@@ -86,7 +85,7 @@ def explain(ending: Ending) -> CorralError | None:
     return _error_from_api(message, finish.kind or "", finish.stop_reason or "")
 
 
-def explain_acp(ending: Ending) -> CorralError | None:
+def explain_acp(ending: TurnEnding) -> CorralError | None:
     """For ACP: the same messages, as errors of the protocol."""
     finish = ending.finish
     if finish is None:
@@ -116,7 +115,7 @@ def _error_from_api(message: str, kind: str, reason: str) -> CorralError:
     return _by_sign(message, _SIGNS) or errors.ProcessFailed(message)
 
 
-def _without_result(ending: Ending) -> CorralError:
+def _without_result(ending: TurnEnding) -> CorralError:
     """There is no result line: only the exit code and stderr are known."""
     stderr = "\n".join(ending.stderr.strip().splitlines()[-6:])
     if ending.signal is not None or ending.code == 143:

@@ -11,8 +11,7 @@ import os
 from collections.abc import Mapping
 
 from corral.agents.claude.controls import SETTINGS_FILE
-from corral.agents.shared import mcp_config
-from corral.agents.shared.launch_checks import check_effort
+from corral.agents.shared.launch import check_effort, secret_references, secret_variables
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import AuthenticationFailed
 from corral.options import RunOptions
@@ -89,6 +88,8 @@ KEY_HINT = (
 EFFORTS = ("low", "medium", "high", "xhigh")
 MCP_FILE = "mcp.json"
 _SYSTEM_FILE = "system.md"
+_SOURCES = {"nothing": "", "project": "project,local", "user": "user"}
+"""The settings that take effect, by the option ``inherit``."""
 _GUARD = "\u2060"
 """A word joiner: trimming does not remove it, and no model sees it."""
 
@@ -129,12 +130,13 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         *("--print", "--verbose", "--include-partial-messages", "--forward-subagent-text"),
         *("--output-format", "stream-json", "--input-format", "stream-json"),
         *("--permission-prompt-tool", "stdio", "--strict-mcp-config"),
-        *("--setting-sources", _sources(run), "--settings", f"{place.home}/{SETTINGS_FILE}"),
+        *("--setting-sources", _SOURCES[run.inherit]),
+        *("--settings", f"{place.home}/{SETTINGS_FILE}"),
         *place.controls.flags,
         *_flags(run, place, resume, files),
     ]
     text = f"{_GUARD}{prompt}" if prompt.lstrip().startswith("/") else prompt
-    env = {**environment(run, place), **mcp_config.secret_variables(run)}
+    env = {**environment(run, place), **secret_variables(run)}
     argv = (*place.program, *flags)
     return Launch(
         argv=argv,
@@ -210,10 +212,6 @@ def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:
     return env
 
 
-def _sources(run: RunOptions) -> str:
-    return {"nothing": "", "project": "project,local", "user": "user"}[run.inherit]
-
-
 def _flags(
     run: RunOptions, place: LaunchContext, resume: str | None, files: dict[str, str]
 ) -> list[str]:
@@ -233,14 +231,19 @@ def _flags(
         flags.append("--disable-slash-commands")
     if resume is not None and run.fork:
         flags.append("--fork-session")
-    flags += _system_prompt(run, place, files)
+    system = run.system_prompt or run.replace_system_prompt
+    if system is not None:
+        files[_SYSTEM_FILE] = system
+        name = "append-system-prompt" if run.system_prompt is not None else "system-prompt"
+        flags += [f"--{name}-file", os.path.join(place.home, _SYSTEM_FILE)]
+        flags += ["--system-prompt-snapshot", "off"]
     if run.mcp_servers:
         # Secrets are references to environment variables, which Claude Code replaces.
         servers: dict[str, Json] = {}
         for number, server in enumerate(run.mcp_servers):
             if server.name not in place.controls.servers:
                 continue
-            hidden: Json = mcp_config.secret_references(number, server)
+            hidden: Json = secret_references(number, server)
             # It is connected before the first request, which then declares its tools; otherwise the
             # model would have to search for them.
             how: dict[str, Json] = {"alwaysLoad": True}
@@ -254,16 +257,6 @@ def _flags(
     for folder in run.include_directories:
         flags += ["--add-dir", os.path.join(place.cwd, folder)]
     return flags
-
-
-def _system_prompt(run: RunOptions, place: LaunchContext, files: dict[str, str]) -> list[str]:
-    system = run.system_prompt or run.replace_system_prompt
-    if system is None:
-        return []
-    files[_SYSTEM_FILE] = system
-    name = "append-system-prompt" if run.system_prompt is not None else "system-prompt"
-    path = os.path.join(place.home, _SYSTEM_FILE)
-    return [f"--{name}-file", path, "--system-prompt-snapshot", "off"]
 
 
 def _auth(place: LaunchContext) -> str:

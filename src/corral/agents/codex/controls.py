@@ -26,10 +26,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from corral.agents.grants import ExceptionKind, Grants, compute_grants
-from corral.agents.shared.enforced import UNASKED_BY_DEFAULT, other_hooks, without_rules
-from corral.agents.shared.tool_names import check_names
-from corral.agents.spec import Act, Controls, Enforced, Form, LaunchContext
+from corral.agents.grants import ExceptionKind, Grants, read_tool_lists
+from corral.agents.shared.controls import (
+    UNASKED_BY_DEFAULT,
+    check_names,
+    other_hooks,
+    without_rules,
+)
+from corral.agents.spec import Act, AgentControls, Enforced, Form, LaunchContext
 from corral.core.quoting import toml_string
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
@@ -152,14 +156,14 @@ def hook(command: str, tools: tuple[str, ...] = ()) -> str:
     return f"{{{matcher}hooks=[{run}]}}"
 
 
-def controls(grants: Grants, run: RunOptions) -> Controls:
+def controls(grants: Grants, run: RunOptions) -> AgentControls:
     """Raises ``PolicyError`` for a tool name that is nearly one of Codex's."""
     if grants.is_native:
-        return Controls(
+        return AgentControls(
             own_default="a read-only sandbox that cannot ask",
             servers={server.name: "" for server in run.mcp_servers},
         )
-    check_names(grants, TOOLS, "Codex", _is_mcp, strict=run.strict)
+    check_names(grants.tool_lists, TOOLS, "Codex", _is_mcp, strict=run.strict)
     shell, reads, writes = (_is_on(grants, name) for name in ("shell", "read", "write"))
     tools: tuple[str, ...] = ()  # whose paths corral's hook judges before each call
     if not grants.is_unlimited:
@@ -167,7 +171,7 @@ def controls(grants: Grants, run: RunOptions) -> Controls:
     # No hook is configured but ours.
     trust = ("--dangerously-bypass-hook-trust",) if tools or run.hooked else ()
     servers = {server.name: _server_settings(grants, server.name) for server in run.mcp_servers}
-    made = Controls(
+    made = AgentControls(
         enforced=_enforced_headless(grants),
         flags=(*_flags(grants, boxed=False), *trust),
         for_folders=_path_hook(grants, run, tools, one_folder=True),
@@ -224,9 +228,16 @@ def _enforced_headless(grants: Grants) -> dict[Capability, Enforced]:
     restricts: Mapping[ExceptionKind, Enforcer] = (
         {} if grants.is_unlimited else {"commands": "native"}
     )
+    write = ""
+    if is_on["write"] and grants.is_unlimited:
+        write = "anywhere: there is no sandbox"
+    elif is_on["write"] and shell:
+        write = "commands cannot write .git, .codex and .agents of the workspace"
+    elif is_on["write"]:
+        write = "a model that Codex does not know gets no tool for writing"
     return {
         "read": Enforced(by["read"], read),
-        "write": Enforced(by["write"], _write_note(grants, shell=shell) if is_on["write"] else ""),
+        "write": Enforced(by["write"], write),
         "shell": without_rules(
             grants,
             offered=shell,
@@ -237,14 +248,6 @@ def _enforced_headless(grants: Grants) -> dict[Capability, Enforced]:
     }
 
 
-def _write_note(grants: Grants, *, shell: bool) -> str:
-    if grants.is_unlimited:
-        return "anywhere: there is no sandbox"
-    if shell:
-        return "commands cannot write .git, .codex and .agents of the workspace"
-    return "a model that Codex does not know gets no tool for writing"
-
-
 MODE_ACP = "mode"
 """The key of the settings that holds the mode of codex-acp."""
 
@@ -252,28 +255,29 @@ MODE_ACP = "mode"
 def without_lists(policy: Policy, run: RunOptions) -> Policy:
     """For codex-acp, which asks about a kind of call and does not name the tool: each of Codex's
     tools is one capability. Lists with tools of MCP servers are not changed, and then refused."""
-    grants = compute_grants(policy, run, TOOLS, answered=True)
-    check_names(grants, TOOLS, "Codex", _is_mcp, strict=run.strict)
-    names = {*(policy.allow_tools or ()), *policy.deny_tools}
-    if policy.mode == "native" or any(map(_is_mcp, names)):
+    check_names(read_tool_lists(policy), TOOLS, "Codex", _is_mcp, strict=run.strict)
+    listed, denied = read_tool_lists(policy)
+    if policy.mode == "native" or any(map(_is_mcp, (*(listed or ()), *denied))):
         return policy
     verdicts: dict[str, Verdict] = {}
     for capability, tools in _TOOLS_OF.items():
-        if policy.allow_tools is not None or names.intersection(tools):
-            verdicts[capability] = "allow" if _is_on(grants, capability) else "deny"
-    if policy.allow_tools is not None:
+        if listed is not None:
+            verdicts[capability] = "allow" if {*listed} & {*tools} else "deny"
+        elif {*denied} & {*tools}:
+            verdicts[capability] = "deny"
+    if listed is not None:
         verdicts["mcp"] = verdicts["own_mcp"] = "deny"
     return replace(policy, allow_tools=None, deny_tools=(), **verdicts)
 
 
-def controls_acp(grants: Grants, run: RunOptions) -> Controls:
+def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
     """For codex-acp, which asks us."""
     images = grants.read.verdict == "allow" and not grants.is_unlimited and not run.hooked
     # It asks about patches, and we judge them when we answer. It does not ask about images. The
     # sessions of one process in a pool have several folders.
     hook = _path_hook(grants, run, READ if images else (), one_folder=False)
 
-    def made(*, asks_nothing: bool) -> Controls:
+    def made(*, asks_nothing: bool) -> AgentControls:
         # Its default mode writes without asking. In read-only it asks about each change, and an
         # allowed change is made outside its sandbox.
         mode = "agent-full-access" if asks_nothing else "read-only"
@@ -290,7 +294,7 @@ def controls_acp(grants: Grants, run: RunOptions) -> Controls:
             (grants.network.verdict == "allow", "it searches the web without asking"),
             (_is_foreign(run), "a tool that declares itself read-only runs without asking"),
         )
-        return Controls(
+        return AgentControls(
             enforced=_enforced_headless(grants)
             if grants.is_unlimited
             else _enforced_acp(grants, run),

@@ -12,13 +12,11 @@ import tomllib
 from collections.abc import Mapping
 
 from corral.agents.codex.controls import HOOKS, MODE_ACP, hook, toml_list
-from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
-from corral.agents.shared.mcp_config import secret_name
+from corral.agents.shared.launch import refuse_project_files, refuse_user_settings, secret_name
 from corral.agents.spec import Launch, LaunchContext, MeterRoute, image_name
 from corral.core.quoting import toml_string
 from corral.errors import AuthenticationFailed, ConfigError
 from corral.options import RunOptions
-from corral.values import McpServer
 
 PROMPT_LIMIT = 1_048_576
 """Codex counts characters; a text never has fewer bytes than characters."""
@@ -79,23 +77,47 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     settings, notes = provider(run, place)
     files = {".codex/config.toml": ""}  # the home must exist; its content is not read
     flags = ["exec", "--json", "--ignore-user-config", "--strict-config", "--skip-git-repo-check"]
-    flags += ["--color", "never", "--disable", "unbounded_connection_retries", *_trust(run, place)]
+    flags += ["--color", "never", "--disable", "unbounded_connection_retries"]
+    refuse_user_settings(run)
+    hooks = _hooks(place)
+    if run.inherit == "project":
+        trust = toml_string("trusted")
+        flags += ["-c", f"projects.{toml_string(place.cwd)}.trust_level={trust}"]
+    else:
+        # Codex does not obey an untrusted repository, but it would read its instructions.
+        flags += [] if hooks else ["--disable", "hooks"]
+        flags += ["--ignore-rules", "-c", "project_doc_max_bytes=0"]
+        flags += ["-c", "skills.include_instructions=false"]
     for name in _OFF:
         flags += ["--disable", name]
     for number, path in enumerate(run.images):
         flags.append(f"--image={os.path.join(place.images, image_name(number, path))}")
     if run.model is not None:
         flags += ["--model", run.model]
-    settings += _prompt_settings(run, place, files)
+    if run.replace_system_prompt is not None:
+        files["instructions.md"] = run.replace_system_prompt
+        named = toml_string(os.path.join(place.home, "instructions.md"))
+        settings.append(f"model_instructions_file={named}")
+    if run.system_prompt is not None:
+        settings.append(f"developer_instructions={toml_string(run.system_prompt)}")
+    if run.reasoning_effort is not None:
+        settings.append(f"model_reasoning_effort={toml_string(run.reasoning_effort)}")
     if run.output_schema is not None:
         files["schema.json"] = json.dumps(run.output_schema)
         flags += ["--output-schema", os.path.join(place.home, "schema.json")]
-    settings += [*_servers(run, place), *_NO_TRAFFIC, *_hooks(place)]
+    settings += [*_servers(run, place), *_NO_TRAFFIC, *hooks]
     # A login shell's profile may wait, as pyenv's does for a lock, and delay every command.
     settings.append("allow_login_shell=false")
     hidden = [*SECRET_ENV, *_NO_GIT, *secrets(run)]
     settings.append(f"shell_environment_policy.exclude={toml_list(hidden)}")
-    flags += [*_setting_flags(settings), *place.controls.flags]
+    for setting in settings:
+        if len(setting.encode()) > LONGEST_ARGUMENT:
+            raise ConfigError(
+                f"{setting.partition('=')[0]} is longer than an argument can be",
+                hint="Put the text into a file, or into the prompt.",
+            )
+        flags += ["-c", setting]
+    flags += place.controls.flags
     how = "fork" if run.fork else "resume"
     last = ["-"] if resume is None else [how, resume, "-"]
     return Launch(
@@ -106,33 +128,6 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         notes=(*notes, *place.controls.notes),
         service_url=_service_url(place),
     )
-
-
-def _prompt_settings(run: RunOptions, place: LaunchContext, files: dict[str, str]) -> list[str]:
-    """The system prompt and the effort. Adds the file of a replaced system prompt to ``files``."""
-    settings: list[str] = []
-    if run.replace_system_prompt is not None:
-        files["instructions.md"] = run.replace_system_prompt
-        named = toml_string(os.path.join(place.home, "instructions.md"))
-        settings.append(f"model_instructions_file={named}")
-    if run.system_prompt is not None:
-        settings.append(f"developer_instructions={toml_string(run.system_prompt)}")
-    if run.reasoning_effort is not None:
-        settings.append(f"model_reasoning_effort={toml_string(run.reasoning_effort)}")
-    return settings
-
-
-def _setting_flags(settings: list[str]) -> list[str]:
-    """Raises ``ConfigError`` for a setting that is too long for an argument."""
-    flags: list[str] = []
-    for setting in settings:
-        if len(setting.encode()) > LONGEST_ARGUMENT:
-            raise ConfigError(
-                f"{setting.partition('=')[0]} is longer than an argument can be",
-                hint="Put the text into a file, or into the prompt.",
-            )
-        flags += ["-c", setting]
-    return flags
 
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
@@ -252,16 +247,6 @@ def provider(run: RunOptions, place: LaunchContext) -> tuple[list[str], tuple[st
     return [*settings, f"model_providers.{PROVIDER}={{{','.join(fields)}}}"], (note,)
 
 
-def _trust(run: RunOptions, place: LaunchContext) -> list[str]:
-    """Codex does not obey an untrusted repository, but it would read its instructions."""
-    refuse_user_settings(run)
-    if run.inherit == "project":
-        return ["-c", f"projects.{toml_string(place.cwd)}.trust_level={toml_string('trusted')}"]
-    words = ("project_doc_max_bytes=0", "skills.include_instructions=false")
-    hooks = [] if _hooks(place) else ["--disable", "hooks"]
-    return [*hooks, "--ignore-rules", *(w for word in words for w in ("-c", word))]
-
-
 def _hooks(place: LaunchContext) -> list[str]:
     """The setting of the hooks: the one that judges paths, where the policy needs one, and the one
     that shows each call to ``on_tool_call``."""
@@ -274,26 +259,24 @@ def _hooks(place: LaunchContext) -> list[str]:
 
 def _servers(run: RunOptions, place: LaunchContext) -> list[str]:
     """A server that does not start is an error: Codex would continue silently."""
-    started = place.controls.servers
-    return [
-        f"mcp_servers.{server.name}={_server(number, server, started[server.name])}"
-        for number, server in enumerate(run.mcp_servers)
-        if server.name in started
-    ]
-
-
-def _server(number: int, server: McpServer, more: str) -> str:
-    """Secrets are references to environment variables."""
-    if server.url is not None:
-        pairs = [
-            f"{toml_string(name)}={toml_string(secret_name(number, name))}"
-            for name in server.headers
-        ]
-        how = f"url={toml_string(server.url)},env_http_headers={{{','.join(pairs)}}}"
-    else:
-        how = f"command={toml_string(server.command[0])},args={toml_list(list(server.command[1:]))}"
-        how += f",env_vars={toml_list([*server.env])}"
-    return f"{{{how},required=true{more}}}"
+    settings: list[str] = []
+    for number, server in enumerate(run.mcp_servers):
+        if server.name not in place.controls.servers:
+            continue
+        # Secrets are references to environment variables.
+        if server.url is not None:
+            pairs = [
+                f"{toml_string(name)}={toml_string(secret_name(number, name))}"
+                for name in server.headers
+            ]
+            how = f"url={toml_string(server.url)},env_http_headers={{{','.join(pairs)}}}"
+        else:
+            program, *arguments = server.command
+            how = f"command={toml_string(program)},args={toml_list(arguments)}"
+            how += f",env_vars={toml_list([*server.env])}"
+        more = place.controls.servers[server.name]
+        settings.append(f"mcp_servers.{server.name}={{{how},required=true{more}}}")
+    return settings
 
 
 def secrets(run: RunOptions) -> dict[str, str]:

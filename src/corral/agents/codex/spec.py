@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from corral.agents.codex import controls, errors, launch, stream
+from corral.agents.codex import controls, launch, stream
 from corral.agents.spec import (
     ACP_OPTIONS,
     AcpTransport,
@@ -74,7 +74,7 @@ HEADLESS = AgentSpec(
     controls=controls.controls,
     launch=launch.launch,
     meter_route=launch.meter_route,
-    explain=errors.explain,
+    explain=stream.explain,
     read_stderr=stream.read_stderr,
     tools=controls.TOOLS,
     probe=Probe(
@@ -102,7 +102,7 @@ HEADLESS = AgentSpec(
     secret_env=launch.SECRET_ENV,
     credential_files=launch.CREDENTIAL_FILES,
     path_bound_files=("*.sqlite", "*.sqlite-*"),
-    ignored_stderr=errors.IGNORED_STDERR,
+    ignored_stderr=stream.IGNORED_STDERR,
 )
 
 QUIRKS = AcpQuirks(
@@ -126,7 +126,7 @@ ACP = replace(
     controls=controls.controls_acp,
     normalize_policy=controls.without_lists,
     launch=launch.launch_acp,
-    explain=errors.explain_acp,
+    explain=stream.explain_acp,
     # Without session_mode: a mode that writes without asking would bypass the policy.
     supports=(ACP_OPTIONS - {"session_mode", "audio"}) | {"inherit", "retries"},
     project_files=launch.PROJECT_FILES,

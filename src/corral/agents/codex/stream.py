@@ -1,14 +1,21 @@
-"""What Codex writes with ``exec --json``, and what it means."""
+"""What Codex writes with ``exec --json``, as events; and its failures (the text of an error, or how
+the process ended), as one error each.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from typing import TypeAlias
 
 import msgspec
 
+from corral import errors
 from corral.agents.codex.controls import HARMLESS, SHELL, TOOLS, is_agent_tool
+from corral.agents.shared.errors import QUOTA, explain_ending, last_lines, unauthenticated
+from corral.agents.spec import TurnEnding
+from corral.errors import CorralError
 from corral.events import (
     Error,
     FileChange,
@@ -20,6 +27,7 @@ from corral.events import (
     Thinking,
     ToolKind,
     ToolResult,
+    ToolStatus,
     ToolUse,
     Unknown,
 )
@@ -39,7 +47,7 @@ class Items(msgspec.Struct):
     item: JsonObject
 
 
-class Tokens(msgspec.Struct):
+class CodexTokens(msgspec.Struct):
     input_tokens: int = 0
     cached_input_tokens: int = 0
     cache_write_input_tokens: int = 0
@@ -48,15 +56,15 @@ class Tokens(msgspec.Struct):
 
 
 class TurnCompleted(msgspec.Struct, gc=False, tag_field="type", tag="turn.completed"):
-    usage: Tokens | None = None
+    usage: CodexTokens | None = None
 
 
-class Failure(msgspec.Struct):
+class CodexFailure(msgspec.Struct):
     message: str = ""
 
 
 class TurnFailed(msgspec.Struct, gc=False, tag_field="type", tag="turn.failed"):
-    error: Failure
+    error: CodexFailure
 
 
 class ErrorLine(msgspec.Struct, gc=False, tag_field="type", tag="error"):
@@ -74,10 +82,10 @@ CHANGES: dict[str, FileKind] = {"add": "created", "update": "modified", "delete"
 
 
 def translator() -> Translate:
-    return Conversation().translate
+    return CodexTurn().translate
 
 
-class Conversation:
+class CodexTurn:
     """The frames of one turn as events. Remembers which tool calls are open."""
 
     def __init__(self) -> None:
@@ -90,7 +98,14 @@ class Conversation:
                 case Items() if _ITEMS[type(frame)] == "item.completed":
                     self._completed(frame.item, items)
                 case Items():
-                    self._started(frame.item, items)
+                    item = frame.item
+                    use = tool_use(item)
+                    # Of a message and of reasoning, the completed item has the text.
+                    if use is None and item.get("type") not in ("agent_message", "reasoning"):
+                        items.append(plan(item) or Unknown(item))
+                    elif use is not None and use.call_id not in self._open:
+                        self._open.add(use.call_id)
+                        items.append(use)
                 case ThreadStarted():
                     items.append(Init(session_id=frame.thread_id))
                 case ErrorLine():
@@ -102,16 +117,6 @@ class Conversation:
                 case _:
                     pass  # turn.started
         return items
-
-    def _started(self, item: JsonObject, items: list[RawEvent]) -> None:
-        use = tool_use(item)
-        if use is None:
-            if item.get("type") in ("agent_message", "reasoning"):
-                return  # the completed item has the text
-            items.append(plan(item) or Unknown(item))
-        elif use.call_id not in self._open:
-            self._open.add(use.call_id)
-            items.append(use)
 
     def _completed(self, item: JsonObject, items: list[RawEvent]) -> None:
         match item:
@@ -177,18 +182,14 @@ def tool_result(item: JsonObject, call_id: str) -> list[RawEvent]:
             ]
             return [*reported, ToolResult(call_id, "success")]
         case {"type": "mcp_tool_call"}:
-            return [_mcp_result(item, call_id)]
+            output, error = joined_text(as_object(item.get("result")).get("content")), _why(item)
+            if error is None:
+                return [ToolResult(call_id, "success", output=output)]
+            is_denied = "requires approval" in error or "rejected" in error
+            status: ToolStatus = "denied" if is_denied else "error"
+            return [ToolResult(call_id, status, output=output, error=error)]
         case _:
             return [ToolResult(call_id, "success" if ok else "error", error=_why(item))]
-
-
-def _mcp_result(item: JsonObject, call_id: str) -> ToolResult:
-    output = joined_text(as_object(item.get("result")).get("content"))
-    error = _why(item)
-    if error is None:
-        return ToolResult(call_id, "success", output=output)
-    refused = "requires approval" in error or "rejected" in error
-    return ToolResult(call_id, "denied" if refused else "error", output=output, error=error)
 
 
 def _why(item: JsonObject) -> str | None:
@@ -221,7 +222,7 @@ def complaint(message: str) -> list[Error]:
     return [warning("agent_warning", message, "response")]
 
 
-def usage(reported: Tokens | None) -> Usage:
+def usage(reported: CodexTokens | None) -> Usage:
     """All counts are zero if the model reported none."""
     if reported is None or not (reported.input_tokens or reported.output_tokens):
         return Usage()
@@ -295,3 +296,127 @@ def hook_edit(arguments: JsonObject) -> JsonObject:
     """The answer of a hook that changes the input of a call."""
     answer: JsonObject = {"permissionDecision": "allow", "updatedInput": arguments}
     return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **answer}}
+
+
+IGNORED_STDERR = (
+    "WARNING: proceeding, even though we could not create PATH aliases",
+    "Reading additional input from stdin",
+    "Reading prompt from stdin",
+    "Stack backtrace:",
+    "   ",
+)
+
+KEY_HINT = "Set OPENAI_API_KEY, or sign in once with `codex login`."
+_STATUS = re.compile(r"(?:unexpected status|last status:?) (\d{3})")
+_BY_STATUS: dict[str, type[CorralError]] = {
+    "400": errors.InvalidRequest,
+    "401": errors.AuthenticationFailed,
+    "402": errors.QuotaSpent,
+    "403": errors.AccessDenied,
+    "404": errors.ModelNotFound,
+    "413": errors.ContextLengthExceeded,
+    "429": errors.RateLimited,
+}
+
+_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError]], ...] = (
+    (("quota", "billing", "usage limit", "credits"), errors.QuotaSpent),
+    (("rate limit", "rate_limit", "too many requests"), errors.RateLimited),
+    (
+        ("context length", "context_length", "context window", "input exceeds"),
+        errors.ContextLengthExceeded,
+    ),
+    (
+        ("api key", "missing environment variable", "not logged in", "unauthorized", "log in"),
+        errors.AuthenticationFailed,
+    ),
+    (("does not exist", "model_not_found", "no such model"), errors.ModelNotFound),
+    (("content_filter", "flagged", "usage polic"), errors.ContentRefused),
+    (("high demand", "overloaded", "server error", "server_error"), errors.ServerFailed),
+    (
+        ("connection failed", "error sending request", "waiting for network", "dns error"),
+        errors.NetworkFailed,
+    ),
+    (("stream disconnected", "stream closed", "idle timeout"), errors.StreamBroken),
+    (("invalid_request", "bad_request", "bad request"), errors.InvalidRequest),
+)
+"""Parts of the text of an API error → the error. The first match counts."""
+
+_HINTS: dict[type[CorralError], str] = {
+    errors.AuthenticationFailed: KEY_HINT,
+    errors.AccessDenied: "The key is known but not allowed this: check its project and model.",
+    errors.QuotaSpent: QUOTA,
+    errors.RateLimited: "Wait and try again.",
+    errors.ContextLengthExceeded: "Shorten the prompt or start a new session.",
+    errors.ModelNotFound: "Give another with model= (--model).",
+    errors.ContentRefused: "Rephrase the prompt, or try another model.",
+    errors.ServerFailed: "The model's service is at fault: try again.",
+    errors.NetworkFailed: "Check the network, the proxy variables and OPENAI_BASE_URL.",
+    errors.StreamBroken: "Often transient: try again.",
+}
+
+
+def explain(ending: TurnEnding) -> CorralError | None:
+    """None for a success: a completed turn, some answer, and a clean exit."""
+    if ending.finish is None:
+        return _without_result(ending)
+    return explain_ending(ending, "Codex", "codex", lambda _, stderr: error_from_text(stderr))
+
+
+def explain_acp(ending: TurnEnding) -> CorralError | None:
+    """For codex-acp: the error that it reported, or how its process ended."""
+    finish = ending.finish
+    if finish is None:
+        return _without_result(ending)
+    if finish.kind == "-32000":
+        return errors.AuthenticationFailed(finish.message or "no reason given", hint=KEY_HINT)
+    return error_from_text((finish.message or "Codex reported an error without a message").strip())
+
+
+def error_from_text(message: str) -> CorralError:
+    """Codex reports only the text of an API error; sometimes the text is the API's JSON."""
+    text, low = message, message.lower()
+    try:
+        body: Json = json.loads(message)
+        text = str(as_object(as_object(body).get("error")).get("message", message))
+    except (ValueError, RecursionError):
+        pass
+    status = _STATUS.search(message)
+    kind: type[CorralError] | None = None
+    if status is not None:
+        kind = _BY_STATUS.get(status[1], errors.ServerFailed if status[1] >= "500" else None)
+    if kind is None or kind is errors.RateLimited or kind is errors.InvalidRequest:
+        signs = (each for words, each in _SIGNS if any(word in low for word in words))
+        kind = next(signs, kind) or errors.ProcessFailed
+    return kind(text, hint=_HINTS.get(kind))
+
+
+_OTHER_VERSION = "corral knows Codex 0.166: install that with `corral agents install codex`."
+_STDERR_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str], ...] = (
+    (("input_too_large",), errors.InputRejected, "The prompt is too long: put it into files."),
+    (("no rollout found", "thread/resume"), errors.ResumeLost, "Start a new session."),
+    (("MCP servers failed",), errors.ToolFailed, "A requested MCP server did not start."),
+    (("Error loading config", "feature flag"), errors.SettingsRejected, _OTHER_VERSION),
+)
+"""Parts of stderr of a Codex that ended without a result → the error."""
+
+
+def _without_result(ending: TurnEnding) -> CorralError:
+    stderr = last_lines(ending.stderr, IGNORED_STDERR)
+    if ending.signal is not None:
+        return errors.KilledBySignal(f"Codex was killed by signal {ending.signal}")
+    for signs, kind, hint in _STDERR_SIGNS:
+        if any(sign in stderr for sign in signs):
+            return kind(stderr, hint=hint)
+    if ending.code == 2:
+        return errors.SettingsRejected(stderr or "Codex refused its arguments", hint=_OTHER_VERSION)
+    if ending.code in (126, 127):
+        return errors.BrokenInstall(
+            stderr or "the program could not be run",
+            hint="Install it again: corral agents install codex",
+        )
+    if ending.code == 0:
+        return errors.StreamBroken("Codex exited without completing its turn")
+    if _STATUS.search(stderr):
+        return error_from_text(stderr)
+    failed = f"Codex failed (exit {ending.code}): {stderr or 'no reason given'}"
+    return unauthenticated(stderr, KEY_HINT) or errors.ProcessFailed(failed)

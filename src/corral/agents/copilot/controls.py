@@ -27,12 +27,11 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from corral.agents.grants import ExceptionKind, Grants
-from corral.agents.shared.enforced import other_hooks
-from corral.agents.shared.tool_names import check_names, server_prefixed
-from corral.agents.spec import Act, Controls, Enforced, Form
+from corral.agents.shared.controls import check_names, other_hooks, server_prefixed
+from corral.agents.spec import Act, AgentControls, Enforced, Form
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
-from corral.policy import CAPABILITIES, Capability, Enforcer, ShellRule, Verdict
+from corral.policy import CAPABILITIES, Capability, Enforcer, Verdict
 
 READ = ("view", "grep", "glob")
 WRITE = ("create", "edit", "apply_patch")
@@ -116,27 +115,32 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 """How the model calls the tools."""
 
 
-def controls(grants: Grants, run: RunOptions) -> Controls:
+def controls(grants: Grants, run: RunOptions) -> AgentControls:
     """For one process per prompt, which cannot ask. Raises ``PolicyError`` for a tool name that is
     nearly one of Copilot's."""
     return replace(_controls(grants, run, asks=False), unhooked=other_hooks(run))
 
 
-def controls_acp(grants: Grants, run: RunOptions) -> Controls:
+def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
     """For the persistent agent, which asks us."""
     return _controls(grants, run, asks=True)
 
 
-def _controls(grants: Grants, run: RunOptions, *, asks: bool) -> Controls:
-    check_names(grants, TOOLS, "Copilot", server_prefixed(run, "-"), strict=run.strict)
+def _controls(grants: Grants, run: RunOptions, *, asks: bool) -> AgentControls:
+    check_names(grants.tool_lists, TOOLS, "Copilot", server_prefixed(run, "-"), strict=run.strict)
     if grants.is_native:
-        return Controls(own_default="it reads, and asks")
-    verdicts: dict[Capability, Verdict] = {
-        name: _expressible(grants, run, name) for name in CAPABILITIES
-    }
+        return AgentControls(own_default="it reads, and asks")
+    verdicts: dict[Capability, Verdict] = {}
+    for name in CAPABILITIES:
+        verdicts[name] = grants.of(name).verdict
+        ruled = name == "shell" and bool(grants.rules)
+        # *ask* is *deny* for what Copilot asks about only sometimes, unless the caller accepts
+        # what cannot be enforced.
+        if verdicts[name] == "ask" and name in UNASKED and not ruled and run.strict:
+            verdicts[name] = "deny"
     enforced = _enforced(grants, verdicts, judged=asks or run.hooked)
     if grants.is_unlimited:
-        return Controls(enforced=enforced, flags=("--allow-all",))
+        return AgentControls(enforced=enforced, flags=("--allow-all",))
     flags = ["--disallow-temp-dir", *(("--mode", "plan") if grants.is_plan else ())]
     hidden = [*grants.denied]
     if grants.listed is not None:
@@ -158,20 +162,13 @@ def _controls(grants: Grants, run: RunOptions, *, asks: bool) -> Controls:
         for server in run.mcp_servers:
             own = server.name == OWN_SERVER
             flags += _verb(server.name, grants.own_mcp.verdict if own else verdicts["mcp"])
-    if not asks:
-        flags += map(_shell_flag, grants.rules)
+    for rule in grants.rules if not asks else ():
+        # Its rules name a command and its sub-command, with any arguments; ours are globs.
+        stem = rule.pattern.removesuffix(" *")
+        flags.append(f"--{rule.verdict}-tool=shell({stem}{':*' if stem != rule.pattern else ''})")
     if hidden:
         flags.append(f"--excluded-tools={','.join(dict.fromkeys(hidden))}")
-    return Controls(enforced=enforced, flags=tuple(flags))
-
-
-def _expressible(grants: Grants, run: RunOptions, capability: Capability) -> Verdict:
-    """*ask* is *deny* for what Copilot asks about only sometimes, unless the caller accepts what
-    cannot be enforced (``strict=False``)."""
-    verdict = grants.of(capability).verdict
-    ruled = capability == "shell" and bool(grants.rules)
-    is_unasked = verdict == "ask" and capability in UNASKED and not ruled
-    return "deny" if is_unasked and run.strict else verdict
+    return AgentControls(enforced=enforced, flags=tuple(flags))
 
 
 def _verb(what: str, verdict: Verdict) -> list[str]:
@@ -193,12 +190,6 @@ def _listed(names: tuple[str, ...], run: RunOptions, *, asks: bool) -> list[str]
             if name.startswith(f"{server.name}-"):
                 flags.append(f"--allow-tool={server.name}({name[len(server.name) + 1 :]})")
     return flags
-
-
-def _shell_flag(rule: ShellRule) -> str:
-    """Its rules name a command and its sub-command, with any arguments; ours are globs."""
-    stem = rule.pattern.removesuffix(" *")
-    return f"--{rule.verdict}-tool=shell({stem}{':*' if stem != rule.pattern else ''})"
 
 
 def _enforced(

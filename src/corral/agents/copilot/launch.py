@@ -7,12 +7,13 @@ import os
 import uuid
 from collections.abc import Mapping
 
-from corral.agents.copilot.errors import KEY_HINT
-from corral.agents.shared import mcp_config
-from corral.agents.shared.launch_checks import (
+from corral.agents.copilot.stream import KEY_HINT
+from corral.agents.shared.launch import (
     find_credentials,
     refuse_project_files,
     refuse_user_settings,
+    secret_references,
+    secret_variables,
 )
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import ConfigError
@@ -66,6 +67,12 @@ def launch_headless(
     """One process per prompt. The prompt is sent on stdin: as plain text, of any length."""
     refuse_project_files(run, place, "Copilot would offer this repository's own skills and agents")
     session = resume or str(uuid.uuid5(_NAMES, place.home))
+    files = _files(run)
+    if place.hook_command:
+        # It shows each call to ``on_tool_call``. A command that takes too long counts as
+        # permission, so it gets longer than a run can take.
+        hook: Json = {"type": "command", "bash": place.hook_command, "timeoutSec": _HOOK_SECONDS}
+        files[_HOOK_FILE] = json.dumps({"version": 1, "hooks": {"preToolUse": [hook]}})
     report = os.path.join(place.tmp, _REPORT)
     flags = ["--output-format", "json", f"--usage-output-file={report}", "--no-ask-user"]
     flags.append(f"--resume={session}" if resume else f"--session-id={session}")
@@ -75,7 +82,7 @@ def launch_headless(
         argv=(*place.program, *flags, *_common(run, place), *place.controls.flags),
         env=_env(run, place),
         stdin=prompt.encode(),
-        files={**_files(run), **_hooks(place)},
+        files=files,
         session_id=session,
         report=report,
         notes=(_auth(run, place),),
@@ -120,16 +127,17 @@ def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
 
 
 def _files(run: RunOptions) -> dict[str, str]:
-    return {_SERVERS: json.dumps({"mcpServers": _mcp_servers(run)})} if run.mcp_servers else {}
-
-
-def _hooks(place: LaunchContext) -> dict[str, str]:
-    """The command that shows each call to ``on_tool_call``. One that takes too long counts as
-    permission, so it gets longer than a run can take."""
-    if not place.hook_command:
-        return {}
-    hook: Json = {"type": "command", "bash": place.hook_command, "timeoutSec": _HOOK_SECONDS}
-    return {_HOOK_FILE: json.dumps({"version": 1, "hooks": {"preToolUse": [hook]}})}
+    """The MCP servers. Secrets are references to environment variables, which Copilot replaces."""
+    servers: dict[str, Json] = {}
+    for number, server in enumerate(run.mcp_servers):
+        hidden: Json = secret_references(number, server)
+        if server.url is not None:
+            where: dict[str, Json] = {"type": "http", "url": server.url, "headers": hidden}
+        else:
+            words: list[Json] = list(server.command[1:])
+            where = {"type": "local", "command": server.command[0], "args": words, "env": hidden}
+        servers[server.name] = {**where, "tools": ["*"]}
+    return {_SERVERS: json.dumps({"mcpServers": servers})} if servers else {}
 
 
 def _common(run: RunOptions, place: LaunchContext) -> list[str]:
@@ -181,18 +189,4 @@ def _env(run: RunOptions, place: LaunchContext) -> dict[str, str]:
     }
     if place.env.get(PROVIDER):
         env["COPILOT_OFFLINE"] = "true"
-    return {**env, **mcp_config.secret_variables(run)}
-
-
-def _mcp_servers(run: RunOptions) -> dict[str, Json]:
-    """Secrets are references to environment variables, which Copilot replaces."""
-    servers: dict[str, Json] = {}
-    for number, server in enumerate(run.mcp_servers):
-        hidden: Json = mcp_config.secret_references(number, server)
-        if server.url is not None:
-            where: dict[str, Json] = {"type": "http", "url": server.url, "headers": hidden}
-        else:
-            words: list[Json] = list(server.command[1:])
-            where = {"type": "local", "command": server.command[0], "args": words, "env": hidden}
-        servers[server.name] = {**where, "tools": ["*"]}
-    return servers
+    return {**env, **secret_variables(run)}

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.agents.copilot import controls, errors, launch, stream
+from corral.agents.copilot import controls, launch, stream
 from corral.agents.spec import (
     AcpTransport,
     AgentSpec,
@@ -87,7 +87,7 @@ _HEADLESS = AgentSpec(
     controls=controls.controls,
     launch=launch.launch_headless,
     meter_route=launch.meter_route,
-    explain=errors.explain,
+    explain=stream.explain,
     tools=controls.TOOLS,
     probe=Probe(
         write=("create", {"path": "probe.txt", "file_text": "written by the agent\n"}),

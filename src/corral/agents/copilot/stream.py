@@ -1,4 +1,4 @@
-"""What ``copilot --output-format json`` writes, as events.
+"""What ``copilot --output-format json`` writes, as events; and its failures, as one error each.
 
 Text comes in pieces and once more complete. Token counts come in a file that Copilot writes before
 it exits (``read_report``), and nowhere else.
@@ -6,9 +6,15 @@ it exits (``read_report``), and nowhere else.
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
+from corral import errors
 from corral.agents.copilot.controls import OFFLINE, TOOLS
+from corral.agents.shared.errors import NO_ANSWER_HINT, QUOTA, SERVICE_FAULT, explain_ending
+from corral.agents.spec import TurnEnding
+from corral.errors import CorralError
 from corral.events import (
     FileChange,
     FileKind,
@@ -35,7 +41,7 @@ class FileEdit(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CopilotOutcome(msgspec.Struct, frozen=True):
     """A tool's output or error."""
 
     content: str | None = None
@@ -56,8 +62,8 @@ class Data(msgspec.Struct, frozen=True, rename="camel"):
     mcp_server_name: str | None = None
     text: str = ""
     success: bool = False
-    result: Outcome = Outcome()
-    error: Outcome = Outcome()
+    result: CopilotOutcome = CopilotOutcome()
+    error: CopilotOutcome = CopilotOutcome()
     file_edits: tuple[FileEdit, ...] = ()
     info_type: str = ""
     error_type: str = ""
@@ -69,13 +75,13 @@ class Data(msgspec.Struct, frozen=True, rename="camel"):
 class Nothing(msgspec.Struct, frozen=True): ...
 
 
-class Frame(msgspec.Struct, frozen=True, rename="camel"):
+class CopilotFrame(msgspec.Struct, frozen=True, rename="camel"):
     data: Data = Data()
     agent_id: str | None = None
     """Set in the frames of a sub-agent."""
 
 
-class Result(msgspec.Struct, frozen=True, tag_field="type", tag="result", rename="camel"):
+class CopilotResult(msgspec.Struct, frozen=True, tag_field="type", tag="result", rename="camel"):
     session_id: str | None = None
     exit_code: int = -1
 
@@ -120,15 +126,15 @@ _SILENT = (
 )
 """Known frames without new information. A frame in neither list becomes ``unknown``."""
 
-_NAMES = frame_types(Frame, _KNOWN)
-Frames = union_of([Result], _NAMES, frame_types(Nothing, _SILENT))
+_NAMES = frame_types(CopilotFrame, _KNOWN)
+Frames = union_of([CopilotResult], _NAMES, frame_types(Nothing, _SILENT))
 
 
 def translator() -> Translate:
-    return Conversation().translate
+    return CopilotTurn().translate
 
 
-class Conversation:
+class CopilotTurn:
     """The frames of one run as events. Remembers open calls, the failure and the model."""
 
     def __init__(self) -> None:
@@ -140,16 +146,16 @@ class Conversation:
         self._aborted = False
         self._model: str | None = None
 
-    def translate(self, frames: list[Result | Frame | Nothing]) -> list[RawEvent]:
+    def translate(self, frames: list[CopilotResult | CopilotFrame | Nothing]) -> list[RawEvent]:
         items: list[RawEvent] = []
         for frame in frames:
-            if isinstance(frame, Result):
+            if isinstance(frame, CopilotResult):
                 items.append(self._finish(frame))
-            elif isinstance(frame, Frame):
+            elif isinstance(frame, CopilotFrame):
                 self._take(_NAMES[type(frame)], frame, items)
         return items
 
-    def _take(self, name: str, frame: Frame, items: list[RawEvent]) -> None:
+    def _take(self, name: str, frame: CopilotFrame, items: list[RawEvent]) -> None:
         data = frame.data
         if name == "session.tools_updated" and not self._started:
             self._started = True
@@ -192,7 +198,7 @@ class Conversation:
         else:
             items.append(text if parent is None else Text(text, parent=parent))
 
-    def _finish(self, frame: Result) -> TurnEnd:
+    def _finish(self, frame: CopilotResult) -> TurnEnd:
         failure = self._failure
         if failure is not None:
             status = failure.status_code
@@ -228,8 +234,12 @@ def tool_end(data: Data, use: ToolUse | None) -> list[RawEvent]:
     call_id, message, parent = data.tool_call_id, data.error.message or "", data.parent_tool_call_id
     if data.success:
         end = ToolResult(call_id, "success", output=data.result.content, parent=parent)
+        changes = (
+            FileChange(edit.path, _EDITS.get(edit.kind, "modified"), call_id=call_id)
+            for edit in data.file_edits
+        )
         # Changes come first, so that they need not be inferred from the tool's kind.
-        return [*(_change(edit, call_id) for edit in data.file_edits), end]
+        return [*changes, end]
     unavailable = use is not None and use.kind != "other" and message.endswith(_MISSING)
     status: ToolStatus = "denied" if unavailable or data.error.code == "denied" else "error"
     if unavailable and use is not None:
@@ -237,11 +247,7 @@ def tool_end(data: Data, use: ToolUse | None) -> list[RawEvent]:
     return [ToolResult(call_id, status, error=message or None, parent=parent)]
 
 
-def _change(edit: FileEdit, call_id: str) -> FileChange:
-    return FileChange(edit.path, _EDITS.get(edit.kind, "modified"), call_id=call_id)
-
-
-class Tokens(msgspec.Struct, frozen=True, rename="camel"):
+class CopilotTokens(msgspec.Struct, frozen=True, rename="camel"):
     input_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
@@ -250,30 +256,87 @@ class Tokens(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    usage: Tokens = Tokens()
+    usage: CopilotTokens = CopilotTokens()
 
 
-class Report(msgspec.Struct, frozen=True, rename="camel"):
+class UsageFile(msgspec.Struct, frozen=True, rename="camel"):
     model_metrics: dict[str, Metrics] = {}
 
 
 def read_report(content: bytes, finish: TurnEnd) -> TurnEnd:
     """The end of the turn with the token counts from the file."""
     try:
-        metrics = decode_as(content, Report).model_metrics
+        metrics = decode_as(content, UsageFile).model_metrics
     except msgspec.MsgspecError:
         return finish
-    by_model = {name: _usage(metrics.usage) for name, metrics in metrics.items()}
+    by_model: dict[str, Usage] = {}
+    for name, model in metrics.items():
+        tokens = model.usage
+        by_model[name] = Usage(
+            input=tokens.input_tokens,
+            output=tokens.output_tokens,
+            reasoning=tokens.reasoning_tokens,
+            cache_read=tokens.cache_read_tokens,
+            cache_write=tokens.cache_write_tokens,
+            coverage="complete",
+        )
     usage = sum(by_model.values(), Usage())
     return msgspec.structs.replace(finish, usage=usage, usage_by_model=by_model)
 
 
-def _usage(tokens: Tokens) -> Usage:
-    return Usage(
-        input=tokens.input_tokens,
-        output=tokens.output_tokens,
-        reasoning=tokens.reasoning_tokens,
-        cache_read=tokens.cache_read_tokens,
-        cache_write=tokens.cache_write_tokens,
-        coverage="complete",
-    )
+KEY_HINT = (
+    "Set COPILOT_PROVIDER_BASE_URL and COPILOT_PROVIDER_API_KEY for a provider of your own, or"
+    " COPILOT_GITHUB_TOKEN for GitHub's."
+)
+_LOST = "No session, task, or name matched"
+
+_BY_STATUS: dict[int, tuple[type[CorralError], str | None]] = {
+    400: (errors.InvalidRequest, None),
+    401: (errors.AuthenticationFailed, KEY_HINT),
+    402: (errors.QuotaSpent, QUOTA),
+    403: (errors.AccessDenied, None),
+    404: (errors.ModelNotFound, "Give another with model= (--model)."),
+    413: (errors.ContextLengthExceeded, "Shorten the prompt or start a new session."),
+    429: (errors.RateLimited, "Wait and try again."),
+}
+_SIGNS: tuple[tuple[tuple[str, ...], int], ...] = (
+    (("authentication failed", "no authentication", "(http 401)", "error: 401"), 401),
+    (("rate limit", "(http 429)", "error: 429", "too many requests"), 429),
+    (("not found on provider", "(http 404)"), 404),
+    (("context length", "context window", "prompt is too long", "too many tokens"), 413),
+    (("quota", "(http 402)", "error: 402", "payment required"), 402),
+    (("(http 403)", "error: 403"), 403),
+    (("error: 5", "(http 5", "server error", "server had an error", "overloaded"), 500),
+)
+
+
+def explain(ending: TurnEnding) -> CorralError | None:
+    """None for a success, which needs a result *and* a clean exit."""
+    return explain_ending(ending, "Copilot", "copilot", _failed, _LOST, key_hint=KEY_HINT)
+
+
+def _failed(kind: str, message: str) -> CorralError:
+    if kind == "aborted":
+        return errors.Interrupted("Copilot was stopped")
+    if message.startswith("No response was returned"):
+        return errors.EmptyAnswer(message, hint=NO_ANSWER_HINT)
+    status = int(kind) if kind.isdecimal() else _status_of(message)
+    if status is not None and status >= 500:
+        return errors.ServerFailed(message, hint=SERVICE_FAULT)
+    if status == 400:
+        status = _status_of(message) or 400
+    if status is None and any(
+        sign in message.lower() for sign in ("connect", "network", "socket", "enotfound")
+    ):
+        return errors.NetworkFailed(
+            message, hint="Check the network, the proxy variables and COPILOT_PROVIDER_BASE_URL."
+        )
+    error, hint = _BY_STATUS.get(status or 0, (errors.ProcessFailed, None))
+    return error(message, hint=hint)
+
+
+def _status_of(message: str) -> int | None:
+    low = message.lower()
+    if found := re.match(r"(?:error: )?([45]\d\d) ", low):
+        return int(found[1])
+    return next((status for signs, status in _SIGNS if any(sign in low for sign in signs)), None)

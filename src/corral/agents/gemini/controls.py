@@ -20,27 +20,39 @@ Facts that this depends on, each seen in runs of the real program or read in its
   *always* to a permission request for an edit turns that mode on.
 - A sub-agent and a built-in skill start without a permission request.
 
-Headless, the CLI cannot ask, and the rules alone decide (``write_paths``, ``shell_regex``). As a
-persistent agent (ACP), one process serves sessions in several folders, so its rules name no
-paths: every write and, with shell rules, every command sends a permission request, which is
-answered by the policy with the resolved path or the exact command.
+Headless, the CLI cannot ask, and the rules alone decide. As a persistent agent (ACP), one process
+serves sessions in several folders, so its rules name no paths: every write and, with shell rules,
+every command sends a permission request, which is answered by the policy with the resolved path or
+the exact command.
+
+Where the headless CLI may write is a pattern over the arguments of a call. The CLI itself keeps its
+tools inside the workspace and the included folders, after links are resolved. Everything narrower
+is a rule of corral, and a rule sees the path as the model wrote it:
+
+- The tool decodes ``%xx``, removes NULs and a leading ``@``, and searches the included folders
+  and all subfolders for a relative path of ``replace`` that does not exist. Such paths are denied.
+- A link is followed after the rules have seen the path. A path with the name of a link that leads
+  to where the agent may not write (``LaunchContext.links``) is denied, wherever the name is:
+  the link may be reached through another link.
+- Protected names (``corral.core.protected_paths``) are denied at any depth, in any case.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from string import ascii_letters
 
 from msgspec.structs import replace
 
-from corral.agents.gemini import write_paths
-from corral.agents.gemini.write_paths import LONGEST_PATTERN
 from corral.agents.grants import GrantException, Grants
-from corral.agents.shared.enforced import UNASKED_BY_DEFAULT, other_hooks
-from corral.agents.shared.tool_names import check_names, prefixed
-from corral.agents.spec import Controls, Enforced, LaunchContext
+from corral.agents.shared.controls import UNASKED_BY_DEFAULT, check_names, other_hooks, prefixed
+from corral.agents.spec import AgentControls, Enforced, LaunchContext
+from corral.core.protected_paths import globs
 from corral.core.quoting import json_pattern, toml_string
 from corral.core.shell_patterns import allow_regex
-from corral.errors import PolicyError
+from corral.errors import PolicyError, PolicyNotEnforceable
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
 from corral.policy import Capability, Enforcer, ShellRule
@@ -102,7 +114,7 @@ _BLANKS = r"( |\\t)+"
 BUILD_FILES = "package.json, pyproject.toml, Makefile, Dockerfile and other build files"
 
 
-def controls(grants: Grants, run: RunOptions) -> Controls:
+def controls(grants: Grants, run: RunOptions) -> AgentControls:
     """For the CLI that runs once per prompt. Its rules name paths, so they need the folders.
 
     Raises ``PolicyError`` for a tool name that is nearly one of the CLI's, and for a deny rule
@@ -130,7 +142,7 @@ def controls(grants: Grants, run: RunOptions) -> Controls:
 
     missing = ", ".join(f"allow {each.subject}" for each in left_out)
     note = f"the CLI's rules cannot express, and so deny: {missing}"
-    return Controls(
+    return AgentControls(
         enforced={
             "write": Enforced(note=f"the CLI itself refuses {BUILD_FILES}"),
             "shell": Enforced("native", _shell_note(grants), left_out=left_out),
@@ -144,7 +156,7 @@ def controls(grants: Grants, run: RunOptions) -> Controls:
     )
 
 
-def controls_acp(grants: Grants, run: RunOptions) -> Controls:
+def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
     """For the persistent CLI, which sends its permission requests to us."""
     if grants.is_native:
         native = _native("it runs what it believes harmless, and asks")
@@ -161,7 +173,7 @@ def controls_acp(grants: Grants, run: RunOptions) -> Controls:
     own: Enforcer = "native" if grants.own_mcp.verdict == "deny" else "brokered"
     asks = grants.mcp.verdict == "ask" or _offers_own_server_only(grants, run)
     by: Enforcer = "brokered" if asks else "native"
-    return Controls(
+    return AgentControls(
         enforced={**enforced, "shell": shell, "mcp": Enforced(by, exceptions={"own": own})},
         flags=_mode_flags(grants),
         files={POLICY_FILE: "\n\n".join(rules.blocks) + "\n"},
@@ -172,8 +184,8 @@ def _shell_note(grants: Grants) -> str:
     return "it can read the CLI's own environment through /proc" if grants.free_shell else ""
 
 
-def _native(own_default: str) -> Controls:
-    return Controls(own_default=own_default, flags=("--approval-mode", "default"))
+def _native(own_default: str) -> AgentControls:
+    return AgentControls(own_default=own_default, flags=("--approval-mode", "default"))
 
 
 def _mode_flags(grants: Grants) -> tuple[str, ...]:
@@ -214,12 +226,12 @@ class _Rules:
 
 def _denied(grants: Grants, run: RunOptions) -> _Rules:
     """The deny rules of every policy, headless or not."""
-    check_names(grants, KINDS, "the Gemini CLI", prefixed("mcp_"), strict=run.strict)
+    check_names(grants.tool_lists, KINDS, "the Gemini CLI", prefixed("mcp_"), strict=run.strict)
     rules = _Rules()
-    denied = tuple(name for name in grants.denied if _is_known(name))
+    denied = tuple(name for name in grants.denied if is_agent_tool(name))
     if denied:
         rules.add(denied, "deny", _DENY)
-    for pattern in (write_paths.OWN_SETTINGS, *write_paths.REWRITTEN):
+    for pattern in (OWN_SETTINGS, *REWRITTEN):
         rules.add(WRITE, "deny", _FENCE, pattern=pattern)
     if not grants.is_unlimited:
         for pattern in _GLOBS_OUTSIDE:
@@ -235,15 +247,15 @@ def _add_shell_rules(grants: Grants, rules: _Rules) -> tuple[GrantException, ...
     left_out: list[GrantException] = []
     for number, rule in enumerate(grants.rules):
         denies = rule.verdict == "deny"
-        found = _denying(rule.pattern) if denies else _allowing(rule.pattern)
-        if denies and not all(map(_is_taken, found)):
+        regexes = _denying(rule.pattern) if denies else _allowing(rule.pattern)
+        if denies and not all(map(_is_taken, regexes)):
             raise PolicyError(
                 f"the Gemini CLI would not take the shell rule {str(rule)!r}",
                 hint="It takes short rules, and few with parentheses.",
             )
-        if not found:
+        if not regexes:
             left_out.append(GrantException("rule", rule.pattern, rule.verdict))
-        for regex in found:
+        for regex in regexes:
             rules.add("run_shell_command", rule.verdict, _RULES - number, pattern=regex)
     return tuple(left_out)
 
@@ -279,7 +291,7 @@ def _granted(grants: Grants, *, asks: bool) -> tuple[dict[str, bool], bool | Non
     """Tool → whether each call sends a permission request; and the same for all MCP tools, None if
     they are not offered. ``asks``: the CLI can ask."""
     if grants.listed is not None:
-        return {name: False for name in grants.listed if _is_known(name)}, None
+        return {name: False for name in grants.listed if is_agent_tool(name)}, None
     tools: dict[str, bool] = dict.fromkeys(HARMLESS, False)
     for capability, names in _TOOLS_OF.items():
         verdict = grants.of(capability).given
@@ -347,17 +359,17 @@ def _offers_own_server_only(grants: Grants, run: RunOptions) -> bool:
 def _path_rules(grants: Grants, place: LaunchContext, writing: tuple[str, ...]) -> _Rules:
     rules = _Rules()
     advice = f"Use an absolute path below {place.cwd}."
-    rules.add("replace", "deny", _FENCE, pattern=write_paths.RELATIVE, message=advice)
-    for pattern in write_paths.UNUSUAL:
+    rules.add("replace", "deny", _FENCE, pattern=RELATIVE, message=advice)
+    for pattern in UNUSUAL:
         rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=advice)
     if not grants.is_unlimited:
         why = "This file is protected: a program obeys it."
-        for pattern in write_paths.protected(grants.writable, place):
+        for pattern in protected(grants.writable, place):
             rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=why)
     why = "A link of this name leads to where you may not write."
-    for pattern in write_paths.through_links(place):
+    for pattern in through_links(place):
         rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=why)
-    for pattern in write_paths.allowed(grants.writable, place):
+    for pattern in allowed(grants.writable, place):
         rules.add(writing, "allow", _GRANT, pattern=pattern)
     return rules
 
@@ -370,5 +382,71 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
 }
 
 
-def _is_known(name: str) -> bool:
-    return name in KINDS or name.startswith("mcp_")
+PATH = r'\x00"file_path":"'
+LONGEST_PATTERN = 2048
+"""The CLI drops a rule with a longer one."""
+OWN_SETTINGS = PATH + r'(|[^\x00]*/)\.gemini[/"]'
+REWRITTEN = (PATH + r"[^\x00]*%[0-9A-Fa-f][0-9A-Fa-f]", PATH + r"[^\x00]*\\u0000")
+"""Paths that the tool changes after the rules have seen them."""
+UNUSUAL = (PATH + r"[^\x00]*\\", PATH + "@", PATH + r'(|[^\x00]*/)\.\.[/"]')
+"""A character that JSON escapes, a leading ``@``, and a parent folder."""
+RELATIVE = PATH + r"([^/A-Za-z]|[A-Za-z][^:])"
+
+
+def allowed(writable: Sequence[str], place: LaunchContext) -> Iterator[str]:
+    """Patterns of the paths in the workspace and the writable folders."""
+    yield rf'{PATH}{_roots(writable, place)}/[^\x00\\]*"\x00'
+    yield rf'{PATH}[^/\x00\\][^\x00\\]*"\x00'
+
+
+def protected(writable: Sequence[str], place: LaunchContext) -> Iterator[str]:
+    """Patterns of the paths with a protected name below a folder that may be written. The
+    workspace itself may have such a name above it."""
+    names = [
+        glob.removeprefix("**/").replace(".", r"\.").replace("*", r"[^/\x00]*")
+        for glob in globs(below=False, any_case=True)
+    ]
+    yield from _chunked(rf"{PATH}(?!/)(|[^\x00]*/)", names)
+    yield from _chunked(rf"{PATH}{_roots(writable, place)}/(|[^\x00]*/)", names)
+
+
+def _roots(writable: Sequence[str], place: LaunchContext) -> str:
+    folders = (place.cwd, *(os.path.join(place.cwd, name) for name in writable))
+    roots = dict.fromkeys(name for f in folders for name in (f, os.path.realpath(f)))
+    return "(" + "|".join(json_pattern(os.path.normpath(root).rstrip("/")) for root in roots) + ")"
+
+
+def through_links(place: LaunchContext) -> Iterator[str]:
+    """Patterns of the paths that have the name of a link that leads out.
+
+    Raises ``PolicyNotEnforceable`` where not all links could be found."""
+    if not place.links.complete:
+        raise PolicyNotEnforceable(
+            "the workspace has too many files to find the links that lead out of it,"
+            " and the Gemini CLI writes through them",
+            hint="Use gemini-acp, which asks before it writes, or deny writing.",
+            phase="config",
+        )
+    names = {os.path.basename(link.path) for link in place.links.found}
+    # A path with a character that JSON escapes is denied in any case.
+    in_any_case = (
+        "".join(
+            f"[{c.lower()}{c.upper()}]" if c in ascii_letters else json_pattern(c) for c in name
+        )
+        for name in names
+    )
+    yield from _chunked(rf"{PATH}(|[^\x00]*/)", sorted(in_any_case))
+
+
+def _chunked(prefix: str, names: Iterable[str]) -> Iterator[str]:
+    """``prefix(name|name)[/"]``, in as many patterns as their length demands."""
+    chunk: list[str] = []
+    size = room = LONGEST_PATTERN - len(prefix) - len('()[/"]')
+    for name in names:
+        if chunk and len(name) + 1 > size:
+            yield f'{prefix}({"|".join(chunk)})[/"]'
+            chunk, size = [], room
+        chunk.append(name)
+        size -= len(name) + 1
+    if chunk:
+        yield f'{prefix}({"|".join(chunk)})[/"]'

@@ -8,13 +8,21 @@ command in the private home, whose text the CLI sends unchanged, and stdin names
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec.structs import replace
 
 from corral.agents.gemini.controls import POLICY_FILE
-from corral.agents.shared import mcp_config, prompt_command
+from corral.agents.shared.launch import (
+    escape_prompt,
+    has_special_syntax,
+    has_template_syntax,
+    prompt_as_command,
+    secret_variables,
+    server_config,
+)
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import RunOptions
@@ -110,7 +118,9 @@ def _launch(
     trusted = _trust(run, place)
     settings = _merged(_without_trust(place.user_settings), _settings(run, place, method))
     settings_text = msgspec.json.format(msgspec.json.encode(settings), indent=1).decode()
-    rules = _policy_files(place)
+    folder_rules = place.controls.folder_rules(place)
+    # None in the agent's own mode, which has no policy file.
+    rules = {**place.controls.files, **{name: str(text) for name, text in folder_rules.items()}}
     files = {**files, ".gemini/settings.json": settings_text, **rules}
     env = {
         "GEMINI_CLI_HOME": place.home,
@@ -121,7 +131,7 @@ def _launch(
         "NO_COLOR": "1",
         "TERM": "xterm-256color",
         "COLORTERM": "truecolor",
-        **mcp_config.secret_variables(run),
+        **secret_variables(run),
     }
     if run.inherit != "project":
         env |= {name: "" for name in _DOT_ENV_NAMES if name not in place.env}
@@ -145,12 +155,6 @@ def _launch(
     )
 
 
-def _policy_files(place: LaunchContext) -> dict[str, str]:
-    """None in the agent's own mode, which has no policy file."""
-    bound = place.controls.folder_rules(place)
-    return {**place.controls.files, **{name: str(text) for name, text in bound.items()}}
-
-
 def _flags(run: RunOptions, place: LaunchContext, *, has_rules: bool) -> list[str]:
     flags = [*place.controls.flags]
     if has_rules:
@@ -165,19 +169,12 @@ def _flags(run: RunOptions, place: LaunchContext, *, has_rules: bool) -> list[st
     if run.inherit == "nothing":
         for server in run.mcp_servers:  # a second name behind one flag would join the prompt
             flags += ["--allowed-mcp-server-names", server.name]
-    for folder in _folders(run, place):
-        flags += ["--include-directories", folder]
-    return flags
-
-
-def _folders(run: RunOptions, place: LaunchContext) -> list[str]:
-    folders = [*run.include_directories, *place.grants.writable]
-    if run.images:
-        folders.append(place.images)
-    for folder in folders:
+    images = (place.images,) if run.images else ()
+    for folder in (*run.include_directories, *place.grants.writable, *images):
         if "," in folder:
             raise ConfigError(f"the Gemini CLI takes no folder with a comma: {folder}")
-    return [os.path.join(place.cwd, folder) for folder in folders]
+        flags += ["--include-directories", os.path.join(place.cwd, folder)]
+    return flags
 
 
 def _auth(place: LaunchContext) -> tuple[str, str]:
@@ -287,22 +284,19 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
         "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
     }
     if place.hook_command:
-        settings["hooks"] = _hooks(place.hook_command)
+        # The CLI runs the command before each tool call, and before it consults its policy; in an
+        # untrusted folder it would not. A command that takes too long counts as permission, so it
+        # gets longer than a run can take.
+        hook: dict[str, Json] = {"type": "command", "name": "corral", "timeout": 86_400_000}
+        hook["command"] = place.hook_command
+        settings["hooks"] = {"BeforeTool": [{"hooks": [hook]}]}
     if run.mcp_servers:
         settings["mcpServers"] = {
-            s.name: mcp_config.server_config(n, s) for n, s in enumerate(run.mcp_servers)
+            s.name: server_config(n, s) for n, s in enumerate(run.mcp_servers)
         }
         if not own:
             settings["mcp"] = {"allowed": names}
     return settings
-
-
-def _hooks(command: str) -> dict[str, Json]:
-    """The CLI runs the command before each tool call, and before it consults its policy; in an
-    untrusted folder it would not. A command that takes too long counts as permission, so it gets
-    longer than a run can take."""
-    hook: Json = {"type": "command", "name": "corral", "command": command, "timeout": 86_400_000}
-    return {"BeforeTool": [{"hooks": [hook]}]}
 
 
 def _without_trust(theirs: Mapping[str, Json]) -> dict[str, Json]:
@@ -337,18 +331,45 @@ def _prompt(
         prompt = f"{run.system_prompt}\n\n{prompt}"
     if run.expand_files and not run.images:
         return None, (f"\n{prompt}" if prompt.startswith("/") else prompt).encode(), {}
-    if not (run.images or prompt_command.has_special_syntax(prompt)):
+    if not (run.images or has_special_syntax(prompt)):
         return None, prompt.encode(), {}
-    if prompt_command.has_template_syntax(prompt):
+    if has_template_syntax(prompt):
         if run.images:
             raise ConfigError(
                 "with images the prompt may not contain {{args}}, !{ or @{",
                 hint="The Gemini CLI would act on them.",
             )
-        return *prompt_command.escape_prompt(prompt), {}
+        return *escape_prompt(prompt), {}
     names = [
         f"@{{{os.path.join(place.images, image_name(number, path))}}}"
         for number, path in enumerate(run.images)
     ]
     text = "\n".join([prompt, *names])
-    return None, *prompt_command.prompt_as_command(text, place, ".gemini")
+    return None, *prompt_as_command(text, place, ".gemini")
+
+
+CONVERSATION_FILES = ".gemini/tmp/*/chats/session-*-{}.jsonl"
+_MINUTE = "session-%Y-%m-%dT%H-%M-"
+"""Their names contain the minute in which the conversation started. A conversation that is loaded
+in the same minute is destroyed: the CLI writes a new, empty conversation to the same name. So its
+file is renamed to an earlier minute first."""
+
+
+def rename_to_earlier(names: Sequence[str], session_id: str, now: float) -> dict[str, str]:
+    """Files of this conversation that must not be loaded now → a new name for each."""
+    rest = f"{session_id[:8]}.jsonl"
+    taken, renamed = {*names}, dict[str, str]()
+    for name in names:
+        earlier, free = now, name
+        if not name.endswith(rest) or name < _name(now, rest):
+            continue
+        while free in taken:
+            earlier -= 60
+            free = _name(earlier, rest)
+        taken.add(free)
+        renamed[name] = free
+    return renamed
+
+
+def _name(at: float, rest: str) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime(_MINUTE) + rest

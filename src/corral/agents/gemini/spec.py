@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.agents.gemini import controls, errors, launch, session_files, stream
+from corral.agents.gemini import controls, launch, stream
 from corral.agents.spec import (
     AcpTransport,
     AgentSpec,
@@ -107,8 +107,8 @@ _HEADLESS = AgentSpec(
     controls=controls.controls,
     launch=launch.launch,
     meter_route=launch.meter_route,
-    explain=errors.explain,
-    read_stderr=errors.read_stderr,
+    explain=stream.explain,
+    read_stderr=stream.read_stderr,
     tools=TOOLS,
     probe=_PROBE,
     supports=launch.SUPPORTS,
@@ -139,7 +139,7 @@ _HEADLESS = AgentSpec(
     project_files=launch.PROJECT_FILES,
     parent_files=launch.PARENT_FILES,
     fatal_stderr=("Policy file error", "Policy file warning"),
-    ignored_stderr=errors.IGNORED_STDERR,
+    ignored_stderr=stream.IGNORED_STDERR,
 )
 _ACP = msgspec.structs.replace(
     _HEADLESS,
@@ -152,8 +152,8 @@ _ACP = msgspec.structs.replace(
         mode_at_start=True,
         model_at_start=True,
         drops_media_beside_files=True,
-        conversation_files=session_files.FILES,
-        rename_to_load=session_files.rename_to_earlier,
+        conversation_files=launch.CONVERSATION_FILES,
+        rename_to_load=launch.rename_to_earlier,
         sessions_per_process=40,
         bytes_per_process=1024**3,
     ),
@@ -163,7 +163,7 @@ _ACP = msgspec.structs.replace(
     keeps_unfinished="with_tools",  # else the prompt is removed from the conversation
     needs_links=False,
     launch=launch.launch_acp,
-    explain=errors.explain_acp,
+    explain=stream.explain_acp,
     supports=launch.SUPPORTS_ACP,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
     asks=True,

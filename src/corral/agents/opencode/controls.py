@@ -30,9 +30,14 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from corral.agents.grants import Grant, Grants
-from corral.agents.shared.enforced import READS_OUTSIDE, UNASKED_BY_DEFAULT, other_hooks
-from corral.agents.shared.tool_names import check_names, server_prefixed
-from corral.agents.spec import Act, Controls, Enforced, Form, LaunchContext
+from corral.agents.shared.controls import (
+    READS_OUTSIDE,
+    UNASKED_BY_DEFAULT,
+    check_names,
+    other_hooks,
+    server_prefixed,
+)
+from corral.agents.spec import Act, AgentControls, Enforced, Form, LaunchContext
 from corral.core.protected_paths import NAMES
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
@@ -93,14 +98,14 @@ RIPGREP = "rg"
 _UNSEEN = "a line without a command (`> file`) runs without asking"
 
 
-_NATIVE = Controls(own_default="it asks for nothing", for_folders=lambda _place: {})
-_UNLIMITED = Controls(for_folders=lambda _place: {**UNLIMITED})
+_NATIVE = AgentControls(own_default="it asks for nothing", for_folders=lambda _place: {})
+_UNLIMITED = AgentControls(for_folders=lambda _place: {**UNLIMITED})
 
 
-def controls_acp(grants: Grants, run: RunOptions) -> Controls:
+def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
     """For the persistent agent, which asks us. Raises ``PolicyError`` for a tool name that is
     nearly one of OpenCode's."""
-    check_names(grants, TOOLS, "OpenCode", server_prefixed(run, "_"), strict=run.strict)
+    check_names(grants.tool_lists, TOOLS, "OpenCode", server_prefixed(run, "_"), strict=run.strict)
     if grants.is_native:
         return replace(_NATIVE, unhooked=(UNASKED_BY_DEFAULT,))
     if grants.is_unlimited and not run.hooked:
@@ -127,7 +132,7 @@ def controls_acp(grants: Grants, run: RunOptions) -> Controls:
     unhooked = ("calls of MCP servers that the policy allows do not ask",) if foreign else ()
     if grants.free_shell or grants.rules:
         unhooked = (_UNSEEN,)
-    return Controls(enforced=_enforced_acp(grants), for_folders=rules, unhooked=unhooked)
+    return AgentControls(enforced=_enforced_acp(grants), for_folders=rules, unhooked=unhooked)
 
 
 def _acp_grants(grants: Grants, run: RunOptions) -> dict[str, Json]:
@@ -191,9 +196,9 @@ def _shell_note(grants: Grants) -> str:
     return f"{keys}sub-agents are off"
 
 
-def controls(grants: Grants, run: RunOptions) -> Controls:
+def controls(grants: Grants, run: RunOptions) -> AgentControls:
     """For one process per prompt: each call is allowed, or denied. Raises as ``controls_acp``."""
-    check_names(grants, TOOLS, "OpenCode", server_prefixed(run, "_"), strict=run.strict)
+    check_names(grants.tool_lists, TOOLS, "OpenCode", server_prefixed(run, "_"), strict=run.strict)
     hooks = other_hooks(run)
     if grants.is_native:
         return replace(_NATIVE, unhooked=hooks)
@@ -216,11 +221,17 @@ def controls(grants: Grants, run: RunOptions) -> Controls:
     if not shell:
         base |= dict.fromkeys(("list", "lsp"), "deny")  # their rules do not see paths
 
+    # An agent with a shell can read and write everywhere anyway.
+    near: dict[str, Json] = {
+        "read": {"*": "allow"},
+        "edit": {"*": "allow", **dict.fromkeys(_fences(), "deny")},
+    }
+
     def rules(place: LaunchContext) -> dict[str, Json]:
         found = dict(base)
         for name in ("read", "edit"):
             if found.get(name) == "allow":
-                found[name] = _near(name) if shell else _paths(grants, place, name)
+                found[name] = _paths(grants, place, name) if not shell else near[name]
         if RIPGREP not in place.helpers or (place.links.unreadable and not shell):
             found |= dict.fromkeys(SEARCH, "deny")
         outside = "allow" if shell else _outside(grants, place.cwd)
@@ -228,7 +239,7 @@ def controls(grants: Grants, run: RunOptions) -> Controls:
         # run.
         return {**found, "external_directory": outside, DELEGATE: "deny", "doom_loop": "deny"}
 
-    return Controls(
+    return AgentControls(
         enforced=_enforced_headless(grants, run, base), for_folders=rules, unhooked=hooks
     )
 
@@ -268,11 +279,6 @@ def _enforced_headless(
         "write": write,
         "shell": Enforced("advisory" if grants.rules else "native", shell),
     }
-
-
-def _near(tool: str) -> dict[str, Json]:
-    """For an agent with a shell, which can read and write everywhere anyway."""
-    return {"*": "allow", **(dict.fromkeys(_fences(), "deny") if tool == "edit" else {})}
 
 
 def _fences(root: str = "") -> Iterable[str]:

@@ -7,10 +7,15 @@ import os
 from collections.abc import Mapping
 
 from corral.agents.opencode.controls import RIPGREP, offers_shell
-from corral.agents.opencode.errors import KEY_HINT
-from corral.agents.shared import hook_script, mcp_config
-from corral.agents.shared.launch_checks import refuse_project_files, refuse_user_settings
-from corral.agents.shared.meter_routes import behind_url
+from corral.agents.opencode.stream import KEY_HINT
+from corral.agents.shared.launch import (
+    behind_url,
+    hook_script,
+    refuse_project_files,
+    refuse_user_settings,
+    secret_references,
+    secret_variables,
+)
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import RunOptions
@@ -129,7 +134,7 @@ def launch_headless(
         flags += ["-s", resume]
     files = _files(run)
     if place.hook_command:
-        files[_PLUGIN] = hook_script.script(place.hook_command, _HOOK)
+        files[_PLUGIN] = hook_script(place.hook_command, _HOOK)
     if run.system_prompt is not None:
         files["system.md"] = run.system_prompt
         config["instructions"] = [os.path.join(place.home, "system.md")]
@@ -137,7 +142,7 @@ def launch_headless(
         config["mcp"] = _mcp_servers(run)
     return Launch(
         argv=(*place.program, "run", *flags),
-        env={**_env(run, place, config, rules), **mcp_config.secret_variables(run)},
+        env={**_env(run, place, config, rules), **secret_variables(run)},
         stdin=prompt.encode(),
         files=files,
         notes=notes,
@@ -268,7 +273,17 @@ def _config(
     if not hosted and not env.get("OPENCODE_API_KEY"):
         config["disabled_providers"] = [HOSTED]
     if env.get("OPENAI_BASE_URL"):
-        config["provider"] = {CUSTOM: _custom(model)}
+        name = (model or "").removeprefix(f"{CUSTOM}/")
+        # The values are references to environment variables, which OpenCode replaces.
+        options: Json = {"baseURL": "{env:OPENAI_BASE_URL}", "apiKey": "{env:OPENAI_API_KEY}"}
+        config["provider"] = {
+            CUSTOM: {
+                "npm": "@ai-sdk/openai-compatible",
+                "name": "OPENAI_BASE_URL",
+                "options": options,
+                "models": {name: {}} if name != (model or "") else {},
+            }
+        }
     notes: tuple[str, ...] = (f"credentials: {', '.join(found) or 'none'}",)
     if RIPGREP not in place.helpers:
         notes += ("glob and grep are off: ripgrep (rg) is not on PATH",)
@@ -292,23 +307,11 @@ def _credentials(place: LaunchContext, model: str | None, *, hosted: bool) -> li
     return found
 
 
-def _custom(model: str | None) -> Json:
-    """The values are references to environment variables, which OpenCode replaces."""
-    name = (model or "").removeprefix(f"{CUSTOM}/")
-    listed = model is not None and model.startswith(f"{CUSTOM}/")
-    return {
-        "npm": "@ai-sdk/openai-compatible",
-        "name": "OPENAI_BASE_URL",
-        "options": {"baseURL": "{env:OPENAI_BASE_URL}", "apiKey": "{env:OPENAI_API_KEY}"},
-        "models": {name: {}} if listed else {},
-    }
-
-
 def _mcp_servers(run: RunOptions) -> dict[str, Json]:
-    """Secrets are references to environment variables, as in ``_custom``."""
+    """Secrets are references to environment variables, which OpenCode replaces."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(run.mcp_servers):
-        hidden: Json = mcp_config.secret_references(number, server, "{{env:{}}}")
+        hidden: Json = secret_references(number, server, "{{env:{}}}")
         common: dict[str, Json] = {"enabled": True, "timeout": _MCP_MS}
         if server.url is not None:
             where: dict[str, Json] = {"type": "remote", "url": server.url, "headers": hidden}

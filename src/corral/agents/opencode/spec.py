@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.agents.opencode import controls, errors, launch, stream
-from corral.agents.shared import hook_script
+from corral.agents.opencode import controls, launch, stream
+from corral.agents.shared.launch import scripted_hook
 from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport, WireTools
 from corral.options import OWN_SERVER
 from corral.protocol.acp.quirks import AcpQuirks
@@ -63,7 +63,7 @@ _ACP = AgentSpec(
     controls=controls.controls_acp,
     launch=launch.launch_acp,
     meter_route=launch.meter_route,
-    explain=errors.explain,
+    explain=stream.explain,
     tools=controls.TOOLS,
     probe=Probe(
         write=("write", {"filePath": "probe.txt", "content": "written by the agent\n"}),
@@ -112,7 +112,7 @@ _HEADLESS = msgspec.structs.replace(
     transport=StreamTransport(
         frames=stream.Frames,
         translator=stream.translator,
-        command_hook=hook_script.command_hook(stream.kind_of, f"{OWN_SERVER}_"),
+        command_hook=scripted_hook(stream.kind_of, f"{OWN_SERVER}_"),
         wire=WireTools(
             kind_of=stream.kind_of,
             own_prefix=f"{OWN_SERVER}_",
@@ -121,7 +121,7 @@ _HEADLESS = msgspec.structs.replace(
     ),
     controls=controls.controls,
     launch=launch.launch_headless,
-    explain=errors.explain_headless,
+    explain=stream.explain_headless,
     supports=launch.SUPPORTS_HEADLESS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),
     asks=False,

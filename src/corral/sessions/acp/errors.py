@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.agents.spec import Ending
+from corral.agents.spec import TurnEnding
 from corral.errors import CorralError, ProcessFailed, StreamBroken
 from corral.protocol.acp.methods import failed_turn_end
 from corral.protocol.jsonrpc import Failure
@@ -13,7 +13,7 @@ from corral.system.process.process import Exit
 
 def exit_error(prepared: PreparedRun, ended: Exit, stderr: str) -> CorralError:
     """Why the agent ended by itself: the sandbox, what the agent says about it, or unknown."""
-    ending = Ending(
+    ending = TurnEnding(
         code=ended.code,
         signal=ended.signal,
         stderr=stderr,
@@ -32,7 +32,7 @@ def call_error(prepared: PreparedRun, failure: Failure | None, stderr: str) -> C
     finish = TurnEnd(ok=False, kind="0", message="")
     if failure is not None:
         finish = failed_turn_end(failure.code, failure.message, failure.data)
-    ending = Ending(
+    ending = TurnEnding(
         code=0, signal=None, stderr=stderr, finish=finish, answered=False, run=prepared.run
     )
     return prepared.agent.explain(ending) or ProcessFailed(finish.message or "the call failed")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from corral import errors
-from corral.agents.spec import Ending
+from corral.agents.spec import TurnEnding
 from corral.errors import CorralError
 from corral.events import Error, Thinking
 from corral.protocol.acp.methods import (
@@ -369,7 +369,7 @@ class AcpBackend:
         stopped = _STOP_ERRORS.get(finish.kind or "")
         if stopped is not None:
             return stopped(finish.message or "the turn was stopped")
-        ending = Ending(
+        ending = TurnEnding(
             code=0,
             signal=None,
             stderr=self.stderr,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from corral.agents.spec import Ending, Launch, stream_transport
+from corral.agents.spec import Launch, TurnEnding, stream_transport
 from corral.errors import CorralError, PolicyNotLoaded, ProcessFailed, StreamBroken
 from corral.events import AgentQuestion, PermissionDecision, PermissionRequest, QuestionAnswer
 from corral.options import check_prompt
@@ -387,7 +387,7 @@ class StreamBackend:
 
     def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
         self._read_report(normalizer)
-        ending = Ending(
+        ending = TurnEnding(
             code=0 if lingered else self._exit.code,
             signal=None if lingered else self._exit.signal,
             stderr=self.stderr,

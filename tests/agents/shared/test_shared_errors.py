@@ -6,8 +6,8 @@ import pytest
 
 from corral import errors
 from corral.agents import registry
-from corral.agents.shared.api_errors import QUOTA, unauthenticated
-from corral.agents.spec import Ending
+from corral.agents.shared.errors import QUOTA, unauthenticated
+from corral.agents.spec import TurnEnding
 from corral.errors import CorralError
 from corral.options import RunOptions
 from corral.protocol.ndjson import TurnEnd
@@ -18,7 +18,7 @@ NAMES = [agent.name for agent in registry.all_agents() if agent.transport.kind !
 def explained(
     name: str, finish: TurnEnd | None, code: int | None = 0, stderr: str = ""
 ) -> CorralError | None:
-    ending = Ending(
+    ending = TurnEnding(
         code=code,
         signal=None,
         stderr=stderr,

@@ -15,7 +15,7 @@ from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch
 import corral
 from corral import McpServer, Policy, errors
 from corral.agents import registry
-from corral.agents.spec import Ending, Launch, LaunchContext
+from corral.agents.spec import Launch, LaunchContext, TurnEnding
 from corral.options import RunOptions
 from corral.protocol.ndjson import TurnEnd
 
@@ -265,7 +265,9 @@ def ended(
     run = RunOptions.build("qwen-cli", {"max_turns": 3})
     answered = finish is not None and finish.ok
     return ALONE.explain(
-        Ending(code=code, signal=signal, stderr=stderr, finish=finish, answered=answered, run=run)
+        TurnEnding(
+            code=code, signal=signal, stderr=stderr, finish=finish, answered=answered, run=run
+        )
     )
 
 

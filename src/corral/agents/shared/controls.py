@@ -1,13 +1,35 @@
-"""Checks the names of tools in a policy against the tools of an agent."""
+"""What the controls of several agents have in common: who enforces what, and a check of the names
+of tools in a policy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from corral.agents.grants import Grants
+from corral.agents.grants import Grants, ToolLists
+from corral.agents.spec import Enforced
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
+
+UNASKED_BY_DEFAULT = "with mode='native' it does not ask about what it allows by itself"
+READS_OUTSIDE = "outside the workspace, reading follows the rule for the shell"
+NO_SERVERS = Enforced("not offered", "it takes no MCP servers")
+
+
+def without_rules(grants: Grants, *, offered: bool, note: str = "") -> Enforced:
+    """For the shell of an agent that has no rules for single commands: it is offered, or not."""
+    if offered:
+        return Enforced("native", note, {"rule": "impossible"})
+    allowed = (e for e in grants.shell.exceptions if (e.kind, e.verdict) == ("rule", "allow"))
+    return Enforced("not offered", note, left_out=tuple(allowed))
+
+
+def other_hooks(run: RunOptions) -> tuple[str, ...]:
+    """Why ``on_tool_call`` may not have the last word."""
+    inherits = run.inherit == "project"
+    return ("the repository's own hooks may change a call again",) if inherits else ()
+
 
 _WORDS: tuple[tuple[ToolKind, tuple[str, ...]], ...] = (
     ("fetch", ("fetch", "web", "url", "http")),
@@ -20,7 +42,7 @@ _WORDS: tuple[tuple[ToolKind, tuple[str, ...]], ...] = (
 
 
 def check_names(
-    grants: Grants,
+    lists: ToolLists,
     tools: Mapping[str, ToolKind],
     title: str,
     from_server: Callable[[str], bool],
@@ -30,10 +52,23 @@ def check_names(
     """Raises ``PolicyError`` for a name that the agent does not have, with the nearest name.
     ``strict=False`` leaves names out that are not similar to one of the agent's.
     ``from_server`` returns whether a name can be that of an MCP tool."""
-    for where, names in (("allow_tools", grants.listed or ()), ("deny_tools", grants.denied)):
-        for name in names:
-            if name not in tools and not from_server(name):
-                _refuse(name, where, tools, title, strict=strict)
+    from difflib import get_close_matches
+
+    for where, names in zip(("allow_tools", "deny_tools"), lists, strict=True):
+        for name in names or ():
+            if name in tools or from_server(name):
+                continue
+            is_slip = bool(get_close_matches(name, tools, 1, 0.75))
+            if not is_slip and not strict:
+                continue
+            similar = " or ".join(map(repr, similar_tools(name, tools)))
+            is_vain = where == "deny_tools" and not is_slip
+            effect = ", so denying it would do nothing" if is_vain else ""
+            advice = f"; did you mean {similar}?" if similar else ""
+            hint = f"It has: {', '.join(sorted(tools))}."
+            if not is_slip:
+                hint += " strict=False leaves the name out."
+            raise PolicyError(f"{where}: {title} has no tool {name!r}{effect}{advice}", hint=hint)
 
 
 def prefixed(prefix: str) -> Callable[[str], bool]:
@@ -56,29 +91,11 @@ def similar_tools(name: str, tools: Mapping[str, ToolKind]) -> list[str]:
     from difflib import get_close_matches
 
     lower = {tool.lower(): tool for tool in tools}
-    if found := get_close_matches(name.lower(), lower, 3, 0.75):
-        return [lower[each] for each in found]
+    if near := get_close_matches(name.lower(), lower, 3, 0.75):
+        return [lower[match] for match in near]
     for kind, words in _WORDS:
         if any(word in name.lower() for word in words):
             same = sorted(tool for tool, does in tools.items() if does == kind)
             alike = [tool for tool in same if any(word in tool.lower() for word in words)]
             return (alike or same)[:3]
     return []
-
-
-def _refuse(
-    name: str, where: str, tools: Mapping[str, ToolKind], title: str, *, strict: bool
-) -> None:
-    from difflib import get_close_matches
-
-    is_slip = bool(get_close_matches(name, tools, 1, 0.75))
-    if not is_slip and not strict:
-        return
-    similar = " or ".join(map(repr, similar_tools(name, tools)))
-    is_vain = where == "deny_tools" and not is_slip
-    effect = ", so denying it would do nothing" if is_vain else ""
-    advice = f"; did you mean {similar}?" if similar else ""
-    hint = f"It has: {', '.join(sorted(tools))}."
-    if not is_slip:
-        hint += " strict=False leaves the name out."
-    raise PolicyError(f"{where}: {title} has no tool {name!r}{effect}{advice}", hint=hint)
