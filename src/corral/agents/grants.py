@@ -184,9 +184,9 @@ def wire_needs(
     def is_asked(name: GrantName) -> bool:
         return run.interactive and reader.would_ask(name) and reader.can_be_judged(name)
 
-    asked = (
-        name for name in CAPABILITIES if is_asked(name) or (name == "mcp" and is_asked("own_mcp"))
-    )
+    asked: list[Capability] = [name for name in CAPABILITIES if is_asked(name)]
+    if is_asked("own_mcp") and "mcp" not in asked:
+        asked.append("mcp")  # the last of the capabilities
     return WireNeeds(reader.rules, tuple(asked))
 
 
