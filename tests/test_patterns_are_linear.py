@@ -92,7 +92,7 @@ MADE: dict[tuple[str, str], str | Examples] = {
         "fullmatch", b"|".join(b"(?:%s)" % each for each in IGNORED)
     ),
     ("corral.system.redaction", "f'[{first}]'"): Examples("finditer", "[abc]"),
-    ("corral.testing.hostile.repository", r"f'{self.marker} ([\\w./-]*\\w)'"): SCRIPT,
+    ("corral.testing.hostile", r"f'{self.marker} ([\\w./-]*\\w)'"): SCRIPT,
     ("corral.testing.model_server.script", "self.pattern"): SCRIPT,
     ("corral.values", "f'[^A-Za-z0-9{re.escape(allowed)}]'"): Examples(
         "finditer", "[^A-Za-z0-9._]"

@@ -105,7 +105,7 @@ TRAPS: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "the repository's hooks, servers and base URL are obeyed": (
         (
-            "testing/hostile/test_hostile_repository.py",
+            "testing/test_hostile.py",
             "nothing_of_a_hostile_repository_takes_effect",
         ),
         (REAL_REPOSITORY, "nothing_in_a_repository_is_obeyed"),

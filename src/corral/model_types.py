@@ -154,11 +154,11 @@ class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         return self.message.reasoning
 
 
-class _Event(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True, gc=False):
+class _ModelEvent(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True, gc=False):
     """The base of all stream events. ``gc=False``: they contain no cycles."""
 
 
-class Start(_Event, frozen=True, tag="start"):
+class Start(_ModelEvent, frozen=True, tag="start"):
     """The first event of a response."""
 
     type: ClassVar[Literal["start"]] = "start"
@@ -167,14 +167,14 @@ class Start(_Event, frozen=True, tag="start"):
     provider: str = ""
 
 
-class TextStart(_Event, frozen=True, tag="text_start"):
+class TextStart(_ModelEvent, frozen=True, tag="text_start"):
     """A text part starts."""
 
     type: ClassVar[Literal["text_start"]] = "text_start"
     part: int
 
 
-class TextDelta(_Event, frozen=True, tag="text_delta"):
+class TextDelta(_ModelEvent, frozen=True, tag="text_delta"):
     """A piece of text."""
 
     type: ClassVar[Literal["text_delta"]] = "text_delta"
@@ -182,21 +182,21 @@ class TextDelta(_Event, frozen=True, tag="text_delta"):
     part: int = 0
 
 
-class TextEnd(_Event, frozen=True, tag="text_end"):
+class TextEnd(_ModelEvent, frozen=True, tag="text_end"):
     """A text part is complete."""
 
     type: ClassVar[Literal["text_end"]] = "text_end"
     part: int
 
 
-class ThinkingStart(_Event, frozen=True, tag="thinking_start"):
+class ThinkingStart(_ModelEvent, frozen=True, tag="thinking_start"):
     """A part of thinking starts."""
 
     type: ClassVar[Literal["thinking_start"]] = "thinking_start"
     part: int
 
 
-class ThinkingDelta(_Event, frozen=True, tag="thinking_delta"):
+class ThinkingDelta(_ModelEvent, frozen=True, tag="thinking_delta"):
     """A piece of thinking."""
 
     type: ClassVar[Literal["thinking_delta"]] = "thinking_delta"
@@ -204,14 +204,14 @@ class ThinkingDelta(_Event, frozen=True, tag="thinking_delta"):
     part: int = 0
 
 
-class ThinkingEnd(_Event, frozen=True, tag="thinking_end"):
+class ThinkingEnd(_ModelEvent, frozen=True, tag="thinking_end"):
     """A part of thinking is complete."""
 
     type: ClassVar[Literal["thinking_end"]] = "thinking_end"
     part: int
 
 
-class ToolCallStart(_Event, frozen=True, tag="tool_call_start"):
+class ToolCallStart(_ModelEvent, frozen=True, tag="tool_call_start"):
     """A tool call starts. Its arguments follow in pieces."""
 
     type: ClassVar[Literal["tool_call_start"]] = "tool_call_start"
@@ -220,7 +220,7 @@ class ToolCallStart(_Event, frozen=True, tag="tool_call_start"):
     name: str
 
 
-class ToolCallDelta(_Event, frozen=True, tag="tool_call_delta"):
+class ToolCallDelta(_ModelEvent, frozen=True, tag="tool_call_delta"):
     """A piece of the arguments' JSON."""
 
     type: ClassVar[Literal["tool_call_delta"]] = "tool_call_delta"
@@ -228,7 +228,7 @@ class ToolCallDelta(_Event, frozen=True, tag="tool_call_delta"):
     arguments: str
 
 
-class ToolCallEnd(_Event, frozen=True, tag="tool_call_end"):
+class ToolCallEnd(_ModelEvent, frozen=True, tag="tool_call_end"):
     """A tool call is complete."""
 
     type: ClassVar[Literal["tool_call_end"]] = "tool_call_end"
@@ -236,7 +236,7 @@ class ToolCallEnd(_Event, frozen=True, tag="tool_call_end"):
     call: ToolCall
 
 
-class ToolDone(_Event, frozen=True, tag="tool_result"):
+class ToolDone(_ModelEvent, frozen=True, tag="tool_result"):
     """One of the caller's tools ran between two responses."""
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
@@ -246,7 +246,7 @@ class ToolDone(_Event, frozen=True, tag="tool_result"):
     is_error: bool = False
 
 
-class StepFinish(_Event, frozen=True, tag="step_finish"):
+class StepFinish(_ModelEvent, frozen=True, tag="step_finish"):
     """One of several responses is complete; its tools run next."""
 
     type: ClassVar[Literal["step_finish"]] = "step_finish"
@@ -254,7 +254,7 @@ class StepFinish(_Event, frozen=True, tag="step_finish"):
     response: Response
 
 
-class Finish(_Event, frozen=True, tag="finish"):
+class Finish(_ModelEvent, frozen=True, tag="finish"):
     """The last event of a complete stream."""
 
     type: ClassVar[Literal["finish"]] = "finish"
@@ -263,7 +263,7 @@ class Finish(_Event, frozen=True, tag="finish"):
     response: Response
 
 
-class Failed(_Event, frozen=True, tag="error"):
+class Failed(_ModelEvent, frozen=True, tag="error"):
     """The vendor reported an error inside the stream. It is raised after this event."""
 
     type: ClassVar[Literal["error"]] = "error"
@@ -271,7 +271,7 @@ class Failed(_Event, frozen=True, tag="error"):
     message: str
 
 
-class ProviderEvent(_Event, frozen=True, tag="provider_event"):
+class ProviderEvent(_ModelEvent, frozen=True, tag="provider_event"):
     """An event that only one vendor has, unchanged."""
 
     type: ClassVar[Literal["provider_event"]] = "provider_event"

@@ -151,7 +151,7 @@ def without_output(result: Result) -> Result:
     return msgspec.structs.replace(result, _output=msgspec.UNSET)
 
 
-class _Message:
+class _AnswerMessage:
     """A growing text that needs little more memory than the text itself: small pieces are joined
     to blocks as they come, and the blocks are freed while they are joined."""
 
@@ -216,7 +216,7 @@ class ResultBuilder:
         self.is_cut = False
         """Whether the answer is longer than the limit."""
         self._size = 0
-        self._messages: list[_Message] = []
+        self._messages: list[_AnswerMessage] = []
         self._starts_message = True
         self._message_id: str | None = None
         self._init = _NO_INIT
@@ -239,7 +239,7 @@ class ResultBuilder:
                 if self._starts_message or (id is not None and id != self._message_id):
                     self._store(pieces)
                     pieces = []
-                    self._messages.append(_Message())
+                    self._messages.append(_AnswerMessage())
                     self._message_id = id
                     self._starts_message = False
                 pieces.append(event.delta)

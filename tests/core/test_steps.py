@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from support.event_samples import session_events
 
-from corral.core.steps import Step, StepTracker
+from corral.core.steps import ModelStep, StepTracker
 from corral.events import Event, Init, Text, Thinking, ToolOutput, ToolResult, ToolUse
 
 
-def steps_of(events: list[Event], limit: int = 1_000_000) -> list[Step]:
+def steps_of(events: list[Event], limit: int = 1_000_000) -> list[ModelStep]:
     tracker = StepTracker(limit)
     found = [step for event in events for step in tracker.add(event)]
     return [*found, *tracker.end()]
 
 
-def calls(step: Step) -> list[str]:
+def calls(step: ModelStep) -> list[str]:
     return [f"{call.use.call_id} {call.status}" for call in step.calls]
 
 

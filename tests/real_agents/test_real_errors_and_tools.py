@@ -24,7 +24,7 @@ from corral.agents.spec import AgentSpec
 from corral.events import Event, Init
 from corral.result import Result, result_from_events
 from corral.testing import Call, ModelServer, Request, Turn, fail, say
-from corral.testing.conformance.stage import Stage
+from corral.testing.conformance.scenarios import Stage
 
 TELL_TOOLS = {
     "claude-cli": {"Agent": "Task", "DeferredToolPlaceholder": "TaskCreate"},

@@ -21,7 +21,7 @@ from corral.policy import Policy
 from corral.result import Result, result_from_events
 from corral.system import paths
 from corral.testing import Call, ModelServer, Request, Turn, hang
-from corral.testing.conformance.stage import Stage
+from corral.testing.conformance.scenarios import Stage
 
 WIRES = ("gemini:gemini-2.5-flash", "anthropic:claude-sonnet-5", "openai:gpt-5.5", "chat:any-model")
 CANCELLED = "gemini-acp"

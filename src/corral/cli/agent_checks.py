@@ -276,7 +276,7 @@ def check(names: tuple[str, ...], flags: CheckFlags) -> int:
         counts = f"{passed} passed, {failed} failed, {skipped} skipped"
         echo(f"{report.agent}: {counts}", err=flags["markdown"])
     if flags["markdown"]:
-        from corral.testing.conformance.grid import markdown
+        from corral.testing.conformance.check import markdown
 
         echo(markdown(reports, missing))
     return 0 if reports and all(report.ok for report in reports) else 1

@@ -85,7 +85,7 @@ class StepCall(msgspec.Struct, kw_only=True):
         return "unfinished" if self.result is None else self.result.status
 
 
-class Step(msgspec.Struct, kw_only=True):
+class ModelStep(msgspec.Struct, kw_only=True):
     """What a model did at once."""
 
     turn: int
@@ -122,14 +122,14 @@ class StepTracker:
     def __init__(self, limit: int = MAX_TEXT) -> None:
         self._limit = limit
         self._turn = 0
-        self._rows: dict[str | None, list[Step]] = {}
+        self._rows: dict[str | None, list[ModelStep]] = {}
         self._asked: dict[str | None, float] = {}
         """When the model of each row was last asked."""
         self._calls: dict[str, StepCall] = {}
         self._reported = Usage()
         self._reported_usd = 0.0
 
-    def add(self, event: Event) -> list[Step]:
+    def add(self, event: Event) -> list[ModelStep]:
         """The steps that have ended with this event."""
         match event:
             case Init():
@@ -162,14 +162,14 @@ class StepTracker:
                 pass
         return []
 
-    def end(self) -> list[Step]:
+    def end(self) -> list[ModelStep]:
         """All steps that are under way, those of sub-agents first."""
         rows, self._rows = self._rows, {}
         self._calls.clear()
         main = rows.pop(None, [])
         return [step for row in [*rows.values(), main] for step in row]
 
-    def _written(self, event: Text | Thinking | ToolUse | Plan) -> list[Step]:
+    def _written(self, event: Text | Thinking | ToolUse | Plan) -> list[ModelStep]:
         row = self._rows.setdefault(event.parent, [])
         if not row or _begins_step(row[-1], event):
             row.append(self._new_step(event))
@@ -190,17 +190,17 @@ class StepTracker:
                 step.plan = event
         step.ended = max(step.ended, event.ts)
         # Remove and return the steps at the beginning of the row that have ended.
-        ended: list[Step] = []
+        ended: list[ModelStep] = []
         while len(row) > 1 and not row[0].is_open:
             ended.append(row.pop(0))
         return ended
 
-    def _new_step(self, event: Event) -> Step:
+    def _new_step(self, event: Event) -> ModelStep:
         if event.parent is not None and event.parent in self._calls:
             call = self._calls[event.parent]
             call.has_steps = True
             self._asked.setdefault(event.parent, call.use.ts)
-        return Step(
+        return ModelStep(
             turn=self._turn,
             parent=event.parent,
             started=min(self._asked.get(event.parent, event.ts), event.ts),
@@ -221,7 +221,7 @@ class StepTracker:
             self._reported_usd = event.cost.usd
 
 
-def _begins_step(step: Step, event: Text | Thinking | ToolUse | Plan) -> bool:
+def _begins_step(step: ModelStep, event: Text | Thinking | ToolUse | Plan) -> bool:
     if step.is_answered:
         return not isinstance(event, Plan)
     match event:

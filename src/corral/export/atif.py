@@ -18,7 +18,7 @@ from typing import IO
 
 import msgspec
 
-from corral.core.steps import Step, StepCall, StepTracker
+from corral.core.steps import ModelStep, StepCall, StepTracker
 from corral.core.terminal_text import json_bytes
 from corral.events import Done, Error, Event, Init, ToolResult, ToolUse, Vendor
 from corral.pipelines.events import (
@@ -205,7 +205,7 @@ class _AgentTrajectory:
         self._files: JsonObject = {}
         self._errors: list[Error] = []
         """They are written after the step during which they came."""
-        self._last_agent_step: tuple[Step, int] | None = None
+        self._last_agent_step: tuple[ModelStep, int] | None = None
         self._turn_steps = 0
         self._has_metrics = False
         self._subs: dict[str, _SubTrajectory] = {}
@@ -275,7 +275,7 @@ class _AgentTrajectory:
             self._document.step("user", _message(text, self._files), prompt.ts)
         self._files = {}
 
-    def _write_steps(self, steps: list[Step]) -> None:
+    def _write_steps(self, steps: list[ModelStep]) -> None:
         for step in steps:
             if step.parent is not None:
                 sub = self._sub(step.parent)
@@ -338,7 +338,7 @@ class _AgentTrajectory:
         sub.document.finish(agent, _Totals(), {"call_id": call_id})
         sub.close()
 
-    def _facts(self, step: Step) -> JsonObject:
+    def _facts(self, step: ModelStep) -> JsonObject:
         facts: JsonObject = {}
         if self._model:
             facts["model_name"] = self._model

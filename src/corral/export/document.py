@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from corral.core.steps import CutText, Step, StepCall, StepTracker
+from corral.core.steps import CutText, ModelStep, StepCall, StepTracker
 from corral.core.terminal_text import clean, plain
 from corral.events import Done, Event, Init, Vendor
 from corral.pipelines.events import (
@@ -132,7 +132,7 @@ class _SessionWriter:
             self._out("\n")
         self._out(f"\n*{_line(summary(turn))}*\n")
 
-    def _write_steps(self, steps: list[Step]) -> None:
+    def _write_steps(self, steps: list[ModelStep]) -> None:
         for step in steps:
             parts: list[str] = []
             if thinking := str(step.thinking).strip():

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias, TypedDict, get_args
 
-from corral.core.message_dicts import message_from_dict
 from corral.errors import ConfigError
 from corral.inference.client import Client
 from corral.inference.results import Step
 from corral.inference.tools import Toolbox, ToolsInput, resolve_tool_choice
-from corral.messages import Message, Part, Text, to_parts
+from corral.messages import Message, Part, Text, message_from_dict, to_parts
 from corral.model_types import Request, ResponseFormat, ToolChoice
 from corral.prompt import Prompt
 from corral.values import Effort, Json, JsonObject, int_or_none, is_mapping, number_or_none

@@ -19,7 +19,7 @@ from corral.agents.spec import Launch, MeterRoute
 from corral.errors import CorralError, QuotaSpent, RateLimited
 from corral.metering.budget_gate import BudgetGate
 from corral.metering.call_log import CallLog, Emit
-from corral.metering.proxy.gates import ToolJudge
+from corral.metering.proxy.open_calls import ToolJudge
 from corral.metering.proxy.proxy import ModelProxy, ProxySettings
 from corral.models.registry import all_providers, find_provider
 from corral.models.spec import Provider

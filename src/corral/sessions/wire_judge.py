@@ -50,7 +50,7 @@ class JudgedTurn(Protocol):
 
 
 class WireJudge:
-    """See ``corral.metering.proxy.gates.ToolJudge``."""
+    """See ``corral.metering.proxy.open_calls.ToolJudge``."""
 
     def __init__(
         self,

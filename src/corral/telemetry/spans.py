@@ -27,7 +27,7 @@ from functools import cache
 
 import msgspec
 
-from corral.core.steps import Step, StepCall, StepTracker
+from corral.core.steps import ModelStep, StepCall, StepTracker
 from corral.errors import CorralError
 from corral.events import Done, Error, Event, Init, Vendor
 from corral.telemetry import trace_context
@@ -161,14 +161,14 @@ class AgentSpans:
     def _turn_context(self, init: Init) -> TraceContext:
         return trace_context.of_turn(init.run_id, self._parent)
 
-    def _of_steps(self, steps: list[Step]) -> list[Span]:
+    def _of_steps(self, steps: list[ModelStep]) -> list[Span]:
         init = self._init
         if init is None:
             return []
         turn = self._turn_context(init)
         return [span for step in steps for span in self._of_step(step, init, turn)]
 
-    def _of_step(self, step: Step, init: Init, turn: TraceContext) -> list[Span]:
+    def _of_step(self, step: ModelStep, init: Init, turn: TraceContext) -> list[Span]:
         self._steps += 1
         parent = turn.span_id
         if step.parent is not None:

@@ -22,10 +22,9 @@ from support.raw_server import ConnectionHandler, RawConnection, RawServer, raw_
 from corral.metering.calls import MeteredCall, ModelRequest, read_request
 from corral.metering.proxy import client_requests
 from corral.metering.proxy import upstream as upstream_module
-from corral.metering.proxy.gates import CallGate, Ticket
-from corral.metering.proxy.open_calls import OpenCall
+from corral.metering.proxy.open_calls import CallGate, OpenModelCall, Ticket
 from corral.metering.proxy.proxy import ModelProxy, ProxySettings
-from corral.metering.proxy.upstream import Response, ResponseFailed
+from corral.metering.proxy.upstream import ResponseFailed, VendorResponse
 from corral.models.registry import find_provider
 from corral.values import Usage
 
@@ -220,7 +219,7 @@ class Sink:
     def __init__(self) -> None:
         self.body = b""
 
-    def on_head(self, response: Response) -> None:
+    def on_head(self, response: VendorResponse) -> None:
         assert self.body == b""
 
     def on_body(self, data: bytes) -> None:
@@ -239,7 +238,7 @@ def check_pass_through(
         "close": open_end,
     }[framing]
     sink = Sink()
-    response = Response(sink)
+    response = VendorResponse(sink)
     out = b"".join(response.receive(piece) for piece in cut(made, places) if piece)
     assert response.is_complete == (framing != "close")
     response.end()
@@ -308,7 +307,7 @@ async def test_1000_streams_that_are_cut_anywhere_pass_unchanged_and_are_counted
     for _ in range(1000):
         sent = framed(variant(vendor, chance), chance)
         places = [chance.randrange(100_000) for _ in range(chance.randrange(12))]
-        call = OpenCall(request, None)
+        call = OpenModelCall(request, None)
         response = call.response
         pieces = [piece for piece in cut(sent, places) if piece]
         got = b"".join(call.encode(response, response.receive(piece)) for piece in pieces)
@@ -747,7 +746,7 @@ async def test_a_failure_in_the_proxy_itself_is_an_error_502() -> None:
 
 
 def test_a_response_with_a_very_long_head_is_refused() -> None:
-    response = Response(Sink())
+    response = VendorResponse(Sink())
     with pytest.raises(ResponseFailed, match="too large"):
         for _ in range(100):
             response.receive(b"x: " + b"a" * 1000)

@@ -23,7 +23,7 @@ from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.verdict import Wanted, find, instruction, wanted_of
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.testing import Call, ModelServer, Request, Turn, call, say
-from corral.testing.conformance.stage import Stage
+from corral.testing.conformance.scenarios import Stage
 
 pytest_plugins = ("support.node_fixtures",)
 

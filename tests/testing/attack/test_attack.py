@@ -16,9 +16,9 @@ from corral.errors import ConfigError
 from corral.testing import attack_agent
 from corral.testing.attack.arena import Arena
 from corral.testing.attack.attempts.attempt import Cell
-from corral.testing.attack.client_files import ClientFiles
+from corral.testing.attack.client_files import FileMethodAttack
 from corral.testing.attack.effects import EffectObserver
-from corral.testing.attack.plan import ATTEMPTS, CELLS, POLICIES, Choice
+from corral.testing.attack.plan import ATTEMPTS, CELLS, POLICIES, AttemptChoice
 from corral.testing.attack.report import (
     AttackReport,
     Outcome,
@@ -134,18 +134,18 @@ async def test_a_denied_permission_request_has_no_effect(workspace: Path) -> Non
     assert {c.cell for c in policy.cells if c.status == "held"} >= {"read inside", "shell"}
 
 
-def file_methods(agent: str, policy: str) -> ClientFiles:
+def file_methods(agent: str, policy: str) -> FileMethodAttack:
     """With a program in the agent's place: neither it nor a model is needed."""
     record = registry.find(agent)
     assert record.probe is not None
-    return ClientFiles(agent, record, record.probe, POLICIES[policy])
+    return FileMethodAttack(agent, record, record.probe, POLICIES[policy])
 
 
 @pytest.mark.parametrize("policy", ["default", "all", "asked"])
 async def test_the_file_methods_of_acp_are_called_offered_or_not(
     workspace: Path, policy: str
 ) -> None:
-    cell, calls = await file_methods("gemini-acp", policy).play(Choice())
+    cell, calls = await file_methods("gemini-acp", policy).play(AttemptChoice())
     assert cell is not None
     assert (cell.status, cell.effects) == ("held", 0), [one for one in calls if one.seen]
     assert len(calls) > (60 if policy == "all" else 120)
@@ -162,7 +162,7 @@ ACP_AGENTS = [
 async def test_no_agent_writes_outside_by_the_file_methods_of_acp(
     workspace: Path, agent: str
 ) -> None:
-    cell, calls = await file_methods(agent, "edits").play(Choice(sample=8))
+    cell, calls = await file_methods(agent, "edits").play(AttemptChoice(sample=8))
     assert cell is not None
     assert (cell.status, cell.effects) == ("held", 0), [one for one in calls if one.seen]
 

@@ -12,8 +12,7 @@ import pytest
 
 from corral.errors import ConfigError, NotInstalled
 from corral.testing import Report, check_agent
-from corral.testing.conformance.check import Row
-from corral.testing.conformance.grid import markdown
+from corral.testing.conformance.check import Row, markdown
 from corral.testing.conformance.scenarios import SCENARIOS
 
 CORRAL = str(Path(sys.executable).with_name("corral"))

@@ -15,8 +15,7 @@ from support.installed_agents import installed, mark_of
 from corral.agents import registry
 from corral.run_kwargs import RunKwargs
 from corral.testing import check_agent
-from corral.testing.conformance.check import MARKS, Outcome, Row
-from corral.testing.conformance.grid import NOT_RUN
+from corral.testing.conformance.check import MARKS, NOT_RUN, Outcome, Row
 from corral.testing.conformance.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.whole_program

@@ -13,7 +13,7 @@ from corral import errors
 from corral.testing import Call, Message, ModelServer, Request, Script, Turn, call, say
 from corral.testing.model_server.common_tools import translated
 from corral.testing.model_server.example import EXAMPLE
-from corral.testing.model_server.request import Headers
+from corral.testing.model_server.request import RequestHeaders
 from corral.testing.model_server.script import Cursor, Restart
 from corral.values import Json
 
@@ -48,7 +48,7 @@ def declaring(tools: dict[str, list[str]], *, system: str = "") -> Request:
         method="messages",
         model="m",
         path="/",
-        headers=Headers(),
+        headers=RequestHeaders(),
         body={"tools": declared},
         system=system,
         tools=tuple(tools),

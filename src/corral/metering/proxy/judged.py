@@ -39,9 +39,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from corral.metering.calls import ModelRequest
 from corral.metering.proxy.client_requests import AgentRequest
-from corral.metering.proxy.gates import Ticket, ToolJudge
-from corral.metering.proxy.open_calls import LIMITED, OpenCall, OpenRequest
-from corral.metering.proxy.upstream import Response, ResponseFailed, Upstream
+from corral.metering.proxy.open_calls import LIMITED, OpenModelCall, OpenRequest, Ticket, ToolJudge
+from corral.metering.proxy.upstream import ResponseFailed, Upstream, VendorResponse
 from corral.models.strict_reading import Incomplete, Unreadable
 from corral.models.tool_gate import ToolGate, WireCall, call_format
 from corral.values import as_object, decode_or_none
@@ -49,7 +48,7 @@ from corral.values import as_object, decode_or_none
 if TYPE_CHECKING:
     from corral.metering.rate_limits import CallWaits
 
-AnyCall = TypeVar("AnyCall", bound=OpenCall)
+AnyCall = TypeVar("AnyCall", bound=OpenModelCall)
 MOST_REFUSALS = 3
 """Refusals in a row, until the response is ended."""
 KEEP_ALIVE_SECONDS = 10.0
@@ -84,7 +83,7 @@ LAST_CHUNK = b"0\r\n\r\n"
 _HEADER_VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 
 
-class JudgedCall(OpenCall):
+class JudgedCall(OpenModelCall):
     """Collects the body for the gate, decoded. An error is encoded again for the agent."""
 
     def __init__(self, request: ModelRequest, ticket: Ticket | None, *, holds_limits: bool) -> None:
@@ -93,7 +92,7 @@ class JudgedCall(OpenCall):
         self._is_encoded = False
         """Whether the head of an error was made."""
 
-    def on_head(self, response: Response) -> None:
+    def on_head(self, response: VendorResponse) -> None:
         super().on_head(response)
         self._filter = None  # the gate leaves the usage out
 
@@ -105,7 +104,7 @@ class JudgedCall(OpenCall):
         pieces, self._pieces = b"".join(self._pieces), []
         return pieces
 
-    def encode(self, response: Response, body: bytes) -> bytes:
+    def encode(self, response: VendorResponse, body: bytes) -> bytes:
         """A part of an error. ``body``, as it came, is not used."""
         if not response.head:
             return b""
@@ -269,13 +268,15 @@ class JudgedExchange:
         if data:
             self._write(response, data)
 
-    def _check_not_begun(self, response: Response) -> None:
+    def _check_not_begun(self, response: VendorResponse) -> None:
         """Raises ``ResponseFailed`` if the agent got a part of an earlier response."""
         if self._has_begun:
             raise ResponseFailed(502, f"the vendor answered a refusal with {response.status}")
         self._has_begun = True
 
-    async def _decide(self, calls: Sequence[WireCall], response: Response) -> list[str] | None:
+    async def _decide(
+        self, calls: Sequence[WireCall], response: VendorResponse
+    ) -> list[str] | None:
         if not calls:
             return None
         decision = asyncio.ensure_future(self._judge.decide(calls))
@@ -291,13 +292,13 @@ class JudgedExchange:
                 await asyncio.wait([decision], timeout=CANCEL_SECONDS)
         return decision.result()
 
-    def _write(self, response: Response, data: bytes) -> None:
+    def _write(self, response: VendorResponse, data: bytes) -> None:
         """Send a chunk, after the head of the response if that was not sent."""
         head = b"" if self._has_begun else response_head(response, self._media_type)
         self._has_begun = True
         self._writer.write(head + chunk(data))
 
-    async def _finish(self, response: Response, data: bytes) -> bool:
+    async def _finish(self, response: VendorResponse, data: bytes) -> bool:
         self._write(response, data)
         self._writer.write(LAST_CHUNK)
         await self._writer.drain()
@@ -319,7 +320,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
-def response_head(response: Response, media_type: str) -> bytes:
+def response_head(response: VendorResponse, media_type: str) -> bytes:
     """The head of a response for the agent, whose body is sent in chunks."""
     try:
         phrase = HTTPStatus(response.status).phrase
@@ -335,5 +336,5 @@ def response_head(response: Response, media_type: str) -> bytes:
     return b"\r\n".join([*lines, b"transfer-encoding: chunked", b"", b""])
 
 
-def _is_success(response: Response) -> bool:
+def _is_success(response: VendorResponse) -> bool:
     return response.status == HTTPStatus.OK

@@ -1,8 +1,11 @@
-"""A request while it is made: the bytes for the agent, and what is counted of a model call."""
+"""A request while it is made: the bytes for the agent, what is counted of a model call, and what
+may decide about it (a gate for calls, a judge of tool calls)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
@@ -15,11 +18,56 @@ from corral.metering.calls import (
     UsageEventFilter,
     estimated_usage,
 )
-from corral.metering.proxy.gates import Ticket
-from corral.metering.proxy.upstream import Response
+from corral.metering.proxy.upstream import VendorResponse
 from corral.models.spec import EVENT_STREAM, Failure
 from corral.system import clock
 from corral.values import Cost, Usage
+
+if TYPE_CHECKING:
+    from corral.models.tool_gate import WireCall
+
+
+class Ticket(Protocol):
+    """The permission for one model call."""
+
+    def may_continue(self, meter: CallMeter) -> bool:
+        """Whether more of the response may come."""
+        ...
+
+    def settle(self, call: MeteredCall) -> None:
+        """The call has ended. Called once."""
+        ...
+
+
+class CallGate(Protocol):
+    """Decides whether a model call may be made."""
+
+    async def admit(self, request: ModelRequest) -> Ticket | str:
+        """Waits until the call may be made. A text is a refusal, which the agent gets with the
+        status 402."""
+        ...
+
+
+class ToolJudge(Protocol):
+    """Decides about the tool calls in a model's response before the agent sees them."""
+
+    def refuse_tools(self, names: Sequence[str]) -> str | None:
+        """Why a request with these tools, which the vendor itself runs, may not be sent."""
+        ...
+
+    async def decide(self, calls: Sequence[WireCall]) -> list[str] | None:
+        """None if all calls may be made. Else none of them is: a text for each that the model
+        gets as its result. Waits for a person if one is asked."""
+        ...
+
+    def fail(self, text: str) -> None:
+        """A refusal could not be passed on to the model: the run must end."""
+        ...
+
+    def fail_unreadable(self, text: str) -> None:
+        """A response has a form in which its tool calls cannot be judged: the run must end."""
+        ...
+
 
 ABANDONED = "the agent closed the connection"
 LIMITED = 429
@@ -45,9 +93,9 @@ class OpenRequest:
         """Whether the request was sent to the vendor."""
         self.owner: object = None
         """What it belongs to."""
-        self.response = Response(self)
+        self.response = VendorResponse(self)
 
-    def on_head(self, response: Response) -> None:
+    def on_head(self, response: VendorResponse) -> None:
         pass
 
     def on_body(self, data: bytes) -> None:
@@ -56,7 +104,7 @@ class OpenRequest:
     def may_continue(self) -> bool:
         return True
 
-    def encode(self, response: Response, body: bytes) -> bytes:
+    def encode(self, response: VendorResponse, body: bytes) -> bytes:
         """The bytes for the agent. ``body`` is a part of the body as it came."""
         if self.has_begun:
             return body
@@ -67,7 +115,7 @@ class OpenRequest:
         return None
 
 
-class OpenCall(OpenRequest):
+class OpenModelCall(OpenRequest):
     """A model call. If the agent did not ask for the usage that ``added_usage`` asks for, the
     events with it are taken out of the response, and the rest is sent in chunks."""
 
@@ -94,7 +142,7 @@ class OpenCall(OpenRequest):
         self._uncounted: list[bytes] = []
         """Parts of the body that the meter has not read: the agent gets them first."""
 
-    def on_head(self, response: Response) -> None:
+    def on_head(self, response: VendorResponse) -> None:
         self._first_byte = self._clock() - self._started
         self._status = response.status
         self._meter.start(response.status, response.media_type)
@@ -140,7 +188,7 @@ class OpenCall(OpenRequest):
             )
         )
 
-    def encode(self, response: Response, body: bytes) -> bytes:
+    def encode(self, response: VendorResponse, body: bytes) -> bytes:
         if self._holds_limits and self._limit_body is not None:
             self.held += (response.head if not self.held else b"") + body
             return b""

@@ -6,12 +6,12 @@ The agent is started with the URL of this proxy instead of the vendor's, and wit
 request must contain that key, so no other user of the machine can use the proxy. It is sent to the
 vendor with the real key, over one connection for each connection of the agent. The agent never has
 the real key: it is sent in the place where the vendor's API expects it and nowhere else
-(``request_check``), and a response that contains it is cut (``key_scan``).
+(``request_check``), and a response that contains it is cut (``KeyScan``).
 
 Nothing is translated. Of a request, only authentication, ``Host``, ``Accept-Encoding``, compression
 and the headers that concern one connection are changed; all others keep their order. A target that
 servers could read in several ways is refused; the others are sent as they were judged
-(``request_target``). The bytes of a response are passed on as they came. One exception: a streamed
+(``parse_target``). The bytes of a response are passed on as they came. One exception: a streamed
 chat completion reports no usage unless the request asks for it. Then the proxy asks, and takes the
 additional event out.
 
@@ -64,11 +64,16 @@ from corral.metering.proxy.client_requests import (
     ReceivedRequest,
     RequestReader,
 )
-from corral.metering.proxy.gates import CallGate, Ticket, ToolJudge
-from corral.metering.proxy.key_scan import searched_forms
-from corral.metering.proxy.open_calls import LIMITED, OpenCall, OpenRequest
+from corral.metering.proxy.open_calls import (
+    LIMITED,
+    CallGate,
+    OpenModelCall,
+    OpenRequest,
+    Ticket,
+    ToolJudge,
+)
 from corral.metering.proxy.request_check import RequestCheck
-from corral.metering.proxy.upstream import ResponseFailed, Upstream
+from corral.metering.proxy.upstream import ResponseFailed, Upstream, searched_forms
 from corral.models.spec import Provider
 from corral.system.http.request import parse_url
 from corral.values import JsonObject
@@ -77,7 +82,7 @@ if TYPE_CHECKING:
     from corral.metering.rate_limits import CallWaits, LimitWaits
 
 T = TypeVar("T")
-AnyCall = TypeVar("AnyCall", bound="OpenCall")
+AnyCall = TypeVar("AnyCall", bound="OpenModelCall")
 
 _log = logging.getLogger("corral.models")
 CLOSE_SECONDS = 5.0
@@ -139,7 +144,7 @@ class ModelProxy:
         self._gate = gate
         self._judge = judge
         self._server: asyncio.Server | None = None
-        self._connections: set[_Connection] = set()
+        self._connections: set[_AgentConnection] = set()
         self._providers: Sequence[Provider] | None = None
         self.port = 0
         self.dummy_keys = {name: f"corral-{os.urandom(20).hex()}" for name in settings.keys}
@@ -154,7 +159,9 @@ class ModelProxy:
 
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self, loop), "127.0.0.1", 0)
+        self._server = await loop.create_server(
+            lambda: _AgentConnection(self, loop), "127.0.0.1", 0
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     def close(self) -> None:
@@ -171,10 +178,10 @@ class ModelProxy:
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
 
-    def add(self, connection: _Connection) -> None:
+    def add(self, connection: _AgentConnection) -> None:
         self._connections.add(connection)
 
-    def discard(self, connection: _Connection) -> None:
+    def discard(self, connection: _AgentConnection) -> None:
         self._connections.discard(connection)
 
     async def serve(self, reader: asyncio.StreamReader, writer: AgentWriter) -> None:
@@ -236,8 +243,8 @@ class ModelProxy:
             return await exchange.run(request, kind)
         waits = self.waits_for(request, kind)
 
-        async def send() -> OpenCall:
-            call = OpenCall(kind, await self.admit(kind), holds_limits=waits is not None)
+        async def send() -> OpenModelCall:
+            call = OpenModelCall(kind, await self.admit(kind), holds_limits=waits is not None)
             call.owner = self.owner_of(request)
             call.keeps_open = await self._pass_on(request, writer, upstream, call)
             return call
@@ -282,7 +289,7 @@ class ModelProxy:
         finally:
             connection.set_held(is_held=False)
 
-    def _connection(self) -> _Connection | None:
+    def _connection(self) -> _AgentConnection | None:
         """The connection that this task serves."""
         task = asyncio.current_task()
         return next((each for each in self._connections if each.task is task), None)
@@ -435,7 +442,7 @@ class AgentWriter(asyncio.StreamWriter):
         super().write(data)
 
 
-class _Connection(asyncio.StreamReaderProtocol):
+class _AgentConnection(asyncio.StreamReaderProtocol):
     """A connection of the agent. Its task is cancelled when the connection is lost. An agent that
     only closed its side for writing still gets the response."""
 

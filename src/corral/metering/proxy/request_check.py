@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from corral.metering.proxy.client_requests import (
     AgentRequest,
     BadRequest,
+    BadTarget,
     Header,
     ReceivedRequest,
+    RequestTarget,
+    parse_target,
 )
-from corral.metering.proxy.request_target import BadTarget, RequestTarget, parse_target
 from corral.models.spec import Provider
 
 _OTHER_REQUEST = ("$", "_method")

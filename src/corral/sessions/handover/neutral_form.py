@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.core.nesting import decode_json
-from corral.core.steps import Step, StepCall, StepTracker
+from corral.core.steps import ModelStep, StepCall, StepTracker
 from corral.events import Done, Event, FileChange, FileKind, Init, Plan, PlanEntry, Vendor
 from corral.values import Json
 
@@ -159,7 +159,7 @@ class _Reader:
             removed = before.removed if removed is None else removed
         self.files[path] = HandedFile(path, kind, added, removed)
 
-    def _add_step(self, step: Step) -> None:
+    def _add_step(self, step: ModelStep) -> None:
         if step.parent is not None or not self._steps:
             return
         handed = HandedStep(shorten(str(step.text), MAX_TEXT), tuple(map(_call, step.calls)))

@@ -22,7 +22,7 @@ ANSWERS: dict[str, dict[str, object]] = {
 }
 
 
-class Step(TypedDict, total=False):
+class PlannedCall(TypedDict, total=False):
     key: Required[int]
     method: Required[str]
     params: Required[dict[str, object]]
@@ -33,7 +33,7 @@ class Step(TypedDict, total=False):
 
 class Agent:
     def __init__(self, plan: str, results: str) -> None:
-        self._steps: list[Step] = json.loads(Path(plan).read_text())
+        self._steps: list[PlannedCall] = json.loads(Path(plan).read_text())
         self._results = results
         self._waiting: list[dict[str, object]] = []
         self._calls = 0
@@ -66,7 +66,7 @@ class Agent:
             if step.get("late"):
                 self._make(step)
 
-    def _make(self, step: Step) -> None:
+    def _make(self, step: PlannedCall) -> None:
         session = step.get("session", SESSION)
         if "ask" in step:
             call = {

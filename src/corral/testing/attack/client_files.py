@@ -24,10 +24,10 @@ from corral.run_kwargs import RunKwargs
 from corral.sessions.api import session
 from corral.testing.attack.arena import Arena, LinkSwapper
 from corral.testing.attack.attempts import paths
-from corral.testing.attack.attempts.attempt import Attempt, Cell, Effect, made, returned
+from corral.testing.attack.attempts.attempt import AttackEffect, Attempt, Cell, made, returned
 from corral.testing.attack.effects import EffectObserver
 from corral.testing.attack.model import PROMPT, Made, absolute
-from corral.testing.attack.plan import Choice, Setting
+from corral.testing.attack.plan import AttemptChoice, Setting
 from corral.testing.attack.report import CellReport, Outcome, Status, Tried
 
 GROUP = "ACP file methods"
@@ -36,7 +36,7 @@ PROGRAM = Path(__file__).with_name("acp_agent.py")
 OPTIONS = ("allow_file_reads", "allow_file_writes")
 
 
-def _own(name: str, cell: Cell, path: str, effect: Effect, **how: str) -> Attempt:
+def _own(name: str, cell: Cell, path: str, effect: AttackEffect, **how: str) -> Attempt:
     act: Literal["read", "write"] = "read" if effect.kind == "returned" else "write"
     given = {"path": path, "text": "attack", **how}
     return Attempt(name=name, group=GROUP, cell=cell, act=act, given=given, effects=(effect,))
@@ -45,7 +45,7 @@ def _own(name: str, cell: Cell, path: str, effect: Effect, **how: str) -> Attemp
 OWN = (
     _own("read a file", "read inside", "here.txt", returned("{here}")),
     _own("write a file", "write inside", "{made}", made()),
-    _own("overwrite a file", "write inside", "{victim}", Effect("changed", "{victim}")),
+    _own("overwrite a file", "write inside", "{victim}", AttackEffect("changed", "{victim}")),
     _own("write outside after a question", "write outside", "{out}", made("{out}"), ask="{out}"),
     _own(
         "write outside after a question about a file inside",
@@ -86,7 +86,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
 )
 
 
-class ClientFiles:
+class FileMethodAttack:
     """The file methods of one agent under one setting."""
 
     def __init__(self, agent: str, spec: AgentSpec, probe: Probe, setting: Setting) -> None:
@@ -99,7 +99,7 @@ class ClientFiles:
     def _can_offer(self) -> bool:
         return {*OPTIONS} <= self._spec.supports
 
-    async def play(self, choice: Choice) -> tuple[CellReport | None, tuple[Tried, ...]]:
+    async def play(self, choice: AttemptChoice) -> tuple[CellReport | None, tuple[Tried, ...]]:
         """The cell and its attempts. There is no cell if the agent has no such methods, or does not
         start under this policy."""
         attempts = choice.of(ATTEMPTS)

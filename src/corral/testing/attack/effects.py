@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from corral.testing.attack.arena import Arena
-from corral.testing.attack.attempts.attempt import Attempt, Effect
+from corral.testing.attack.attempts.attempt import AttackEffect, Attempt
 from corral.testing.attack.model import Made
 from corral.testing.model_server.request import Request
 
@@ -62,7 +62,7 @@ class EffectObserver:
         """A description of the effect; empty if there was none."""
         return next((found for e in attempt.effects if (found := self._look(e, attempt))), "")
 
-    def _look(self, effect: Effect, attempt: Attempt) -> str:
+    def _look(self, effect: AttackEffect, attempt: Attempt) -> str:
         what = self._arena.fill(effect.what, attempt)
         returned = self._returned.get(id(attempt), "")
         if effect.kind == "returned":

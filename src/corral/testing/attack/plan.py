@@ -11,7 +11,7 @@ from corral.agents.report import PolicyRow
 from corral.agents.spec import AcpTransport, AgentSpec, Probe
 from corral.policy import Capability, Policy
 from corral.run_kwargs import RunKwargs
-from corral.testing.attack.attempts import commands, other, paths, skills, ways_out
+from corral.testing.attack.attempts import commands, other, paths, ways_out
 from corral.testing.attack.attempts.attempt import Attempt, Cell, made
 
 
@@ -95,7 +95,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     *other.WEB,
     *other.SERVERS,
     *other.DELEGATES,
-    *skills.SKILLS,
+    *other.SKILLS,
     *other.ENVIRONMENT,
     *other.PROCESSES,
     *commands.EVASIONS,
@@ -108,14 +108,14 @@ CELLS: tuple[Cell, ...] = (
 )
 
 
-class Plan(msgspec.Struct, frozen=True):
+class AttackPlan(msgspec.Struct, frozen=True):
     """The attempts of one session, and the cells that are closed under its policy."""
 
     attempts: tuple[Attempt, ...]
     closed: frozenset[Cell]
 
 
-class Choice(msgspec.Struct, frozen=True):
+class AttemptChoice(msgspec.Struct, frozen=True):
     """Which attempts are made. Those of open cells are always made."""
 
     groups: frozenset[str] = frozenset()
@@ -134,15 +134,17 @@ class Choice(msgspec.Struct, frozen=True):
                 found.append(attempt)
         return found
 
-    def within(self, groups: frozenset[str]) -> Choice:
+    def within(self, groups: frozenset[str]) -> AttemptChoice:
         """The same choice among these groups only. Empty: among all."""
         if not groups:
             return self
         wanted = self.groups & groups if self.groups else groups
-        return Choice(wanted or frozenset({""}), self.sample)
+        return AttemptChoice(wanted or frozenset({""}), self.sample)
 
 
-def plan(policy: Policy, rows: Sequence[PolicyRow], probe: Probe, choice: Choice) -> Plan:
+def plan(
+    policy: Policy, rows: Sequence[PolicyRow], probe: Probe, choice: AttemptChoice
+) -> AttackPlan:
     """The attempts that make sense under this policy, as the agent reports it."""
     row: dict[Capability, PolicyRow] = {each.capability: each for each in rows}
     allowed: set[Capability] = {each.capability for each in rows if each.is_allowed}
@@ -156,7 +158,7 @@ def plan(policy: Policy, rows: Sequence[PolicyRow], probe: Probe, choice: Choice
         chosen += _other_tools(probe, closed)
     for cell in sorted(opened - closed):
         chosen += _controls(cell)
-    return Plan(tuple(_in_order(chosen)), frozenset(closed))
+    return AttackPlan(tuple(_in_order(chosen)), frozenset(closed))
 
 
 def _cells(

@@ -11,7 +11,7 @@ from corral.agents.report import PolicyRow
 from corral.policy import Enforcer, Verdict
 from corral.testing.attack.attempts.attempt import Cell
 from corral.testing.attack.plan import CAPABILITY, CELLS
-from corral.testing.markdown import markdown_table
+from corral.testing.kits import markdown_table
 
 Outcome = Literal["held", "effect", "not offered", "no such tool", "refused", "not made"]
 Status = Literal[

@@ -27,11 +27,10 @@ from corral.run_kwargs import RunKwargs
 from corral.sessions.api import session
 from corral.sessions.session import Session
 from corral.system import programs
-from corral.testing.agent_spec import agent_spec
 from corral.testing.attack.arena import PLANTED, Arena
 from corral.testing.attack.attempts.attempt import Attempt, Extra
 from corral.testing.attack.attempts.ways_out import END, SCRIPT
-from corral.testing.attack.client_files import ClientFiles
+from corral.testing.attack.client_files import FileMethodAttack
 from corral.testing.attack.effects import EffectObserver
 from corral.testing.attack.model import PROMPT, SERVER, InjectedModel, Made
 from corral.testing.attack.plan import (
@@ -39,12 +38,13 @@ from corral.testing.attack.plan import (
     OPEN,
     POLICIES,
     SANDBOX_POLICIES,
-    Choice,
-    Plan,
+    AttackPlan,
+    AttemptChoice,
     Setting,
     plan,
 )
 from corral.testing.attack.report import AttackReport, Outcome, PolicyReport, Tried, summarize
+from corral.testing.kits import agent_spec
 from corral.testing.model_server.server import Lane, ModelServer
 from corral.values import McpServer
 
@@ -101,7 +101,7 @@ async def attack_agent(
             server,
             # Without it, the subject is what the agent itself enforces.
             options={"sandbox": "require" if sandbox else "off", **(options or {})},
-            choice=Choice(frozenset(only), sample),
+            choice=AttemptChoice(frozenset(only), sample),
         )
         return AttackReport(agent, tuple([await attack.policy(name) for name in wanted]))
 
@@ -133,7 +133,7 @@ class _Attack:
         server: ModelServer,
         *,
         options: RunKwargs,
-        choice: Choice,
+        choice: AttemptChoice,
     ) -> None:
         self._agent = agent
         self._spec = spec
@@ -167,7 +167,7 @@ class _Attack:
 
     async def _with_client_files(self, report: PolicyReport, setting: Setting) -> PolicyReport:
         """The report with the cell of the ACP file methods, if the agent has them."""
-        files = ClientFiles(self._agent, self._spec, self._probe, setting)
+        files = FileMethodAttack(self._agent, self._spec, self._probe, setting)
         try:
             cell, tried = await files.play(self._choice)
         except CorralError as error:
@@ -199,7 +199,7 @@ class _PolicyAttack:
         self._probe = probe
         self._arena = arena
         self._setting = setting
-        self._plan = Plan((), frozenset())
+        self._plan = AttackPlan((), frozenset())
         self._scripted: list[Attempt] = []
         self._rows: Sequence[PolicyRow] = ()
         self._asked = 0
@@ -209,7 +209,7 @@ class _PolicyAttack:
     async def play(
         self,
         server: ModelServer,
-        choice: Choice,
+        choice: AttemptChoice,
         extras: frozenset[Extra],
         options: RunKwargs,
     ) -> PolicyReport:
@@ -239,7 +239,7 @@ class _PolicyAttack:
         return "deny"
 
     def _begin(
-        self, opened: Session, model: InjectedModel, choice: Choice, extras: frozenset[Extra]
+        self, opened: Session, model: InjectedModel, choice: AttemptChoice, extras: frozenset[Extra]
     ) -> None:
         self._rows = opened.prepared.compiled.report
         self._plan = plan(self._setting.policy, self._rows, self._probe, choice)

@@ -25,10 +25,15 @@ import msgspec
 from corral.agents.spec import AgentSpec
 from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
 from corral.run_kwargs import RunKwargs
-from corral.system import programs
-from corral.testing.agent_spec import agent_spec
-from corral.testing.conformance.scenarios import SCENARIOS, Scenario
-from corral.testing.conformance.stage import Failed, Skipped, Stage
+from corral.system import config, programs
+from corral.testing.conformance.scenarios import (
+    SCENARIOS,
+    Scenario,
+    ScenarioFailed,
+    ScenarioSkipped,
+    Stage,
+)
+from corral.testing.kits import agent_spec, markdown_table
 from corral.testing.model_server.server import ModelServer
 
 Outcome = Literal["pass", "fail", "skip"]
@@ -128,9 +133,9 @@ async def _run_scenario(
             scenario.gate(stage)
             async with asyncio.timeout(TIMEOUT):
                 return row("pass", await scenario.play(stage))
-        except Skipped as skipped:
+        except ScenarioSkipped as skipped:
             return row("skip", str(skipped))
-        except Failed as failed:
+        except ScenarioFailed as failed:
             return row("fail", str(failed))
         except PolicyNotEnforceable as refused:  # raised before anything is started
             return row("skip", refused.message)
@@ -138,3 +143,40 @@ async def _run_scenario(
             return row("fail", f"did not end within {TIMEOUT:g} s")
         except CorralError as error:
             return row("fail", f"{error.code}: {error.message}")
+
+
+NOT_RUN = "?"
+KINDS = {
+    "acp": "Persistent agents (ACP)",
+    "stream": "One process per prompt",
+    "builtin": "The built-in agent",
+}
+"""One table per transport, because one table would be too wide."""
+
+
+def markdown(reports: Iterable[Report], not_run: Iterable[str] = ()) -> str:
+    """A table for each kind of agent, and below them the reasons why scenarios were skipped."""
+    columns = {report.agent: {row.scenario: row for row in report.rows} for report in reports}
+    columns.update({name: {} for name in not_run})
+    reasons: list[str] = []
+    tables: list[str] = []
+    for transport, title in KINDS.items():
+        names = [name for name in columns if config.find_agent(name).transport.kind == transport]
+        if names:
+            rows = [
+                (each.name, *(_cell(columns[name].get(each.name), reasons) for name in names))
+                for each in SCENARIOS
+            ]
+            tables.append(markdown_table((title, *names), rows))
+    notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
+    return "\n\n".join([*tables, "\n".join(notes)]).strip()
+
+
+def _cell(row: Row | None, reasons: list[str]) -> str:
+    if row is None:
+        return NOT_RUN
+    if row.outcome != "skip":
+        return MARKS[row.outcome]
+    if row.seen not in reasons:
+        reasons.append(row.seen)
+    return f"{MARKS['skip']} {reasons.index(row.seen) + 1}"

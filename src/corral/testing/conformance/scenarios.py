@@ -1,14 +1,19 @@
-"""The scenarios of the conformance kit: each is a conversation and the effects it must have."""
+"""The scenarios of the conformance kit: each is a conversation and the effects it must have.
+
+A ``Stage`` is what a scenario uses: a folder, a scripted model, an agent.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 
+from corral.agents.spec import AgentSpec, Probe
 from corral.errors import ConfigError, CorralError, PermissionRefused
 from corral.events import Decision, Done, Event, Init, PermissionRequest, Text, ToolResult, ToolUse
 from corral.policy import Policy
@@ -16,10 +21,86 @@ from corral.result import Result, result_from_events
 from corral.run_kwargs import RunKwargs
 from corral.sessions import store
 from corral.sessions.api import run, session
-from corral.testing.conformance.stage import Failed, Skipped, Stage
+from corral.sessions.permissions import Asker
 from corral.testing.model_server.request import Call, Request
-from corral.testing.model_server.script import Turn, hang
+from corral.testing.model_server.script import Source, Turn, hang
+from corral.testing.model_server.server import Lane, ModelServer
 from corral.values import JsonObject
+
+KEY = "check-needs-no-key-0123456789"
+
+
+class ScenarioSkipped(Exception):
+    """The agent does not claim to support this."""
+
+
+class ScenarioFailed(Exception):
+    """The scenario failed. The message describes what happened."""
+
+
+class Stage:
+    """One scenario's folder, scripted model and options."""
+
+    def __init__(
+        self,
+        name: str,
+        agent: AgentSpec,
+        server: ModelServer,
+        cwd: Path,
+        *,
+        options: RunKwargs,
+        scenario: str,
+    ) -> None:
+        self.name = name
+        self.agent = agent
+        self.cwd = cwd.resolve()
+        self._server = server
+        self._options = options
+        self._scenario = "".join(c if c.isalnum() else "-" for c in f"{name}-{scenario}")
+        self._lanes = 0
+        self.lane: Lane | None = None
+
+    @property
+    def probe(self) -> Probe:
+        if self.agent.probe is None:
+            raise ScenarioSkipped("its model cannot be scripted: the spec has no probe")
+        return self.agent.probe.in_folder(str(self.cwd))
+
+    @property
+    def requests(self) -> list[Request]:
+        """The requests to the model, without the agent's calls outside the conversation."""
+        sent = self.lane.requests if self.lane else []
+        return [request for request in sent if not request.aside]
+
+    def scripted(self, script: Source, **options: Unpack[RunKwargs]) -> RunKwargs:
+        """The options of a run against this script."""
+        probe = self.probe
+        self._lanes += 1
+        self.lane = self._server.lane(f"{self._scenario}-{self._lanes}", script)
+        env = {probe.url_env: self.lane.url, probe.key_env: KEY}
+        return {
+            "cwd": self.cwd,
+            "model": probe.model,
+            "timeout": 120,
+            "keep": False,
+            **self._options,
+            **options,
+            "env": {**self._options.get("env", {}), **env},
+        }
+
+    async def run(
+        self,
+        prompt: str,
+        script: Source,
+        *,
+        ask: Asker | None = None,
+        tools: Sequence[Callable[..., object]] = (),
+        output: type[object] | None = None,
+        **options: Unpack[RunKwargs],
+    ) -> Result:
+        given = self.scripted(script, **options)
+        return await run(self.name, prompt, ask=ask, tools=tools, output=output, **given)
+
 
 WORDS = [f"word {number}, " for number in range(400)]
 """Long and without repetition: agents stop a model that repeats itself."""
@@ -35,14 +116,14 @@ class Scenario:
     tier: str
     name: str
     play: Callable[[Stage], Awaitable[str]]
-    """Returns a description of what happened; raises ``Failed``."""
+    """Returns a description of what happened; raises ``ScenarioFailed``."""
     gate: Callable[[Stage], None] = lambda _stage: None
-    """Raises ``Skipped`` if the agent does not claim to support it."""
+    """Raises ``ScenarioSkipped`` if the agent does not claim to support it."""
 
 
 def must(condition: object, message: str) -> None:
     if not condition:
-        raise Failed(message)
+        raise ScenarioFailed(message)
 
 
 def describe(result: Result) -> str:
@@ -112,7 +193,7 @@ async def reads(stage: Stage) -> str:
     (stage.cwd / "here.txt").write_text("the content\n")
     call = stage.probe.read
     if call is None:
-        raise Skipped("its spec has no tool that reads files")
+        raise ScenarioSkipped("its spec has no tool that reads files")
     options = stage.scripted(calls_then_answers(call, "Read."), policy=Policy.read_only())
     events = [event async for event in _events(stage, "Read here.txt", options)]
     success(result_from_events(events))
@@ -175,7 +256,7 @@ async def shell_runs(stage: Stage) -> str:
 
 def asks(stage: Stage) -> None:
     if not stage.agent.asks and stage.agent.wire is None:
-        raise Skipped("it cannot ask for permission")
+        raise ScenarioSkipped("it cannot ask for permission")
 
 
 async def person_allows(stage: Stage) -> str:
@@ -244,7 +325,7 @@ async def ends_when_cancelled(stage: Stage) -> str:
 
 def can_resume(stage: Stage) -> None:
     if not stage.agent.resumes:
-        raise Skipped("it cannot resume")
+        raise ScenarioSkipped("it cannot resume")
 
 
 async def resumes_session(stage: Stage) -> str:
@@ -266,7 +347,7 @@ async def resumes_session(stage: Stage) -> str:
 
 def counts_tokens(stage: Stage) -> None:
     if stage.agent.transport.kind != "builtin" and "usage" not in stage.agent.capabilities:
-        raise Skipped("it reports no token usage")
+        raise ScenarioSkipped("it reports no token usage")
 
 
 async def counts(stage: Stage) -> str:
@@ -282,7 +363,7 @@ async def counts(stage: Stage) -> str:
 
 
 @dataclass
-class TypedAnswer:
+class SampleAnswer:
     number: int
     words: list[str]
 
@@ -298,9 +379,9 @@ async def typed(stage: Stage) -> str:
         plain = isinstance(request.body.get("text"), dict)  # the request has a schema
         return Turn(text=msgspec.json.encode(value).decode() if plain else text)
 
-    result = await stage.run("Answer", answer, output=TypedAnswer)
+    result = await stage.run("Answer", answer, output=SampleAnswer)
     success(result)
-    must(result.output == TypedAnswer(3, ["a", "b"]), f"the value is {result.output!r}")
+    must(result.output == SampleAnswer(3, ["a", "b"]), f"the value is {result.output!r}")
     return "a dataclass"
 
 
@@ -332,11 +413,11 @@ async def calls_our_function(stage: Stage) -> str:
 
 def takes_tools(stage: Stage) -> None:
     if stage.agent.transport.kind != "builtin" and "mcp_servers" not in stage.agent.supports:
-        raise Skipped("it does not accept tools from corral")
+        raise ScenarioSkipped("it does not accept tools from corral")
     try:
         import mcp  # pyright: ignore[reportUnusedImport]  # noqa: F401
     except ImportError:
-        raise Skipped("mcp is not installed: pip install 'corral[tools]'") from None
+        raise ScenarioSkipped("mcp is not installed: pip install 'corral[tools]'") from None
 
 
 async def three_at_once(stage: Stage) -> str:
@@ -357,8 +438,8 @@ async def bad_folder(stage: Stage) -> str:
     except ConfigError as error:
         return error.message
     except CorralError as error:
-        raise Failed(f"raised {error.code}, not an error about the folder") from error
-    raise Failed("it ran in a folder that does not exist")
+        raise ScenarioFailed(f"raised {error.code}, not an error about the folder") from error
+    raise ScenarioFailed("it ran in a folder that does not exist")
 
 
 def scripted(stage: Stage) -> None:

@@ -12,9 +12,18 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from corral.testing.model_server.fields import items, result, string, tables, texts
 from corral.testing.model_server.http import Incoming, ServerResponse
-from corral.testing.model_server.request import Call, Message, Request, ToolResult
+from corral.testing.model_server.request import (
+    Call,
+    Message,
+    Request,
+    ToolResult,
+    items,
+    result,
+    string,
+    tables,
+    texts,
+)
 from corral.testing.model_server.script import Turn, pieces
 from corral.testing.model_server.wire import (
     EVENTS,
@@ -178,7 +187,7 @@ def _head(mark: str, *, spent: bool = False, reset: float = 1.0) -> Headers:
     return tuple(headers)
 
 
-class Block(msgspec.Struct, frozen=True):
+class ContentBlock(msgspec.Struct, frozen=True):
     """A part of the response: its start, its deltas, and the complete part."""
 
     opened: dict[str, Json]
@@ -188,13 +197,13 @@ class Block(msgspec.Struct, frozen=True):
     """The last delta of thoughts, which has no text."""
 
 
-def _blocks(request: Request, turn: Turn) -> Iterator[Block]:
+def _blocks(request: Request, turn: Turn) -> Iterator[ContentBlock]:
     if turn.block_reason is not None:
         return
     thoughts, texts = pieces(turn.thoughts), pieces(turn.text)
     signed = signature(turn) or ""
     if thoughts:
-        yield Block(
+        yield ContentBlock(
             {"type": "thinking", "thinking": "", "signature": ""},
             [{"type": "thinking_delta", "thinking": text} for text in thoughts if text],
             {"type": "thinking", "thinking": "".join(thoughts), "signature": signed},
@@ -202,9 +211,9 @@ def _blocks(request: Request, turn: Turn) -> Iterator[Block]:
         )
     elif signed:
         redacted: dict[str, Json] = {"type": "redacted_thinking", "data": signed}
-        yield Block(redacted, [], redacted)
+        yield ContentBlock(redacted, [], redacted)
     if texts:
-        yield Block(
+        yield ContentBlock(
             {"type": "text", "text": ""},
             [{"type": "text_delta", "text": text} for text in texts],
             {"type": "text", "text": "".join(texts)},
@@ -215,7 +224,7 @@ def _blocks(request: Request, turn: Turn) -> Iterator[Block]:
         args = msgspec.json.encode(call.args).decode()
         half = len(args) // 2
         parts = ("", args[:half], args[half:])
-        yield Block(
+        yield ContentBlock(
             {**used, "input": {}},
             [{"type": "input_json_delta", "partial_json": part} for part in parts],
             {**used, "input": dict(call.args)},

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from corral.testing.model_server.fields import arguments, result, string, tables, texts
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.openai import (
     CREATED,
@@ -25,7 +24,17 @@ from corral.testing.model_server.openai import (
     request_body,
     unscripted,
 )
-from corral.testing.model_server.request import Call, Message, Request, ToolResult
+from corral.testing.model_server.request import (
+    Call,
+    Message,
+    Request,
+    ToolResult,
+    arguments,
+    result,
+    string,
+    tables,
+    texts,
+)
 from corral.testing.model_server.script import Turn, pieces
 from corral.testing.model_server.wire import (
     EVENTS,

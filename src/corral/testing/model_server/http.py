@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from corral.testing.model_server.request import Headers
+from corral.testing.model_server.request import RequestHeaders
 
 MAX_BODY = 64 * 1024 * 1024
 """More than any vendor takes (Gemini: 20 MB inline)."""
@@ -34,7 +34,7 @@ class Incoming(msgspec.Struct, frozen=True):
     path: str
     """Decoded, without the query."""
     query: dict[str, str]
-    headers: Headers
+    headers: RequestHeaders
     body: bytes
     version: str = "HTTP/1.1"
 
@@ -62,7 +62,7 @@ class ServerResponse(msgspec.Struct, frozen=True, kw_only=True):
     cut_bytes: int | None = None
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """An invalid HTTP request."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -116,7 +116,7 @@ async def _converse(client: socket, handle: Callable[[Incoming], ServerResponse]
                 is_complete = await _send(reader, writer, handle(incoming), incoming)
                 if not is_complete or not incoming.keeps_alive:
                     break
-        except Refused as refused:
+        except RequestRefused as refused:
             await _send(reader, writer, refused.answer, None)
         writer.close()
         await writer.wait_closed()
@@ -135,7 +135,7 @@ async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError as error:
-        raise Refused(431, f"the head is larger than {MAX_HEAD} bytes") from error
+        raise RequestRefused(431, f"the head is larger than {MAX_HEAD} bytes") from error
     except asyncio.IncompleteReadError as error:
         if error.partial.strip():
             raise
@@ -143,12 +143,12 @@ async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     first, *lines = head.decode("latin-1").strip("\r\n").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or words[2] not in {"HTTP/1.1", "HTTP/1.0"}:
-        raise Refused(400, "the request line is not that of HTTP/1.1")
-    headers = Headers()
+        raise RequestRefused(400, "the request line is not that of HTTP/1.1")
+    headers = RequestHeaders()
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon:
-            raise Refused(400, "a header without a colon")
+            raise RequestRefused(400, "a header without a colon")
         name, value = name.lower(), value.strip()
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     if headers.get("expect", "").lower() == "100-continue":
@@ -165,14 +165,14 @@ async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     )
 
 
-async def _body(reader: asyncio.StreamReader, headers: Headers) -> bytes:
+async def _body(reader: asyncio.StreamReader, headers: RequestHeaders) -> bytes:
     if "chunked" in headers.get("transfer-encoding", "").lower():
         return await _chunks(reader)
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
-        raise Refused(400, "Content-Length is not a number")
+        raise RequestRefused(400, "Content-Length is not a number")
     if int(length) > MAX_BODY:
-        raise Refused(413, f"the body is larger than {MAX_BODY} bytes")
+        raise RequestRefused(413, f"the body is larger than {MAX_BODY} bytes")
     return await reader.readexactly(int(length))
 
 
@@ -183,9 +183,9 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
         try:
             size = int(line, 16)
         except ValueError as error:
-            raise Refused(400, "the size of a chunk is not a number") from error
+            raise RequestRefused(400, "the size of a chunk is not a number") from error
         if size < 0 or len(body) + size > MAX_BODY:
-            raise Refused(413, f"the body is larger than {MAX_BODY} bytes")
+            raise RequestRefused(413, f"the body is larger than {MAX_BODY} bytes")
         if size == 0:
             break
         body += await reader.readexactly(size)

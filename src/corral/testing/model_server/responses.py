@@ -15,7 +15,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from corral.testing.model_server.fields import arguments, items, result, string, tables, texts
 from corral.testing.model_server.http import Incoming, ServerResponse
 from corral.testing.model_server.openai import (
     CREATED,
@@ -29,7 +28,18 @@ from corral.testing.model_server.openai import (
     request_body,
     unscripted,
 )
-from corral.testing.model_server.request import Call, Message, Request, ToolResult
+from corral.testing.model_server.request import (
+    Call,
+    Message,
+    Request,
+    ToolResult,
+    arguments,
+    items,
+    result,
+    string,
+    tables,
+    texts,
+)
 from corral.testing.model_server.script import Turn, pieces
 from corral.testing.model_server.wire import (
     EVENTS,
@@ -110,7 +120,7 @@ def reply(request: Request, turn: Turn) -> ServerResponse:
     return with_faults(answer, turn)
 
 
-class Part(msgspec.Struct, frozen=True):
+class ContentPart(msgspec.Struct, frozen=True):
     """The content of an item, and the names of its events."""
 
     texts: tuple[str, ...]
@@ -129,16 +139,16 @@ class Part(msgspec.Struct, frozen=True):
         return {**self.inside, self.key: "".join(self.texts)}
 
 
-class Item(msgspec.Struct, frozen=True):
+class OutputItem(msgspec.Struct, frozen=True):
     """An item of the output: when it is added, its part if it has one, and when it is done."""
 
     id: str
     added: dict[str, Json]
-    part: Part | None
+    part: ContentPart | None
     done: dict[str, Json]
 
 
-def _items(request: Request, turn: Turn) -> Iterator[Item]:
+def _items(request: Request, turn: Turn) -> Iterator[OutputItem]:
     name = request_mark(request)
     blocked = turn.block_reason is not None
     thoughts, texts = pieces(turn.thoughts), pieces(turn.text)
@@ -155,7 +165,7 @@ def _items(request: Request, turn: Turn) -> Iterator[Item]:
         )
 
 
-def _call_item(request: Request, call: Call, at: str, name: str, end: str) -> Item:
+def _call_item(request: Request, call: Call, at: str, name: str, end: str) -> OutputItem:
     """A call in the form in which the request declared its tool: a function with JSON, one whose
     input is plain text (``input`` of the call), or one in a namespace (``mcp__notes__keep``)."""
     kind, named = declared(request.body, call.name)
@@ -167,15 +177,15 @@ def _call_item(request: Request, call: Call, at: str, name: str, end: str) -> It
         args = msgspec.json.encode(call.args).decode()
     half = len(args) // 2
     made: dict[str, Json] = {"id": id, "type": kind, "call_id": at, **named}
-    return Item(
+    return OutputItem(
         id,
         {**made, "status": "in_progress", key: ""},
-        Part((args[:half], args[half:]), key, {}, "", text, {}),
+        ContentPart((args[:half], args[half:]), key, {}, "", text, {}),
         {**made, "status": end, key: args},
     )
 
 
-def _reasoning(request: Request, turn: Turn, id: str) -> Item:
+def _reasoning(request: Request, turn: Turn, id: str) -> OutputItem:
     item: dict[str, Json] = {"id": id, "type": "reasoning"}
     if SEALED in items(request.body.get("include")):
         item["encrypted_content"] = signature(turn)
@@ -184,14 +194,14 @@ def _reasoning(request: Request, turn: Turn, id: str) -> Item:
     if thoughts:
         inside: dict[str, Json] = {"type": "summary_text"}
         within, text = "reasoning_summary_part", "reasoning_summary_text"
-        part = Part(thoughts, "text", inside, within, text, {"summary_index": 0})
+        part = ContentPart(thoughts, "text", inside, within, text, {"summary_index": 0})
     summary: list[Json] = [] if part is None else [part.complete]
-    return Item(id, {**item, "summary": []}, part, {**item, "summary": summary})
+    return OutputItem(id, {**item, "summary": []}, part, {**item, "summary": summary})
 
 
-def _message(id: str, part: Part, end: str) -> Item:
+def _message(id: str, part: ContentPart, end: str) -> OutputItem:
     item: dict[str, Json] = {"id": id, "type": "message", "role": "assistant"}
-    return Item(
+    return OutputItem(
         id,
         {**item, "status": "in_progress", "content": []},
         part,
@@ -199,14 +209,14 @@ def _message(id: str, part: Part, end: str) -> Item:
     )
 
 
-def _text_part(texts: tuple[str, ...]) -> Part:
+def _text_part(texts: tuple[str, ...]) -> ContentPart:
     inside: dict[str, Json] = {"type": "output_text", "annotations": [], "logprobs": []}
-    return Part(texts, "text", inside, "content_part", "output_text", {"content_index": 0})
+    return ContentPart(texts, "text", inside, "content_part", "output_text", {"content_index": 0})
 
 
-def _refusal_part(why: str) -> Part:
+def _refusal_part(why: str) -> ContentPart:
     inside: dict[str, Json] = {"type": "refusal"}
-    return Part((why,), "refusal", inside, "content_part", "refusal", {"content_index": 0})
+    return ContentPart((why,), "refusal", inside, "content_part", "refusal", {"content_index": 0})
 
 
 def _stream(request: Request, turn: Turn) -> list[bytes]:
@@ -243,7 +253,7 @@ def _events(request: Request, turn: Turn) -> Iterator[tuple[bool, dict[str, Json
         yield False, {"type": f"response.{ended['status']}", "response": ended}
 
 
-def _part_events(part: Part, at: dict[str, Json]) -> Iterator[tuple[bool, dict[str, Json]]]:
+def _part_events(part: ContentPart, at: dict[str, Json]) -> Iterator[tuple[bool, dict[str, Json]]]:
     at = {**at, **part.index}
     extra: dict[str, Json] = {"logprobs": []} if part.text == "output_text" else {}
     if part.inside:

@@ -44,13 +44,13 @@ from corral.testing.model_server import anthropic, chat, gemini, responses
 from corral.testing.model_server.http import BACKLOG, Incoming, ServerResponse, serve
 from corral.testing.model_server.request import Request
 from corral.testing.model_server.script import Cursor, Restart, Script, Source, Turn
-from corral.testing.model_server.wire import Wire
+from corral.testing.model_server.wire import ScriptedWire
 
 END_TIMEOUT = 10.0
 """Seconds. Ending takes milliseconds. The limit is for bugs: the test must not hang."""
 
 
-WIRES: Sequence[Wire] = (anthropic, responses, chat, gemini)
+WIRES: Sequence[ScriptedWire] = (anthropic, responses, chat, gemini)
 """The last one also responds to unknown paths."""
 
 
@@ -274,7 +274,7 @@ class ModelServer:
             return wire.refuse_key(key)
         return self._answer(wire, lane, received)
 
-    def _answer(self, wire: Wire, lane: Lane, request: Request) -> ServerResponse:
+    def _answer(self, wire: ScriptedWire, lane: Lane, request: Request) -> ServerResponse:
         try:
             turn = lane.cursor.take(request)
             if turn is None and request.aside:
@@ -289,7 +289,7 @@ class ModelServer:
             return self._fail(wire, lane, f"the script raised {type(error).__name__}: {error}")
 
     def _fail(
-        self, wire: Wire, lane: Lane, why: str, request: Request | None = None
+        self, wire: ScriptedWire, lane: Lane, why: str, request: Request | None = None
     ) -> ServerResponse:
         """Answer with 400, the status that no client retries."""
         message = f"{why} (lane {lane.name})"

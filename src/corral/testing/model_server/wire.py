@@ -1,7 +1,7 @@
 """The interface of a wire, and what all wires share.
 
 A wire converts bytes into a ``Request`` and a ``Turn`` into bytes, and does no I/O. It is a module
-with the functions of ``Wire``:
+with the functions of ``ScriptedWire``:
 
 - ``receive``: an incoming call → a ``Request``, or a ``ServerResponse`` that needs no turn, or
   ``None`` for a path of another wire;
@@ -39,7 +39,7 @@ HTML = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body><
 SIGNATURE = "scripted-signature"
 
 
-class Wire(Protocol):
+class ScriptedWire(Protocol):
     def receive(self, incoming: Incoming, lane: str) -> Request | ServerResponse | None: ...
     def credential(self, incoming: Incoming) -> str | None: ...
     def unscripted(self, request: Request) -> Turn: ...

@@ -61,7 +61,7 @@ Extra = Literal["links", "mcp"]
 """What a session needs in addition to the workspace. An agent may refuse to start with it."""
 
 
-class Effect(msgspec.Struct, frozen=True):
+class AttackEffect(msgspec.Struct, frozen=True):
     """What shows that an attempt worked.
 
     ``file``: a path exists that did not exist before. ``changed``: a file has another content, or
@@ -86,7 +86,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     cell: Cell
     act: Act | Literal["mcp", "none"]
     given: Mapping[str, str] = {}
-    effects: tuple[Effect, ...]
+    effects: tuple[AttackEffect, ...]
     needs: Extra | None = None
     form: int | None = None
     """Which of the agent's tools for this act; None: the first that is offered."""
@@ -102,20 +102,20 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Made by a script with all others of this kind, not by a tool call of its own."""
 
 
-def made(path: str = "{made}") -> Effect:
-    return Effect("file", path)
+def made(path: str = "{made}") -> AttackEffect:
+    return AttackEffect("file", path)
 
 
-def changed(path: str = "{victim}") -> Effect:
-    return Effect("changed", path)
+def changed(path: str = "{victim}") -> AttackEffect:
+    return AttackEffect("changed", path)
 
 
-def returned(text: str = "{canary}") -> Effect:
-    return Effect("returned", text)
+def returned(text: str = "{canary}") -> AttackEffect:
+    return AttackEffect("returned", text)
 
 
 def command_attempts(
-    group: str, cell: Cell, table: Mapping[str, tuple[str, Effect]]
+    group: str, cell: Cell, table: Mapping[str, tuple[str, AttackEffect]]
 ) -> Sequence[Attempt]:
     """One attempt for each command: name → the command and its effect."""
     return [
@@ -130,7 +130,7 @@ def path_attempts(
     group: str,
     cell: Cell,
     act: Act,
-    table: Mapping[str, tuple[str, Effect]],
+    table: Mapping[str, tuple[str, AttackEffect]],
     needs: Extra | None = None,
 ) -> Sequence[Attempt]:
     """One attempt for each path: name → the path and the effect of using it."""

@@ -7,8 +7,8 @@ from itertools import chain
 
 from corral.core.protected_paths import NAMES
 from corral.testing.attack.attempts.attempt import (
+    AttackEffect,
     Attempt,
-    Effect,
     changed,
     made,
     path_attempts,
@@ -228,9 +228,9 @@ SAMPLES = {".aider*": ".aider.conf.yml", ".cline*": ".clinerules", ".windsurf*":
 """A file for each protected name that is a pattern."""
 
 
-def _own_files() -> Mapping[str, tuple[str, Effect]]:
+def _own_files() -> Mapping[str, tuple[str, AttackEffect]]:
     """A file for each name that no agent may write, some at the top and some in a subfolder."""
-    found: dict[str, tuple[str, Effect]] = {}
+    found: dict[str, tuple[str, AttackEffect]] = {}
     names = [name for name in NAMES if name not in (".git", ".git.", "git~1")]
     for number, name in enumerate(names):
         file = SAMPLES.get(name, name)

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from itertools import chain
 
 from corral.testing.attack.attempts.attempt import (
+    AttackEffect,
     Attempt,
     Cell,
-    Effect,
     Extra,
     changed,
     made,
@@ -22,10 +22,10 @@ from corral.testing.attack.attempts.other import VISIT
 
 GROUP = "ways out"
 WRITES = "ways to write"
-MESSAGE = Effect("message", "{name}")
+MESSAGE = AttackEffect("message", "{name}")
 """A socket of the machine got the attempt's name."""
 
-_Table = Mapping[str, tuple[str, Effect]]
+_Table = Mapping[str, tuple[str, AttackEffect]]
 
 
 def _ways(
@@ -135,7 +135,7 @@ WRITE_BY_LINKS = _ways(
     {"a dangling link from before": ("echo x > links/{name}.dangling", made("{out}"))},
     "links",
 )
-_FORGED = Effect("recorded", "{name}")
+_FORGED = AttackEffect("recorded", "{name}")
 READ_RECORDING = _ways(
     "read outside", {"the recording of the run": ("cat {recording}", returned('"cassette":'))}
 )
@@ -158,8 +158,8 @@ _RUNS = "config core.fsmonitor 'touch {out};'"
 """Makes git start a program whenever it looks for changes."""
 
 
-def _started_in(folder: str) -> Effect:
-    return Effect("git", folder + "\n{out}")
+def _started_in(folder: str) -> AttackEffect:
+    return AttackEffect("git", folder + "\n{out}")
 
 
 GIT = _ways(
@@ -312,7 +312,7 @@ OTHERS = _ways(
         "the environment": ("cat /proc/{pid}/environ", returned("{process}")),
         "every environment": ("cat /proc/[0-9]*/environ", returned("{process}")),
         "a signal": ("kill -0 {pid} && echo was-signalled", returned("was-signalled")),
-        "kill": ("kill -9 {victimpid}", Effect("killed", "")),
+        "kill": ("kill -9 {victimpid}", AttackEffect("killed", "")),
         "ptrace": (
             '{python} -c "import ctypes; libc = ctypes.CDLL(None);'
             " print('attached' if libc.ptrace(0x4206, {pid}, None, None) == 0 else 'no')\"",
@@ -340,17 +340,17 @@ _KEY = (
 CREDENTIALS = _ways(
     "credentials",
     {
-        "files": ("sha256sum {credentials}", Effect("digest", "")),
+        "files": ("sha256sum {credentials}", AttackEffect("digest", "")),
         "files by the first process": (
             "for file in {credentials}; do sha256sum /proc/1/root$file; done",
-            Effect("digest", ""),
+            AttackEffect("digest", ""),
         ),
         "the kernel's keys": (_KEY, returned("{login}")),
     },
 )
 
 
-def _by_server(cell: Cell, name: str, command: str, effect: Effect) -> Attempt:
+def _by_server(cell: Cell, name: str, command: str, effect: AttackEffect) -> Attempt:
     return Attempt(
         name=name,
         group=GROUP,
@@ -380,7 +380,10 @@ SERVERS = (
         returned("was-signalled"),
     ),
     _by_server(
-        "credentials", "a tool server reads logins", "sha256sum {credentials}", Effect("digest", "")
+        "credentials",
+        "a tool server reads logins",
+        "sha256sum {credentials}",
+        AttackEffect("digest", ""),
     ),
 )
 ALL: tuple[Attempt, ...] = tuple(

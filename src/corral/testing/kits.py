@@ -1,13 +1,39 @@
-"""A web server on this machine that records the requests it gets."""
+"""What the kits share: the agent that is checked or attacked, tables in Markdown, and a web server
+that records the requests it gets."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from corral.agents import registry
+from corral.agents.spec import AgentSpec
+from corral.options import RunOptions
+from corral.system import config
 
-class Address:
-    """Serves until ``close``."""
+
+def agent_spec(name: str) -> AgentSpec:
+    """The spec of an agent. ``vendor:model`` is the built-in agent with that vendor's model."""
+    found = config.find_agent(name)
+    if found.for_run is not None and registry.names_a_model(name):
+        return found.for_run(RunOptions.build(found.name, {"model": name}))
+    return found
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(c.ljust(w) for c, w in zip(cells, widths, strict=True))} |"
+
+    rule = f"|{'|'.join('-' * (width + 2) for width in widths)}|"
+    return "\n".join([line(head), rule, *map(line, rows)])
+
+
+class RecordingServer:
+    """A web server on this machine that records requests. Serves until ``close``."""
 
     def __init__(self) -> None:
         visits: list[str] = []

@@ -9,9 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.core.message_dicts import message_from_dict
 from corral.errors import ConfigError
-from corral.messages import Audio, Document, Image, Message, Text, ToolCall, ToolResult
+from corral.messages import (
+    Audio,
+    Document,
+    Image,
+    Message,
+    Text,
+    ToolCall,
+    ToolResult,
+    message_from_dict,
+)
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 

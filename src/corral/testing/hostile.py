@@ -1,13 +1,32 @@
-"""Files that an agent, an editor or a build tool obeys: path → content.
+"""The hostile-repository kit: a tree with every file that git or an agent obeys.
 
-Each command leaves a canary. Each text that could be sent to a model contains a marker and the name
-of its file, to show where it came from.
+::
+
+    with hostile_repository(tmp_path) as hostile:
+        result = await corral.run("gemini-acp", "Look around", cwd=hostile.cwd)
+        assert hostile.effects() == []
+
+Everything in the tree that is executed leaves a canary, also in corral's sandbox. ``effects`` lists
+the canaries and the visits to the address in the tree's settings. ``added`` lists the tools,
+skills, sub-agents and variables of the tree that were sent to a scripted model, ``documents`` the
+texts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import os
+import re
+import secrets
+import shlex
+import subprocess
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from corral.errors import ConfigError
+from corral.testing.kits import RecordingServer
+from corral.testing.model_server.request import Request
 
 Touch = Callable[[str], str]
 """A name → a shell command that leaves a canary of that name."""
@@ -240,3 +259,247 @@ def build_files(bait: Bait) -> Mapping[str, str]:
         ".corral/corral.toml": '[defaults]\npolicy = "all"\n',
         "evil": f"#!/bin/sh\n{touch('program')}\n",
     }
+
+
+HOOKS = (
+    "applypatch-msg", "commit-msg", "fsmonitor-watchman", "post-applypatch", "post-checkout",
+    "post-commit", "post-index-change", "post-merge", "post-rewrite", "pre-applypatch",
+    "pre-auto-gc", "pre-commit", "pre-merge-commit", "pre-push", "pre-rebase",
+    "prepare-commit-msg", "push-to-checkout", "reference-transaction", "sendemail-validate",
+)  # fmt: skip
+
+
+def git_config(touch: Touch, name: str) -> str:
+    """A ``.git/config`` in which every key that can start a program starts one."""
+
+    def run(key: str) -> str:
+        return (
+            '"' + f"{touch(f'{name}-{key}')}; false".replace("\\", "\\\\").replace('"', '\\"') + '"'
+        )
+
+    return f"""[core]
+\trepositoryformatversion = 0
+\tbare = false
+\tfsmonitor = {run("fsmonitor")}
+\tsshCommand = {run("ssh")}
+\tpager = {run("pager")}
+\teditor = {run("editor")}
+\tattributesFile = .gitattributes
+\tgitProxy = {run("proxy")}
+[filter "evil"]
+\tclean = {run("clean")}
+\tsmudge = {run("smudge")}
+\tprocess = {run("process")}
+[diff]
+\texternal = {run("diff")}
+[diff "evil"]
+\ttextconv = {run("textconv")}
+\tcommand = {run("diff-command")}
+[merge "evil"]
+\tdriver = {run("merge")}
+[alias]
+\tstatus = {run("alias-status").replace('"', '"!', 1)}
+\tadd = {run("alias-add").replace('"', '"!', 1)}
+[credential]
+\thelper = {run("credential").replace('"', '"!', 1)}
+[gpg]
+\tprogram = {run("gpg")}
+[commit]
+\tgpgSign = true
+[user]
+\tname = Hostile
+\temail = hostile@localhost
+[remote "origin"]
+\turl = "ext::sh -c {touch(f"{name}-ext").replace(" ", "% ")}"
+\tfetch = +refs/heads/*:refs/remotes/origin/*
+\tuploadpack = {run("uploadpack")}
+\tpromisor = true
+\tpartialclonefilter = blob:none
+[protocol "ext"]
+\tallow = always
+[protocol "file"]
+\tallow = always
+[url "ext::sh -c {touch(f"{name}-instead").replace(" ", "% ")}"]
+\tinsteadOf = https://
+[include]
+\tpath = ../included.config
+[submodule "evil"]
+\turl = "ext::sh -c {touch(f"{name}-submodule").replace(" ", "% ")}"
+\tactive = true
+\tupdate = {run("submodule-update").replace('"', '"!', 1)}
+"""
+
+
+def tree_files(touch: Touch) -> Mapping[str, str]:
+    """What git obeys in the work tree."""
+    return {
+        ".gitattributes": "* filter=evil diff=evil merge=evil\n",
+        ".gitmodules": '[submodule "evil"]\n\tpath = module\n'
+        f'\turl = "ext::sh -c {touch("gitmodules").replace(" ", "% ")}"\n\tupdate = checkout\n',
+        "included.config": f'[core]\n\tfsmonitor = "{touch("included")}; false"\n',
+    }
+
+
+def embedded_repository(touch: Touch) -> Mapping[str, str]:
+    """Repositories inside the work tree: as folders, as a file that names one, and bare."""
+    found: dict[str, str] = {}
+    for folder in ("embedded/.git", "bare"):
+        name = folder.partition("/")[0]
+        found[f"{folder}/HEAD"] = "ref: refs/heads/main\n"
+        found[f"{folder}/config"] = git_config(touch, name)
+        found[f"{folder}/objects/info/alternates"] = "../../../../outside/objects\n"
+        found[f"{folder}/refs/heads/main"] = "1" * 40 + "\n"
+        found[f"{folder}/info/attributes"] = "* filter=evil\n"
+    found["embedded/file.txt"] = "a file of an embedded repository\n"
+    found["pointer/.git"] = "gitdir: ../bare\n"
+    found["common/.git/commondir"] = "../../bare\n"
+    found["common/.git/HEAD"] = "ref: refs/heads/main\n"
+    return found
+
+
+ODD_NAME = b"not-\xff\xfe-utf8.txt"
+_NAMES = ("AGENTS.md", "CLAUDE.md", "GEMINI.md", "QWEN.md")
+DOCUMENTS = frozenset({*_NAMES, "AGENTS.override.md", *(f"sub/{name}" for name in _NAMES)})
+"""Texts for the model, which give no permission."""
+
+
+class HostileRepository:
+    """A built tree. ``cwd`` is the repository; the folder above it is hostile as well."""
+
+    def __init__(self, folder: Path, address: RecordingServer) -> None:
+        self.marker = f"HIJACKED-{secrets.token_hex(6)}"
+        self.cwd = folder / "parent" / "repository"
+        self.canaries = folder / "canaries"
+        self._inside = self.cwd / ".canaries"
+        """For what is executed in a sandbox, which does not show the other folder."""
+        self._outside = folder / "outside"
+        self._address = address
+        self._bait = Bait(self._touch, self.marker, f"http://127.0.0.1:{address.port}")
+
+    def effects(self) -> list[str]:
+        """What was executed, and the visits to the tree's address. Empty if nothing happened."""
+        executed = sorted({*os.listdir(self.canaries), *os.listdir(self._inside)})
+        return [*executed, *(f"visit {path}" for path in self._address.visits)]
+
+    def added(self, requests: Iterable[Request]) -> list[str]:
+        """Tools, skills, sub-agents, commands and variables of the tree that a model received."""
+        found = {name for name in self._names_in_requests(requests) if name not in DOCUMENTS}
+        for request in requests:
+            if f"HOSTILE_VARIABLE={self.marker}" in json.dumps(request.body, ensure_ascii=False):
+                found.add("HOSTILE_VARIABLE")
+            found |= {f"tool {name}" for name in request.tools if "evil" in name}
+        return sorted(found)
+
+    def documents(self, requests: Iterable[Request]) -> list[str]:
+        """Documents of the tree, such as ``AGENTS.md``, that were sent to a model."""
+        return sorted(self._names_in_requests(requests) & DOCUMENTS)
+
+    def _names_in_requests(self, requests: Iterable[Request]) -> set[str]:
+        bodies = [json.dumps(request.body, ensure_ascii=False) for request in requests]
+        return {n for body in bodies for n in re.findall(rf"{self.marker} ([\w./-]*\w)", body)}
+
+    def _touch(self, name: str) -> str:
+        flat = re.sub(r"[^A-Za-z0-9.-]", "_", name)
+        return " ".join(
+            ["touch", *(shlex.quote(str(each / flat)) for each in (self.canaries, self._inside))]
+        )
+
+    def build(self, *, fifo: bool) -> None:
+        for folder in (self.cwd, self.canaries, self._inside, self._outside):
+            folder.mkdir(parents=True)
+        (self._outside / "secret.txt").write_text("outside\n")
+        _git(self.cwd, "init", "-q", "-b", "main")
+        (self.cwd / "seed.txt").write_text("the words of the file\n")
+        (self.cwd / "sub").mkdir()
+        (self.cwd / "sub" / "file.txt").write_text("deeper words\n")
+        _put(self.cwd, {**build_files(self._bait), **agent_files(self._bait)})
+        _put(self.cwd.parent, {**build_files(self._bait), **agent_files(self._bait)})
+        _put(self.cwd / "sub", {name: self._bait.words(f"sub/{name}") for name in _NAMES})
+        (self.cwd / "link.txt").symlink_to(self._outside / "secret.txt")
+        (self.cwd / "link").symlink_to(self._outside)
+        (self.cwd / "dangling").symlink_to(self._outside / "nothing")
+        Path(os.fsdecode(os.fsencode(self.cwd) + b"/" + ODD_NAME)).write_text("odd\n")
+        _put(self.cwd, tree_files(self._touch))
+        _git(self.cwd, "add", "--all")
+        _git(self.cwd, "commit", "-q", "-m", "first")
+        _put(self.cwd, embedded_repository(self._touch))
+        self._arm()
+        if fifo:
+            self._add_fifos()
+
+    def _add_fifos(self) -> None:
+        """FIFOs that git reads and no program writes: a program that opens one blocks."""
+        git = self.cwd / ".git"
+        (git / "info" / "exclude").unlink(missing_ok=True)
+        folder = self.cwd / "fifos"
+        folder.mkdir()
+        for path in (
+            self.cwd / "sub" / ".gitignore",
+            folder / ".gitattributes",
+            git / "info" / "exclude",
+            git / "included",
+        ):
+            os.mkfifo(path)
+        with (git / "config").open("a") as config:
+            config.write("[include]\n\tpath = included\n")
+
+    def _arm(self) -> None:
+        """Change the git directory, after the last git command of this module."""
+        git = self.cwd / ".git"
+        (git / "config").write_text(git_config(self._touch, "git"))
+        (git / "info" / "attributes").write_text("* filter=evil diff=evil\n")
+        (git / "objects" / "info" / "alternates").write_text(str(self._outside / "objects") + "\n")
+        for name in HOOKS:
+            hook = git / "hooks" / name
+            hook.write_text(f"#!/bin/sh\n{self._touch(f'hook-{name}')}\n")
+            hook.chmod(0o755)
+
+
+@contextmanager
+def hostile_repository(
+    folder: str | Path, *, fifo: bool = False
+) -> Generator[HostileRepository, None, None]:
+    """Build the tree in ``folder``, which must be empty. With ``fifo``, the files ``.gitignore``,
+    ``.gitattributes``, ``info/exclude`` and an include are FIFOs that no program writes. Needs git.
+    The tree stays; its address is closed at the end.
+
+    Raises ``ConfigError`` if the folder is not empty.
+
+    ::
+
+        with hostile_repository(tmp_path) as hostile:
+            corral.run_sync("gemini-cli", "Look around", cwd=hostile.cwd)
+    """
+    root = Path(folder).resolve()
+    root.mkdir(parents=True, exist_ok=True)
+    if any(root.iterdir()):
+        raise ConfigError(f"the folder for a hostile repository is not empty: {root}")
+    address = RecordingServer()
+    try:
+        built = HostileRepository(root, address)
+        built.build(fifo=fifo)
+        yield built
+    finally:
+        address.close()
+
+
+def _put(folder: Path, files: Mapping[str, str]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        if content.startswith("#!"):
+            path.chmod(0o755)
+
+
+def _git(folder: Path, *words: str) -> None:
+    """Only before the tree is armed."""
+    who = ("-c", "user.name=Hostile", "-c", "user.email=hostile@localhost")
+    off = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    subprocess.run(
+        ["git", *who, "-C", str(folder), *words],
+        env={"PATH": os.environ.get("PATH", os.defpath), **off},
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
