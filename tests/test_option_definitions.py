@@ -16,9 +16,8 @@ from support.goldens import check_golden
 from support.option_docs import with_docstrings, with_flags, with_tables
 
 import corral
-from corral.cli import batch, compare
+from corral.cli import batch, chat, compare
 from corral.cli import run as run_command
-from corral.cli.chat import command as chat_command
 from corral.cli.commands import SECTIONS
 from corral.cli.options import EVERYWHERE, PolicyFlags, help_text, read_options
 from corral.cli.pipeline import run as pipeline_run
@@ -151,7 +150,7 @@ def test_a_flag_sets_the_option_of_its_definition(defined: Definition) -> None:
 
 COMMANDS = {
     "run": run_command.command,
-    "chat": chat_command.command,
+    "chat": chat.command,
     "batch": batch.command,
     "compare": compare.command,
     "pipeline run": pipeline_run.run,
@@ -212,9 +211,10 @@ def test_the_docstring_of_each_keyword_is_the_text_of_its_option() -> None:
 
 
 TEXTS = {
-    ("batch", "max_cost"): "The most that the model calls of the complete batch may cost.",
-    ("batch", "max_total_tokens"): "The most tokens that the complete batch may use.",
-    ("batch", "max_calls"): "The most model calls of the complete batch.",
+    ("batch", "max_cost"): "For the complete batch: the most that the model calls may cost.",
+    ("batch", "max_total_tokens"): "For the complete batch: the most tokens that the model calls"
+    " may use.",
+    ("batch", "max_calls"): "For the complete batch: the most model calls.",
     ("compare", "max_cost"): "A limit on the cost of the complete comparison; when it is"
     " spent, no further attempt is started.",
     ("compare", "timeout"): "Time for each attempt; after that it is verified as it is.",

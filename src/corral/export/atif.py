@@ -20,7 +20,7 @@ import msgspec
 
 from corral.core.steps import ModelStep, StepCall, StepTracker
 from corral.core.terminal_text import json_bytes
-from corral.events import Done, Error, Event, Init, ToolResult, ToolUse, Vendor
+from corral.events import Done, Error, Init, ToolResult, ToolUse, Vendor
 from corral.pipelines.events import (
     InterviewCompleted,
     PipelineCompleted,
@@ -100,7 +100,7 @@ def _encode(value: JsonObject) -> bytes:
     return json_bytes(_encoder.encode(value))
 
 
-class _Totals(msgspec.Struct):
+class _TrajectoryTotals(msgspec.Struct):
     usage: Usage = Usage()
     usd: float | None = None
     duration_ms: int = 0
@@ -152,10 +152,17 @@ class _Document:
             self._inner.write(b",")
         _copy(file, self._inner.write)
 
-    def finish(self, agent: JsonObject, totals: _Totals, extra: JsonObject) -> None:
+    def finish(self, agent: JsonObject, totals: _TrajectoryTotals, extra: JsonObject) -> None:
+        metrics = _metrics(totals.usage, totals.usd)
+        more = as_object(metrics.pop("extra", None))
+        final: JsonObject = {f"total_{name}": value for name, value in metrics.items()}
+        if totals.duration_ms:
+            more["duration_ms"] = totals.duration_ms
+        if more:
+            final["extra"] = more
         tail: JsonObject = {
             "agent": agent,
-            "final_metrics": _final_metrics(totals, self._steps),
+            "final_metrics": {**final, "total_steps": self._steps},
             "extra": {"exporter": f"corral {__version__}", **extra},
         }
         self._out(b"]," + _encode(tail)[1:-1])
@@ -200,7 +207,7 @@ class _AgentTrajectory:
         self._tracker = StepTracker()
         self._agent: JsonObject = {"name": "unknown", "version": "unknown"}
         self._model: str | None = None
-        self._totals = _Totals()
+        self._totals = _TrajectoryTotals()
         self._prompt: Vendor | None = None
         self._files: JsonObject = {}
         self._errors: list[Error] = []
@@ -219,7 +226,7 @@ class _AgentTrajectory:
         if isinstance(event, PipelineEvent):
             return
         if isinstance(event, Done):
-            self._done(event)
+            self._end_turn(event)
             return
         self._write_steps(self._tracker.add(event))
         match event:
@@ -306,7 +313,7 @@ class _AgentTrajectory:
         for error in errors:
             self._document.step("system", error.message, error.ts, _error_facts(error))
 
-    def _done(self, done: Done) -> None:
+    def _end_turn(self, done: Done) -> None:
         self._write_steps(self._tracker.add(done))
         self._write_prompt()
         self._write_held(done)
@@ -335,7 +342,7 @@ class _AgentTrajectory:
             self._close_sub(inner)
         sub = self._subs.pop(call_id)
         agent = {key: value for key, value in self._agent.items() if key != "tools"}
-        sub.document.finish(agent, _Totals(), {"call_id": call_id})
+        sub.document.finish(agent, _TrajectoryTotals(), {"call_id": call_id})
         sub.close()
 
     def _facts(self, step: ModelStep) -> JsonObject:
@@ -388,7 +395,7 @@ class _PipelineTrajectory:
         self._kinds: dict[str, str] = {}
         """Visits that are under way, and the kinds of their nodes."""
         self._nodes: dict[str, tuple[_SubTrajectory, _AgentTrajectory]] = {}
-        self._totals = _Totals()
+        self._totals = _TrajectoryTotals()
         self._extra: JsonObject = {"status": "unfinished"}
 
     def add(self, event: RunEvent) -> None:
@@ -411,7 +418,13 @@ class _PipelineTrajectory:
                 self._document.step("system", f"The run ended: {event.reason}", event.ts)
             case _:
                 if not isinstance(event, PipelineEvent):
-                    self._agent_event(event)
+                    node = event.node or ""
+                    if node not in self._nodes:
+                        sub = _SubTrajectory.begin(node or "agent", self._document)
+                        self._nodes[node] = (sub, _AgentTrajectory(sub.document))
+                    self._nodes[node][1].add(event)
+                    if isinstance(event, Done):
+                        self._totals.add(event.usage, event.cost, event.duration_ms)
 
     def end(self) -> None:
         for sub, agent in self._nodes.values():  # their nodes had not ended
@@ -419,15 +432,6 @@ class _PipelineTrajectory:
             sub.close()
         name: JsonObject = {"name": "corral", "version": __version__}
         self._document.finish(name, self._totals, self._extra)
-
-    def _agent_event(self, event: Event) -> None:
-        node = event.node or ""
-        if node not in self._nodes:
-            sub = _SubTrajectory.begin(node or "agent", self._document)
-            self._nodes[node] = (sub, _AgentTrajectory(sub.document))
-        self._nodes[node][1].add(event)
-        if isinstance(event, Done):
-            self._totals.add(event.usage, event.cost, event.duration_ms)
 
     def _node_ended(self, event: StepCompleted | StepFailed) -> None:
         kind, node = self._kinds.pop(event.visit, "node"), event.node or ""
@@ -505,14 +509,3 @@ def _metrics(usage: Usage, usd: float | None) -> JsonObject:
     if any(value is not None for value in extra.values()):
         found["extra"] = {key: value for key, value in extra.items() if value is not None}
     return {key: value for key, value in found.items() if value is not None}
-
-
-def _final_metrics(totals: _Totals, steps: int) -> JsonObject:
-    metrics = _metrics(totals.usage, totals.usd)
-    extra = as_object(metrics.pop("extra", None))
-    found: JsonObject = {f"total_{name}": value for name, value in metrics.items()}
-    if totals.duration_ms:
-        extra["duration_ms"] = totals.duration_ms
-    if extra:
-        found["extra"] = extra
-    return {**found, "total_steps": steps}

@@ -11,7 +11,7 @@ import platform
 import re
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,12 +69,23 @@ def write(
 
         def add(name: str, data: bytes) -> None:
             names.append(name)
-            archive.writestr(name, redactor.clean(_safe(name, data)))
+            # Without terminal sequences of an agent.
+            if name.endswith(".json"):
+                data = json_bytes(data)
+            else:
+                data = plain(data.decode("utf-8", "replace")).encode("utf-8", "replace")
+            archive.writestr(name, redactor.clean(data))
 
         facts = _RunFacts()
         for event in run.events():
             facts.add(event)
-        for name, path in _logs(run, facts):
+        logs = {"events.ndjson": run.log}
+        if run.folder is not None:
+            for visit in facts.visits:
+                log = visit_folder(run.folder, visit) / run_dir.EVENTS
+                if log.is_file():
+                    logs[f"visits/{log.parent.name}/{run_dir.EVENTS}"] = log
+        for name, path in logs.items():
             with archive.open(name, "w", force_zip64=True) as file:
                 copy_log(path, lambda line: file.write(json_bytes(line)), reader, MAX_LOG)
             names.append(name)
@@ -86,7 +97,16 @@ def write(
         add("config.json", _json(_configuration()))
         if doctor is not None and facts.agent:
             add("doctor.txt", doctor(facts.agent).encode())
-        add("README.txt", _readme(run, [*names, "README.txt"]).encode())
+        readme = [
+            f"Diagnostic bundle of the {run.kind} {run.id}, written by corral {__version__}.",
+            "Secrets of the environment and keys by their form are redacted; the home folder is ~.",
+            "Prompts, answers, file names and output of tools are in it: read it before you share"
+            " it.",
+            "",
+            *map(_described, [*names, "README.txt"]),
+            *(["", *run.notices.sentences()] if run.notices.sentences() else []),
+        ]
+        add("README.txt", ("\n".join(readme) + "\n").encode())
     return [_described(name) for name in names]
 
 
@@ -105,13 +125,6 @@ class _Output:
 
     def close(self) -> None:
         """The caller closes what it writes to."""
-
-
-def _safe(name: str, data: bytes) -> bytes:
-    """The content of a file without terminal sequences of an agent."""
-    if name.endswith(".json"):
-        return json_bytes(data)
-    return plain(data.decode("utf-8", "replace")).encode("utf-8", "replace")
 
 
 def _described(name: str) -> str:
@@ -195,16 +208,6 @@ def _stored_files(run: StoredRun, facts: _RunFacts) -> Iterator[tuple[str, bytes
                 yield f"visits/{folder.name}/{name}", data
 
 
-def _logs(run: StoredRun, facts: _RunFacts) -> Iterator[tuple[str, Path]]:
-    yield "events.ndjson", run.log
-    if run.folder is None:
-        return
-    for visit in facts.visits:
-        log = visit_folder(run.folder, visit) / run_dir.EVENTS
-        if log.is_file():
-            yield f"visits/{log.parent.name}/{run_dir.EVENTS}", log
-
-
 def _beginning(path: Path) -> bytes | None:
     try:
         with path.open("rb") as file:
@@ -220,22 +223,17 @@ def _versions(facts: _RunFacts) -> JsonObject:
         "platform": platform.platform(),
         "agent": f"{facts.agent} {facts.init.agent_version if facts.init else ''}".strip(),
     }
-    for name in _required_packages():
+    try:
+        required = metadata.requires("corral") or []
+    except metadata.PackageNotFoundError:
+        required = []
+    names = {re.split(r"[^\w.-]", requirement, maxsplit=1)[0] for requirement in required}
+    for name in sorted(names - {"corral"}):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = None
     return found
-
-
-def _required_packages() -> list[str]:
-    """The names of the packages that corral and its extras need; none if it is not installed."""
-    try:
-        required = metadata.requires("corral") or []
-    except metadata.PackageNotFoundError:
-        return []
-    names = (re.split(r"[^\w.-]", each, maxsplit=1)[0] for each in required)
-    return sorted({*names} - {"corral"})
 
 
 def _configuration() -> JsonObject:
@@ -260,18 +258,6 @@ def _without_secrets(name: str, value: Json) -> Json:
     if is_list(value):
         return [_without_secrets(name, each) for each in value]
     return HIDDEN if isinstance(value, str) and is_secret(name.upper(), value) else value
-
-
-def _readme(run: StoredRun, names: Iterable[str]) -> str:
-    lines = [
-        f"Diagnostic bundle of the {run.kind} {run.id}, written by corral {__version__}.",
-        "Secrets of the environment and keys by their form are redacted; the home folder is ~.",
-        "Prompts, answers, file names and output of tools are in it: read it before you share it.",
-        "",
-        *map(_described, names),
-        *(["", *run.notices.sentences()] if run.notices.sentences() else []),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _json(value: Json) -> bytes:

@@ -79,7 +79,7 @@ class _SessionWriter:
         self._turns = 0
         self._subagents: dict[str, CutText] = {}
         """What sub-agents did, by the call that started them, until that call is written."""
-        self._totals = _Totals()
+        self._totals = _TurnTotals()
 
     def add(self, event: RunEvent) -> None:
         if isinstance(event, PipelineEvent):
@@ -104,7 +104,8 @@ class _SessionWriter:
                 self._turn.prompt = data
                 self._out(f"\n{self._marks} Prompt {self._turns}\n\n{_fenced(data)}\n")
             case Done() if self._turn is not None:
-                self._finish(event)
+                turn, self._turn = self._turn, None
+                self._end_turn(turn, event)
             case _:
                 pass
 
@@ -115,10 +116,7 @@ class _SessionWriter:
         if self._turns > 1:
             self._out(f"\n{self._marks} Total\n\n*{self._totals.sentence(self._turns)}*\n")
 
-    def _finish(self, done: Done) -> None:
-        turn, self._turn = self._turn, None
-        if turn is None:
-            return
+    def _end_turn(self, turn: TurnRecord, done: Done) -> None:
         finish(turn, done)
         self._totals.add(turn)
         if turn.files:
@@ -138,7 +136,10 @@ class _SessionWriter:
             if thinking := str(step.thinking).strip():
                 parts.append(_folded("Thinking", _fenced(thinking)))
             if answer := str(step.text).strip():
-                parts.append(_escaped(answer))
+                # The answer of a model without HTML; code in fences and backticks stays as it is.
+                pieces = CODE.split(plain(answer))
+                pieces[::2] = [HTML_BEGIN.sub("&lt;", piece) for piece in pieces[::2]]
+                parts.append("".join(pieces))
             if step.text.cut:
                 parts.append(f"… {step.text.cut:,} more characters")
             if step.plan is not None:
@@ -174,7 +175,7 @@ class _SessionWriter:
         return "\n".join(lines)
 
 
-class _Totals:
+class _TurnTotals:
     """Tokens, cost and time of all turns."""
 
     def __init__(self) -> None:
@@ -224,29 +225,23 @@ class _PipelineWriter:
             case PipelineFailed():
                 how = "cancelled" if event.cancelled else "failed"
                 self._out(f"\n*{how}: {_line(event.reason)} · {_time(event.ts)}*\n")
-            case InterviewStarted() | InterviewCompleted():
-                self._question(event)
+            case InterviewStarted():
+                node = _code(event.node or "")
+                self._out(f"\n**Question** at {node}\n\n{_fenced(event.question)}\n")
+            case InterviewCompleted():
+                by = f" by {_line(event.by)}" if event.by else ""
+                self._out(f"\n**Answer**{by}\n\n{_fenced(event.answer)}\n")
             case _:
                 if not isinstance(event, PipelineEvent):
-                    self._agent(event)
-
-    def _question(self, event: InterviewStarted | InterviewCompleted) -> None:
-        if isinstance(event, InterviewStarted):
-            self._out(f"\n**Question** at {_code(event.node or '')}\n\n{_fenced(event.question)}\n")
-            return
-        by = f" by {_line(event.by)}" if event.by else ""
-        self._out(f"\n**Answer**{by}\n\n{_fenced(event.answer)}\n")
+                    node = event.node or ""
+                    if node not in self._agents:
+                        text = CutText()
+                        self._agents[node] = (_SessionWriter(text.add, level=3), text)
+                    self._agents[node][0].add(event)
 
     def end(self) -> None:
         for node in list(self._agents):
             self._out(f"\n## {_line(node)}\n{self._agent_text(node)}\n*unfinished*\n")
-
-    def _agent(self, event: Event) -> None:
-        node = event.node or ""
-        if node not in self._agents:
-            text = CutText()
-            self._agents[node] = (_SessionWriter(text.add, level=3), text)
-        self._agents[node][0].add(event)
 
     def _agent_text(self, node: str) -> str:
         found = self._agents.pop(node, None)
@@ -284,14 +279,6 @@ def _code(text: str) -> str:
 
 def _folded(title: str, body: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
-
-
-def _escaped(text: str) -> str:
-    """An answer of a model without HTML; code in fences and backticks stays as it is."""
-    pieces = CODE.split(plain(text))
-    return "".join(
-        piece if at % 2 else HTML_BEGIN.sub("&lt;", piece) for at, piece in enumerate(pieces)
-    )
 
 
 def _line(text: str) -> str:

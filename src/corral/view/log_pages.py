@@ -50,7 +50,7 @@ def item_page(log: LogFile, number: int) -> ItemPage:
     start, end = number * PAGE, (number + 1) * PAGE
     lines = log.page(number)
     found = [(line.offset, decode(line)) for line in lines]
-    builder = _builder_before(log, number, found)
+    builder = _begin_builder(log, number, found)
     skipped = _earlier_results(log, number, found)
     for offset, event in found:
         if offset not in skipped:
@@ -70,7 +70,7 @@ def item_page(log: LogFile, number: int) -> ItemPage:
     )
 
 
-def _builder_before(log: LogFile, number: int, found: list[Found]) -> ItemBuilder:
+def _begin_builder(log: LogFile, number: int, found: list[Found]) -> ItemBuilder:
     """A builder that has read as much before a page as its messages need."""
     first: dict[str | None, events.Text | events.Thinking] = {}
     for _, event in found:

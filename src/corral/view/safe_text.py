@@ -48,31 +48,25 @@ def render(text: str, limit: int = MAX_TEXT) -> str:
 @cache
 def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
+    from markdown_it.common.utils import escapeHtml
 
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    parser.validateLink = _is_allowed  # type: ignore[method-assign]
-    parser.add_render_rule("link_open", _open_link)
-    parser.add_render_rule("image", _image_as_link)
+
+    def is_allowed(url: str) -> bool:
+        return url.strip().lower().startswith(_LINKS)
+
+    def link(url: object) -> str:
+        address = escapeHtml(str(url))
+        return f'<a href="{address}" rel="noopener noreferrer nofollow" target="_blank">'
+
+    def open_link(_self: object, tokens: Sequence[Token], index: int, *_: object) -> str:
+        return link(tokens[index].attrs.get("href", ""))
+
+    def image_as_link(_self: object, tokens: Sequence[Token], index: int, *_: object) -> str:
+        token = tokens[index]
+        return f"{link(token.attrs.get('src', ''))}{escapeHtml(token.content or 'image')}</a>"
+
+    parser.validateLink = is_allowed  # type: ignore[method-assign]
+    parser.add_render_rule("link_open", open_link)
+    parser.add_render_rule("image", image_as_link)
     return parser
-
-
-def _is_allowed(url: str) -> bool:
-    return url.strip().lower().startswith(_LINKS)
-
-
-def _open_link(_self: object, tokens: Sequence[Token], index: int, *_: object) -> str:
-    return _link(str(tokens[index].attrs.get("href", "")))
-
-
-def _image_as_link(_self: object, tokens: Sequence[Token], index: int, *_: object) -> str:
-    from markdown_it.common.utils import escapeHtml
-
-    token = tokens[index]
-    shown = escapeHtml(token.content or "image")
-    return f"{_link(str(token.attrs.get('src', '')))}{shown}</a>"
-
-
-def _link(url: str) -> str:
-    from markdown_it.common.utils import escapeHtml
-
-    return f'<a href="{escapeHtml(url)}" rel="noopener noreferrer nofollow" target="_blank">'

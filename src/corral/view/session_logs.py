@@ -17,7 +17,7 @@ from corral import events
 from corral.agents.report import PolicyRow
 from corral.core.terminal_text import plain
 from corral.runs.log_windows import PAGE, Line, LogFile, TurnIndex, TurnMarks
-from corral.values import Cost, JsonObject, Usage, as_object, as_objects, as_text, convert_to
+from corral.values import Cost, Usage, as_object, as_objects, as_text, convert_to
 from corral.view.items import decode, plan_steps, tokens
 from corral.view.records import Money, PlanStep, TurnInfo
 
@@ -212,19 +212,16 @@ def _add_run_facts(turn: LoggedTurn, log: LogFile, line: Line | None) -> None:
         event = None if line is None else decode(line)
         if isinstance(event, events.Vendor) and event.name == "run_facts":
             data = as_object(event.data)
-            lines = map(_policy_line, as_objects(data.get("policy")))
+            lines: list[str] = []
+            for row in as_objects(data.get("policy")):
+                try:
+                    rule = convert_to(row, PolicyRow)
+                    lines.append(f"{rule.capability}: {rule.decision}  {rule.note}".rstrip())
+                except msgspec.ValidationError:  # what the log has may not be a row
+                    lines.append(as_text(row.get("capability")))
             turn.policy_report = plain("\n".join(lines), 20_000)
             turn.program = as_text(data.get("program"))
             return
-
-
-def _policy_line(row: JsonObject) -> str:
-    """A row of the policy report. What the log has may not be one."""
-    try:
-        found = convert_to(row, PolicyRow)
-    except msgspec.ValidationError:
-        return as_text(row.get("capability"))
-    return f"{found.capability}: {found.decision}  {found.note}".rstrip()
 
 
 def _finish(turn: LoggedTurn, done: events.Done, offset: int) -> None:
