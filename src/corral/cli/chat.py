@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, Unpack, cast
 
@@ -154,7 +153,11 @@ class Chat:
         self._options = options
         self._quiet = quiet
         self._progress = TurnProgress(enabled=False)
-        self._asker = TerminalAsker(self._paused, options.get("cwd")) if is_interactive() else None
+        self._asker: TerminalAsker | None = None
+        if is_interactive():
+            # Each turn has a progress of its own: the current one is paused.
+            paused = lambda: self._progress.paused()  # noqa: E731, PLW0108
+            self._asker = TerminalAsker(paused, options.get("cwd"))
         self._session = Session(agent, {**options}, self._asker)
         self._shown = ""
         """The agent and model that were printed last."""
@@ -291,9 +294,6 @@ class Chat:
         """Whether the conversation so far is sent with the next prompt."""
         return self._session.sends_history
 
-    def _paused(self) -> AbstractContextManager[None]:
-        return self._progress.paused()
-
 
 async def _enter(session: Session) -> None:
     await session.__aenter__()
@@ -311,11 +311,25 @@ Run: TypeAlias = Callable[[Chat, str], None]
 """Raises ``CorralError`` and ``EndChat``."""
 
 
-class Command(NamedTuple):
+class SlashCommand(NamedTuple):
     name: str
     argument: str
     help: str
     run: Run
+
+
+COMMANDS: list[SlashCommand] = []
+"""In the order of ``/help``."""
+
+
+def slash_command(name: str, argument: str, help: str) -> Callable[[Run], Run]:
+    """Make a function the command ``/name``. ``argument``: what it may be followed by."""
+
+    def add(run: Run) -> Run:
+        COMMANDS.append(SlashCommand(name, argument, help, run))
+        return run
+
+    return add
 
 
 def is_command(text: str) -> bool:
@@ -333,24 +347,18 @@ def run_command(chat: Chat, text: str) -> None:
     """Run the command in a line. Raises ``ConfigError`` for an unknown one, and ``EndChat``."""
     found = _COMMAND.fullmatch(text.strip())
     name, argument = (found[1].lower(), (found[2] or "").strip()) if found else ("", "")
-    command = next((each for each in COMMANDS if name in _names(each)), None)
+    wanted = "exit" if name == "quit" else name
+    command = next((each for each in COMMANDS if each.name == wanted), None)
     if command is None:
-        raise ConfigError(f"no command is called /{name}", hint=_suggestion(name))
+        from difflib import get_close_matches
+
+        hint = "/help lists the commands. To send a prompt that starts with /, write //."
+        if near := get_close_matches(name, [each.name for each in COMMANDS], 1, 0.5):
+            hint = f"Did you mean /{near[0]}? {hint}"
+        raise ConfigError(f"no command is called /{name}", hint=hint)
     if argument and not command.argument:
         raise ConfigError(f"/{command.name} takes no argument, got {argument!r}")
     command.run(chat, argument)
-
-
-def _names(command: Command) -> tuple[str, ...]:
-    return (command.name, "quit") if command.name == "exit" else (command.name,)
-
-
-def _suggestion(name: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, [each.name for each in COMMANDS], 1, 0.5)
-    listed = "/help lists the commands. To send a prompt that starts with /, write //."
-    return f"Did you mean /{near[0]}? {listed}" if near else listed
 
 
 def completions(line: str) -> Sequence[str]:
@@ -372,14 +380,16 @@ def _print(text: str) -> None:
     terminal.echo(text, err=True)
 
 
-def _help(_chat: Chat, _argument: str) -> None:
+@slash_command("help", "", "show this")
+def show_help(_chat: Chat, _argument: str) -> None:
     for command in COMMANDS:
         _print(f"  {f'/{command.name} {command.argument}'.rstrip():16} {command.help}")
     _print("  Ctrl-C stops an answer, Ctrl-D ends the chat. End a line with \\ to continue it.")
     _print("  //text sends a prompt that starts with a slash, such as a command of the agent.")
 
 
-def _model(chat: Chat, name: str) -> None:
+@slash_command("model", "[NAME]", "show the model, or continue with another one")
+def change_model(chat: Chat, name: str) -> None:
     if not name:
         _print(f"{chat.agent} · {chat.model or 'default model'}")
         return
@@ -396,12 +406,13 @@ def _model(chat: Chat, name: str) -> None:
     _show_change(chat)
 
 
-def _agent(chat: Chat, name: str) -> None:
+@slash_command("agent", "[NAME]", "show the agent, or continue with another one")
+def change_agent(chat: Chat, name: str) -> None:
     if not name:
         _print(f"{chat.agent} · {chat.model or 'default model'}")
         return
     if registry.names_a_model(name):
-        _model(chat, name)
+        change_model(chat, name)
         return
     # The model and the program belong to the agent before.
     chat.change(name, model=None, program=None)
@@ -413,7 +424,8 @@ def _show_change(chat: Chat) -> None:
     _print(f"now: {chat.agent} · {chat.model or 'default model'}{note}")
 
 
-def _policy(chat: Chat, name: str) -> None:
+@slash_command("policy", "[POLICY]", "show or change the policy: reads, edits, all, or a file")
+def change_policy(chat: Chat, name: str) -> None:
     if name:
         from corral.policy import PRESETS
         from corral.system import config
@@ -429,11 +441,13 @@ def _policy(chat: Chat, name: str) -> None:
     _print(policy_table(chat.session.prepared.compiled.report))
 
 
-def _usage(chat: Chat, _argument: str) -> None:
+@slash_command("usage", "", "show the tokens and the cost so far")
+def show_usage(chat: Chat, _argument: str) -> None:
     _print(chat.spent.describe())
 
 
-def _diff(chat: Chat, which: str) -> None:
+@slash_command("diff", "[all]", "show what the last prompt changed in files, or all prompts")
+def show_diff(chat: Chat, which: str) -> None:
     if which not in ("", "all"):
         raise ConfigError(f"/diff {which}: write /diff or /diff all")
     found = chat.files.diff(all_turns=which == "all") if chat.files is not None else ""
@@ -444,7 +458,8 @@ def _diff(chat: Chat, which: str) -> None:
         terminal.echo_styled([StyledText(line, _DIFF_STYLES.get(line[:1], ""))])
 
 
-def _undo(chat: Chat, _argument: str) -> None:
+@slash_command("undo", "", "undo these changes; again for those before")
+def undo(chat: Chat, _argument: str) -> None:
     undone = chat.files.undo() if chat.files is not None else []
     if not undone:
         _print(chat.no_files)
@@ -453,7 +468,8 @@ def _undo(chat: Chat, _argument: str) -> None:
         _print(f"restored {path}")
 
 
-def _save(chat: Chat, name: str) -> None:
+@slash_command("save", "[FILE]", "write the conversation to a Markdown file")
+def save(chat: Chat, name: str) -> None:
     turns = chat.history()
     if not turns:
         raise ConfigError("there is nothing to save: no answer was stored yet")
@@ -471,23 +487,9 @@ def _save(chat: Chat, name: str) -> None:
     _print(f"saved {path}")
 
 
-def _exit(_chat: Chat, _argument: str) -> None:
+@slash_command("exit", "", "end the chat")
+def end_chat(_chat: Chat, _argument: str) -> None:
     raise EndChat
-
-
-COMMANDS = (
-    Command("help", "", "show this", _help),
-    Command("model", "[NAME]", "show the model, or continue with another one", _model),
-    Command("agent", "[NAME]", "show the agent, or continue with another one", _agent),
-    Command(
-        "policy", "[POLICY]", "show or change the policy: reads, edits, all, or a file", _policy
-    ),
-    Command("usage", "", "show the tokens and the cost so far", _usage),
-    Command("diff", "[all]", "show what the last prompt changed in files, or all prompts", _diff),
-    Command("undo", "", "undo these changes; again for those before", _undo),
-    Command("save", "[FILE]", "write the conversation to a Markdown file", _save),
-    Command("exit", "", "end the chat", _exit),
-)
 
 
 def recap(turns: Sequence[transcript.TurnRecord]) -> Iterator[str]:

@@ -11,7 +11,6 @@ All functions block. Nothing here decodes an event.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -147,19 +146,15 @@ def read_tail(path: Path, after: int, limit: int = 16 * PAGE) -> Tail:
         if not found:
             return Tail([], after)
         last = found[-1]
-        if last.is_cut:
-            return Tail(found, _end_of_long_line(log, last.offset))
-        return Tail(found, last.end)
-
-
-def _end_of_long_line(log: LogFile, offset: int) -> int:
-    position = offset
-    while data := log.read(position, SCAN):
-        at = data.find(b"\n")
-        if at >= 0:
-            return position + at + 1
-        position += len(data)
-    return log.size
+        if not last.is_cut:
+            return Tail(found, last.end)
+        position = last.offset
+        while data := log.read(position, SCAN):
+            at = data.find(b"\n")
+            if at >= 0:
+                return Tail(found, position + at + 1)
+            position += len(data)
+        return Tail(found, log.size)
 
 
 class TurnMarks(NamedTuple):
@@ -206,16 +201,11 @@ class TurnIndex:
             data, start = b"\n" + data, -1
         marks = (INIT, self._starts), (DONE, self._ends), (CALL, self._calls)
         for mark, found in marks:
-            for offset in _positions(data, mark):
-                if not found or start + offset + 1 > found[-1]:
-                    found.append(start + offset + 1)
+            at = data.find(mark)
+            while at >= 0:
+                if not found or start + at + 1 > found[-1]:
+                    found.append(start + at + 1)
+                at = data.find(mark, at + 1)
         last = self._starts[-1] if self._starts else 0
         self._calls = [each for each in self._calls if each > last][:MAX_CALLS]
         self._searched = min(log.size, start + len(data))
-
-
-def _positions(data: bytes, mark: bytes) -> Iterator[int]:
-    at = data.find(mark)
-    while at >= 0:
-        yield at
-        at = data.find(mark, at + 1)

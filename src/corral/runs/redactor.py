@@ -67,7 +67,7 @@ class ExportRedactor:
     def clean(self, data: bytes) -> bytes:
         data = self._secrets.clean(data)
         if any(begin in data for begin in _KEY_BEGINS):
-            data = KEY_FORMS.sub(_without_key, data)
+            data = KEY_FORMS.sub(lambda key: (key["scheme"] or b"") + MARK, data)
         if b".eyJ" in data:
             data = DOTTED_WORDS.sub(_without_tokens, data)
         if self._home:
@@ -76,10 +76,6 @@ class ExportRedactor:
 
     def clean_text(self, text: str) -> str:
         return self.clean(text.encode("utf-8", "replace")).decode("utf-8", "replace")
-
-
-def _without_key(found: re.Match[bytes]) -> bytes:
-    return (found["scheme"] or b"") + MARK
 
 
 def _without_tokens(word: re.Match[bytes]) -> bytes:

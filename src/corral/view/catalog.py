@@ -186,7 +186,13 @@ class Catalog:
         return page
 
     def _page(self, query: RunQuery, found: list[_Entry], live: LiveRuns) -> RunPage:
-        after = _parse_cursor(query.cursor)
+        after: tuple[float, str] | None = None
+        if query.cursor is not None:
+            updated, colon, id = query.cursor.partition(":")
+            try:
+                after = float(updated if colon else ""), id
+            except ValueError as error:
+                raise ConfigError("the cursor is not one of this list") from error
         limit = max(1, min(query.limit, MAX_PAGE))
         left = [each for each in found if after is None or each.position < after]
         left.sort(key=lambda each: each.position, reverse=True)
@@ -281,15 +287,3 @@ def _fits(summary: Summary, query: RunQuery) -> bool:
     if query.state == "waiting":
         return summary.state in ("waiting_permission", "waiting_person")
     return summary.state == query.state
-
-
-def _parse_cursor(cursor: str | None) -> tuple[float, str] | None:
-    if cursor is None:
-        return None
-    updated, colon, id = cursor.partition(":")
-    try:
-        if colon:
-            return float(updated), id
-    except ValueError:
-        pass
-    raise ConfigError("the cursor is not one of this list")

@@ -98,44 +98,37 @@ def builder_from(log: LogFile, first: int, number: int) -> ItemBuilder:
 
 def _earlier_results(log: LogFile, number: int, found: list[Found]) -> set[int]:
     """The offsets of results and decisions whose call or request is on a page before."""
-    opened = {_opener(event) for _, event in found}
+    opened = {_pair_name(event, opens=True) for _, event in found}
     closing = {
         offset: key
         for offset, event in found
-        if (key := _closer(event)) is not None and key not in opened
+        if (key := _pair_name(event, opens=False)) is not None and key not in opened
     }
     if not closing or not number:
         return set()
-    found_keys: set[str] = set()
-    wanted = {*closing.values()}
+    found_keys: set[str | None] = set()
+    wanted: set[str | None] = {*closing.values()}
     for page in range(number - 1, max(-1, number - RESULT_PAGES - 1), -1):
         for line in log.page(page):
-            if line.data.startswith(_OPENERS) and (key := _opener(decode(line))) in wanted:
-                found_keys.add(key or "")
+            if line.data.startswith(_OPENERS):
+                found_keys |= wanted & {_pair_name(decode(line), opens=True)}
         if found_keys == wanted:
             break
     return {offset for offset, key in closing.items() if key in found_keys}
 
 
-def _opener(event: Event | UnreadableLine) -> str | None:
-    """What the result of a call, or the decision on a request, is recognized by."""
+def _pair_name(event: Event | UnreadableLine, *, opens: bool) -> str | None:
+    """What a call and its result, or a request and its decision, are recognized by; None for an
+    event that does not open, or close, such a pair."""
     match event:
-        case events.ToolUse():
-            return f"call {event.call_id}"
-        case events.PermissionRequest():
-            return f"request {event.request_id}"
+        case events.ToolUse() | events.ToolResult():
+            name, is_opener = f"call {event.call_id}", isinstance(event, events.ToolUse)
+        case events.PermissionRequest() | events.PermissionDecision():
+            name = f"request {event.request_id}"
+            is_opener = isinstance(event, events.PermissionRequest)
         case _:
             return None
-
-
-def _closer(event: Event | UnreadableLine) -> str | None:
-    match event:
-        case events.ToolResult():
-            return f"call {event.call_id}"
-        case events.PermissionDecision():
-            return f"request {event.request_id}"
-        case _:
-            return None
+    return name if is_opener == opens else None
 
 
 def _collect_after(log: LogFile, number: int, builder: ItemBuilder) -> None:

@@ -59,8 +59,16 @@ async def detail(found: PipelineRun, db: str | None) -> PipelineDetail:
             elif event.type == events.StepCompleted.type:
                 node.notes, node.reason = event.text, ""
     for visit in path:
-        if visit.node in nodes:
-            _add_visit(nodes[visit.node], visit, found.visits.get(visit.visit))
+        node, outcome = nodes.get(visit.node), found.visits.get(visit.visit)
+        if node is None:
+            continue
+        node.visits += 1
+        node.attempts += visit.attempts
+        node.visit, node.started, node.ended = visit.visit, visit.started, visit.ended
+        if outcome is not None and outcome.cost_usd is not None:
+            node.cost_usd = (node.cost_usd or 0.0) + outcome.cost_usd
+        if outcome is not None and outcome.tokens is not None:
+            node.tokens = (node.tokens or 0) + outcome.tokens
     edges = [
         GraphEdge(
             source=edge.source, target=edge.target, label=plain(edge.label or edge.condition, 200)
@@ -172,16 +180,6 @@ def _path(found: PipelineRun, steps: Sequence[PipelineEventInfo]) -> list[VisitI
         if known in visits:
             visits[known].attempts = outcome.attempts
     return [*visits.values()]
-
-
-def _add_visit(node: GraphNode, visit: VisitInfo, outcome: Outcome | None) -> None:
-    node.visits += 1
-    node.attempts += visit.attempts
-    node.visit, node.started, node.ended = visit.visit, visit.started, visit.ended
-    if outcome is not None and outcome.cost_usd is not None:
-        node.cost_usd = (node.cost_usd or 0.0) + outcome.cost_usd
-    if outcome is not None and outcome.tokens is not None:
-        node.tokens = (node.tokens or 0) + outcome.tokens
 
 
 LISTED = 200

@@ -144,7 +144,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
         raise ConfigError("--json and --quiet are both given")
     import_modules(flags["modules"])
     from corral.cli.pipeline.files import format_finding
-    from corral.cli.ui.pipeline_output import PipelineOutput
+    from corral.cli.ui.pipeline_output import PipelinePrinter
     from corral.engine import api
     from corral.engine.dbos import database
     from corral.engine.workspace import branch_worktree
@@ -169,7 +169,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
         database.load()
     elif not flags["auto_approve"]:
         _require_no_questions(graph)
-    show = PipelineOutput(
+    show = PipelinePrinter(
         graph,
         as_json=flags["as_json"],
         quiet=flags["quiet"],
@@ -230,12 +230,12 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     codes are those of run.
     """
     import_modules(flags["modules"])
-    from corral.cli.ui.pipeline_output import PipelineOutput
+    from corral.cli.ui.pipeline_output import PipelinePrinter
     from corral.engine import api
 
     details = _find_run(name, flags["db"])
     name = details.id
-    show = PipelineOutput(
+    show = PipelinePrinter(
         details.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"]
     )
     show.name = name
@@ -273,13 +273,13 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
 
     Uses the current file of the pipeline. The exit codes are those of run.
     """
-    from corral.cli.ui.pipeline_output import PipelineOutput
+    from corral.cli.ui.pipeline_output import PipelinePrinter
     from corral.engine import api
 
     details = _find_run(name, flags["db"])
     name = details.id
     graph = api.current_graph(details) or details.graph
-    show = PipelineOutput(graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
+    show = PipelinePrinter(graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
 
     async def execute(interviewer: Interviewer | None) -> PipelineResult:
         return await api.fork(

@@ -46,7 +46,7 @@ WAITING = 10
 INTERRUPTED = 130
 
 
-class PipelineOutput:
+class PipelinePrinter:
     """Prints one run. ``run_to_end`` executes it and returns the exit code."""
 
     def __init__(

@@ -113,7 +113,8 @@ class PromptReader:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
                 descriptor = os.open(paths.home() / HISTORY, flags, 0o600)
                 try:
-                    os.write(descriptor, f"{_encode(text)}\n".encode("utf-8", "replace"))
+                    line = text.replace("\\", "\\\\").replace("\r", "").replace("\n", "\\n")
+                    os.write(descriptor, f"{line}\n".encode("utf-8", "replace"))
                 finally:
                     os.close(descriptor)
 
@@ -133,7 +134,3 @@ def _read_history() -> list[str]:
         "\\".join(part.replace("\\n", "\n") for part in line.split("\\\\"))
         for line in lines[-MOST_ENTRIES:]
     ]
-
-
-def _encode(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\r", "").replace("\n", "\\n")
