@@ -268,9 +268,9 @@ def test_every_option_of_the_command_is_in_the_docs() -> None:
 
 def test_the_progress_bar_shows_the_share_the_rate_and_the_cost() -> None:
     from corral.cli.ui.batch_progress import BatchProgress
-    from corral.engine.batch.results import BatchError, BatchResult, Tally
+    from corral.engine.batch.results import BatchError, BatchResult, BatchTally
 
-    tally = Tally("b", 10)
+    tally = BatchTally("b", 10)
     progress = BatchProgress(enabled=True, live=False)
     assert progress.line() == "starting"
     tally.add(BatchResult(id="0", status="success", cost_usd=0.5), earlier=True)

@@ -267,9 +267,9 @@ def test_an_exercise_is_given_without_its_tests(tmp_path: Path, workspace: Path)
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     check = "python3 -c 'import two_fer_test; two_fer_test.test_x()'"
-    from corral.comparison.exercism import read_task
+    from corral.comparison.task_folders import read_exercise
 
-    task = read_task(folder)
+    task = read_exercise(folder)
     assert task is not None
     assert task.usual_verify == "python3 -m pytest -q ."
     (row,) = compare(folder.parent, [FLASH], workspace, verify=check).attempts

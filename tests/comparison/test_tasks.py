@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from corral.comparison import tasks
-from corral.comparison.task import CompareTask
+from corral.comparison.task_folders import CompareTask
 from corral.errors import ConfigError
 from corral.system import paths
 

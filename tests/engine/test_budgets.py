@@ -12,7 +12,7 @@ from support.batches import MODEL, CountingModel
 
 from corral import pipelines
 from corral.core.spending import BudgetLimits, Raise, Spent
-from corral.engine import budgets, retention
+from corral.engine import limits, retention
 from corral.engine.dbos import database
 from corral.errors import ConfigError, PipelineInvalid
 from corral.metering.budget import Reservation, Shortage
@@ -133,7 +133,7 @@ async def test_a_paused_durable_run_continues_when_its_budget_is_raised(
         await pipelines.add_budget(started[0], calls=1)
     with pytest.raises(ConfigError, match="no run"):
         await pipelines.add_budget("nothing-like-this", calls=1)
-    store = Path(budgets.store_name(database.find(None), started[0]))
+    store = Path(limits.store_name(database.find(None), started[0]))
     assert store.exists()
     await retention.prune(older_than=0)
     assert not store.exists()
@@ -178,12 +178,12 @@ def test_a_raise_in_vain_is_an_error(edge: str, limit: str, message: str) -> Non
 
 def test_workers_of_a_server_share_one_store(new_postgres: str) -> None:
     server = database.find(new_postgres)
-    names = budgets.create(server, "run", BudgetLimits(max_calls=60))
+    names = limits.create_budget(server, "run", BudgetLimits(max_calls=60))
     assert names == ("run",)
     made: list[int] = []
 
     def work(holder: str) -> None:
-        budget = budgets.budget_of(names, holder, server)
+        budget = limits.open_budget(names, holder, server)
         assert budget is not None
         count = 0
         while True:
@@ -201,14 +201,14 @@ def test_workers_of_a_server_share_one_store(new_postgres: str) -> None:
     for thread in threads:
         thread.join(60)
     assert sum(made) == 60
-    assert budgets.read(server, "run").spent.calls == 60
-    budgets.add(server, "run", Raise(calls=1))
-    last = budgets.budget_of(names, "run/x", server)
+    assert limits.read_budget(server, "run").spent.calls == 60
+    limits.raise_budget(server, "run", Raise(calls=1))
+    last = limits.open_budget(names, "run/x", server)
     assert last is not None
     assert isinstance(last.reserve(Spent(calls=1)), Reservation)
-    budgets.settle(names, "run/x", server)
-    assert budgets.read(server, "run").spent.calls == 61
-    budgets.remove(server, "run")
+    limits.settle_budget(names, "run/x", server)
+    assert limits.read_budget(server, "run").spent.calls == 61
+    limits.remove_budget(server, "run")
     refused = last.reserve(Spent(calls=1))
     assert isinstance(refused, Shortage)
     assert "was removed" in refused.text
@@ -216,14 +216,14 @@ def test_workers_of_a_server_share_one_store(new_postgres: str) -> None:
 
 def test_an_agent_host_has_no_database_server() -> None:
     with pytest.raises(ConfigError, match="agent host cannot use the budget"):
-        budgets.budget_of(("run",), "run/a.1", None)
+        limits.open_budget(("run",), "run/a.1", None)
 
 
 @pytest.mark.parametrize("db", ["engine.db", "postgresql://localhost/runs"])
 def test_the_owner_of_a_store_is_the_run_that_has_the_limits(db: str, tmp_path: Path) -> None:
     found = database.find(db if "://" in db else str(tmp_path / db))
-    outer, child = (budgets.store_name(found, run) for run in ("top", "top/call.1"))
-    assert budgets.owner_of(outer, "top") == "top"
-    assert budgets.owner_of(child, "top/call.1") == "top/call.1"
-    assert budgets.owner_of(outer, "top/call.1") == "top"
-    assert budgets.owner_of(outer, "top#2") == "top"
+    outer, child = (limits.store_name(found, run) for run in ("top", "top/call.1"))
+    assert limits.find_owner(outer, "top") == "top"
+    assert limits.find_owner(child, "top/call.1") == "top/call.1"
+    assert limits.find_owner(outer, "top/call.1") == "top"
+    assert limits.find_owner(outer, "top#2") == "top"

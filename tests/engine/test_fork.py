@@ -43,26 +43,18 @@ def test_a_fork_from_a_node_that_was_not_visited_is_refused(processes: DurablePr
         )
 
 
-def test_a_changed_graph_is_refused_unless_it_is_accepted(processes: DurableProcesses) -> None:
+def test_a_run_continues_with_a_changed_graph(processes: DurableProcesses) -> None:
     processes.worker()
     waits = f'c [type="t.wait", file="{processes.folder}/go"]'
     submit(processes, CHAIN.replace('c [type="t.step"]', waits))
     wait_until(lambda: processes.attempt_counts()["c.1#1"], "the last node to begin")
     changed = loader.load(CHAIN)
 
-    async def resume(accept: bool) -> str:
-        return await durable_fork.resume_with_changed_graph(
-            "r",
-            changed,
-            folder=processes.folder / "n",
-            accept_changed_graph=accept,
-            db=processes.db,
-            queue="default",
+    new = asyncio.run(
+        durable_fork.continue_with_graph(
+            "r", changed, folder=processes.folder / "n", db=processes.db, queue="default"
         )
-
-    with pytest.raises(ConfigError, match="has changed since it started"):
-        asyncio.run(resume(False))
-    new = asyncio.run(resume(True))
+    )
     assert new != "r"
     assert processes.wait_for_run(new).completed == ["start", "a", "b", "c", "exit"]
     assert processes.wait_for_run("r").status == "cancelled"

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from support.durable_processes import DurableProcesses, wait_until
 
-from corral.engine import service, shared_limits
-from corral.engine.dbos import database, limit_table
-from corral.engine.dbos.client import Client
+from corral.engine import limits, service
+from corral.engine.dbos import database, own_tables
+from corral.engine.dbos.client import DatabaseClient
 from corral.engine.dbos.database import Database
 from corral.engine.payloads import NODE_WORKFLOW
 from corral.errors import RateLimited
@@ -59,7 +59,7 @@ def _submit(processes: DurableProcesses, run: str, **request: Any) -> None:
 
 
 def _state(processes: DurableProcesses, run: str) -> str:
-    client = Client(database.find(processes.db).url)
+    client = DatabaseClient(database.find(processes.db).url)
     try:
         found = client.list_workflows(prefix=f"{run}/", name=NODE_WORKFLOW)
     finally:
@@ -86,7 +86,7 @@ def test_another_worker_waits_without_a_call_also_after_a_kill(
     _submit(processes, "two", detached=detached)
     _wait_for_limit(processes, "two")
     assert len(lane.requests) == 1, "the second worker has met the limit itself"
-    stored = limit_table.exchange(database.find(processes.db), {})
+    stored = own_tables.exchange_limits(database.find(processes.db), {})
     assert len(stored) == 1
     path = database.find(processes.db).path
     if path is not None:
@@ -98,9 +98,9 @@ def test_another_worker_waits_without_a_call_also_after_a_kill(
 def prepared(new_file: str) -> Iterator[Database]:
     found = database.find(new_file)
     database.prepare(found)
-    shared_limits.join(found)
+    limits.join_limits(found)
     yield found
-    shared_limits.leave()
+    limits.leave_limits()
 
 
 async def test_a_call_knows_a_limit_that_another_process_met_meanwhile(prepared: Database) -> None:
@@ -108,11 +108,11 @@ async def test_a_call_knows_a_limit_that_another_process_met_meanwhile(prepared:
     call = LimitWaits(10.0).call(credential)
     assert await call.before() is None
     until = clock.now() + LONG
-    limit_table.exchange(prepared, {credential: LimitState(until, "")})
-    await asyncio.sleep(shared_limits.FRESH)
+    own_tables.exchange_limits(prepared, {credential: LimitState(until, "")})
+    await asyncio.sleep(limits.FRESH)
     found = await call.before()
     assert found is not None
-    assert (found.until, found.message) == (until, limit_table.MESSAGE)
+    assert (found.until, found.message) == (until, own_tables.LIMIT_MESSAGE)
 
 
 async def test_a_met_limit_is_stored_at_once(prepared: Database) -> None:
@@ -120,16 +120,16 @@ async def test_a_met_limit_is_stored_at_once(prepared: Database) -> None:
     call = LimitWaits(10.0).call(credential)
     assert await call.before() is None
     assert await call.after(RateLimited("slow down", retry_after=LONG)) is None
-    assert credential in limit_table.exchange(prepared, {})
+    assert credential in own_tables.exchange_limits(prepared, {})
 
 
 async def test_a_database_that_is_gone_does_not_stop_a_call(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "gone.db"
-    shared_limits.join(Database(f"sqlite:///{file}", file))
+    limits.join_limits(Database(f"sqlite:///{file}", file))
     try:
         assert await LimitWaits(1.0).call(credential_id("s", "key-gone", "m")).before() is None
     finally:
-        shared_limits.leave()
+        limits.leave_limits()
     assert "rate limits are not shared" in caplog.text

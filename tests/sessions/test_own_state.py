@@ -16,7 +16,7 @@ from support.scripted_agent import scripted_options
 from corral import Policy
 from corral.agents.spec import Launch
 from corral.builtin.tools.workspace import ToolError, Workspace
-from corral.engine.batch.output_file import OutputFile
+from corral.engine.batch.results import OutputFile
 from corral.engine.dbos import database
 from corral.sessions import store
 from corral.sessions.prepare import prepare

@@ -29,7 +29,7 @@ from support.stored_sessions import (
 from support.view_server import running_view
 
 from corral import events
-from corral.comparison.plan import Plan, PlannedTask
+from corral.comparison.plan import ComparisonPlan, PlannedTask
 from corral.engine.batch.spec import AgentChoice
 from corral.sessions.store import Meta
 from corral.values import Usage
@@ -276,7 +276,7 @@ def test_100000_events_scroll_with_few_elements_and_little_memory(page: Page) ->
 
 
 def test_a_comparison_shows_its_attempts(page: Page, home: Path) -> None:
-    plan = Plan(
+    plan = ComparisonPlan(
         name="compared",
         title="Fix the parser",
         created=1.0,

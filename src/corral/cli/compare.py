@@ -32,7 +32,7 @@ from corral.system import threads
 
 if TYPE_CHECKING:
     from corral.cli.ui.compare_report import CompareProgress
-    from corral.comparison.api import Comparison, RunSettings
+    from corral.comparison.api import Comparison, ComparisonSettings
     from corral.comparison.summary import ComparisonSummary
 
 INCOMPLETE, BUDGET, INTERRUPTED = 1, 8, 130
@@ -317,7 +317,7 @@ def diff(name: str, which: tuple[str, ...]) -> None:
     from shutil import get_terminal_size
 
     from corral.cli.ui.compare_report import side_by_side
-    from corral.comparison import patches
+    from corral.comparison import existing
     from corral.comparison.summary import summary
 
     found = summary(name)
@@ -325,8 +325,8 @@ def diff(name: str, which: tuple[str, ...]) -> None:
     if not which:
         rows = [*found.tasks[0].attempts]
     elif not rows:
-        rows = [patches.find_attempt(found, text) for text in which]
-    columns = [(f"{row.id} ({row.verdict})", patches.patch_of(row)) for row in rows]
+        rows = [existing.find_attempt(found, text) for text in which]
+    columns = [(f"{row.id} ({row.verdict})", existing.patch_of(row)) for row in rows]
     for line in side_by_side(columns, get_terminal_size((160, 24)).columns):
         echo(line)
 
@@ -340,9 +340,9 @@ def apply(name: str, attempt: str, check: bool) -> None:
 
     ATTEMPT is the id of an attempt, or an agent or task that has only one. Changes are merged with
     yours; if that is not possible, nothing is changed. Nothing is committed."""
-    from corral.comparison import patches
+    from corral.comparison import existing
 
-    row, files = patches.apply(name, attempt, check=check)
+    row, files = existing.apply(name, attempt, check=check)
     if not files:
         echo(f"{row.id}: your files have these changes already")
         return
@@ -375,7 +375,7 @@ def resume(
     from corral.comparison import api
 
     progress = _progress(quiet=quiet, as_json=as_json)
-    settings: RunSettings = api.RunSettings(
+    settings: ComparisonSettings = api.ComparisonSettings(
         retry_missing=retry_missing,
         durable=not no_durable,
         db=db,
@@ -400,6 +400,6 @@ def export(name: str, folder: str) -> None:
 @ID
 def remove(name: str) -> None:
     """Remove comparison ID: its files, and its commits in the repository. Sessions stay."""
-    from corral.comparison import patches
+    from corral.comparison import existing
 
-    echo(f"removed {patches.remove(name)}")
+    echo(f"removed {existing.remove(name)}")

@@ -52,7 +52,7 @@ def command(
     if "sessions" in kinds or not kinds:
         removed += prune_sessions(older_than=age, dry_run=dry_run)
     if "comparisons" in kinds or not kinds:
-        from corral.comparison.prune import prune as prune_comparisons
+        from corral.comparison.existing import prune as prune_comparisons
 
         removed += prune_comparisons(older_than=age, dry_run=dry_run)
     if not kinds or not {"sessions", "comparisons"}.issuperset(kinds):

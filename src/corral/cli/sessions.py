@@ -432,10 +432,11 @@ def _raise_durable(name: str, amounts: Raise, is_total: bool, db: str | None) ->
     from corral.sessions import store
 
     if database.is_installed() and database.is_there(database.find(db)):
-        from corral.engine import budget_raise
+        from corral.engine import service
 
-        if asyncio.run(budget_raise.exists(name, db=db)):
-            return asyncio.run(budget_raise.add_budget(name, amounts, is_total=is_total, db=db))
+        raised = asyncio.run(service.add_budget(name, amounts, is_total=is_total, db=db))
+        if raised is not None:
+            return raised
     try:
         session = store.find(name).meta.id
     except ResumeLost:

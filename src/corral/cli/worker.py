@@ -12,7 +12,7 @@ from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corral.engine.dbos.client import Limit
+    from corral.engine.dbos.client import QueueLimit
 
 
 @click.command("worker")
@@ -88,7 +88,7 @@ def command(
 
 
 class _LimitParts(TypedDict, total=False):
-    """The fields of a ``Limit``."""
+    """The fields of a ``QueueLimit``."""
 
     everywhere: int
     each: int
@@ -96,9 +96,9 @@ class _LimitParts(TypedDict, total=False):
     per: float
 
 
-def parse_limit(text: str) -> Limit:
+def parse_limit(text: str) -> QueueLimit:
     """Parse a ``--limit``. Raises ``ConfigError``."""
-    from corral.engine.dbos.client import Limit
+    from corral.engine.dbos.client import QueueLimit
 
     name, _, limits = text.rpartition("=")
     try:
@@ -113,7 +113,7 @@ def parse_limit(text: str) -> Limit:
             hint="Write AGENT=N, as in codex-cli=2; or codex-cli=4,each:2,30/1m: concurrent in"
             " all workers, in each of them, and started in that time.",
         ) from error
-    return Limit(resource=name, **found)
+    return QueueLimit(resource=name, **found)
 
 
 def _parse_part(text: str) -> _LimitParts:

@@ -14,14 +14,21 @@ from typing import Any, Unpack
 import msgspec
 
 from corral.comparison import store, tasks
-from corral.comparison.plan import CompareOptions, Plan, build, fingerprint, load_plan, save_plan
+from corral.comparison.plan import (
+    CompareOptions,
+    ComparisonPlan,
+    build,
+    fingerprint,
+    load_plan,
+    save_plan,
+)
 from corral.comparison.summary import ComparisonSummary, summarize
 from corral.comparison.tasks import Tasks
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine.batch.api import Batch
-from corral.engine.batch.command_line import BatchCommand
 from corral.engine.batch.results import BatchReport, BatchResult
 from corral.engine.batch.spec import BatchOptions
+from corral.engine.batch.store import BatchCommand
 from corral.engine.dbos import database
 from corral.engine.worker.executor import unpack_options
 from corral.errors import ConfigError
@@ -110,7 +117,9 @@ def compare(  # noqa: PLR0913
         output=output,
         run=options,
     )
-    running = RunSettings(retry_missing=retry_missing, durable=durable, db=db, on_result=on_result)
+    running = ComparisonSettings(
+        retry_missing=retry_missing, durable=durable, db=db, on_result=on_result
+    )
     return Comparison(lambda: prepare(task, chosen), running)
 
 
@@ -126,7 +135,7 @@ def compare_sync(task: Tasks, agents: Iterable[str], **options: Any) -> Comparis
     return blocking(compare(task, agents, **options).run_to_end(), "compare")
 
 
-class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ComparisonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a comparison is run; not part of its plan."""
 
     retry_missing: bool = False
@@ -137,7 +146,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Instead of that of the plan."""
 
 
-def prepare(task: Tasks, options: CompareOptions) -> Plan:
+def prepare(task: Tasks, options: CompareOptions) -> ComparisonPlan:
     """The stored plan with this name, or a new one. Raises ``ConfigError``. Blocks."""
     cwd = Path(options.run.get("cwd") or ".").absolute()
     found = tasks.read(task, cwd, trusted=options.trust_tasks)
@@ -169,16 +178,18 @@ class Comparison:
         found = await comparison
     """
 
-    def __init__(self, make_plan: Callable[[], Plan], settings: RunSettings) -> None:
+    def __init__(
+        self, make_plan: Callable[[], ComparisonPlan], settings: ComparisonSettings
+    ) -> None:
         self._make_plan, self._settings = make_plan, settings
-        self.plan: Plan | None = None
+        self.plan: ComparisonPlan | None = None
         """Set when it has started."""
         self.batch: Batch | None = None
 
     def __await__(self) -> Generator[Any, None, ComparisonSummary]:
         return self.run_to_end().__await__()
 
-    async def prepare(self) -> Plan:
+    async def prepare(self) -> ComparisonPlan:
         """Check everything and store the plan; nothing is started. Raises ``CallerError``."""
         if self.plan is None:
             if self._settings.durable:
@@ -204,7 +215,7 @@ class Comparison:
         return summarize(self.plan, store.results(self.plan.name))
 
 
-def _batch(plan: Plan, settings: RunSettings) -> Batch:
+def _batch(plan: ComparisonPlan, settings: ComparisonSettings) -> Batch:
     run = unpack_options({**plan.options, "cwd": plan.cwd})
     if settings.max_cost is not None:
         run["max_cost"] = settings.max_cost
@@ -228,7 +239,7 @@ def _batch(plan: Plan, settings: RunSettings) -> Batch:
     return batch
 
 
-def resume(name: str, settings: RunSettings) -> Comparison:
+def resume(name: str, settings: ComparisonSettings) -> Comparison:
     """Continue a stored comparison. Raises ``ConfigError``."""
     found = store.find(name)
     return Comparison(lambda: load_plan(found), settings)

@@ -19,7 +19,7 @@ from uuid import NAMESPACE_URL, uuid5
 import msgspec
 
 from corral.comparison import store
-from corral.comparison.plan import Plan, PlannedTask, load_plan
+from corral.comparison.plan import ComparisonPlan, PlannedTask, load_plan
 from corral.comparison.summary import AttemptRow, summarize
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.pipelines.attempts import ANSWER, PATCH, VERIFIER_LOG
@@ -71,7 +71,7 @@ def write(name: str, output: Path) -> Path:
     return job
 
 
-def _write_trial(plan: Plan, row: AttemptRow, job: Path) -> None:
+def _write_trial(plan: ComparisonPlan, row: AttemptRow, job: Path) -> None:
     folder = job / _trial_name(row)
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("agent", "verifier", "artifacts"):
@@ -120,7 +120,7 @@ def _reward(row: AttemptRow) -> float | None:
 
 
 def _trial_result(
-    plan: Plan, row: AttemptRow, task: PlannedTask, config: JsonObject, folder: Path
+    plan: ComparisonPlan, row: AttemptRow, task: PlannedTask, config: JsonObject, folder: Path
 ) -> JsonObject:
     ended = row.started + (row.seconds or 0.0)
     verified = ended + row.verifier_seconds
@@ -170,7 +170,7 @@ def _exception(row: AttemptRow, moment: float) -> JsonObject | None:
     }
 
 
-def _job_result(plan: Plan, rows: Sequence[AttemptRow]) -> JsonObject:
+def _job_result(plan: ComparisonPlan, rows: Sequence[AttemptRow]) -> JsonObject:
     ends = [row.started + (row.seconds or 0.0) + row.verifier_seconds for row in rows]
     ended = _time(max(ends, default=plan.created))
     costs = [row.cost_usd for row in rows if row.cost_usd is not None]

@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from corral.agents import registry
-from corral.comparison import store, task_files
-from corral.comparison.task import CompareTask
+from corral.comparison import store, task_folders
+from corral.comparison.task_folders import CompareTask
 from corral.core import durations
 from corral.engine.api import as_json
 from corral.engine.batch.spec import AgentChoice
@@ -43,6 +43,8 @@ READ_ONLY = (
     "the agents may not change files: a verifier finds what is in the repository already"
     " (allow it with --approve edits or --approve all)"
 )
+SHELL_BUILTINS = ("test", "true", "false", "exit", ":", "[", "cd", "set", "if", "for", "while",
+                  "case", "export", ".", "eval", "exec", "command", "until")  # fmt: skip
 SHELL_WORDS = frozenset("!(){}|&;<>$`\"'*?[]#~=%\n")
 """Characters with which the first word of a command is more than the name of a program."""
 
@@ -59,12 +61,12 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     verifier: Verifier = Verifier()
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class SkippedTask(msgspec.Struct, frozen=True):
     task: str
     reason: str
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ComparisonPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: int = 1
     name: str
     title: str
@@ -72,7 +74,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agents: tuple[AgentChoice, ...]
     tasks: tuple[PlannedTask, ...]
     repeat: int = 1
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedTask, ...] = ()
     cwd: str
     options: dict[str, Json] = {}
     """Those of ``corral.run``, for every attempt."""
@@ -204,7 +206,9 @@ def check_command(command: str, cwd: Path) -> None:
     first = first_word(command)
     if first is None or "=" in first:
         return
-    is_there = (cwd / first).exists() if "/" in first else shutil.which(first) or _is_builtin(first)
+    is_there = (
+        (cwd / first).exists() if "/" in first else shutil.which(first) or first in SHELL_BUILTINS
+    )
     if not is_there:
         raise ConfigError(
             f"the verifier {first!r} does not exist",
@@ -221,15 +225,10 @@ def first_word(command: str) -> str | None:
     return None if SHELL_WORDS & {*word} else word
 
 
-def _is_builtin(word: str) -> bool:
-    return word in ("test", "true", "false", "exit", ":", "[", "cd", "set", "if", "for", "while",
-                    "case", "export", ".", "eval", "exec", "command", "until")  # fmt: skip
-
-
 # Building.
 
 
-def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> Plan:
+def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> ComparisonPlan:
     """Check everything and make the plan. Nothing is started; for folders that are in no repository
     a copy is made. Raises ``ConfigError``."""
     check_numbers(options)
@@ -248,14 +247,14 @@ def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> 
     if not planned:
         first = next(task for task in verified)
         raise ConfigError(f"no task can be run here: {first.id}: {first.skipped}")
-    plan = Plan(
+    plan = ComparisonPlan(
         name=name,
         title=title,
         created=clock.now(),
         agents=agents,
         tasks=planned,
         repeat=options.repeat,
-        skipped=tuple(Skipped(task.id, task.skipped) for task in verified if task.skipped),
+        skipped=tuple(SkippedTask(task.id, task.skipped) for task in verified if task.skipped),
         cwd=str(cwd),
         options=as_json(run),
         schema=None if options.output is None else answer_schema(options.output).json,
@@ -432,7 +431,7 @@ class _Builder:
         if path.split("/")[0] == ".." or not (folder / path).is_file():
             return ""
         if task.is_confined and task.folder:
-            task_files.kind_of(task.id, folder, path)
+            task_folders.kind_of(task.id, folder, path)
         return path
 
     def _source(self, task: CompareTask) -> tuple[Path, str, str]:
@@ -513,7 +512,7 @@ def _ignore(task: CompareTask) -> Callable[[str, list[str]], Iterable[str]]:
     return ignored
 
 
-def save_plan(plan: Plan) -> None:
+def save_plan(plan: ComparisonPlan) -> None:
     """Raises ``StorageFailed``."""
     try:
         folder = paths.make_dir(store.folder_of(plan.name))
@@ -522,11 +521,11 @@ def save_plan(plan: Plan) -> None:
         raise StorageFailed(f"the plan of {plan.name} cannot be written: {error}") from error
 
 
-def load_plan(name: str) -> Plan:
+def load_plan(name: str) -> ComparisonPlan:
     """Raises ``ConfigError``."""
     path = store.folder_of(name) / store.PLAN
     try:
-        return decode_as(path.read_bytes(), Plan)
+        return decode_as(path.read_bytes(), ComparisonPlan)
     except FileNotFoundError as error:
         raise ConfigError(
             f"there is no comparison {name!r}", hint="`corral compare list` shows them."

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from corral.comparison import statistics, store
-from corral.comparison.plan import Plan, PlannedTask, load_plan
+from corral.comparison.plan import ComparisonPlan, load_plan
 from corral.comparison.statistics import Difference, Rate
 from corral.core.display import Card, Displayed
 from corral.engine.batch.results import BatchResult
@@ -163,7 +163,7 @@ def summary(name: str) -> ComparisonSummary:
     return summarize(load_plan(found), store.results(found))
 
 
-def summarize(plan: Plan, results: Mapping[str, BatchResult]) -> ComparisonSummary:
+def summarize(plan: ComparisonPlan, results: Mapping[str, BatchResult]) -> ComparisonSummary:
     """Count the results of a plan."""
     rows = [_row(task, results.get(task.id)) for task in plan.attempt_tasks()]
     by_agent = {
@@ -185,23 +185,22 @@ def summarize(plan: Plan, results: Mapping[str, BatchResult]) -> ComparisonSumma
         differences=tuple(
             statistics.differences({name: _verdicts(own) for name, own in by_agent.items()})
         ),
-        tasks=tuple(_task(task, by_task[task.id]) for task in plan.tasks),
+        tasks=tuple(
+            TaskRow(
+                task=task.id,
+                prompt=task.prompt[:MOST_TEXT],
+                verify=task.verifier.command or task.verifier.layout,
+                attempts=tuple(by_task[task.id]),
+            )
+            for task in plan.tasks
+        ),
         missing=tuple(_missing(rows)),
         skipped=tuple(SkippedRow(task=each.task, reason=each.reason) for each in plan.skipped),
         notes=(*plan.notes, *_notes(plan, agents)),
     )
 
 
-def _task(task: PlannedTask, rows: Iterable[AttemptRow]) -> TaskRow:
-    return TaskRow(
-        task=task.id,
-        prompt=task.prompt[:MOST_TEXT],
-        verify=task.verifier.command or task.verifier.layout,
-        attempts=tuple(rows),
-    )
-
-
-def _notes(plan: Plan, agents: Iterable[AgentRow]) -> Iterator[str]:
+def _notes(plan: ComparisonPlan, agents: Iterable[AgentRow]) -> Iterator[str]:
     """What makes attempts not comparable."""
     for agent, choice in zip(agents, plan.agents, strict=True):
         other = [model for model in agent.models if choice.model and model != choice.model]

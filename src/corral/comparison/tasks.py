@@ -2,11 +2,11 @@
 
 A file is ``.jsonl`` (one task per line), ``.csv`` (with a header) or ``.toml`` (``[[tasks]]``). Its
 tasks have the fields of ``FIELDS``; other fields are ignored. A folder contains task folders, or is
-one itself: harbor's (``harbor``) or exercism's (``exercism``). Every error names the file and the
-line, or the task.
+one itself: harbor's or exercism's (``task_folders``). Every error names the file and the line, or
+the task.
 
 Tasks in a file or a folder may be a stranger's, unless the caller trusts them. Their paths stay in
-that folder (``task_files``), and what they run is run in a sandbox (``CompareTask.is_confined``).
+that folder (``task_folders``), and what they run is run in a sandbox (``CompareTask.is_confined``).
 Tasks that the caller's own program passes are the caller's.
 """
 
@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from corral.comparison import exercism, harbor, task_files
-from corral.comparison.task import CompareTask
+from corral.comparison import task_folders
+from corral.comparison.task_folders import CompareTask
 from corral.core.durations import seconds
 from corral.engine.batch import tasks as batch_tasks
 from corral.engine.batch.tasks import TEXT_FIELD, BatchTask, TaskInput
@@ -43,16 +43,21 @@ def read(given: Tasks, cwd: Path, *, trusted: bool = False) -> list[CompareTask]
             raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
         return [CompareTask(id="prompt", prompt=given)]
     if isinstance(given, str | os.PathLike):
-        found = _read_path(Path(given), trusted=trusted)
-        return found if trusted else [_confined(task) for task in found]
+        tasks = _read_path(Path(given), trusted=trusted)
+        if trusted:
+            return tasks
+        # A task that brings a command or files with it runs them in a sandbox only. Of a task that
+        # is a prompt, nothing is run.
+        return [
+            msgspec.structs.replace(
+                task,
+                is_confined=bool(
+                    task.verify or task.usual_verify or task.tests or task.folder or task.layout
+                ),
+            )
+            for task in tasks
+        ]
     return _checked(_made(batch_tasks.make_tasks(given), cwd, trusted=True), "the tasks")
-
-
-def _confined(task: CompareTask) -> CompareTask:
-    """A task that brings a command or files with it runs them in a sandbox only. Of a task that is
-    a prompt, nothing is run."""
-    brings = task.verify or task.usual_verify or task.tests or task.folder or task.layout
-    return msgspec.structs.replace(task, is_confined=bool(brings))
 
 
 def is_path(text: str) -> bool:
@@ -87,7 +92,7 @@ def _toml(path: Path) -> list[tuple[str, dict[str, Json]]]:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path.name} is not TOML: {error}") from error
-    tables = task_files.read_toml(path, text).get("tasks")
+    tables = task_folders.read_toml(path, text).get("tasks")
     if not is_sequence(tables):
         raise ConfigError(f"{path.name} contains no tasks", hint="Write each as [[tasks]].")
     found: list[tuple[str, dict[str, Json]]] = []
@@ -110,11 +115,16 @@ def _from_fields(
     if not isinstance(prompt, str) or not prompt.strip():
         known = ", ".join(fields) or "none"
         raise ConfigError(f"task {name!r} has no prompt", hint=f"Its fields: {known}.")
-    texts = {key: _text(name, key, fields.get(key)) for key in ("verify", "tests", "folder")}
+    texts: dict[str, str] = {}
+    for key in ("verify", "tests", "folder"):
+        text = fields.get(key)
+        if text is not None and not isinstance(text, str):
+            raise ConfigError(f"task {name!r}: {key} must be a text, got {text!r}")
+        texts[key] = text or ""
     tests, files = (texts[key].removesuffix("/") for key in ("tests", "folder"))
     for path in (tests, files):
         if path and not trusted:
-            task_files.kind_of(name, folder, path)
+            task_folders.kind_of(name, folder, path)
     return CompareTask(
         id=name,
         prompt=prompt,
@@ -124,14 +134,6 @@ def _from_fields(
         timeout=_duration(name, "timeout", fields.get("timeout")),
         verify_timeout=_duration(name, "verify_timeout", fields.get("verify_timeout")),
     )
-
-
-def _text(task: str, key: str, value: Json) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise ConfigError(f"task {task!r}: {key} must be a text, got {value!r}")
-    return value
 
 
 def _duration(task: str, key: str, value: Json) -> float | None:
@@ -153,8 +155,8 @@ def _read_folder(path: Path) -> list[CompareTask]:
     found: list[CompareTask] = []
     for each in sorted(path.resolve().iterdir()):
         if each.is_dir() and not each.name.startswith("."):
-            task_files.check_id(each.name)
-            task_files.kind_of(each.name, each.parent, each.name)
+            task_folders.check_id(each.name)
+            task_folders.kind_of(each.name, each.parent, each.name)
             task = _task_folder(each)
             if task is not None:
                 found.append(task)
@@ -168,9 +170,9 @@ def _read_folder(path: Path) -> list[CompareTask]:
 
 
 def _task_folder(path: Path) -> CompareTask | None:
-    for reader in (harbor.read_task, exercism.read_task):
+    for reader in (task_folders.read_harbor_task, task_folders.read_exercise):
         if (task := reader(path)) is not None:
-            task_files.check_id(task.id)
+            task_folders.check_id(task.id)
             return task
     return None
 
@@ -181,8 +183,7 @@ def _checked(tasks: list[CompareTask], where: str) -> list[CompareTask]:
             raise ConfigError(f"task {task.id!r} of {where}: there is no {task.tests}")
         if task.folder and not os.path.isdir(task.folder):
             raise ConfigError(f"task {task.id!r} of {where}: {task.folder} is not a folder")
-    return [msgspec.structs.replace(task, tests=_absolute(task.tests)) for task in tasks]
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(path) if path else ""
+    return [
+        msgspec.structs.replace(task, tests=os.path.abspath(task.tests)) if task.tests else task
+        for task in tasks
+    ]

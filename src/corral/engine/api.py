@@ -103,8 +103,22 @@ async def run(  # noqa: PLR0913
         result = await pipelines.run("review.dot", goal="Review this project")
         print(result.status, result.text)
     """
-    _check_workspace_options(cwd, repository, commit)
-    _check_durable_options(repository, artifacts, ask, durable=durable)
+    if commit is not None and repository is None:
+        raise ConfigError("commit needs a repository", hint="Use --repository (repository=) too.")
+    if repository is not None and cwd is not None:
+        raise ConfigError(
+            "cwd and repository cannot be combined",
+            hint="A run works in the folder cwd itself, or in a worktree of the repository.",
+        )
+    if durable and ask is not None:
+        raise ConfigError("ask= works only for runs in memory: durable=False")
+    if not durable and (repository is not None or artifacts):
+        raise ConfigError(
+            "repository and artifacts need a durable run",
+            hint="Remove --no-durable (durable=False).",
+        )
+    if artifacts:
+        workspace_artifacts.check(artifacts)
     place = workspace_path(cwd)
     given = dict(values or {})
     graph = prepare(
@@ -123,7 +137,7 @@ async def run(  # noqa: PLR0913
         from corral.pipelines.execution import preflight
 
         preflight.check(graph, resources, place, given)
-    name = new_id(graph.name)
+    name = service.new_id(graph.name)
     request = service.RunRequest(
         run_id=name,
         folder=run_folder(name, run_dir),
@@ -251,30 +265,6 @@ async def _notify(
     await notifications.send(target, on, messages)
 
 
-def _check_workspace_options(cwd: object, repository: object, commit: object) -> None:
-    if commit is not None and repository is None:
-        raise ConfigError("commit needs a repository", hint="Use --repository (repository=) too.")
-    if repository is not None and cwd is not None:
-        raise ConfigError(
-            "cwd and repository cannot be combined",
-            hint="A run works in the folder cwd itself, or in a worktree of the repository.",
-        )
-
-
-def _check_durable_options(
-    repository: object, artifacts: str, ask: Asker | None, *, durable: bool
-) -> None:
-    if durable and ask is not None:
-        raise ConfigError("ask= works only for runs in memory: durable=False")
-    if not durable and (repository is not None or artifacts):
-        raise ConfigError(
-            "repository and artifacts need a durable run",
-            hint="Remove --no-durable (durable=False).",
-        )
-    if artifacts:
-        workspace_artifacts.check(artifacts)
-
-
 @short_traceback_async
 async def resume(
     run: str,
@@ -312,12 +302,10 @@ async def resume(
                     hint="--accept-changed-graph (accept_changed_graph=True) continues with the"
                     " current file, as a new run that keeps what is finished.",
                 )
-            graph, name, reported = now, new_id(now.name), 0
+            graph, name, reported = now, service.new_id(now.name), 0
             folder = folder.with_name(name)
             async with service.engine_lock():
-                await durable_fork.resume_with_changed_graph(
-                    run, now, folder=folder, accept_changed_graph=True, db=db, run_id=name
-                )
+                await durable_fork.continue_with_graph(run, now, folder=folder, db=db, run_id=name)
         watched = service.RunFollower(
             name, db=db, interviewer=interviewer, on_event=on_event, reported=reported
         )
@@ -351,7 +339,7 @@ async def fork(  # noqa: PLR0913
     now = graph or current_graph(shown) or shown.graph
     if node not in now.nodes:
         raise ConfigError(f"the pipeline has no node {node!r}")
-    name = new_id(now.name)
+    name = service.new_id(now.name)
     folder = run_folder(name, run_dir)
     async with service.engine():
         async with service.engine_lock():
@@ -391,11 +379,6 @@ fork_sync.__doc__ = """
 
         result = pipelines.fork_sync("review-20260131-142501-3f9a", "implement")
     """
-
-
-def new_id(name: str) -> str:
-    """``review-20260131-142501-3f9a``"""
-    return service.new_id(name)
 
 
 async def _follow_to_end(
@@ -651,7 +634,7 @@ def saved_work(saved: JsonObject) -> SavedWork:
 
 
 def waiting_result(
-    shown: query.RunDetails, questions: list[open_questions.OpenQuestion]
+    shown: query.RunDetails, questions: list[open_questions.RunQuestion]
 ) -> PipelineResult:
     """The result of a run that waits for people."""
     state = shown.state

@@ -94,9 +94,8 @@ async def add_budget(
 
         await pipelines.add_budget("review-20260131-142501-3f9a", cost=1.00)
     """
-    from corral.engine import budget_raise
-
-    await budget_raise.add_budget(run, Raise(cost, **others), db=db)
+    if await service.add_budget(run, Raise(cost, **others), db=db) is None:
+        raise query.run_not_found(run)
 
 
 @short_traceback_async

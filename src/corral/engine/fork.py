@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from corral.engine import query, service
-from corral.engine.dbos.client import Client, with_client
+from corral.engine.dbos.client import DatabaseClient, with_client
 from corral.engine.dbos.database import find
 from corral.engine.payloads import answer_key, unpack
 from corral.engine.query import Replay
@@ -71,27 +71,18 @@ async def fork(
     )
 
 
-async def resume_with_changed_graph(
+async def continue_with_graph(
     run: str,
     graph: Graph,
     *,
     folder: Path,
-    accept_changed_graph: bool = False,
     db: str | None = None,
     queue: str | None = None,
     run_id: str | None = None,
 ) -> str:
-    """Continue a run with this graph. If it differs from the run's own graph, that raises
-    ``ConfigError``; with ``accept_changed_graph`` the run is cancelled instead, and a new run
-    continues from all that has finished. Returns the id of the run that continues."""
+    """Cancel a run, and start one with another graph that continues from all that has finished.
+    Returns its id."""
     replay = await _replay(run, db)
-    if is_same_graph(replay.run_input.graph, graph):
-        return await service.resume(run, db=db)
-    if not accept_changed_graph:
-        raise ConfigError(
-            f"the pipeline of {run!r} has changed since it started",
-            hint="Accept it to continue with the new one; finished nodes are kept.",
-        )
     await service.cancel(run, reason="its pipeline was changed", db=db)
     known: dict[str, Message] = {each.id: each for each in results_of(replay)}
     known |= await _pending_answers(run, replay, db)
@@ -112,7 +103,7 @@ def is_same_graph(one: Graph, other: Graph) -> bool:
 
 
 async def _replay(run: str, db: str | None) -> Replay:
-    def read(client: Client) -> Replay:
+    def read(client: DatabaseClient) -> Replay:
         return query.replay_run(client, run)[1]
 
     return await with_client(find(db), read)
@@ -121,7 +112,7 @@ async def _replay(run: str, db: str | None) -> Replay:
 async def _pending_answers(run: str, replay: Replay, db: str | None) -> dict[str, Message]:
     """Answers that were sent and that the run has not received."""
 
-    def read(client: Client) -> dict[str, Message]:
+    def read(client: DatabaseClient) -> dict[str, Message]:
         found: dict[str, Message] = {}
         for question in replay.questions:
             message = client.find_message(run, answer_key(question.id))

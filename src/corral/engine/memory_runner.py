@@ -42,8 +42,7 @@ from msgspec.structs import replace
 
 from corral.core.spending import Raise
 from corral.engine.node_runner import NodeRunner, Retrying
-from corral.engine.projection import Projection
-from corral.engine.run_loop import RunLoop
+from corral.engine.run_loop import Projection, RunLoop
 from corral.errors import ConfigError, CorralError
 from corral.pipelines import loader
 from corral.pipelines.events import RunEvent
@@ -212,10 +211,7 @@ class MemoryRun:
         if not driving.cancelled():
             driving.exception()  # ``result`` raises it; here it is only marked as retrieved
 
-    def __aiter__(self) -> AsyncIterator[RunEvent]:
-        return self._events()
-
-    async def _events(self) -> AsyncIterator[RunEvent]:
+    async def __aiter__(self) -> AsyncIterator[RunEvent]:
         driving, unread = self._entered(), self._unread
         while True:
             while unread:

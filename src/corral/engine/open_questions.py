@@ -1,18 +1,20 @@
-"""The open questions of a run and of the runs nested in it; and whether any of their nodes runs."""
+"""The open questions of a run and of the runs nested in it: of their gates and of their agents."""
 
 from __future__ import annotations
+
+import asyncio
 
 import msgspec
 from msgspec.structs import replace
 
 from corral.engine import query
-from corral.engine.dbos.client import Client, with_client
-from corral.engine.dbos.database import find, reading
-from corral.engine.dbos.states import OPEN_STATES
+from corral.engine.dbos.client import DatabaseClient, WorkflowInfo, with_client
+from corral.engine.dbos.database import OPEN_STATES, Database, find, reading
 from corral.engine.payloads import (
     NODE_WORKFLOW,
     QUESTIONS,
     RUN_WORKFLOW,
+    AgentAsks,
     answer_key,
     pack,
     timer_id,
@@ -22,6 +24,10 @@ from corral.errors import ConfigError
 from corral.pipelines.scheduler import human_gate
 from corral.pipelines.scheduler.commands import Answer, Answered, Question
 
+FIRST_PAUSE = 0.2
+LONGEST_PAUSE = 5.0
+"""Seconds between two looks for the answer."""
+
 
 class NoSuchQuestion(ConfigError):
     """No such question is open, or more than one matches."""
@@ -29,7 +35,7 @@ class NoSuchQuestion(ConfigError):
     code = "not_asked"
 
 
-class OpenQuestion(msgspec.Struct, frozen=True):
+class RunQuestion(msgspec.Struct, frozen=True):
     """An open question, and the run that asks it."""
 
     run: str
@@ -43,40 +49,35 @@ class OpenQuestion(msgspec.Struct, frozen=True):
         return f"{self.run}/{self.question.id}"
 
 
-async def questions(run: str, *, db: str | None = None) -> list[OpenQuestion]:
+async def questions(run: str, *, db: str | None = None) -> list[RunQuestion]:
     """The open questions, those of the run itself first."""
 
-    def read(client: Client) -> list[OpenQuestion]:
+    def read(client: DatabaseClient) -> list[RunQuestion]:
         found = client.list_workflows(prefix=f"{run}/", name=RUN_WORKFLOW, states=OPEN_STATES)
-        found_questions: list[OpenQuestion] = []
+        found_questions: list[RunQuestion] = []
         for name in [run, *sorted(row.id for row in found)]:
             raw = client.get_event(name, QUESTIONS)
             if isinstance(raw, dict):
                 for each in raw.values():
                     with reading(name):
                         asked = unpack(each, Question)
-                    question = _with_deadline(client, name, asked)
-                    message = client.find_message(name, answer_key(question.id))
-                    found_questions.append(OpenQuestion(name, question, message is not None))
+                    timers = list[WorkflowInfo]()
+                    if asked.timeout is not None:
+                        timers = client.list_workflows(ids=[timer_id(name, asked.id)])
+                    if asked.timeout is not None and timers:
+                        # The timer was started when the question was asked.
+                        asked = replace(asked, deadline=timers[0].created + asked.timeout)
+                    message = client.find_message(name, answer_key(asked.id))
+                    found_questions.append(RunQuestion(name, asked, message is not None))
         return found_questions
 
     return await with_client(find(db), read)
 
 
-def _with_deadline(client: Client, run: str, question: Question) -> Question:
-    """The deadline is that of the timer, which was started when the question was asked."""
-    if question.timeout is None:
-        return question
-    timers = client.list_workflows(ids=[timer_id(run, question.id)])
-    if not timers:
-        return question
-    return replace(question, deadline=timers[0].created + question.timeout)
-
-
 async def has_running_nodes(run: str, *, db: str | None = None) -> bool:
     """Whether a node of the run or of its nested runs is running; timers do not count."""
 
-    def read(client: Client) -> bool:
+    def read(client: DatabaseClient) -> bool:
         found = client.list_workflows(prefix=f"{run}/", name=NODE_WORKFLOW, states=OPEN_STATES)
         if any(not _is_timer(row.id) for row in found):
             return True
@@ -86,7 +87,7 @@ async def has_running_nodes(run: str, *, db: str | None = None) -> bool:
     return await with_client(find(db), read)
 
 
-def _has_local_nodes(client: Client, run: str) -> bool:
+def _has_local_nodes(client: DatabaseClient, run: str) -> bool:
     replay = query.replay_run(client, run)[1]
     return replay.run_input.local_nodes and any(
         visit in replay.scheduler.state.open for visit in replay.visits
@@ -117,7 +118,7 @@ async def answer(
     await send_answer(asked, answer_given, by=by, db=db)
 
 
-def _choose(run: str, found: list[OpenQuestion], gate: str | None) -> OpenQuestion:
+def _choose(run: str, found: list[RunQuestion], gate: str | None) -> RunQuestion:
     matching = [
         each for each in found if gate in (None, each.question.node, each.question.id, each.id)
     ]
@@ -132,7 +133,7 @@ def _choose(run: str, found: list[OpenQuestion], gate: str | None) -> OpenQuesti
 
 
 async def send_answer(
-    asked: OpenQuestion, reply: Answer, *, by: str = "", db: str | None = None
+    asked: RunQuestion, reply: Answer, *, by: str = "", db: str | None = None
 ) -> None:
     """Send the answer to the run that asks. Only the first answer counts: another one raises
     ``NoSuchQuestion``."""
@@ -144,3 +145,31 @@ async def send_answer(
             f"{question.node} of {asked.run} was already answered",
             hint="The first answer counts; `corral pipeline resume` continues the run.",
         )
+
+
+class DurablePerson:
+    """Asks the person of a durable run the questions of its agents.
+
+    The attempt sends its question to the run as a message (``AgentAsks``), and the run publishes it
+    with those of its gates. An answer is a message to the run, as for a gate; the attempt finds it
+    in the database. If its process dies, the question stays open, and the next attempt asks it
+    under the same id."""
+
+    def __init__(self, run: str, database: Database) -> None:
+        self._run = run
+        self._database = database
+
+    async def ask(self, question: Question) -> Answer:
+        """Publish the question, and wait for its answer. Raises ``StorageFailed``."""
+        message, key = pack(AgentAsks(question=question)), f"asks {question.id}"
+        await with_client(self._database, lambda client: client.send(self._run, message, key=key))
+        pause = FIRST_PAUSE
+        while True:
+            answer = await with_client(
+                self._database,
+                lambda client: client.find_message(self._run, answer_key(question.id)),
+            )
+            if answer is not None:
+                return unpack(answer, Answered).answer
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE)

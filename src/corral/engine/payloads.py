@@ -33,6 +33,8 @@ RUN_WORKFLOW = "corral.run"
 NODE_WORKFLOW = "corral.node"
 BATCH_WORKFLOW = "corral.batch"
 """A workflow that does nothing: its input is what the tasks of a batch share."""
+BATCH_CLOSED = "closed"
+"""The label of a batch's round that has ended: the summary of the batch."""
 QUESTIONS = "questions"
 """The key of the published event of a run: its open questions by id."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -18,15 +17,14 @@ from msgspec.structs import replace
 from corral.core.lookup import LAST, find_id
 from corral.engine.dbos.adapter import RECEIVED
 from corral.engine.dbos.client import (
-    Client,
+    DatabaseClient,
     JournalEntry,
     WorkflowInfo,
     open_client,
     with_client,
 )
-from corral.engine.dbos.database import find, is_there, reading
+from corral.engine.dbos.database import ENDED_STATES, find, is_there, reading
 from corral.engine.dbos.leases import ExecutorLiveness
-from corral.engine.dbos.states import ENDED_STATES
 from corral.engine.node_runner import Retrying
 from corral.engine.payloads import (
     RUN_WORKFLOW,
@@ -37,8 +35,8 @@ from corral.engine.payloads import (
     unpack,
     unpack_message,
 )
-from corral.engine.projection import EventNumbering
 from corral.engine.run_list import Status, run_status
+from corral.engine.run_loop import EventNumbering
 from corral.engine.workspace import run_worktree
 from corral.errors import ConfigError
 from corral.pipelines import events
@@ -115,7 +113,7 @@ async def find_run(name: str, *, db: str | None = None) -> str:
     if not await asyncio.to_thread(is_there, database):
         return name
 
-    def read(client: Client) -> str | None:
+    def read(client: DatabaseClient) -> str | None:
         if name != LAST and client.list_workflows(ids=[name]):
             return name
         rows = client.list_workflows(name=RUN_WORKFLOW, top=True)
@@ -130,7 +128,7 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
     if not await asyncio.to_thread(is_there, database):
         raise run_not_found(run)
 
-    def read(client: Client) -> RunDetails:
+    def read(client: DatabaseClient) -> RunDetails:
         row, replay = replay_run(client, run)
         output = run_output(client, run)
         with closing(ExecutorLiveness(database)) as liveness:
@@ -152,7 +150,7 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
     return await with_client(database, read)
 
 
-def replay_run(client: Client, run: str) -> tuple[WorkflowInfo, Replay]:
+def replay_run(client: DatabaseClient, run: str) -> tuple[WorkflowInfo, Replay]:
     """The workflow of a run, and its history. Blocking. Raises ``ConfigError``."""
     row = client.get_workflow(run)
     if row is None or row.name != RUN_WORKFLOW or row.input is None:
@@ -179,7 +177,8 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
         read_numbers: set[int] = set()
         pause = FIRST_POLL
         while True:
-            is_over = await asyncio.to_thread(_is_over, client, run)
+            state = await asyncio.to_thread(client.state, run)
+            is_over = state is None or state in ENDED_STATES
             offset = max(0, len(read_numbers) - LATE)
             found = await asyncio.to_thread(client.journal, run, offset=offset)
             entries = [entry for entry in found if entry.number not in read_numbers]
@@ -199,11 +198,6 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
             await asyncio.sleep(pause)
 
 
-def _is_over(client: Client, run: str) -> bool:
-    state = client.state(run)
-    return state is None or state in ENDED_STATES
-
-
 def run_not_found(run: str) -> ConfigError:
     return ConfigError(
         f"there is no run {run!r}",
@@ -211,7 +205,7 @@ def run_not_found(run: str) -> ConfigError:
     )
 
 
-def run_output(client: Client, run: str) -> PipelineOutput | None:
+def run_output(client: DatabaseClient, run: str) -> PipelineOutput | None:
     """The output of the run; None while it has not ended. Raises ``ConfigError``. Blocking."""
     state = client.state(run)
     if state is None:
@@ -258,23 +252,20 @@ class AgentEventReader:
         command = self._replay.visits.get(visit)
         if command is None or visit in self._ended:
             return
-        for line in self._lines(visit, self._folder.visit_dir(visit) / EVENTS):
+        try:
+            with (self._folder.visit_dir(visit) / EVENTS).open("rb") as file:
+                file.seek(self._offsets.get(visit, 0))
+                data = file.read()
+        except OSError:
+            return
+        end = data.rfind(b"\n") + 1  # what follows is not complete yet
+        self._offsets[visit] = self._offsets.get(visit, 0) + end
+        for line in data[:end].splitlines():
             try:
                 event = events.from_json(line)
             except msgspec.MsgspecError:
                 continue  # written by another version of corral
             yield event if event.node == command.node else replace(event, node=command.node)
-
-    def _lines(self, visit: str, path: Path) -> list[bytes]:
-        try:
-            with path.open("rb") as file:
-                file.seek(self._offsets.get(visit, 0))
-                data = file.read()
-        except OSError:
-            return []
-        end = data.rfind(b"\n") + 1
-        self._offsets[visit] = self._offsets.get(visit, 0) + end
-        return data[:end].splitlines()
 
 
 LOOKED, LOADED, NODES = "look", "load ", "nodes"

@@ -13,10 +13,10 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from corral.engine import budgets, run_list
+from corral.engine import limits, run_list
 from corral.engine.agent_host import client
 from corral.engine.batch import query
-from corral.engine.batch.queue import BatchStore
+from corral.engine.batch.store import BatchStore
 from corral.engine.dbos.database import Database, find, storage_errors
 from corral.errors import ConfigError
 from corral.sessions.retention import Pruned
@@ -96,7 +96,7 @@ def _delete(database: Database, found: Sequence[Pruned]) -> list[Pruned]:
             store.client.delete([row.id for row in rows])
             for root in roots:
                 client.close(root, cancel=True)
-                budgets.remove(database, root)
+                limits.remove_budget(database, root)
             for folder in each.folders:
                 shutil.rmtree(folder, ignore_errors=True)
             deleted.append(each)

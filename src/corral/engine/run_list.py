@@ -44,26 +44,23 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
 
     def read() -> list[RunOverview]:
         with storage_errors(database), closing(ExecutorLiveness(database)) as liveness:
-            found = list_top(database, RUN_WORKFLOW, limit)
-            return [_overview(each, liveness) for each in found]
+            return [
+                RunOverview(
+                    id=row.id,
+                    status=run_status(row, liveness),
+                    pipeline=str(row.labels.get("pipeline", "")),
+                    goal=str(row.labels.get("goal", "")),
+                    folder=paths.local_run_folder(str(row.labels.get("folder", ""))),
+                    asks=int_or_none(row.labels.get("asks")) or 0 if not row.has_ended else 0,
+                    queue=row.queue,
+                    created=row.created,
+                    ended=row.ended,
+                    executor=row.executor,
+                )
+                for row in list_top(database, RUN_WORKFLOW, limit)
+            ]
 
     return await asyncio.to_thread(read)
-
-
-def _overview(row: WorkflowInfo, liveness: ExecutorLiveness) -> RunOverview:
-    labels = row.labels
-    return RunOverview(
-        id=row.id,
-        status=run_status(row, liveness),
-        pipeline=str(labels.get("pipeline", "")),
-        goal=str(labels.get("goal", "")),
-        folder=paths.local_run_folder(str(labels.get("folder", ""))),
-        asks=int_or_none(labels.get("asks")) or 0 if not row.has_ended else 0,
-        queue=row.queue,
-        created=row.created,
-        ended=row.ended,
-        executor=row.executor,
-    )
 
 
 def run_status(row: WorkflowInfo, liveness: ExecutorLiveness) -> Status:

@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -22,15 +23,16 @@ from corral.engine import open_questions, query
 from corral.engine.agent_host import client as agent_host_client
 from corral.engine.dbos.client import (
     DEFAULT_QUEUE,
-    Client,
-    Limit,
-    Submission,
+    DatabaseClient,
+    QueueLimit,
+    WorkflowSubmission,
     moved_queue,
     open_client,
     responsible_executor,
     with_client,
 )
 from corral.engine.dbos.database import (
+    OPEN_STATES,
     Database,
     UnreadableRecord,
     find,
@@ -38,9 +40,10 @@ from corral.engine.dbos.database import (
     storage_errors,
 )
 from corral.engine.dbos.leases import ExecutorLiveness
-from corral.engine.dbos.states import OPEN_STATES
-from corral.engine.open_questions import OpenQuestion
+from corral.engine.open_questions import RunQuestion
 from corral.engine.payloads import (
+    BATCH_CLOSED,
+    BATCH_WORKFLOW,
     RUN_WORKFLOW,
     PipelineOutput,
     RunConfig,
@@ -57,10 +60,14 @@ from corral.pipelines import events, node_kinds
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.graph import Graph
 from corral.pipelines.run_limits import run_limits
-from corral.pipelines.scheduler.commands import Answer, Cancelled, Ended, Message
+from corral.pipelines.scheduler.commands import Answer, Cancelled, Ended, Message, Raised
 from corral.system import paths
 from corral.system.process.tree import ProcessRegistry
 from corral.values import Json, slug
+
+if TYPE_CHECKING:
+    from corral.core.spending import Raise
+    from corral.metering.budget import Budget
 
 POLL = 0.1
 """Seconds between two checks for work, in the engine of a process that waits for its run."""
@@ -77,7 +84,7 @@ GOAL = 200
 """Characters of a goal that are stored for lists."""
 
 
-def local(database: Database, *, limits: Sequence[Limit] = (), poll: float = POLL) -> Executor:
+def local(database: Database, *, limits: Sequence[QueueLimit] = (), poll: float = POLL) -> Executor:
     """The engine of this process, started if there is none. Blocking."""
     here = executor.running()
     if here is None:
@@ -152,6 +159,7 @@ async def _close_unused_engine() -> None:
 
 
 def new_id(name: str) -> str:
+    """``review-20260131-142501-3f9a``"""
     plain = slug(name.lower(), limit=30, default="run")
     return f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
@@ -212,10 +220,9 @@ async def start(
     *,
     db: str | None = None,
     queue: str | None = None,
-    limits: Sequence[Limit] = (),
 ) -> str:
-    """Start a run; returns its id. ``queue``: its workers execute the run; None: this process does,
-    with these ``limits``."""
+    """Start a run; returns its id. ``queue``: its workers execute the run; None: this process
+    does."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
     name = request.run_id or new_id(graph.name)
@@ -225,17 +232,19 @@ async def start(
     if graph.has_limits:
         # What the known results of another run have cost.
         from corral.core.spending import Spent
-        from corral.engine import budgets
+        from corral.engine import limits
 
         ended = [each.outcome for each in request.known.values() if isinstance(each, Ended)]
         spent = Spent(
             sum(each.cost_usd or 0.0 for each in ended), sum(each.tokens or 0 for each in ended)
         )
-        made = await asyncio.to_thread(budgets.create, database, name, run_limits(graph), spent)
+        made = await asyncio.to_thread(
+            limits.create_budget, database, name, run_limits(graph), spent
+        )
         config = msgspec.structs.replace(config, budgets=made)
     local_nodes = False
     if queue is None:
-        here = await asyncio.to_thread(local, database, limits=limits)
+        here = await asyncio.to_thread(local, database)
         queue = here.own or DEFAULT_QUEUE
         local_nodes = here.own is not None and len(here.all_queues) == 1  # no limited resource
     run_input = RunInput(
@@ -271,7 +280,7 @@ def _folder_to_record(folder: Path, tree: RunWorktree | None) -> str:
     return _absolute(folder)
 
 
-def _submit(client: Client, run_input: RunInput) -> bool:
+def _submit(client: DatabaseClient, run_input: RunInput) -> bool:
     """Submit the run; returns whether it existed already."""
     if client.state(run_input.run_id) is not None:
         return True
@@ -282,7 +291,7 @@ def _submit(client: Client, run_input: RunInput) -> bool:
         "folder": run_input.config.folder,
     }
     client.submit(
-        Submission(
+        WorkflowSubmission(
             name=RUN_WORKFLOW,
             id=run_input.run_id,
             queue=run_input.queue,
@@ -314,12 +323,6 @@ async def wait(run: str, *, db: str | None = None, timeout: float | None = None)
             pause = min(pause * 1.5, 0.5)
 
 
-def _is_busy(name: str) -> bool:
-    """Whether a process works on nodes of this kind while they run."""
-    kind = node_kinds.find(name)
-    return kind.works and not kind.waits
-
-
 class RunFollower:
     """Follows a run to its end: reports its events, and asks ``interviewer`` its questions; None:
     there is no one to ask. ``reported``: the number of the last event that the caller knows."""
@@ -339,7 +342,7 @@ class RunFollower:
         """Open questions of the run itself. Those of nested runs are read from the database."""
         self._working: set[str] = set()
         self._within: set[str] = set()
-        self._asking: dict[asyncio.Task[Answer], OpenQuestion] = {}
+        self._asking: dict[asyncio.Task[Answer], RunQuestion] = {}
         self._answered_ids: set[str] = set()
         self._quiet = 0
 
@@ -369,7 +372,10 @@ class RunFollower:
                 elif looks and await self._waits_for_people():
                     return None
         finally:
-            await _cancel_all([coming, *self._asking])
+            tasks: list[asyncio.Task[Any]] = [coming, *self._asking]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await stream.aclose()
 
     def _on_event_received(self, event: events.RunEvent) -> None:
@@ -382,8 +388,10 @@ class RunFollower:
         match event:
             case events.StepStarted(kind=kind, visit=visit) if kind in node_kinds.CHILD_KINDS:
                 self._within.add(visit)
-            case events.StepStarted(kind=kind, visit=visit) if _is_busy(kind):
-                self._working.add(visit)
+            case events.StepStarted(kind=kind, visit=visit):
+                node_kind = node_kinds.find(kind)
+                if node_kind.works and not node_kind.waits:  # a process works while it runs
+                    self._working.add(visit)
             case events.StepCompleted(visit=visit) | events.StepFailed(visit=visit):
                 self._working.discard(visit)
                 self._within.discard(visit)
@@ -405,7 +413,7 @@ class RunFollower:
                 task.cancel()
         for each in asked.values():
             if each.id not in known:
-                self._asking[asyncio.create_task(_ask_one(interviewer, each))] = each
+                self._asking[asyncio.create_task(interviewer.ask(each.question))] = each
 
     async def _answered(self, task: asyncio.Task[Answer]) -> None:
         asked = self._asking.pop(task)
@@ -419,8 +427,8 @@ class RunFollower:
         if self._working:
             return False
         asked = await open_questions.questions(self.run, db=self.db)
-        limits = [each.question.timeout for each in asked]
-        lasts = all(limit is None or limit > SHORT_TIMEOUT for limit in limits)
+        timeouts = [each.question.timeout for each in asked]
+        lasts = all(timeout is None or timeout > SHORT_TIMEOUT for timeout in timeouts)
         if not asked or not lasts or any(each.answered for each in asked):
             return False
         if not self._within:
@@ -432,21 +440,11 @@ class RunFollower:
         return self._quiet > 1
 
 
-async def _ask_one(interviewer: Interviewer, asked: OpenQuestion) -> Answer:
-    return await interviewer.ask(asked.question)
-
-
 def _next_event(stream: AsyncIterator[events.RunEvent]) -> asyncio.Task[events.RunEvent | None]:
     async def coming() -> events.RunEvent | None:
         return await anext(stream, None)
 
     return asyncio.create_task(coming())
-
-
-async def _cancel_all(tasks: Sequence[asyncio.Task[object]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
@@ -455,7 +453,7 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
     database = find(db)
     message = pack(Cancelled(reason=reason))
 
-    def end(client: Client) -> RunConfig | None:
+    def end(client: DatabaseClient) -> RunConfig | None:
         found = client.list_workflows(ids=[run])
         if not found:
             raise query.run_not_found(run)
@@ -481,14 +479,49 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
         await run_worktree.close(config, run)
 
 
-async def resume(run: str, *, db: str | None = None, limits: Sequence[Limit] = ()) -> str:
+async def add_budget(
+    run: str, amounts: Raise, *, is_total: bool = False, db: str | None = None
+) -> Budget | None:
+    """Raise the limits of a run or batch by these amounts, or with ``is_total`` to these amounts,
+    from any process. Returns a copy of the budget as it is then; None if there is no such run or
+    batch. Raises ``ConfigError``."""
+    from corral.engine import limits
+
+    database = find(db)
+
+    def add(client: DatabaseClient) -> Budget | None:
+        rows = client.list_workflows(ids=[run])
+        if not rows or rows[0].name not in (RUN_WORKFLOW, BATCH_WORKFLOW):
+            return None
+        has_ended = rows[0].has_ended
+        if rows[0].name == BATCH_WORKFLOW:
+            # The workflow of a batch does nothing. Its last round says whether it has ended.
+            rounds = [rows[0], *client.list_workflows(prefix=f"{run}#", name=BATCH_WORKFLOW)]
+            has_ended = rounds[-1].labels.get(BATCH_CLOSED) is not None
+        if has_ended:
+            raise ConfigError(f"{run} has ended: its budget cannot be raised")
+        budget = limits.read_budget(database, run)
+        if not budget.has_limits:
+            raise ConfigError(f"{run} has no budget that could be raised")
+        more = budget.missing(amounts) if is_total else amounts
+        budget.raise_limits(more)  # the copy: an amount that is refused changes nothing
+        if rows[0].name == RUN_WORKFLOW:
+            # Before the limit is raised: the run must know it when a node has spent more.
+            client.send(run, pack(Raised(amounts=more)))
+        limits.raise_budget(database, run, more)
+        return budget
+
+    return await with_client(database, add)
+
+
+async def resume(run: str, *, db: str | None = None) -> None:
     """Continue a run in this process if no executor runs it. A run that a worker executes, or that
     has ended, stays as it is."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
-    here = await asyncio.to_thread(local, database, limits=limits)
+    here = await asyncio.to_thread(local, database)
 
-    def move(client: Client) -> None:
+    def move(client: DatabaseClient) -> None:
         found = client.list_workflows(ids=[run])
         if not found:
             raise query.run_not_found(run)
@@ -503,4 +536,3 @@ async def resume(run: str, *, db: str | None = None, limits: Sequence[Limit] = (
                 client.resume([each.id], target)
 
     await with_client(database, move)
-    return run

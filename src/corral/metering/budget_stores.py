@@ -1,5 +1,5 @@
 """Where the state of a budget is: in memory, in a file, or in a row of a database
-(``server_budgets``).
+(``own_tables``).
 
 What is reserved is recorded with its *holder*, the visit of a node. There are no heartbeats: a
 process that dies leaves its reservations behind. They are counted as spent when the same visit is

@@ -25,8 +25,8 @@ from corral.view.live_runs import ACTIVE, KnownState, LiveRuns, state_of
 from corral.view.records import BatchDetail, BatchRow, FailureGroup, NotFound, Pending, Summary
 
 if TYPE_CHECKING:
-    from corral.engine.batch.query import BatchDetails, BatchOverview, TaskRow
-    from corral.engine.open_questions import OpenQuestion
+    from corral.engine.batch.query import BatchDetails, BatchOverview, BatchTaskRow
+    from corral.engine.open_questions import RunQuestion
 
 
 LISTED = 200
@@ -173,7 +173,7 @@ async def _read_database(db: str | None) -> StoredRuns:
     return found
 
 
-def question_of(run: str, asked: OpenQuestion, db: str | None) -> Pending:
+def question_of(run: str, asked: RunQuestion, db: str | None) -> Pending:
     """An open question of a pipeline."""
     question = asked.question
     return Pending(
@@ -304,7 +304,7 @@ async def batch_detail(
     )
 
 
-def _batch_row(task: TaskRow) -> BatchRow:
+def _batch_row(task: BatchTaskRow) -> BatchRow:
     result = task.result
     if result is None:
         return BatchRow(task=task.id, status="queued" if task.state == "left" else "running")

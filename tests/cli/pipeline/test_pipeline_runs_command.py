@@ -25,7 +25,7 @@ from support.pipeline_command import (
 )
 
 from corral.cli import worker as worker_command
-from corral.engine.dbos.client import Limit
+from corral.engine.dbos.client import QueueLimit
 
 STEPS = """digraph steps {
     start [shape=Mdiamond]
@@ -403,9 +403,11 @@ def test_invalid_options_of_a_worker_are_an_error(workspace: Path) -> None:
 
 
 def test_a_limit_has_counts_for_all_workers_for_each_and_per_time() -> None:
-    assert worker_command.parse_limit("codex-cli=2") == Limit(resource="codex-cli", everywhere=2)
+    assert worker_command.parse_limit("codex-cli=2") == QueueLimit(
+        resource="codex-cli", everywhere=2
+    )
     limit = worker_command.parse_limit("gemini-acp@team=4,each:2, 30/1m")
-    assert limit == Limit(resource="gemini-acp@team", everywhere=4, each=2, starts=30, per=60)
+    assert limit == QueueLimit(resource="gemini-acp@team", everywhere=4, each=2, starts=30, per=60)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "99999999999999999999999", "many"])

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.engine.batch.output_file import OutputFile
-from corral.engine.batch.results import BatchResult, line_of
+from corral.engine.batch.results import BatchResult, OutputFile, line_of
 from corral.errors import ConfigError, StorageFailed
 from corral.system import paths
 

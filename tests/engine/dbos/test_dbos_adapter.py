@@ -45,7 +45,9 @@ def test_a_workflow_that_calls_the_closing_library_stays_pending(tmp_path: Path)
                 poll=0.05,
             )
             try:
-                connected.submit(client.Submission(name="w", id="some-id", queue=QUEUE, payload={}))
+                connected.submit(
+                    client.WorkflowSubmission(name="w", id="some-id", queue=QUEUE, payload={})
+                )
                 await asyncio.wait_for(started.wait(), 60)
                 while "end" not in calls:
                     await asyncio.sleep(0.01)

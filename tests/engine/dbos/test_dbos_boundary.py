@@ -1,4 +1,4 @@
-"""Only ``corral.engine.dbos`` knows the DBOS library, its types, tables and states."""
+"""Only ``corral.engine.dbos`` knows the DBOS library, its types, tables and database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.engine.dbos import states
+from corral.engine.dbos import database
 
 SOURCE = Path(corral.__file__).parent
 PACKAGE = "corral.engine.dbos"
@@ -83,9 +83,9 @@ def test_every_state_of_the_library_has_a_name() -> None:
     from dbos import WorkflowStatusString
 
     assert {each.value for each in WorkflowStatusString} == STATES
-    words = {states.from_library(each) for each in STATES}
-    assert words == {*states.OPEN_STATES, *states.ENDED_STATES}
-    assert states.to_library(["queued", "dead_letter"]) == [
+    words = {database.from_library(each) for each in STATES}
+    assert words == {*database.OPEN_STATES, *database.ENDED_STATES}
+    assert database.to_library(["queued", "dead_letter"]) == [
         "ENQUEUED",
         "MAX_RECOVERY_ATTEMPTS_EXCEEDED",
     ]

@@ -111,7 +111,7 @@ async def test_a_client_whose_caller_was_cancelled_is_closed(new_postgres: str) 
     is_opening, may_open = threading.Event(), threading.Event()
     opened: list[str] = []
 
-    class SlowClient(client.Client):
+    class SlowClient(client.DatabaseClient):
         def __init__(self, url: str) -> None:
             is_opening.set()
             may_open.wait()
@@ -127,7 +127,7 @@ async def test_a_client_whose_caller_was_cancelled_is_closed(new_postgres: str) 
             raise AssertionError("it was cancelled")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client, "Client", SlowClient)
+        patch.setattr(client, "DatabaseClient", SlowClient)
         entering = asyncio.create_task(enter())
         assert await asyncio.to_thread(is_opening.wait, 60)
         entering.cancel()

@@ -14,7 +14,7 @@ import sqlalchemy
 from sqlalchemy.exc import OperationalError
 from support.durable_processes import wait_until
 
-from corral.engine.dbos import client, database
+from corral.engine.dbos import client, connections, database
 from corral.errors import ConfigError, CorralError, StorageFailed
 
 
@@ -259,17 +259,17 @@ def test_a_database_that_is_checked_again_keeps_the_locks_of_this_process(tmp_pa
 def test_engines_of_a_file_share_statements_but_not_connections(tmp_path: Path) -> None:
     found = database.find(str(tmp_path / "x.db"))
     database.prepare(found)
-    first, second = (database.open_engine(found.url, 2) for _ in range(2))
+    first, second = (connections.open_engine(found.url, 2) for _ in range(2))
     assert first.dialect is second.dialect
     query = sqlalchemy.text("SELECT 1")
     with first.connect() as one, second.connect() as two:
         assert one.connection.dbapi_connection is not two.connection.dbapi_connection
         assert one.execute(query).scalar() == 1
-    database.close_engine(first)
+    connections.close_engine(first)
     with second.connect() as two:
         result = two.execute(query)
         assert result.scalar() == 1
         assert two.connection.isolation_level == "IMMEDIATE"
         cache = two.get_execution_options()["compiled_cache"]
         assert len(list(cache)) == 1
-    database.close_engine(second)
+    connections.close_engine(second)

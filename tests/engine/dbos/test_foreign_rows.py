@@ -108,7 +108,7 @@ def test_a_client_decodes_no_pickle(db: str, tmp_path: Path) -> None:
     prepare(database)
     with client.connect(database) as connected:
         connected.ensure_queue("q")
-        connected.submit(client.Submission(name="w", id="some-id", queue="q", payload={}))
+        connected.submit(client.WorkflowSubmission(name="w", id="some-id", queue="q", payload={}))
         evil = pickled(executed)
         status, inputs = table(database, "workflow_status"), table(database, "workflow_input")
         execute(database, f"UPDATE {status} SET serialization = 'py_pickle'")

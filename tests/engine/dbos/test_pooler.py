@@ -12,7 +12,6 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from corral.engine.dbos import database
-from corral.engine.dbos import pooler as pooler_check
 from corral.engine.dbos.leases import ServerLeases
 from corral.errors import ConfigError
 
@@ -175,7 +174,7 @@ def test_a_pooler_with_a_connection_for_each_client_is_used(pooler: Callable[[st
 
     url = pooler("session")
     with psycopg.connect(url) as server:
-        pooler_check.check(database.find(url), server, 5)
+        database.check_pooler(database.find(url), server)
     holder, other = ServerLeases(url), ServerLeases(url)
     holder.hold("first")
     try:

@@ -29,7 +29,7 @@ import corral
 from corral.cli.main import main as corral_main
 from corral.engine import service
 from corral.engine.dbos import adapter
-from corral.engine.dbos.client import Limit
+from corral.engine.dbos.client import QueueLimit
 from corral.engine.worker import executor, node_workflow, run_workflow, worker
 from corral.errors import ConfigError
 from corral.pipelines import loader
@@ -193,7 +193,8 @@ def run(request: dict[str, Any]) -> None:
         except ConfigError as error:
             if "already" not in str(error):
                 raise
-            name = await service.resume(request["run"], db=request["db"])
+            name = request["run"]
+            await service.resume(name, db=request["db"])
         await service.wait(name, db=request["db"], timeout=request.get("timeout", 60))
 
     asyncio.run(scenario())
@@ -208,7 +209,7 @@ def work(request: dict[str, Any]) -> None:
     def ready(here: executor.Executor) -> None:
         Path(request["ready"]).write_text(here.id)
 
-    limits = [Limit(**each) for each in request.get("limits", [])]
+    limits = [QueueLimit(**each) for each in request.get("limits", [])]
     options = worker.WorkerOptions(
         queue_names=request["queue_names"],
         limits=limits,

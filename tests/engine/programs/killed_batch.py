@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import corral
-from corral.engine.batch import api, output_file
-from corral.engine.batch import queue as batch_queue
+from corral.engine.batch import api, results
+from corral.engine.batch import store as batch_store
 from corral.engine.batch.results import BatchResult, line_of
 from corral.engine.batch.tasks import BatchTask
 from corral.engine.dbos import adapter
@@ -42,7 +42,7 @@ def die(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class KilledOutputFile(output_file.OutputFile):
+class KilledOutputFile(results.OutputFile):
     def write(self, results: Iterable[BatchResult]) -> None:
         lines = list(results)
         if not lines:
@@ -57,8 +57,8 @@ class KilledOutputFile(output_file.OutputFile):
         die("after write")
 
 
-class KilledStore(batch_queue.BatchStore):
-    def enqueue(self, round: batch_queue.Round, tasks: Sequence[BatchTask], queue: str) -> None:
+class KilledStore(batch_store.BatchStore):
+    def enqueue(self, round: batch_store.Round, tasks: Sequence[BatchTask], queue: str) -> None:
         die("before enqueue")
         super().enqueue(round, tasks, queue)
         die("after enqueue")
@@ -86,7 +86,7 @@ async def run_batch(count: int, in_order: bool) -> None:
     handlers.register("batch.item", work)
     adapter.watch = die
     setattr(api, "OutputFile", KilledOutputFile)  # noqa: B010
-    batch_queue.BatchStore = KilledStore  # type: ignore[misc]
+    batch_store.BatchStore = KilledStore  # type: ignore[misc]
     report = await corral.batch(
         [{"id": f"t{n}"} for n in range(count)],
         "task {{id}}",

@@ -10,7 +10,7 @@ from support.durable_processes import DurableProcesses, submit, wait_until
 
 from corral.engine import service
 from corral.engine.dbos import database
-from corral.engine.dbos.client import Client, WorkflowInfo
+from corral.engine.dbos.client import DatabaseClient, WorkflowInfo
 from corral.engine.payloads import NODE_WORKFLOW
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.seconds]
@@ -26,7 +26,7 @@ def _graph(attrs: str) -> str:
 
 
 def _node(processes: DurableProcesses, run: str = "r") -> WorkflowInfo | None:
-    client = Client(database.find(processes.db).url)
+    client = DatabaseClient(database.find(processes.db).url)
     try:
         found = client.list_workflows(prefix=f"{run}/", name=NODE_WORKFLOW)
     finally:

@@ -130,12 +130,12 @@ def test_a_suspended_worker_changes_nothing_after_its_work_was_taken_over(
 
 def take_work_of(processes: DurableProcesses, pid: int) -> None:
     """Put the workflows of this process back on their queues, although it lives."""
-    from corral.engine.dbos.client import Client, with_client
+    from corral.engine.dbos.client import DatabaseClient, with_client
     from corral.engine.dbos.database import find
 
     name = (processes.folder / "ready1").read_text()
 
-    def move(client: Client) -> None:
+    def move(client: DatabaseClient) -> None:
         for each in client.list_workflows(states=["running"]):
             if each.executor == name:
                 client.resume([each.id], each.queue)

@@ -19,7 +19,7 @@ from corral.errors import ConfigError
 from corral.runs.find import find_pipeline_run
 
 if TYPE_CHECKING:
-    from corral.engine.open_questions import OpenQuestion
+    from corral.engine.open_questions import RunQuestion
     from corral.engine.payloads import RunWorktree
     from corral.engine.query import RunDetails
 
@@ -147,7 +147,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
     echo(f"{name} is cancelled")
 
 
-def _to_dict(found: RunDetails, questions: list[OpenQuestion]) -> dict[str, object]:
+def _to_dict(found: RunDetails, questions: list[RunQuestion]) -> dict[str, object]:
     from corral.engine.api import outcomes, saved_work
 
     config = found.run_input.config
@@ -177,7 +177,7 @@ def _to_dict(found: RunDetails, questions: list[OpenQuestion]) -> dict[str, obje
     }
 
 
-def _print_question(open_question: OpenQuestion, run: str) -> None:
+def _print_question(open_question: RunQuestion, run: str) -> None:
     """Print a question, its choices, and the command that answers it."""
     question = open_question.question
     echo(f"? {question.node}: {visible(question.text)}")
@@ -212,7 +212,7 @@ def _print_work(found: RunDetails, tree: RunWorktree) -> None:
         echo(f"!          {warning}")
 
 
-def _unanswered(questions: list[OpenQuestion]) -> int:
+def _unanswered(questions: list[RunQuestion]) -> int:
     """The number of questions without an answer."""
     return sum(not each.answered for each in questions)
 

@@ -18,7 +18,7 @@ from corral.core.terminal_text import clean
 from corral.engine.batch.results import BatchReport, BatchResult
 
 if TYPE_CHECKING:
-    from corral.comparison.plan import Plan
+    from corral.comparison.plan import ComparisonPlan
 
 
 MOST_ROWS = 30
@@ -36,7 +36,7 @@ class CompareProgress(BatchProgress):
         self._answers = answers
         self.prints_answers = False
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: ComparisonPlan) -> None:
         self.prints_answers = (
             self._answers
             and plan.total <= len(plan.agents)

@@ -11,7 +11,7 @@
 
 Batches are durable by default: a finished task is never run twice, whatever crashes, and the same
 call continues where the last one stopped. In memory (``durable=False``) only the file of results is
-written; tasks in it are not run again either. ``queue`` explains the durable queue.
+written; tasks in it are not run again either. ``journal`` and ``store`` explain it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ import msgspec
 from corral.core.spending import BudgetLimits
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine import service
-from corral.engine.batch.command_line import BatchCommand
-from corral.engine.batch.output_file import OutputFile
+from corral.engine.batch.journal import MemoryTaskJournal
 from corral.engine.batch.results import (
     BatchReport,
     BatchResult,
-    Tally,
+    BatchTally,
+    OutputFile,
     as_json,
     line_of,
     result_of,
 )
 from corral.engine.batch.resume import ResumeState, durable_state, memory_state
-from corral.engine.batch.runner import MemoryRunner, Runner
 from corral.engine.batch.spec import BatchOptions, BatchSpec, build_spec
-from corral.engine.batch.tasks import BatchTask, TaskInput
+from corral.engine.batch.store import BatchCommand
+from corral.engine.batch.tasks import TaskInput
 from corral.engine.dbos import database
 from corral.engine.dbos.database import require
 from corral.engine.worker import executor
@@ -250,7 +250,7 @@ class Batch(Generic[T_co]):
         self.command: BatchCommand | None = None
         """The command line that runs it, for ``corral batches resume``."""
         self._stopwatch = Stopwatch()
-        self._tally = Tally("", 0)
+        self._tally = BatchTally("", 0)
         self._stopped: Literal["", "budget"] = ""
         self._collected: dict[str, BatchResult[T_co]] = {}
         self._unread: deque[BatchResult[T_co]] = deque()
@@ -335,7 +335,7 @@ class Batch(Generic[T_co]):
         elif options.db is not None or options.queue is not None:
             raise ConfigError("db and queue need a durable batch")
         spec = await asyncio.to_thread(build_spec, self._tasks, self._prompt, options)
-        self.name, self._tally = spec.name, Tally(spec.name, len(spec.tasks))
+        self.name, self._tally = spec.name, BatchTally(spec.name, len(spec.tasks))
         self._task_ids = spec.tasks
         self._schema = spec.schema
         async with AsyncExitStack() as stack:
@@ -343,14 +343,14 @@ class Batch(Generic[T_co]):
             if options.results is not None:
                 out = OutputFile(options.results)
                 stack.callback(out.close)
-            runner: MemoryRunner | None = None
+            runner: MemoryTaskJournal | None = None
             if options.durable:
                 await stack.enter_async_context(service.engine())
                 state = await stack.enter_async_context(
                     durable_state(options, spec, out, self.command)
                 )
             else:
-                runner = MemoryRunner(
+                runner = MemoryTaskJournal(
                     spec.graph,
                     spec.name,
                     resources=spec.resources(),
@@ -385,48 +385,35 @@ class Batch(Generic[T_co]):
         await asyncio.to_thread(ordered.begin)
         todo = deque(state.todo)
         in_flight = set(state.in_flight)
+        has_own_limits = self._options.task_limits.exist or bool(self._options.agents)
         while True:
-            if todo and await self._is_spent(state.runner):
+            # A budget that pauses holds the calls instead.
+            budget = state.runner.budget
+            can_stop = bool(todo) and budget is not None and not budget.pauses
+            if budget is not None and can_stop and await asyncio.to_thread(budget.is_spent):
                 self._stopped = "budget"
                 todo.clear()
-            await self._submit(spec, state.runner, todo, in_flight)
+            # With a budget no more tasks are submitted than run at once: what is submitted is run,
+            # also when the budget is spent.
+            room = spec.concurrency if spec.limits.exist else state.runner.window
+            more = [todo.popleft() for _ in range(min(room - len(in_flight), len(todo)))]
+            if more:
+                in_flight |= {task.id for task in more}
+                await state.runner.submit(more)
             if not in_flight:
                 break
             fresh: list[BatchResult] = []
             for task, outcome in await state.runner.finished():
                 in_flight.discard(task)
                 fresh.append(result_of(spec.tasks[task], outcome, state.round))
-            if any(map(self._found_spent, fresh)):
+            # A task that ended at the budget of the batch, not at its own.
+            if not has_own_limits and any(each.code == BudgetExceeded.code for each in fresh):
                 self._stopped = "budget"
                 todo.clear()
             self._report_all(await asyncio.to_thread(ordered.add, fresh))
         self._report_all(await asyncio.to_thread(ordered.end))
         if state.close is not None:
             await state.close(self.report)
-
-    async def _is_spent(self, runner: Runner) -> bool:
-        """Whether the budget of the batch is spent. One that pauses holds the calls instead."""
-        budget = runner.budget
-        if budget is None or budget.pauses:
-            return False
-        return bool(await asyncio.to_thread(budget.is_spent))
-
-    def _found_spent(self, result: BatchResult) -> bool:
-        """Whether a task ended at the budget of the batch, not at its own."""
-        options = self._options
-        has_own = options.task_limits.exist or bool(options.agents)
-        return result.code == BudgetExceeded.code and not has_own
-
-    async def _submit(
-        self, spec: BatchSpec, runner: Runner, todo: deque[BatchTask], in_flight: set[str]
-    ) -> None:
-        """Submit as many tasks as there is room for. With a budget that is no more than run at
-        once: what is submitted is run, also when the budget is spent."""
-        room = (spec.concurrency if spec.limits.exist else runner.window) - len(in_flight)
-        more = [todo.popleft() for _ in range(min(room, len(todo)))]
-        if more:
-            in_flight |= {task.id for task in more}
-            await runner.submit(more)
 
     def _report_all(self, results: Iterable[BatchResult]) -> None:
         for result in results:

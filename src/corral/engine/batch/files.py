@@ -125,7 +125,10 @@ def _task(root: str, path: str, *, content: bool) -> dict[str, str]:
         path.encode("utf-8")
     except UnicodeEncodeError as error:
         raise _Unusable("has a name that is not UTF-8", "with names that are not UTF-8") from error
-    task = {"id": _task_id(path), "path": path}
+    # The path is the id, unless it is no valid one.
+    task = {"id": path, "path": path}
+    if len(path) > MAX_ID or not path.isprintable() or path != path.strip():
+        task["id"] = f"file-{blake2b(path.encode(), digest_size=8).hexdigest()}"
     if content:
         task["content"] = _content(os.path.join(root, path))
         if len(msgspec.json.encode(task)) > MAX_BYTES:
@@ -157,13 +160,6 @@ def _too_large() -> _Unusable:
         f"larger than {MAX_BYTES // 1024:,} KB",
         "Leave {{content}} out of the prompt: the agent can read the file at {{path}}.",
     )
-
-
-def _task_id(path: str) -> str:
-    """The path; if that is no valid id, a digest of it."""
-    if len(path) <= MAX_ID and path.isprintable() and path == path.strip():
-        return path
-    return f"file-{blake2b(path.encode(), digest_size=8).hexdigest()}"
 
 
 def _matches(root: str, pattern: str) -> tuple[list[str], bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Literal, TypeVar
 
@@ -12,21 +12,21 @@ import msgspec
 
 from corral.core.lookup import find_id
 from corral.engine.agent_host import client as agent_host_client
-from corral.engine.batch.command_line import LABEL, BatchCommand
-from corral.engine.batch.queue import CLOSED, KIND, BatchStore, Round
 from corral.engine.batch.results import (
     BatchKind,
     BatchReport,
     BatchResult,
     BatchStatus,
     BatchSummary,
-    Tally,
+    BatchTally,
     result_of,
 )
-from corral.engine.batch.resume import TaskWorkflows, find_workflows
+from corral.engine.batch.resume import find_workflows
+from corral.engine.batch.store import COMMAND, KIND, BatchCommand, BatchStore, Round
 from corral.engine.batch.tasks import BatchTask
 from corral.engine.dbos.client import WorkflowInfo, queue_owner, responsible_executor
 from corral.engine.dbos.database import (
+    OPEN_STATES,
     UnreadableRecord,
     find,
     is_there,
@@ -34,8 +34,7 @@ from corral.engine.dbos.database import (
     storage_errors,
 )
 from corral.engine.dbos.leases import ExecutorLiveness
-from corral.engine.dbos.states import OPEN_STATES
-from corral.engine.payloads import BATCH_WORKFLOW, unpack
+from corral.engine.payloads import BATCH_CLOSED, BATCH_WORKFLOW, unpack
 from corral.errors import ConfigError
 from corral.system import paths
 from corral.system.process.tree import ProcessRegistry as Processes
@@ -79,7 +78,7 @@ class BatchDetails(msgspec.Struct, frozen=True, kw_only=True):
     """The command line that continues it; None if it was started from Python."""
 
 
-class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
+class BatchTaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """One task of a batch."""
 
     id: str
@@ -91,7 +90,7 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
 class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
     """Some tasks of a batch, in the order of the batch."""
 
-    rows: list[TaskRow]
+    rows: list[BatchTaskRow]
     running: int
     """Tasks of the batch that run or are queued."""
     next: int | None
@@ -142,7 +141,7 @@ async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:
         run_input = rounds[-1].run_input
         with reading(name):
             (node,) = run_input.graph.nodes.values()
-            command = BatchCommand.from_label(rows[-1].labels.get(LABEL))
+            command = BatchCommand.from_label(rows[-1].labels.get(COMMAND))
         return BatchDetails(
             overview=overview,
             report=_count_results(store, name, rounds),
@@ -167,13 +166,21 @@ async def list_tasks(
         rounds = store.rounds(name)
         digests = rounds[-1].digests
         known = find_workflows(store, rounds, digests)
-        rows: list[TaskRow] = []
+        rows: list[BatchTaskRow] = []
         names = [*digests]
         position = start
         while position < len(names) and len(rows) < limit:
             part = names[position : position + limit]
-            for row in _task_rows(store, part, known, digests):
+            ended = {task: known.ended[task] for task in part if task in known.ended}
+            outcomes = store.outcomes_of([workflow for workflow, _ in ended.values()])
+            for task in part:
                 position += 1
+                workflow, number = ended.get(task, ("", 0))
+                row = BatchTaskRow(id=task, state="running" if task in known.in_flight else "left")
+                if workflow in outcomes:
+                    asked = BatchTask(id=task, fields={}, digest=digests[task])
+                    result = result_of(asked, outcomes[workflow], number)
+                    row = BatchTaskRow(id=task, state="ended", result=result)
                 if not only_failed or (row.result is not None and not row.result.ok):
                     rows.append(row)
                 if len(rows) == limit:
@@ -182,22 +189,6 @@ async def list_tasks(
         return TaskPage(rows=rows, running=len(known.in_flight), next=following)
 
     return await _with_store(db, read, name)
-
-
-def _task_rows(
-    store: BatchStore, names: Sequence[str], known: TaskWorkflows, digests: Mapping[str, str]
-) -> Iterator[TaskRow]:
-    ended = {name: known.ended[name] for name in names if name in known.ended}
-    outcomes = store.outcomes_of([workflow for workflow, _ in ended.values()])
-    for name in names:
-        workflow, number = ended.get(name, ("", 0))
-        if workflow in outcomes:
-            task = BatchTask(id=name, fields={}, digest=digests[name])
-            yield TaskRow(
-                id=name, state="ended", result=result_of(task, outcomes[workflow], number)
-            )
-        else:
-            yield TaskRow(id=name, state="running" if name in known.in_flight else "left")
 
 
 async def cancel_batch(name: str, *, db: str | None = None) -> int:
@@ -241,13 +232,17 @@ def _overview(
 ) -> BatchOverview:
     name = rows[0].id
     labels = rows[-1].labels
-    if labels.get(CLOSED):
+    if labels.get(BATCH_CLOSED):
         with reading(name):
-            closed = unpack(labels[CLOSED], BatchSummary)
+            closed = unpack(labels[BATCH_CLOSED], BatchSummary)
     else:
         report = _count_results(store, name, store.rounds(name))
+        owners = {queue_owner(row.queue) for row in rows}
+        executors = {responsible_executor(task) for task in open_tasks(store, rows)}
+        # Without a responsible executor a worker of the queue will take the task.
+        is_at_work = None in executors or any(map(liveness.is_alive, owners | executors))
         closed = BatchSummary(
-            status="running" if _is_at_work(store, rows, liveness) else "interrupted",
+            status="running" if is_at_work else "interrupted",
             total=report.total,
             succeeded=report.succeeded,
             failed=report.failed,
@@ -269,24 +264,12 @@ def _overview(
     )
 
 
-def _is_at_work(
-    store: BatchStore, rows: Sequence[WorkflowInfo], liveness: ExecutorLiveness
-) -> bool:
-    owners = {queue_owner(row.queue) for row in rows}
-    for each in open_tasks(store, rows):
-        executor_id = responsible_executor(each)
-        if executor_id is None:
-            return True  # a worker of its queue will take it
-        owners.add(executor_id)
-    return any(liveness.is_alive(each) for each in owners)
-
-
 def _count_results(store: BatchStore, name: str, rounds: Sequence[Round]) -> BatchReport:
     """A report counted from the stored outcomes of its tasks."""
     digests = rounds[-1].digests
     known = find_workflows(store, rounds, digests)
     outcomes = store.outcomes_of([workflow for workflow, _ in known.ended.values()])
-    tally = Tally(name, len(digests))
+    tally = BatchTally(name, len(digests))
     for task, (workflow, number) in known.ended.items():
         if workflow in outcomes:
             asked = BatchTask(id=task, fields={}, digest=digests[task])

@@ -13,24 +13,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral.engine import service
-from corral.engine.batch.command_line import BatchCommand
-from corral.engine.batch.local_runner import LocalRunner
-from corral.engine.batch.output_file import OutputFile
-from corral.engine.batch.queue import (
+from corral.engine.batch.journal import DurableTaskJournal, TaskJournal
+from corral.engine.batch.results import BatchReport, BatchResult, OutputFile, result_of
+from corral.engine.batch.spec import BatchOptions, BatchSpec
+from corral.engine.batch.store import (
+    BatchCommand,
     BatchStore,
     BatchStoreThread,
-    QueueRunner,
     Round,
-    RunnerSetup,
     make_round,
     resource_of,
 )
-from corral.engine.batch.results import BatchReport, BatchResult, result_of
-from corral.engine.batch.runner import Runner
-from corral.engine.batch.spec import BatchOptions, BatchSpec
 from corral.engine.batch.tasks import BatchTask, difference
 from corral.engine.dbos import database
-from corral.engine.dbos.client import DEFAULT_QUEUE, Limit, subqueue
+from corral.engine.dbos.client import DEFAULT_QUEUE, QueueLimit, subqueue
 from corral.engine.payloads import RunInput
 from corral.engine.worker import executor
 from corral.errors import BudgetExceeded, ConfigError
@@ -83,13 +79,13 @@ class ResumeState(msgspec.Struct, kw_only=True):
     round: int = 1
     runs_on: bool = False
     """Whether running tasks continue when this process ends."""
-    runner: Runner
+    runner: TaskJournal
     close: Callable[[BatchReport], Awaitable[None]] | None = None
     leave: Callable[[], Awaitable[None]] | None = None
 
 
 def memory_state(
-    options: BatchOptions, spec: BatchSpec, out: OutputFile | None, runner: Runner
+    options: BatchOptions, spec: BatchSpec, out: OutputFile | None, runner: TaskJournal
 ) -> ResumeState:
     """The state of a batch in memory, from its file of results. Raises ``ConfigError``."""
     written_before = {} if out is None else out.known
@@ -143,7 +139,9 @@ async def _resume(
     )
     redo = history.repeated_tasks(options)
     names, budget = await asyncio.to_thread(_open_budget, store_thread.database, spec, history)
-    if changed or redo or not _has_round(rounds, names):
+    # The last round can be continued if its tasks have this budget.
+    has_round = bool(rounds) and rounds[-1].run_input.config.budgets == names
+    if changed or redo or not has_round:
         detached = store_thread.database.path is not None and options.queue is None
         run_config = spec.run_config(names, detached=detached)
         run_input = RunInput(
@@ -154,7 +152,8 @@ async def _resume(
             at=clock.now(),
         )
         round = make_round(run_input, spec.digests, len(rounds) + 1, redo)
-        await store_thread.call(partial(_begin_round, round=round, out=out))
+        output = "" if out is None else str(out.path.absolute())
+        await store_thread.call(lambda store: store.begin(round.run_input, output))
     else:
         round = rounds[-1]
         await store_thread.call(partial(BatchStore.reopen_round, round_id=round.id))
@@ -162,18 +161,23 @@ async def _resume(
     written = {} if out is None else await asyncio.to_thread(_remove_other_lines, out, known)
     if history.stale:
         await store_thread.call(partial(BatchStore.cancel, workflows=history.stale))
-    setup = RunnerSetup(
+    here = executor.running() if options.queue is None else None
+    if here is not None and here.own is None:  # other processes may take the tasks
+        here = None
+    runner = DurableTaskJournal(
         store_thread=store_thread,
         round=round,
-        taken=history.in_flight,
-        concurrency=spec.concurrency,
+        in_flight={workflow: task for task, workflow in history.in_flight.items()},
+        # What waits on a limited queue need not wait for this process when there is room again.
+        window=2 * spec.concurrency + 8 if is_limited and here is None else spec.concurrency,
         queue=subqueue(queue, resource_of(spec.name)) if is_limited else queue,
-        is_limited=is_limited,
         counts_crashes=not round.run_input.config.detached and options.queue is None,
+        here=here,
         budget=budget,
     )
-    runner = _runner(setup, options)
-    await asyncio.to_thread(_make_private, Path(round.run_input.config.folder))
+    with contextlib.suppress(OSError):  # if it matters, the tasks fail with it
+        # Prompts and answers are readable by the owner only.
+        await asyncio.to_thread(paths.make_dir, Path(round.run_input.config.folder))
     round_ids = [each.id for each in rounds]
     await store_thread.call(
         partial(BatchStore.take_over, workflows=round_ids, queue=queue, counts_crashes=False)
@@ -192,13 +196,6 @@ async def _resume(
     )
 
 
-def _runner(setup: RunnerSetup, options: BatchOptions) -> QueueRunner:
-    here = executor.running() if options.queue is None else None
-    if here is None or here.own is None:  # other processes may take the tasks
-        return QueueRunner(setup)
-    return LocalRunner(setup, here)
-
-
 def _remove_other_lines(
     out: OutputFile, known: Mapping[str, BatchResult]
 ) -> dict[str, BatchResult]:
@@ -207,11 +204,6 @@ def _remove_other_lines(
     if written.keys() != out.known.keys():
         out.replace(written)
     return written
-
-
-def _has_round(rounds: Sequence[Round], budgets: tuple[str, ...]) -> bool:
-    """Whether the last round can be continued: its tasks have this budget."""
-    return bool(rounds) and rounds[-1].run_input.config.budgets == budgets
 
 
 def _is_repeated(options: BatchOptions, result: BatchResult) -> bool:
@@ -226,10 +218,10 @@ def _open_budget(
     ``StorageFailed``."""
     if not spec.limits.exist:
         return (), None
-    from corral.engine import budgets
+    from corral.engine import limits
 
-    names = budgets.create(database, spec.name, spec.limits, _spent(history.known.values()))
-    return names, budgets.budget_of(names, spec.name, database)
+    names = limits.create_budget(database, spec.name, spec.limits, _spent(history.known.values()))
+    return names, limits.open_budget(names, spec.name, database)
 
 
 def _spent(results: Iterable[BatchResult]) -> Spent:
@@ -238,10 +230,6 @@ def _spent(results: Iterable[BatchResult]) -> Spent:
     known = list(results)
     cost = sum(each.cost_usd or 0.0 for each in known)
     return Spent(cost, sum(each.tokens or 0 for each in known))
-
-
-def _begin_round(store: BatchStore, *, round: Round, out: OutputFile | None) -> None:
-    store.begin(round.run_input, "" if out is None else str(out.path.absolute()))
 
 
 def _in_order(spec: BatchSpec, results: Mapping[str, BatchResult]) -> dict[str, BatchResult]:
@@ -257,12 +245,6 @@ def _tasks_to_run(
     ]
 
 
-def _make_private(folder: Path) -> None:
-    """Prompts and answers are readable by the owner only."""
-    with contextlib.suppress(OSError):  # if it matters, the tasks fail with it
-        paths.make_dir(folder)
-
-
 async def _choose_queue(
     options: BatchOptions, spec: BatchSpec, target: Database
 ) -> tuple[str, bool]:
@@ -271,7 +253,7 @@ async def _choose_queue(
     if options.queue is not None:
         return options.queue, False
     resource = resource_of(spec.name)
-    limit = Limit(resource=resource, each=spec.concurrency)
+    limit = QueueLimit(resource=resource, each=spec.concurrency)
     here = await asyncio.to_thread(service.local, target, limits=[limit])
     queue = here.own or DEFAULT_QUEUE
     return queue, subqueue(queue, resource) in here.all_queues

@@ -15,8 +15,7 @@ from corral.core.spending import LIMITS, BudgetLimits
 from corral.engine.api import as_json, workspace_path
 from corral.engine.batch import tasks as batch_tasks
 from corral.engine.batch.results import BatchReport, BatchResult
-from corral.engine.batch.runner import NODE
-from corral.engine.batch.tasks import BatchTask, TaskInput
+from corral.engine.batch.tasks import NODE, BatchTask, TaskInput
 from corral.engine.payloads import RunConfig
 from corral.errors import ConfigError, CorralError
 from corral.option_definitions import with_trait
@@ -130,14 +129,25 @@ def build_spec(
     workspace = workspace_path(run.pop("cwd", None))
     schema = None if options.output is None else answer_schema(options.output)
     schema_text = "" if schema is None else msgspec.json.encode(schema.json).decode()
-    found, source = _read_tasks(tasks)
+    source: Path | None = None
+    if isinstance(tasks, str | os.PathLike):
+        source = Path(tasks)
+        made = batch_tasks.read_tasks(source)
+    else:
+        made = batch_tasks.make_tasks(tasks)
     checked = batch_tasks.check_tasks(
-        found,
+        made,
         prompt,
         {"agent": options.agent or "", "model": model, "schema": schema_text},
         all_fields=bool(options.agents),
     )
-    attrs = _node_attributes(prompt, options, run)
+    kind = node_kinds.COMPARE_ATTEMPT if options.agents else node_kinds.BATCH_ITEM
+    attrs: dict[str, Value] = {"type": kind.name, "prompt": prompt}
+    if options.agent:
+        attrs["agent"] = options.agent
+    # The limit of a comparison is for the agent only: its verifier has its own.
+    if not options.agents and (timeout := run.pop("timeout", None)) is not None:
+        attrs["timeout"] = timeout
     if schema_text:
         attrs["output_schema"] = schema_text
     name = _name(options.name, options.results, source)
@@ -188,28 +198,6 @@ def _take_limits(options: BatchOptions, run: RunKwargs) -> dict[str, Value]:
         if (limit := getattr(options.task_limits, name)) is not None:
             run[name] = limit  # type: ignore[literal-required]
     return limits
-
-
-def _node_attributes(prompt: str, options: BatchOptions, run: RunKwargs) -> dict[str, Value]:
-    """The attributes of the node that runs a task. Takes its ``timeout`` from ``run``."""
-    kind = node_kinds.COMPARE_ATTEMPT if options.agents else node_kinds.BATCH_ITEM
-    attrs: dict[str, Value] = {"type": kind.name, "prompt": prompt}
-    if options.agent:
-        attrs["agent"] = options.agent
-    # The limit of a comparison is for the agent only: its verifier has its own.
-    if not options.agents and (timeout := run.pop("timeout", None)) is not None:
-        attrs["timeout"] = timeout
-    return attrs
-
-
-def _read_tasks(
-    tasks: Iterable[TaskInput] | str | os.PathLike[str],
-) -> tuple[list[BatchTask], Path | None]:
-    """The tasks, and the file that they were read from."""
-    if isinstance(tasks, str | os.PathLike):
-        source = Path(tasks)
-        return batch_tasks.read_tasks(source), source
-    return batch_tasks.make_tasks(tasks), None
 
 
 def _check_options(options: BatchOptions) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from corral.core.nesting import decode_json
 from corral.errors import ConfigError
 from corral.pipelines import templates
+from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.templates import find
 from corral.values import Json, as_object, is_object
 
@@ -27,6 +28,9 @@ MAX_ID = 200
 TEXT_FIELD = "task"
 """The field name of a task that is only a text."""
 
+NODE = "item"
+"""The id of the only node of a batch's graph."""
+
 TaskInput: TypeAlias = str | Mapping[str, object]
 """A task as the caller gives it: its fields, or one text (``{{task}}``)."""
 
@@ -36,6 +40,11 @@ class BatchTask(msgspec.Struct, frozen=True, kw_only=True):
     fields: dict[str, Json]
     digest: str = ""
     """Digest of the prompt and the options that affect the answer."""
+
+
+def task_visit(task: BatchTask, round: int = 1) -> RunNode:
+    """The visit of the batch's node that runs this task."""
+    return RunNode(id=task.id, node=NODE, number=round, context=task.fields)
 
 
 def read_tasks(path: str | Path, data: bytes | None = None) -> list[BatchTask]:
@@ -205,13 +214,10 @@ def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     changed = [name for name in now if name in before and before[name] != now[name]]
     new = [name for name in now if name not in before]
     gone = [name for name in before if name not in now]
-    parts = [
-        f"{_count(names)} {what} ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-        for names, what in ((changed, "changed"), (new, "new"), (gone, "gone"))
-        if names
-    ]
+    parts: list[str] = []
+    for names, what in ((changed, "changed"), (new, "new"), (gone, "gone")):
+        if names:
+            count = "1 task is" if len(names) == 1 else f"{len(names):,} tasks are"
+            more = ", …" if len(names) > 3 else ""
+            parts.append(f"{count} {what} ({', '.join(names[:3])}{more})")
     return ", ".join(parts)
-
-
-def _count(names: list[str]) -> str:
-    return "1 task is" if len(names) == 1 else f"{len(names):,} tasks are"

@@ -22,8 +22,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
-from corral.engine.dbos import database, private_calls
-from corral.engine.dbos.states import State, from_library
+from corral.engine.dbos import connections, database, private_calls
+from corral.engine.dbos.database import State, from_library
 from corral.errors import lacks_descriptors
 from corral.system import clock, threads
 from corral.values import Json
@@ -67,7 +67,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     has recorded them."""
     error = record.exc_info[1] if record.exc_info else None
     text = record.getMessage()
-    unusable = database.is_unusable(error) or any(each in text for each in database.UNUSABLE)
+    unusable = connections.is_unusable(error) or any(each in text for each in connections.UNUSABLE)
     if error is not None and (
         lacks_descriptors(error) or threads.is_thread_limit(error) or _is_of_a_row(error)
     ):
@@ -124,7 +124,7 @@ def launch(
         "notification_listener_polling_interval_sec": poll,
         "scheduler_polling_interval_sec": 3600.0,  # corral has no schedules
     }
-    engine = config["system_database_engine"] = database.open_engine(url, _POOL, on_unusable)
+    engine = config["system_database_engine"] = connections.open_engine(url, _POOL, on_unusable)
     _engines.append(engine)
     DBOS(config=config)
     logging.getLogger("dbos").addFilter(_is_news)
@@ -152,7 +152,7 @@ def close() -> None:
     DBOS.destroy(destroy_registry=True)
     _workflows.clear()
     while _engines:
-        database.close_engine(_engines.pop())
+        connections.close_engine(_engines.pop())
 
 
 # For workflows. Each call is recorded once, and replayed by its position.

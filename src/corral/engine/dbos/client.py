@@ -1,6 +1,6 @@
 """A connection to the database that runs no workflows: it submits, reads and changes them.
 
-``Client`` is the only class outside the workflows that calls the DBOS library. It takes and
+``DatabaseClient`` is the only class outside the workflows that calls the DBOS library. It takes and
 returns this package's own types, so that no other package depends on the library's. All its
 methods block; ``with_client`` and ``open_client`` are for async callers.
 
@@ -29,22 +29,19 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from corral.engine.dbos import adapter, private_calls
+from corral.engine.dbos.connections import close_engine, open_engine
 from corral.engine.dbos.database import (
     APPLICATION,
+    ENDED_STATES,
+    OPEN_STATES,
     PROTOCOL,
     Database,
+    State,
     UnreadableRecord,
-    close_engine,
-    open_engine,
+    from_library,
     reading,
     require,
     storage_errors,
-)
-from corral.engine.dbos.states import (
-    ENDED_STATES,
-    OPEN_STATES,
-    State,
-    from_library,
     to_library,
 )
 from corral.errors import ConfigError
@@ -53,7 +50,7 @@ from corral.pipelines.graph import Node
 from corral.values import Json, as_object, as_text, int_or_none, number_or_none
 
 if TYPE_CHECKING:
-    from dbos import DBOSClient, EnqueueOptions, StepInfo, WorkflowStatus
+    from dbos import DBOSClient, EnqueueOptions, WorkflowStatus
     from sqlalchemy import Engine
 
     from corral.engine.dbos.claims import Claims
@@ -110,7 +107,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch; 0 while it has not completed."""
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class WorkflowSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """A workflow to enqueue."""
 
     name: str
@@ -120,7 +117,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, Json] = {}
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
+class QueueLimit(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a resource may be in use, within one queue. None: no limit."""
 
     resource: str
@@ -140,7 +137,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"a limit of {self.resource} must be at least 1, got {count}")
 
 
-class Client:
+class DatabaseClient:
     """Opened when it is created; ``close`` it."""
 
     def __init__(self, url: str) -> None:
@@ -165,11 +162,11 @@ class Client:
 
     # Workflows.
 
-    def submit(self, submission: Submission) -> None:
+    def submit(self, submission: WorkflowSubmission) -> None:
         """Enqueue a workflow. If one with this id exists, it stays as it is."""
         self._client.enqueue(_options(submission), submission.payload)
 
-    def submit_all(self, submissions: Sequence[Submission]) -> None:
+    def submit_all(self, submissions: Sequence[WorkflowSubmission]) -> None:
         """Enqueue workflows in one transaction: all of them or none."""
         with self._engine.begin() as transaction:
             for each in submissions:
@@ -248,7 +245,15 @@ class Client:
         """The steps it has recorded, in order. Raises ``UnreadableRecord``."""
         with _decoding(workflow_id):
             steps = self._client.list_workflow_steps(workflow_id, offset=offset)
-            return [_entry(step) for step in steps]
+            return [
+                JournalEntry(
+                    number=step["function_id"],
+                    name=str(step["function_name"]),
+                    output=step["output"],
+                    at=_seconds(step["completed_at_epoch_ms"]) or 0.0,
+                )
+                for step in steps
+            ]
 
     def set_labels(self, workflow_id: str, labels: dict[str, Json]) -> None:
         """Merge these labels into those of the workflow."""
@@ -293,7 +298,9 @@ class Client:
 
     # Queues.
 
-    def register_queue(self, name: str, limit: Limit | None = None, *, poll: float = 1.0) -> None:
+    def register_queue(
+        self, name: str, limit: QueueLimit | None = None, *, poll: float = 1.0
+    ) -> None:
         """Create a queue or change its limit. ``poll``: seconds between two checks for work."""
         self._client.register_queue(
             name,
@@ -397,7 +404,7 @@ def _read_in_parts(
     return rows
 
 
-def _options(submission: Submission) -> EnqueueOptions:
+def _options(submission: WorkflowSubmission) -> EnqueueOptions:
     return {
         "workflow_name": submission.name,
         "workflow_id": submission.id,
@@ -434,26 +441,17 @@ def _first_argument(stored: object) -> Json:
     return arguments[0] if arguments else None
 
 
-def _entry(step: StepInfo) -> JournalEntry:
-    return JournalEntry(
-        number=step["function_id"],
-        name=str(step["function_name"]),
-        output=step["output"],
-        at=_seconds(step["completed_at_epoch_ms"]) or 0.0,
-    )
-
-
 @contextmanager
-def connect(database: Database) -> Generator[Client]:
+def connect(database: Database) -> Generator[DatabaseClient]:
     """A client for the length of a block. Blocking."""
-    client = Client(database.url)
+    client = DatabaseClient(database.url)
     try:
         yield client
     finally:
         client.close()
 
 
-async def with_client(database: Database, call: Callable[[Client], T]) -> T:
+async def with_client(database: Database, call: Callable[[DatabaseClient], T]) -> T:
     """Run one call with a client, in a thread. Raises ``StorageFailed`` or ``ConfigError``
     where the database fails."""
 
@@ -465,16 +463,16 @@ async def with_client(database: Database, call: Callable[[Client], T]) -> T:
 
 
 @asynccontextmanager
-async def open_client(database: Database) -> AsyncGenerator[Client]:
+async def open_client(database: Database) -> AsyncGenerator[DatabaseClient]:
     """A client for many calls. A thread opens it. If the caller is cancelled meanwhile, that
     thread runs on, and closes the client when it is open."""
     lock = threading.Lock()
-    opened: Client | None = None
+    opened: DatabaseClient | None = None
     is_cancelled = False
 
-    def enter() -> Client:
+    def enter() -> DatabaseClient:
         nonlocal opened
-        client = Client(database.url)
+        client = DatabaseClient(database.url)
         with lock:
             opened = client
         if is_cancelled:
@@ -534,7 +532,7 @@ def moved_queue(name: str, queue: str, names: Sequence[str]) -> str:
 
 
 def register_queues(
-    database: Database, queues: Sequence[str], limits: Sequence[Limit], poll: float
+    database: Database, queues: Sequence[str], limits: Sequence[QueueLimit], poll: float
 ) -> list[str]:
     """Create these queues and their subqueues; returns the names of all, subqueues that were
     created before included. Blocking."""
@@ -561,6 +559,6 @@ def subqueue(queue: str, resource: str) -> str:
     return f"{queue}/{resource}"
 
 
-def subqueues(client: Client, queue: str) -> list[str]:
+def subqueues(client: DatabaseClient, queue: str) -> list[str]:
     """The names of the queue's subqueues."""
     return [name for name in client.queue_names() if name.startswith(queue + "/")]

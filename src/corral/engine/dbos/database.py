@@ -1,17 +1,15 @@
 """The database that runs are stored in: a file in corral's home by default, or a Postgres server.
 
 ``prepare`` creates it or checks it, and reports problems as corral's own errors, before anything
-is spent. ``open_engine`` connects to it with the settings that corral needs. The functions after
-that read the library's tables directly, where the library has no call for it.
+is spent. ``connections`` connects to it with the settings that corral needs.
 
 A user who can write to the database decides what the workers do, so only the owner may read or
-write a database file. A row that is marked as a pickle is never decoded (``read_text``).
+write a database file.
 """
 
 from __future__ import annotations
 
 import errno
-import functools
 import glob
 import importlib
 import importlib.util
@@ -20,24 +18,23 @@ import os
 import re
 import shutil
 import sqlite3
-import threading
-from collections.abc import Callable, Generator, MutableMapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from corral.engine.dbos.states import OPEN_STATES, to_library
+from corral.engine.dbos.connections import CONNECT
 from corral.errors import ConfigError, StorageFailed
-from corral.system import clock, fs, paths
+from corral.system import fs, paths
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-    from sqlalchemy.engine import ExceptionContext
-    from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
-    from sqlalchemy.pool import ConnectionPoolEntry
+    import psycopg
+    from psycopg.rows import TupleRow
+
+    ServerConnection: TypeAlias = psycopg.Connection[TupleRow]
 
 Select: TypeAlias = Callable[[str], Sequence[tuple[object, ...]]]
 """Runs a statement and returns all rows."""
@@ -46,6 +43,35 @@ PROTOCOL = 1
 """The version of the journal: raised only if this corral cannot continue runs of an older one."""
 APPLICATION = "corral"
 INSTALL = "pip install 'corral[engine]'"
+
+
+State: TypeAlias = Literal[
+    "delayed", "queued", "running", "succeeded", "failed", "cancelled", "dead_letter"
+]
+"""``delayed``: it is queued at a recorded time. ``failed``: the engine failed; the failure of a run
+or node is an output. ``dead_letter``: its executors died too often while they ran it."""
+OPEN_STATES: tuple[State, ...] = ("delayed", "queued", "running")
+"""States of workflows that have not ended."""
+ENDED_STATES: tuple[State, ...] = ("succeeded", "failed", "cancelled", "dead_letter")
+
+_OF_LIBRARY: dict[str, State] = {
+    "DELAYED": "delayed",
+    "ENQUEUED": "queued",
+    "PENDING": "running",
+    "SUCCESS": "succeeded",
+    "ERROR": "failed",
+    "CANCELLED": "cancelled",
+    "MAX_RECOVERY_ATTEMPTS_EXCEEDED": "dead_letter",
+}
+
+
+def from_library(status: object) -> State:
+    """What is no state of the library counts as a failure: another program wrote it."""
+    return _OF_LIBRARY.get(str(status), "failed")
+
+
+def to_library(states: Sequence[State]) -> list[str]:
+    return [status for status, state in _OF_LIBRARY.items() if state in states]
 
 
 class UnreadableRecord(ConfigError):
@@ -157,9 +183,7 @@ def prepare(database: Database) -> None:
         if database.path is not None:
             _prepare_file(database, database.path)
         else:
-            from corral.engine.dbos import server_database
-
-            server_database.prepare(database)
+            _prepare_server(database)
     # For those who look for runs, such as ``corral view``.
     if database.path == paths.home() / "engine.db":
         return
@@ -236,8 +260,8 @@ def _check_file(database: Database, path: Path) -> None:
             def select(statement: str) -> list[tuple[object, ...]]:
                 return opened.execute(statement).fetchall()
 
-            versions = protocol_versions(select, "application_versions") if made else []
-            left = count_open_workflows(select, "workflow_status") if made else {}
+            versions = _protocol_versions(select, "application_versions") if made else []
+            left = _count_open_workflows(select, "workflow_status") if made else {}
     except sqlite3.Error as error:
         raise _explain(database, error) from error
     if tables and not ours:
@@ -245,7 +269,7 @@ def _check_file(database: Database, path: Path) -> None:
             f"{path} is a database of another program",
             hint="Choose another file with --db or CORRAL_DB.",
         )
-    check_protocol(database, versions, left)
+    _check_protocol(database, versions, left)
     if not made:
         _create_file(database, path)
     elif not versions:
@@ -271,6 +295,98 @@ def _create_file(database: Database, path: Path) -> None:
         raise _cannot_open(path, error) from error
 
 
+def _prepare_server(database: Database) -> None:
+    """Check that the server can be reached and written, and create the tables if they are missing.
+    Blocking. Raises ``StorageFailed`` or ``ConfigError``."""
+    import psycopg
+
+    versions: list[str] = []
+    left: dict[str, int] = {}
+    try:
+        with psycopg.connect(database.url, connect_timeout=CONNECT) as server:
+
+            def select(statement: str) -> list[TupleRow]:
+                return server.execute(statement.encode()).fetchall()
+
+            check_pooler(database, server)
+            ((table,),) = select("SELECT to_regclass('dbos.application_versions')")
+            if table:
+                versions = _protocol_versions(select, "dbos.application_versions")
+                left = _count_open_workflows(select, "dbos.workflow_status")
+            ((is_read_only,),) = select("SHOW transaction_read_only")
+            if is_read_only == "on":
+                raise StorageFailed(
+                    f"the database {database.shown} is read-only",
+                    hint="Is it a standby?",
+                    phase="config",
+                )
+    except psycopg.OperationalError as error:
+        name = unquote(urlsplit(database.url).path.lstrip("/"))
+        if f'database "{name}" does not exist' not in str(error):
+            raise StorageFailed(
+                f"the database {database.shown} cannot be reached: {_first_line(error)}",
+                hint="Is the server up, and are host, user and password right?",
+                phase="config",
+                retryable=True,
+            ) from error
+    except psycopg.Error as error:
+        raise StorageFailed(
+            f"the database {database.shown}: {_first_line(error)}", phase="config"
+        ) from error
+    _check_protocol(database, versions, left)
+    if not versions:
+        try:
+            migrate(database.url)
+        except Exception as error:
+            raise StorageFailed(
+                f"the tables of {database.shown} cannot be created: {_first_line(error)}",
+                hint="Run corral once as the owner of the database.",
+                phase="config",
+            ) from error
+
+
+POOLER_ROUNDS = 20
+"""How often two clients are compared. A pooler gives the connection that was released last to the
+next client, so that the first round finds it, unless others use the pooler at the same moment."""
+
+
+def check_pooler(database: Database, first: ServerConnection) -> None:
+    """Raises ``ConfigError`` if a connection pooler such as pgbouncer shares connections. ``first``
+    is in no transaction.
+
+    A pooler in session mode gives each client its own connection to the server and is fine. In
+    transaction mode clients share connections: a lease, which is a lock of a connection, would then
+    be held for all of them, and the work of an executor that is alive would be run a second
+    time."""
+    import psycopg
+
+    if _backend(first) == first.info.backend_pid:
+        return  # the server itself: a pooler has numbers of its own for its clients
+    with psycopg.connect(database.url, connect_timeout=CONNECT) as second:
+        if any(_is_shared(first, second) for _ in range(POOLER_ROUNDS)):
+            raise ConfigError(
+                f"{database.shown} is a connection pooler in transaction mode, where locks are not"
+                " held by one client",
+                hint="Connect to Postgres directly, or set the pooler to session mode.",
+            )
+
+
+def _is_shared(first: ServerConnection, second: ServerConnection) -> bool:
+    before = _backend(first)
+    during = _backend(second, end=False)
+    after = _backend(first)
+    second.rollback()
+    return len({before, during, after}) != 2 or before != after
+
+
+def _backend(connection: ServerConnection, *, end: bool = True) -> int:
+    """The process of the server that runs the statements of a transaction."""
+    ((number,),) = connection.execute(b"SELECT pg_backend_pid()").fetchall()
+    if end:
+        connection.rollback()
+    return int(number)
+
+
 @contextmanager
 def storage_errors(database: Database) -> Generator[None]:
     """Turns errors of the database (full, not reachable, read-only) into ``StorageFailed`` or
@@ -284,7 +400,7 @@ def storage_errors(database: Database) -> Generator[None]:
             raise _explain(database, cause) from error
         if cause is not None:
             raise StorageFailed(
-                f"the database {database.shown}: {first_line(cause)}", retryable=True
+                f"the database {database.shown}: {_first_line(cause)}", retryable=True
             ) from error
         raise
 
@@ -304,30 +420,25 @@ def _explain(database: Database, error: sqlite3.Error) -> StorageFailed | Config
         "unable to open": CANNOT_OPEN,
     }
     hint = next((text_of_hint for part, text_of_hint in hints.items() if part in text), None)
-    if "disk I/O error" in text and _is_full(database):  # SQLite could not create its index file
-        text, hint = "the disk is full", hints["disk is full"]
+    if "disk I/O error" in text and database.path is not None:
+        with suppress(OSError):
+            if shutil.disk_usage(database.path.parent).free < 64 * 1024:
+                # SQLite could not create its index file.
+                text, hint = "the disk is full", hints["disk is full"]
     what = " cannot be written" if "disk" in text else ""
     return StorageFailed(f"the database {database.shown}{what}: {text}", hint=hint, phase="config")
 
 
-def _is_full(database: Database) -> bool:
-    if database.path is None:
-        return False
-    with suppress(OSError):
-        return shutil.disk_usage(database.path.parent).free < 64 * 1024
-    return False
-
-
-def first_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def protocol_versions(select: Select, table: str) -> list[str]:
+def _protocol_versions(select: Select, table: str) -> list[str]:
     """The protocols of all versions of corral that have used the database."""
     return [str(row[0]) for row in select(f"SELECT version_name FROM {table}")]
 
 
-def count_open_workflows(select: Select, table: str) -> dict[str, int]:
+def _count_open_workflows(select: Select, table: str) -> dict[str, int]:
     """Protocol -> number of its workflows that have not ended."""
     states = ", ".join(f"'{state}'" for state in to_library(OPEN_STATES))
     rows = select(
@@ -337,7 +448,7 @@ def count_open_workflows(select: Select, table: str) -> dict[str, int]:
     return {str(name): int(str(count)) for name, count in rows}
 
 
-def check_protocol(database: Database, versions: list[str], left: dict[str, int]) -> None:
+def _check_protocol(database: Database, versions: list[str], left: dict[str, int]) -> None:
     ours = PROTOCOL
     newest = max((int(name) for name in versions if name.isdecimal()), default=ours)
     if newest > ours:
@@ -363,152 +474,3 @@ def migrate(url: str) -> None:
 
 
 CANNOT_OPEN = "Is its folder there? Are there free descriptors (`ulimit -n`)?"
-
-# Connections.
-
-CONNECT = 5
-"""Seconds until a server that does not answer counts as not reachable."""
-_DISK_FULL = "53100"
-"""The SQLSTATE of Postgres."""
-_SUBSECONDS = (3, 42)
-"""The version of SQLite that knows fractions of seconds."""
-PATIENCE = 600
-"""Seconds to wait for a connection that others use. A thousand runs that continue at once share
-ten, and a run that waits in vain fails."""
-
-UNUSABLE = ("disk is full", "disk I/O error", "unable to open database file")
-"""SQLite's messages."""
-
-
-def is_unusable(error: BaseException | None) -> bool:
-    """Whether the database reports that it cannot be written, because its disk is full or fails; or
-    not be opened, because this process has no free descriptor."""
-    cause = getattr(error, "orig", None) or error
-    if isinstance(cause, sqlite3.Error):
-        return any(part in str(cause) for part in UNUSABLE)
-    return getattr(cause, "sqlstate", None) == _DISK_FULL
-
-
-def open_engine(
-    url: str, connections: int, on_unusable: Callable[[BaseException], None] | None = None
-) -> Engine:
-    """An engine with at most ``connections`` connections. ``on_unusable`` is called, in any
-    thread, when the database cannot be written or opened any more."""
-    from sqlalchemy import event
-
-    if on_unusable is None and url.startswith("sqlite:"):
-        return _open_like_first(url, connections)
-    engine = _create_engine(url, connections)
-    if on_unusable is not None:
-
-        def report_if_unusable(context: ExceptionContext) -> None:
-            if is_unusable(context.original_exception):
-                on_unusable(context.original_exception)
-
-        event.listen(engine, "handle_error", report_if_unusable)
-    return engine
-
-
-def _create_engine(url: str, connections: int) -> Engine:
-    import sqlalchemy as sa
-    from sqlalchemy import event
-
-    address = sa.make_url(url)
-    if address.drivername != "sqlite":
-        address = address.set(drivername="postgresql+psycopg")
-    engine = sa.create_engine(
-        address,
-        pool_size=connections,
-        max_overflow=0,
-        pool_timeout=PATIENCE,
-        pool_pre_ping=True,
-    )
-    if address.drivername == "sqlite":
-        event.listen(engine, "connect", _set_up_file)
-        event.listen(engine, "before_cursor_execute", _begin)
-    else:
-        from corral.engine.dbos import server_database
-
-        server_database.set_up(engine)
-    return engine
-
-
-_opening = threading.Lock()
-
-
-def _open_like_first(url: str, connections: int) -> Engine:
-    """An engine of a database file that has its own connections, but shares what all engines of the
-    file would learn and compile: a process opens many, each for a few statements."""
-    import sqlalchemy as sa
-    from sqlalchemy import event
-
-    with _opening:
-        first, compiled = _first_engine(url, connections)
-    options = {"compiled_cache": compiled}
-    engine = sa.Engine(first.pool.recreate(), first.dialect, first.url, execution_options=options)
-    event.listen(engine, "before_cursor_execute", _begin)
-    return engine
-
-
-@functools.lru_cache(maxsize=8)
-def _first_engine(url: str, connections: int) -> tuple[Engine, MutableMapping[Any, Any]]:
-    """An engine that was connected once, without connections; and a cache of statements."""
-    from sqlalchemy.util import LRUCache
-
-    engine = _create_engine(url, connections)
-    try:
-        engine.connect().close()
-    finally:
-        engine.dispose()
-    return engine, LRUCache(500)
-
-
-def close_engine(engine: Engine) -> None:
-    """Close all connections, also one that a thread still uses because its caller was cancelled:
-    the pool would otherwise take it back after this and keep it open."""
-    from sqlalchemy import event
-
-    event.listen(engine, "checkin", _close_returned)
-    engine.dispose()
-
-
-def _close_returned(_connection: DBAPIConnection, record: ConnectionPoolEntry) -> None:
-    record.invalidate()
-
-
-def _set_up_file(connection: sqlite3.Connection, _record: ConnectionPoolEntry) -> None:
-    """As the library does, but no text is the name of pickles."""
-    connection.text_factory = read_text
-    connection.isolation_level = "IMMEDIATE"
-    connection.execute("PRAGMA busy_timeout=30000")
-    connection.execute("PRAGMA foreign_keys=ON")
-    if sqlite3.sqlite_version_info < _SUBSECONDS:
-        connection.create_function("unixepoch", 1, _unixepoch)
-
-
-PICKLE = b"py_pickle"
-JSON = "portable_json"
-"""What the library calls the format of corral's rows."""
-
-
-def read_text(raw: bytes) -> str:
-    """The text of a column. The library decodes each row in the format that the row names, and
-    decoding a pickle executes its content. corral's rows are JSON, so a row that names that format
-    is read as if it named JSON, and decoding it fails. No other text is the name of a format."""
-    return JSON if raw == PICKLE else raw.decode()
-
-
-def _unixepoch(modifier: str) -> float:
-    """As newer versions of SQLite have it. From Python 3.12 on the library uses it, whatever the
-    version of SQLite is, which then returns NULL."""
-    if modifier != "subsec":
-        raise ValueError(f"unixepoch({modifier!r}) is not available")
-    return clock.now()
-
-
-def _begin(connection: Connection, cursor: DBAPICursor, statement: str, *_other: object) -> None:
-    """Start a write transaction before running workflows are counted. SQLite starts one only at
-    the first write, so two processes that count at the same time would both take the last place of
-    a limited queue."""
-    if statement.startswith("SELECT count(") and not connection.connection.in_transaction:
-        cursor.execute("BEGIN IMMEDIATE")

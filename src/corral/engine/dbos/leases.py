@@ -6,7 +6,7 @@ take an executor's lock knows that the executor is dead. It puts the executor's 
 queues while it holds the lock, so that no other process does the same at the same time.
 
 On a server a lease needs its own connection to Postgres; a connection pooler that shares
-connections is refused (``pooler``).
+connections is refused (``database``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from corral.engine.dbos.database import CONNECT, Database, locks_of
+from corral.engine.dbos.connections import CONNECT
+from corral.engine.dbos.database import Database, locks_of
 from corral.engine.dbos.private_calls import select_busy_executors
 from corral.system import fs
 
@@ -94,13 +95,13 @@ class ExecutorLiveness:
         if not executor:
             return False
         if executor not in self._known:
-            self._known[executor] = all(self._is_held(executor, each) for each in self._pauses)
+            for pause in self._pauses:
+                time.sleep(pause)
+                with taking_over, self._leases.claim(executor) as is_dead:
+                    self._known[executor] = not is_dead
+                if is_dead:
+                    break
         return self._known[executor]
-
-    def _is_held(self, executor: str, pause: float) -> bool:
-        time.sleep(pause)
-        with taking_over, self._leases.claim(executor) as is_dead:
-            return not is_dead
 
     def close(self) -> None:
         self._leases.release()
@@ -242,7 +243,9 @@ class ServerLeases:
             self._disconnect()
 
     def _run(self, statement: str, executor: str) -> bool:
-        row = self._open().execute(statement.encode(), (_number(executor),)).fetchone()
+        digest = hashlib.blake2b(f"corral {executor}".encode(), digest_size=8).digest()
+        lock = int.from_bytes(digest, signed=True)
+        row = self._open().execute(statement.encode(), (lock,)).fetchone()
         return bool(row and row[0])
 
     def _open(self) -> psycopg.Connection[TupleRow]:
@@ -279,8 +282,3 @@ class ServerLeases:
 
 def _names(rows: Sequence[tuple[object, ...]]) -> set[str]:
     return {str(row[0]) for row in rows if row[0]}
-
-
-def _number(executor: str) -> int:
-    digest = hashlib.blake2b(f"corral {executor}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, signed=True)

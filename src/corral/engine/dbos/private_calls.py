@@ -95,21 +95,21 @@ PRIVATE_USES = (
         depends_on=("_sys_db.SystemDatabase._send_bulk_txn", "table notifications"),
     ),
     PrivateUse(
-        where=("database", "server_database"),
+        where=("database",),
         reason="A database that another version of corral has used is refused before anything runs:"
         " also by commands that do not import the library, and where its tables do not exist yet.",
         unnecessary_if="nothing: these tables are documented.",
         depends_on=("table application_versions", "table workflow_status"),
     ),
     PrivateUse(
-        where=("database._begin",),
+        where=("connections._begin",),
         reason="Two processes with one database file must not both take the last place of a limited"
         " queue. The library counts running workflows before it starts a write transaction.",
         unnecessary_if="it began the transaction with BEGIN IMMEDIATE in SQLite.",
         depends_on=("_sys_db.SystemDatabase.start_queued_workflows",),
     ),
     PrivateUse(
-        where=("database.read_text",),
+        where=("connections.read_text",),
         reason="No row is decoded as a pickle, which would execute its content. The library decodes"
         " rows in the format that they name, whatever serializer is configured.",
         unnecessary_if="it decoded only the format of the configured serializer.",

@@ -32,12 +32,13 @@ from corral.agents.registry import DEFAULT_AGENT
 from corral.core.display import shorten
 from corral.engine.dbos import adapter, leases, private_calls
 from corral.engine.dbos.client import (
-    Limit,
+    QueueLimit,
     own_queue,
     register_queues,
     remove_queue,
 )
-from corral.engine.dbos.database import CANNOT_OPEN, Database, is_unusable, prepare, storage_errors
+from corral.engine.dbos.connections import is_unusable
+from corral.engine.dbos.database import CANNOT_OPEN, Database, prepare, storage_errors
 from corral.engine.payloads import RunConfig
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
@@ -168,7 +169,7 @@ class Executor:
         workflows: Mapping[str, tuple[adapter.Workflow, int]],
         *,
         queue_names: Sequence[str] | None = None,
-        limits: Sequence[Limit] = (),
+        limits: Sequence[QueueLimit] = (),
         poll: float = 1.0,
         grace: float = GRACE,
     ) -> None:
@@ -313,11 +314,25 @@ class Executor:
         sweeper = threading.Thread(target=self._sweep, name="corral-sweep", daemon=True)
         try:
             with storage_errors(self.database):
-                await self._launch()
+                await asyncio.to_thread(self.leases.hold, self.id)
+                self.all_queues = await asyncio.to_thread(
+                    register_queues, self.database, self.queue_names, self.limits, self.poll
+                )
+                adapter.launch(
+                    self.database.url,
+                    executor=self.id,
+                    workflows=self._workflows,
+                    queues=self.all_queues,
+                    poll=min(self.poll, 1.0),
+                    on_unusable=self._on_unusable,
+                )
             threads.start(sweeper)
             self._ready.set_result(None)
             await self._stop.wait()
-            await self._drain()
+            while (left := min(self._deadlines, default=0.0) - time.monotonic()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._idle.wait(), min(left, 0.2))
+                    break
             await self._close()
         finally:
             self.draining = self.closing = True
@@ -325,26 +340,6 @@ class Executor:
             if sweeper.is_alive():
                 await asyncio.to_thread(sweeper.join, CLOSE)
             self.leases.release()
-
-    async def _launch(self) -> None:
-        await asyncio.to_thread(self.leases.hold, self.id)
-        self.all_queues = await asyncio.to_thread(
-            register_queues, self.database, self.queue_names, self.limits, self.poll
-        )
-        adapter.launch(
-            self.database.url,
-            executor=self.id,
-            workflows=self._workflows,
-            queues=self.all_queues,
-            poll=min(self.poll, 1.0),
-            on_unusable=self._on_unusable,
-        )
-
-    async def _drain(self) -> None:
-        while (left := min(self._deadlines, default=0.0) - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), min(left, 0.2))
-                return
 
     async def _close(self) -> None:
         self.closing = True

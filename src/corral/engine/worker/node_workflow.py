@@ -77,7 +77,7 @@ from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.graph import Node
-from corral.pipelines.scheduler.commands import Ended, Expired, RunNode, Woken
+from corral.pipelines.scheduler.commands import Ended, RunNode, Woken
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.retry import with_earlier_cost
 from corral.values import Json
@@ -114,15 +114,21 @@ def remember_run(run_input: RunInput) -> None:
 
 async def visit(payload: dict[str, Json]) -> Json:
     task = unpack(payload, NodeInput)
-    if task.then is not None:
-        await _wait(task.run_id, task.sleep, task.then, task.child)
+    if (message := task.then) is not None:
+        await adapter.sleep(task.sleep)
+        if task.child and isinstance(message, Woken):
+            look = partial(adapter.published, task.child, "progress")
+            progress = await adapter.step("look", look)
+            message = Woken(id=message.id, seen=progress if isinstance(progress, dict) else {})
+        key = f"{type(message).__name__} {message.id}"
+        await adapter.send(task.run_id, pack(message), key=key)
     if task.visit is None:
         return None
     outcome = await _visit(task.run_id, task.visit, alone=task.alone)
     if task.alone:
         return pack(outcome)
-    message = pack(Ended(id=task.visit.id, outcome=outcome))
-    await adapter.send(task.run_id, message, key=f"ended {task.visit.id}")
+    ended = pack(Ended(id=task.visit.id, outcome=outcome))
+    await adapter.send(task.run_id, ended, key=f"ended {task.visit.id}")
     return None
 
 
@@ -249,11 +255,18 @@ class LocalNodes:
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
         for due in self._due.values():
-            self._start(due)
+            # Not in the context of this step, as in a node workflow.
+            task = asyncio.create_task(self._attempt(due), context=contextvars.Context())
+            self._tasks[due.visit.id] = task
+            task.add_done_callback(partial(self._on_finished, due.visit.id))
         self._due.clear()
         while True:
             if loop.time() >= self._next_look:
-                if await self._has_mail():
+                try:
+                    has_mail = await adapter.has_mail(self._run_input.run_id)
+                except Exception:  # the database is not reachable; the next look may succeed
+                    has_mail = False
+                if has_mail:
                     self._poll = self._first_poll
                     return pack(NodesStep(messages=self._ended(), has_mail=True))
                 self._next_look = loop.time() + self._poll
@@ -271,23 +284,9 @@ class LocalNodes:
                 timer.cancel()
             self._poll = min(self._poll * 1.2, MAIL_POLL)
 
-    async def _has_mail(self) -> bool:
-        try:
-            return await adapter.has_mail(self._run_input.run_id)
-        except Exception:  # the database is not reachable; the next look may succeed
-            return False
-
-    def _start(self, due: DueAttempt) -> None:
-        known = due.visit.id
-
-        def finished(_task: object) -> None:
-            self._finished.append(known)
-            self._has_news.set()
-
-        # Not in the context of this step, as in a node workflow.
-        task = asyncio.create_task(self._attempt(due), context=contextvars.Context())
-        self._tasks[known] = task
-        task.add_done_callback(finished)
+    def _on_finished(self, visit: str, _task: object) -> None:
+        self._finished.append(visit)
+        self._has_news.set()
 
     def _ended(self) -> list[Ended | Retrying]:
         """The results of attempts that have ended, about ``BATCH_BYTES`` of them."""
@@ -310,14 +309,6 @@ class LocalNodes:
             return Ended(id=due.visit.id, outcome=outcome)
         until = time.time() + result.pause
         return replace(due.retrying(result), outcome=outcome, until=until, is_wait=result.is_wait)
-
-
-async def _wait(run_id: str, seconds: float, message: Expired | Woken, child: str) -> None:
-    await adapter.sleep(seconds)
-    if child and isinstance(message, Woken):
-        progress = await adapter.step("look", partial(adapter.published, child, "progress"))
-        message = Woken(id=message.id, seen=progress if isinstance(progress, dict) else {})
-    await adapter.send(run_id, pack(message), key=f"{type(message).__name__} {message.id}")
 
 
 async def _recorded_attempt(run_id: str, due: DueAttempt) -> Json:
@@ -368,9 +359,17 @@ async def run_in_process(
     graph, run_id, here = run_input.graph, run_input.run_id, executor.running()
     ask_person: AskPerson | None = None
     if here is not None and graph.nodes[visit.node].is_true("questions"):
-        from corral.engine.agent_questions import DurablePerson
+        from corral.engine.open_questions import DurablePerson
 
         ask_person = DurablePerson(run_id, here.database).ask
+    budget: Budget | None = None
+    if names := run_input.config.budgets:
+        from corral.engine import limits
+
+        holder, store = limits.holder_of(run_id, visit.id), None if here is None else here.database
+        budget = await asyncio.to_thread(limits.open_budget, names, holder, store)
+        if budget is not None:
+            budget.owner = limits.find_owner(names[-1], run_id)
 
     async def perform(context: handlers.NodeContext) -> Outcome:
         began = time.time()
@@ -397,7 +396,7 @@ async def run_in_process(
         workspace=Path(config.workspace),
         folder=RunDir(config.folder),
         longest_hold=LONGEST_HOLD,
-        budget=await _budget(run_input, visit.id),
+        budget=budget,
         ask_person=ask_person,
         perform=perform,
     )
@@ -411,24 +410,9 @@ def _limits(
     is_agent = node_kinds.find(context.node.kind).llm == "agent"
     if database is None or context.resources.simulate or not is_agent:
         return nullcontext()
-    from corral.engine.shared_limits import shared
+    from corral.engine.limits import shared_limits
 
-    return shared(context, database)
-
-
-async def _budget(run_input: RunInput, visit: str) -> Budget | None:
-    """What the model calls of the visit may use. Raises ``StorageFailed``."""
-    names = run_input.config.budgets
-    if not names:
-        return None
-    from corral.engine import budgets
-
-    here, holder = executor.running(), budgets.holder_of(run_input.run_id, visit)
-    database = None if here is None else here.database
-    budget = await asyncio.to_thread(budgets.budget_of, names, holder, database)
-    if budget is not None:
-        budget.owner = budgets.owner_of(names[-1], run_input.run_id)
-    return budget
+    return shared_limits(context, database)
 
 
 def is_detached(config: RunConfig, node: Node) -> bool:

@@ -53,8 +53,7 @@ import msgspec
 from corral.engine.agent_host import client
 from corral.engine.dbos import adapter
 from corral.engine.dbos.client import queue_for_node
-from corral.engine.dbos.database import reading
-from corral.engine.dbos.states import OPEN_STATES
+from corral.engine.dbos.database import OPEN_STATES, reading
 from corral.engine.node_runner import Retrying
 from corral.engine.payloads import (
     BATCH_WORKFLOW,
@@ -72,9 +71,8 @@ from corral.engine.payloads import (
     unpack,
     unpack_message,
 )
-from corral.engine.projection import Projection
 from corral.engine.query import NODES
-from corral.engine.run_loop import RunLoop
+from corral.engine.run_loop import Projection, RunLoop
 from corral.engine.worker import executor, node_workflow
 from corral.engine.workspace import artifacts, run_worktree
 from corral.errors import ConfigError, CorralError, StorageFailed
@@ -230,15 +228,15 @@ class DatabaseJournal:
             case Ended(id=known) | Woken(id=known):
                 self.in_flight.pop(known, None)
                 if names := self.config.budgets:
-                    from corral.engine import budgets
+                    from corral.engine import limits
 
                     database, holder = (
                         executor.current().database,
-                        budgets.holder_of(self.id, known),
+                        limits.holder_of(self.id, known),
                     )
                     # Not in the journal: doing it again changes nothing.
                     with contextlib.suppress(StorageFailed):  # it stays reserved
-                        await asyncio.to_thread(budgets.settle, names, holder, database)
+                        await asyncio.to_thread(limits.settle_budget, names, holder, database)
                 for id in [each for each in self.questions if each.startswith(f"{known}{MARK}")]:
                     await self._close_question(id)
             case Answered(id=known) | Expired(id=known):
@@ -272,11 +270,11 @@ class DatabaseJournal:
 
     async def raise_budget(self, command: RaiseBudget) -> None:
         """Not in the journal: the store does it once."""
-        from corral.engine import budgets
+        from corral.engine import limits
 
         database = executor.current().database
         await asyncio.to_thread(
-            budgets.add, database, self.id, command.amounts, f"{self.id}/{command.id}"
+            limits.raise_budget, database, self.id, command.amounts, f"{self.id}/{command.id}"
         )
 
     async def publish_progress(self, state: State) -> None:
@@ -335,11 +333,11 @@ class DatabaseJournal:
         graph = unpack(result, Graph)
         child_budgets = config.budgets
         if graph.has_limits:
-            from corral.engine import budgets
+            from corral.engine import limits
 
             # Not in the journal: the name of the store is always the same.
             child_budgets += await asyncio.to_thread(
-                budgets.create, executor.current().database, child, run_limits(graph)
+                limits.create_budget, executor.current().database, child, run_limits(graph)
             )
         run_input = RunInput(
             run_id=child,

@@ -20,7 +20,7 @@ from types import FrameType
 import msgspec
 
 from corral.engine.dbos import database
-from corral.engine.dbos.client import ANY_NODE, DEFAULT_QUEUE, Limit
+from corral.engine.dbos.client import ANY_NODE, DEFAULT_QUEUE, QueueLimit
 from corral.engine.worker import executor, run_workflow
 from corral.engine.worker.executor import GRACE, Executor
 from corral.live import publisher
@@ -34,7 +34,7 @@ DRAIN = 60.0
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue_names: Sequence[str] = (DEFAULT_QUEUE,)
     """The queues to serve."""
-    limits: Sequence[Limit] = ()
+    limits: Sequence[QueueLimit] = ()
     """Limits of resources within these queues."""
     imports: Sequence[str] = ()
     """Modules that register node kinds."""
@@ -62,7 +62,7 @@ def serve(
         importlib.import_module(module)
     limits = list(chosen.limits)
     if chosen.concurrency is not None:
-        limits.append(Limit(resource=ANY_NODE, each=chosen.concurrency))
+        limits.append(QueueLimit(resource=ANY_NODE, each=chosen.concurrency))
     worker = Executor(
         database.find(db),
         run_workflow.all_workflows(),

@@ -1,4 +1,4 @@
-"""The durable queue of a batch: each task is a separate workflow (``batch/task``).
+"""The batches of a database: each task is a separate workflow (``batch/task``).
 
 Theory of operation
 -------------------
@@ -7,9 +7,9 @@ A batch has *rounds*. The first round has the batch's name as id; tasks that are
 earlier results stay as they are. What the tasks of a round share (graph, options, digests) is the
 input of one more workflow, with the round's id, that does nothing.
 
-Who calls: ``Batch`` (``api``), through ``QueueRunner``. No workflow waits for the tasks: the
-process that runs the batch submits a window of tasks, polls for those that have ended, and submits
-more. All database calls run in one thread (``BatchStoreThread``).
+Who calls: ``Batch`` (``api``), through a ``DurableTaskJournal``. No workflow waits for the tasks:
+the process that runs the batch submits a window of tasks, polls for those that have ended, and
+submits more. All database calls run in one thread (``BatchStoreThread``).
 
 States of a task: not submitted -> queued -> running -> ended. They are read from the database,
 never from a file of corral; ``resume`` decides from them what is still to do.
@@ -22,7 +22,7 @@ Guarantees
 Crashes
 * The process that runs the batch dies: nothing is lost. Detached tasks continue in their agent
   host; others wait until the same command is run again and takes them over (``take_over``).
-* A worker of the queue dies: every ``TAKE_OVER`` seconds without a result the runner checks the
+* A worker of the queue dies: every ``TAKE_OVER`` seconds without a result the journal checks the
   executors of its tasks, and puts tasks of dead ones back on the queue.
 * A task kills its process: deaths are counted per task (label ``CRASHES``). From ``SUSPECT`` deaths
   on it runs alone, when all others are done, so that no other task is blamed; after ``POISON``
@@ -32,64 +32,104 @@ Crashes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from itertools import chain
+from typing import TypeVar
 
 import msgspec
 
-from corral.engine.agent_host import client as agent_host_client
-from corral.engine.batch.command_line import LABEL, BatchCommand
 from corral.engine.batch.results import BatchKind, BatchReport, BatchStatus, BatchSummary
-from corral.engine.batch.runner import visit_of
-from corral.engine.batch.tasks import BatchTask
+from corral.engine.batch.tasks import BatchTask, task_visit
 from corral.engine.dbos.client import (
     CHUNK,
     NO_WORKERS,
-    Client,
-    Submission,
+    DatabaseClient,
     WorkflowInfo,
+    WorkflowSubmission,
     responsible_executor,
 )
 from corral.engine.dbos.database import (
+    OPEN_STATES,
     Database,
     UnreadableRecord,
     reading,
     storage_errors,
 )
 from corral.engine.dbos.leases import ExecutorLiveness
-from corral.engine.dbos.states import OPEN_STATES
-from corral.engine.payloads import BATCH_WORKFLOW, NODE_WORKFLOW, NodeInput, RunInput, pack, unpack
-from corral.engine.worker import executor
+from corral.engine.payloads import (
+    BATCH_CLOSED,
+    BATCH_WORKFLOW,
+    NODE_WORKFLOW,
+    NodeInput,
+    RunInput,
+    pack,
+    unpack,
+)
 from corral.errors import ConfigError
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph
 from corral.pipelines.nodes.item import UPDATE
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.system import clock
-from corral.values import Json, as_texts, int_or_none
-
-if TYPE_CHECKING:
-    from corral.metering.budget import Budget
+from corral.values import Json, as_object, as_texts, int_or_none
 
 T = TypeVar("T")
 
-FIRST_POLL, LAST_POLL = 0.03, 0.5
-"""Seconds between two polls for results: after a result, and at most."""
-TAKE_OVER = 5.0
-"""Seconds without a result until the executors of the tasks are checked."""
 SUSPECT = 2
 """Deaths of its process after which a task runs alone: tasks that run beside it would be blamed
 too."""
 POISON = 5
 """Deaths of its process after which a task fails."""
+COMMAND = "command"
 CRASHES = "revived"
 KIND = "kind"
-CLOSED = "closed"
-"""The label of a round that has ended: the summary of the batch."""
+"""Labels of workflows: the command of a batch, the deaths of a task, the kind of a batch."""
+
+
+class BatchCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """The command line that runs a batch. It is stored with the batch, so that it can be continued
+    by its name: the tasks that were not submitted yet are nowhere else but in the files that it
+    names."""
+
+    words: list[str]
+    """The arguments of ``corral``, without the database: its URL may contain a password."""
+    cwd: str
+
+    @classmethod
+    def of(cls, words: Sequence[str], cwd: str) -> BatchCommand:
+        kept: list[str] = []
+        rest = iter(words)
+        for word in rest:
+            if word == "--db":
+                next(rest, None)
+            elif not word.startswith("--db="):
+                kept.append(word)
+        return cls(words=kept, cwd=cwd)
+
+    @classmethod
+    def from_label(cls, label: Json) -> BatchCommand | None:
+        """None if no command line started the batch. Raises ``UnreadableRecord`` if the command is
+        not one that starts a batch."""
+        if not label:
+            return None
+        stored = unpack(label, cls)
+        words = iter(stored.words)
+        subcommand = ""  # the first word that is no option of ``corral`` itself
+        for word in words:
+            if word == "--config":
+                next(words, None)
+            elif not word.startswith("-"):
+                subcommand = word
+                break
+        if subcommand not in ("batch", "compare"):
+            raise UnreadableRecord(f"`corral {shlex.join(stored.words)}` does not start a batch")
+        return stored
+
+    def label(self) -> Json:
+        return as_object(msgspec.to_builtins(self))
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,7 +176,7 @@ class BatchStore:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.client = Client(database.url)
+        self.client = DatabaseClient(database.url)
 
     def close(self) -> None:
         self.client.close()
@@ -159,7 +199,7 @@ class BatchStore:
         results, for lists."""
         self.client.ensure_queue(run_input.queue)
         self.client.submit(
-            Submission(
+            WorkflowSubmission(
                 name=BATCH_WORKFLOW,
                 id=run_input.run_id,
                 queue=run_input.queue,
@@ -170,7 +210,7 @@ class BatchStore:
 
     def set_command(self, name: str, number: int, command: BatchCommand) -> None:
         """Store the command line that runs this round of a batch."""
-        self.client.set_labels(round_id(name, number), {LABEL: command.label()})
+        self.client.set_labels(round_id(name, number), {COMMAND: command.label()})
 
     def close_round(
         self, round_id: str, report: BatchReport, *, status: BatchStatus | None = None
@@ -184,14 +224,14 @@ class BatchStore:
             failed=report.failed,
             cost_usd=report.cost_usd,
         )
-        self.client.set_labels(round_id, {CLOSED: pack(closed)})
+        self.client.set_labels(round_id, {BATCH_CLOSED: pack(closed)})
         # Its workflow stores what the tasks share, and does nothing. If the batch was faster than
         # the queue, it is still there.
         self.client.cancel([round_id])
 
     def reopen_round(self, round_id: str) -> None:
         """The round continues."""
-        self.client.set_labels(round_id, {CLOSED: None})
+        self.client.set_labels(round_id, {BATCH_CLOSED: None})
 
     def tasks(self, round: Round) -> dict[str, WorkflowInfo]:
         """The submitted tasks of a round by id, without their outputs."""
@@ -203,12 +243,12 @@ class BatchStore:
         """Submit tasks in one transaction: all or none."""
         self.client.submit_all(
             [
-                Submission(
+                WorkflowSubmission(
                     name=NODE_WORKFLOW,
                     id=f"{round.id}/{task.id}",
                     queue=queue,
                     payload=pack(
-                        NodeInput(run_id=round.id, visit=visit_of(task, round.number), alone=True)
+                        NodeInput(run_id=round.id, visit=task_visit(task, round.number), alone=True)
                     ),
                 )
                 for task in tasks
@@ -217,7 +257,7 @@ class BatchStore:
 
     def outcomes_of(self, workflows: Sequence[str]) -> dict[str, Outcome]:
         """Of these, the outcomes of those that have ended."""
-        return {row.id: _outcome(row) for row in self.client.get_outputs(workflows)}
+        return {row.id: _stored_outcome(row) for row in self.client.get_outputs(workflows)}
 
     def take_over(
         self, workflows: Sequence[str], queue: str, *, counts_crashes: bool
@@ -229,7 +269,10 @@ class BatchStore:
         abandoned: list[str] = []
         restarted: list[str] = []
         with closing(ExecutorLiveness(self.database)) as liveness:
-            for each in self._open_workflows(workflows):
+            chunks = [workflows[at : at + CHUNK] for at in range(0, len(workflows), CHUNK)]
+            for each in chain.from_iterable(
+                self.client.list_workflows(ids=list(ids), states=OPEN_STATES) for ids in chunks
+            ):
                 executor_id = responsible_executor(each)
                 if executor_id is None or liveness.is_alive(executor_id):
                     continue
@@ -249,15 +292,6 @@ class BatchStore:
         self.client.cancel(abandoned)
         return suspects, abandoned
 
-    def _open_workflows(self, workflows: Sequence[str]) -> list[WorkflowInfo]:
-        return [
-            each
-            for at in range(0, len(workflows), CHUNK)
-            for each in self.client.list_workflows(
-                ids=list(workflows[at : at + CHUNK]), states=OPEN_STATES
-            )
-        ]
-
     def release(self, workflow: str, queue: str) -> None:
         self.client.resume([workflow], queue)
 
@@ -265,7 +299,7 @@ class BatchStore:
         self.client.cancel(workflows)
 
 
-def _outcome(row: WorkflowInfo) -> Outcome:
+def _stored_outcome(row: WorkflowInfo) -> Outcome:
     """The outcome of a workflow that has ended in any way."""
     if row.state == "succeeded":
         try:
@@ -274,10 +308,7 @@ def _outcome(row: WorkflowInfo) -> Outcome:
             return failed_outcome("engine", f"its record cannot be read: {error}")
     reasons = {
         "cancelled": ("cancelled", "it was cancelled from outside"),
-        "dead_letter": (
-            "dead_letter",
-            "its worker died too many times while it ran",
-        ),
+        "dead_letter": ("dead_letter", "its worker died too many times while it ran"),
     }
     code, reason = reasons.get(row.state, ("engine", f"the engine failed: {row.error}"))
     if _crashes(row) >= POISON:
@@ -293,108 +324,6 @@ def failed_outcome(code: str, reason: str) -> Outcome:
     return msgspec.structs.replace(
         failed(reason, retryable=False), context_updates={UPDATE: {"code": code}}
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunnerSetup:
-    """What a runner needs to know of a round."""
-
-    store_thread: BatchStoreThread
-    round: Round
-    taken: Mapping[str, str]
-    """Tasks that were submitted before and have not ended: task -> workflow."""
-    concurrency: int
-    queue: str
-    is_limited: bool
-    """Whether the queue limits how many tasks run at once; otherwise the window does."""
-    counts_crashes: bool
-    """Whether the tasks run in the process of their executor, so that they can kill it."""
-    budget: Budget | None = None
-
-
-class QueueRunner:
-    """Runs the tasks of one round on a queue."""
-
-    def __init__(self, setup: RunnerSetup) -> None:
-        self.budget = setup.budget
-        self.window = 2 * setup.concurrency + 8 if setup.is_limited else setup.concurrency
-        self._store_thread, self._round = setup.store_thread, setup.round
-        self._queue, self._counts_crashes = setup.queue, setup.counts_crashes
-        self._in_flight: dict[str, str] = {value: key for key, value in setup.taken.items()}
-        """Workflow -> task."""
-        self._suspects: list[str] = []
-        self._pause = FIRST_POLL
-
-    async def take_over(self) -> None:
-        self._since_check = clock.Stopwatch()
-        waiting = [each for each in self._in_flight if each not in self._suspects]
-        suspects, _ = await self._store_thread.call(
-            lambda store: store.take_over(waiting, self._queue, counts_crashes=self._counts_crashes)
-        )
-        self._suspects += suspects
-
-    async def submit(self, tasks: Sequence[BatchTask]) -> None:
-        await self._store_thread.call(lambda store: store.enqueue(self._round, tasks, self._queue))
-        self._in_flight |= {f"{self._round.id}/{task.id}": task.id for task in tasks}
-
-    async def finished(self) -> list[tuple[str, Outcome]]:
-        while True:
-            await self._release_suspect()
-            if found := await self._look():
-                self._pause, self._since_check = FIRST_POLL, clock.Stopwatch()
-                return found
-            here = executor.running()
-            if here is not None and here.failed is not None:
-                raise here.failed
-            if self._since_check.seconds > TAKE_OVER:
-                await self.take_over()
-            await self._wait()
-
-    async def _look(self) -> list[tuple[str, Outcome]]:
-        """Tasks that have ended."""
-        asked = [each for each in self._in_flight if each not in self._suspects]
-        found = await self._store_thread.call(partial(BatchStore.outcomes_of, workflows=asked))
-        for workflow in found:
-            self._on_ended(workflow)
-        await self._settle_budget(found)
-        return [(self._in_flight.pop(key), each) for key, each in found.items()]
-
-    def _on_ended(self, workflow: str) -> None:
-        """The database says that it has ended."""
-
-    async def _wait(self) -> None:
-        """Until the next look."""
-        await asyncio.sleep(self._next_pause())
-
-    def _next_pause(self) -> float:
-        pause, self._pause = self._pause, min(self._pause * 1.4, LAST_POLL)
-        return pause
-
-    async def leave(self) -> None:
-        """The process ends or stops the batch. Its tasks stay on the queue."""
-
-    async def _settle_budget(self, ended: Iterable[str]) -> None:
-        """What a process that died has left reserved counts as spent."""
-        names = self._round.run_input.config.budgets
-        if names:
-            from corral.engine import budgets
-
-            database = self._store_thread.database
-            for workflow in ended:
-                await asyncio.to_thread(budgets.settle, names, workflow, database)
-
-    async def _release_suspect(self) -> None:
-        """Start one suspect when all other tasks have ended."""
-        if self._suspects and len(self._suspects) == len(self._in_flight):
-            chosen = self._suspects.pop(0)
-            await self._store_thread.call(lambda store: store.release(chosen, self._queue))
-
-    async def close(self, report: BatchReport) -> None:
-        """All tasks have ended: close the agent hosts and store the summary. A command that failed,
-        on a full disk say, has not closed those of its round."""
-        for each in self._round.all_ids:
-            await asyncio.to_thread(agent_host_client.close, each, cancel=True)
-        await self._store_thread.call(lambda store: store.close_round(self._round.id, report))
 
 
 class BatchStoreThread:

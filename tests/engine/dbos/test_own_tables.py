@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.engine.dbos import limit_table
+from corral.engine.dbos import own_tables
 from corral.engine.dbos.database import Database, find, prepare
 from corral.errors import StorageFailed
 from corral.metering.rate_limits import LimitState
@@ -26,23 +26,23 @@ def database(db: str) -> Database:
 
 
 def test_limits_are_stored_until_they_end(database: Database) -> None:
-    assert limit_table.exchange(database, {}) == {}
+    assert own_tables.exchange_limits(database, {}) == {}
     met = {
         "a": LimitState(NOW + 500, "the secret of the service", is_spent=True),
         "b": LimitState(NOW + 600, "slow down", is_known=False),
         "past": LimitState(time.time() - 1, "over"),
     }
-    found = limit_table.exchange(database, met)
-    assert found == limit_table.exchange(database, {})
+    found = own_tables.exchange_limits(database, met)
+    assert found == own_tables.exchange_limits(database, {})
     assert found == {
-        "a": LimitState(NOW + 500, limit_table.MESSAGE, is_spent=True),
-        "b": LimitState(NOW + 600, limit_table.MESSAGE, is_known=False),
+        "a": LimitState(NOW + 500, own_tables.LIMIT_MESSAGE, is_spent=True),
+        "b": LimitState(NOW + 600, own_tables.LIMIT_MESSAGE, is_known=False),
     }
 
 
 def test_only_a_limit_that_ends_later_replaces_another(database: Database) -> None:
     def store(until: float) -> float:
-        return limit_table.exchange(database, {"a": LimitState(until, "")})["a"].until
+        return own_tables.exchange_limits(database, {"a": LimitState(until, "")})["a"].until
 
     assert store(NOW + 500) == NOW + 500
     assert store(NOW + 400) == NOW + 500
@@ -52,7 +52,9 @@ def test_only_a_limit_that_ends_later_replaces_another(database: Database) -> No
 def test_a_file_that_is_gone_is_not_created(tmp_path: Path) -> None:
     file = tmp_path / "gone.db"
     with pytest.raises(StorageFailed, match=r"gone\.db cannot be used"):
-        limit_table.exchange(Database(f"sqlite:///{file}", file), {"a": LimitState(NOW + 9, "")})
+        own_tables.exchange_limits(
+            Database(f"sqlite:///{file}", file), {"a": LimitState(NOW + 9, "")}
+        )
     assert not file.exists()
 
 
@@ -60,11 +62,11 @@ def test_a_file_that_is_gone_is_not_created(tmp_path: Path) -> None:
 def test_the_connection_to_a_server_is_closed_at_the_end_of_the_process(new_postgres: str) -> None:
     program = """
 import sys
-from corral.engine.dbos import limit_table
+from corral.engine.dbos import own_tables
 from corral.engine.dbos.database import find, prepare
 found = find(sys.argv[1])
 prepare(found)
-print(limit_table.exchange(found, {}))
+print(own_tables.exchange_limits(found, {}))
 """
     words = [sys.executable, "-W", "always::ResourceWarning", "-c", program, new_postgres]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100)

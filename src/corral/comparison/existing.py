@@ -1,15 +1,17 @@
-"""The work of an attempt: show it, and apply it to the user's files. Blocks."""
+"""Comparisons that exist: show the work of an attempt, apply it to the user's files, and remove
+comparisons. Everything blocks."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from corral.comparison import store
-from corral.comparison.plan import Plan, load_plan
+from corral.comparison.plan import load_plan
 from corral.comparison.summary import AttemptRow, ComparisonSummary, summarize
 from corral.errors import ConfigError
 from corral.pipelines.attempts import PATCH
-from corral.system import git
+from corral.sessions.retention import Pruned
+from corral.system import clock, git
 from corral.system.git import merge
 
 
@@ -52,28 +54,23 @@ def apply(name: str, attempt: str, *, check: bool = False) -> tuple[AttemptRow, 
         raise ConfigError(f"{row.id} has not ended")
     if not row.commit:
         raise ConfigError(f"{row.id} has changed nothing")
-    root, place, base = _place(plan, row)
+    task = next(task for task in plan.tasks if task.id == row.task)
+    root = folder = Path(task.repository)
+    if root.is_relative_to(store.folder_of(plan.name)):
+        # A repository of corral's own, with the files of a folder that is in none.
+        folder = Path(task.folder)
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} does not exist any more")
+    else:
+        git.require("applying a patch")
     try:
-        files = merge.merge_into(root, place, base, row.commit, check=check)
+        files = merge.merge_into(root, folder, task.commit, row.commit, check=check)
     except merge.Conflict as error:
         raise ConfigError(
             f"the changes of {row.id} do not fit your files: {error.message}",
             hint=f"Nothing was changed. The patch is {Path(row.folder, PATCH)}",
         ) from error
     return row, files
-
-
-def _place(plan: Plan, row: AttemptRow) -> tuple[Path, Path, str]:
-    """The repository with the commits, the folder to change, and the commit that the attempt
-    started from."""
-    task = next(task for task in plan.tasks if task.id == row.task)
-    root = Path(task.repository)
-    if root.is_relative_to(store.folder_of(plan.name)):
-        if not Path(task.folder).is_dir():
-            raise ConfigError(f"{task.folder} does not exist any more")
-        return root, Path(task.folder), task.commit
-    git.require("applying a patch")
-    return root, root, task.commit
 
 
 def remove(name: str) -> str:
@@ -90,3 +87,24 @@ def remove(name: str) -> str:
                 git.run(root, "update-ref", "-d", each)
     store.remove(found)
     return found
+
+
+def prune(*, older_than: float, dry_run: bool = False) -> list[Pruned]:
+    """Remove the comparisons in which nothing has happened for ``older_than`` seconds, with their
+    commits; returns them, oldest first. One that runs stays. ``dry_run``: removes nothing. Raises
+    ``ConfigError``."""
+    if not older_than >= 0:
+        raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
+    before = clock.now() - older_than
+    pruned: list[Pruned] = []
+    for name in reversed(store.names()):
+        changed = store.last_change(name)
+        if changed >= before or store.is_in_use(name):
+            continue
+        folder = str(store.folder_of(name))
+        pruned.append(
+            Pruned(kind="comparison", name=name, status="ended", ended=changed, folders=(folder,))
+        )
+        if not dry_run:
+            remove(name)
+    return pruned
