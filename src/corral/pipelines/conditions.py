@@ -124,8 +124,8 @@ def lookup_in(context: Mapping[str, Json]) -> Lookup:
     """A function that looks up keys in the context as templates do."""
 
     def look(key: str) -> Json:
-        found = find(context, key)
-        return "" if found is None else found
+        value = find(context, key)
+        return "" if value is None else value
 
     return look
 
@@ -165,14 +165,10 @@ def _regex(text: str) -> re.Pattern[str]:
     return re.compile(text)
 
 
-def _matches(value: Json, literal: str) -> bool:
-    return _regex(literal).search(as_text(value)) is not None
-
-
 OPERATORS: dict[str, Callable[[Json, str], bool]] = {
     "=": lambda value, literal: as_text(value) == literal,
     "contains": _contains,
-    "matches": _matches,
+    "matches": lambda value, literal: _regex(literal).search(as_text(value)) is not None,
     "<=": lambda value, literal: _compare(value, literal, le),
     ">=": lambda value, literal: _compare(value, literal, ge),
     "<": lambda value, literal: _compare(value, literal, lt),
@@ -188,12 +184,6 @@ def negated(tree: Tree) -> Tree:
             return AnyOf(tuple(map(negated, parts)))
         case AnyOf(parts):
             return AllOf(tuple(map(negated, parts)))
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    """Replaces ``\\"`` and ``\\\\`` in a quoted literal. Any other backslash stays, as in
-    ``\\d``."""
-    return match[1] if match[1] in "\"'\\" else match[0]
 
 
 class _ConditionParser:
@@ -241,12 +231,12 @@ class _ConditionParser:
         return tree
 
     def comparison(self) -> Clause:
-        found = _KEY.match(self.text, self.at)
-        if found is None:
+        match = _KEY.match(self.text, self.at)
+        if match is None:
             raise self.error("expected a key", "Such as outcome, preferred_label or context.name.")
-        self.at = found.end()
+        self.at = match.end()
         self.skip()
-        key = found[0]
+        key = match[0]
         if self.takes("!="):
             return Clause(key, self.compared(key), negated=True)
         if self.takes("==") or self.takes("="):
@@ -282,13 +272,15 @@ class _ConditionParser:
         if quoted is not None:
             self.at = quoted.end()
             self.skip()
-            return re.sub(r"\\(.)", _unescaped, quoted[1] if quoted[1] is not None else quoted[2])
-        found = _WORDS.match(self.text, self.at)
-        if found is None:
+            text = quoted[1] if quoted[1] is not None else quoted[2]
+            # Any other backslash stays, as in ``\d``.
+            return re.sub(r"\\([\"'\\])", r"\1", text)
+        words = _WORDS.match(self.text, self.at)
+        if words is None:
             raise self.error("expected a value", 'An empty one is written "".')
-        self.at = found.end()
+        self.at = words.end()
         self.skip()
-        return found[0]
+        return words[0]
 
     def takes(self, symbol: str) -> bool:
         if not self.text.startswith(symbol, self.at):
@@ -298,9 +290,9 @@ class _ConditionParser:
         return True
 
     def skip(self) -> None:
-        found = _SPACE.match(self.text, self.at)
-        if found is not None:
-            self.at = found.end()
+        space = _SPACE.match(self.text, self.at)
+        if space is not None:
+            self.at = space.end()
 
     def error(self, wanted: str, hint: str | None = None) -> ConditionError:
         return ConditionError(self.text, self.at, wanted, hint)

@@ -64,9 +64,9 @@ class Node(msgspec.Struct, omit_defaults=True, gc=False):
     def gate_timeout(self) -> float | None:
         """Seconds that a human gate waits: its ``human.timeout``, or its own ``timeout``. A default
         for all nodes means the work of agents and tools, not the time that a person has."""
-        given = self.seconds("human.timeout")
-        if given is not None or self.inherits_timeout:
-            return given
+        timeout = self.seconds("human.timeout")
+        if timeout is not None or self.inherits_timeout:
+            return timeout
         return self.seconds("timeout")
 
     def seconds(self, key: str, default: float | None = None) -> float | None:
@@ -175,8 +175,8 @@ ACTIONS = "observe,wait"
 def dotfile(graph: Graph, node: Node) -> str:
     """The file of the pipeline that an ``include`` or a manager runs; empty: it names none."""
     for key in ("dotfile", "pipeline", "path", "stack.child_dotfile"):
-        if found := node.text(key):
-            return found
+        if file := node.text(key):
+            return file
     return str(graph.attrs.get("stack.child_dotfile", ""))
 
 

@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, CorralError
-from corral.pipelines import node_kinds, transforms
+from corral.pipelines import node_kinds
 from corral.pipelines.dot import parser
 from corral.pipelines.graph import Graph, Node, Value, dotfile
 from corral.pipelines.linter import engine
 from corral.pipelines.linter.finding import Rule
+from corral.pipelines.transforms import Transform
+from corral.pipelines.transforms import apply as apply_transforms
 from corral.values import Json
 
 __all__ = ["load", "read", "with_prompt_files"]
@@ -37,7 +39,7 @@ def load(
     values: Mapping[str, Json] | None = None,
     goal: str | None = None,
     model: str | None = None,
-    transforms: Iterable[transforms.Transform] = (),
+    transforms: Iterable[Transform] = (),
     rules: Iterable[Rule] = (),
     cwd: Path | None = None,
 ) -> Graph:
@@ -54,7 +56,7 @@ def load(
     if not _is_text(path_or_text):
         folders.insert(0, Path(path_or_text).parent)
     graph = with_prompt_files(read(path_or_text), folders)
-    graph = _apply(graph, values, goal, model, transforms)
+    graph = apply_transforms(graph, values=values, goal=goal, model=model, transforms=transforms)
     engine.raise_on_errors(engine.lint(graph, rules))
     return graph
 
@@ -106,16 +108,6 @@ def _is_text(pipeline: str | os.PathLike[str]) -> bool:
     return isinstance(pipeline, str) and "{" in pipeline
 
 
-def _apply(
-    graph: Graph,
-    values: Mapping[str, Json] | None,
-    goal: str | None,
-    model: str | None,
-    own: Iterable[transforms.Transform],
-) -> Graph:
-    return transforms.apply(graph, values=values, goal=goal, model=model, transforms=own)
-
-
 # Child pipelines.
 
 
@@ -134,7 +126,14 @@ def load_child(file: str, *, values: Mapping[str, Json], workspace: Path, depth:
 
 def with_absolute_children(graph: Graph, folder: Path) -> Graph:
     """Replace the path of every child pipeline in this folder with an absolute one."""
-    nodes = {name: _with_absolute_child(node, folder) for name, node in graph.nodes.items()}
+    nodes: dict[str, Node] = {}
+    for name, node in graph.nodes.items():
+        nodes[name] = node
+        if node.kind in node_kinds.CHILD_KINDS:
+            new = {
+                key: _absolute(node.attrs[key], folder) for key in CHILD_KEYS if key in node.attrs
+            }
+            nodes[name] = replace(node, attrs={**node.attrs, **new})
     key = CHILD_KEYS[-1]
     attrs = dict(graph.attrs)
     if key in attrs:
@@ -165,16 +164,6 @@ def children(graph: Graph) -> Iterator[tuple[Node, str]]:
     for node in graph.of_kind(*node_kinds.CHILD_KINDS):
         if file := dotfile(graph, node):
             yield node, file
-
-
-def _with_absolute_child(node: Node, folder: Path) -> Node:
-    if node.kind not in node_kinds.CHILD_KINDS or not any(key in node.attrs for key in CHILD_KEYS):
-        return node
-    attrs = {
-        key: _absolute(value, folder) if key in CHILD_KEYS else value
-        for key, value in node.attrs.items()
-    }
-    return replace(node, attrs=attrs)
 
 
 def _absolute(value: Value, folder: Path) -> Value:

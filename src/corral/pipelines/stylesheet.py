@@ -71,17 +71,17 @@ class Sheet:
             *(rule for name in node.classes for rule in self._rules.get((2, name), ())),
             *self._rules.get((3, node.id), ()),
         ]
-        found: dict[str, Value] = {}
+        properties: dict[str, Value] = {}
         for rule in sorted(matching, key=lambda rule: rule[:2]):
             for key, value in rule.properties.items():
                 if key in PROPERTIES:
-                    found[key] = value
+                    properties[key] = value
                     for other in REPLACES.get(key, ()):
-                        found.pop(other, None)
+                        properties.pop(other, None)
         own = node.attrs
         named = next((key for key in REPLACES if key in own), "")
         hidden = {*own, *REPLACES.get(named, ())}
-        return {key: value for key, value in found.items() if key not in hidden}
+        return {key: value for key, value in properties.items() if key not in hidden}
 
 
 def parse(text: str) -> Sheet:
@@ -95,12 +95,12 @@ def _rules(text: str) -> Iterator[StyleRule]:
     while at < len(text):
         selectors: list[str] = []
         while True:
-            found = _SELECTOR.match(text, at)
-            if found is None:
+            match = _SELECTOR.match(text, at)
+            if match is None:
                 hint = "One of *, a shape such as box, .class or #id."
                 raise StylesheetError(text, at, "expected a selector", hint)
-            selectors.append(found[0])
-            at = _skip(text, found.end())
+            selectors.append(match[0])
+            at = _skip(text, match.end())
             if not text.startswith(",", at):
                 break
             at = _skip(text, at + 1)
@@ -143,5 +143,5 @@ def _properties(text: str, opened: int) -> tuple[dict[str, str], int]:
 
 
 def _skip(text: str, at: int) -> int:
-    found = _SKIP.match(text, at)
-    return found.end() if found else at
+    skipped = _SKIP.match(text, at)
+    return skipped.end() if skipped else at

@@ -94,12 +94,11 @@ def with_types(graph: Graph) -> Graph:
 
     def change(node: Node) -> dict[str, Value]:
         kind = str(node.attrs.get("type", ""))
-        if (
-            not kind
-            and node.text("shape") == node_kinds.MANAGER_LOOP.shape
-            and not _manages(graph, node)
-        ):
-            return {"type": node_kinds.WAIT_HUMAN.name}
+        if not kind and node.text("shape") == node_kinds.MANAGER_LOOP.shape:
+            own = any(key in node.attrs for key in ("dotfile", "pipeline", "path", "max_cycles"))
+            names = (*node.attrs, *graph.attrs)
+            if not own and not any(key.startswith(("manager.", "stack.")) for key in names):
+                return {"type": node_kinds.WAIT_HUMAN.name}
         if not kind or kind in node_kinds.ALIASES or kind in node_kinds.PUBLIC:
             return {}
         if not known:  # searches the installed packages
@@ -112,13 +111,6 @@ def with_types(graph: Graph) -> Graph:
         return {UNKNOWN_TYPE: kind}
 
     return _changed(graph, graph.attrs, change)
-
-
-def _manages(graph: Graph, node: Node) -> bool:
-    """Whether a ``house`` has attributes of a manager loop."""
-    named = (*node.attrs, *graph.attrs)
-    own = any(key in node.attrs for key in ("dotfile", "pipeline", "path", "max_cycles"))
-    return own or any(key.startswith(("manager.", "stack.")) for key in named)
 
 
 def with_vendors(graph: Graph) -> Graph:
@@ -148,7 +140,11 @@ def with_ends(graph: Graph) -> Graph:
         candidates = [
             node.id
             for node in graph.nodes.values()
-            if node.id.lower() in names and _is_plain(node) and not edges(node.id)
+            if node.id.lower() in names
+            and node.kind == node_kinds.CODERGEN.name
+            and not node.attrs.get("type")
+            and not node.attrs.get("prompt")
+            and not edges(node.id)
         ]
         if len(candidates) == 1 and not any(graph.of_kind(kind)):
             kinds[candidates[0]] = kind
@@ -157,12 +153,6 @@ def with_ends(graph: Graph) -> Graph:
         return {"type": kinds[node.id]} if node.id in kinds else {}
 
     return _changed(graph, graph.attrs, change) if kinds else graph
-
-
-def _is_plain(node: Node) -> bool:
-    """Whether nothing but its id says what the node does."""
-    is_box = node.kind == node_kinds.CODERGEN.name
-    return is_box and not node.attrs.get("type") and not node.attrs.get("prompt")
 
 
 def with_values(graph: Graph, values: Mapping[str, Json], goal: str | None = None) -> Graph:

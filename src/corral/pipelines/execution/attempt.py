@@ -42,7 +42,13 @@ async def attempt(work: NodeContext) -> Outcome:
     """Run the node once."""
     work.resources.add_secrets_of(work.graph)
     redactor = work.resources.redactor
-    emit = _redacting(work.emit, redactor)
+    emit_to_run = work.emit
+
+    def emit(event: Event) -> None:
+        line = to_json(event)
+        clean = redactor.clean(line)
+        emit_to_run(event if clean is line or clean == line else from_json(clean))
+
     try:
         handler = handlers.for_node(work.node)
         limit = _time_limit(work)
@@ -68,7 +74,14 @@ async def attempt(work: NodeContext) -> Outcome:
     outcome = _validate_outcome(returned, work.node.kind)
     if outcome.ok or outcome.verdict_by:
         outcome = _with_label_checked(work, emit, _with_reported_status(work, outcome))
-    return _write_status(work, _check_size(work, outcome, redactor))
+    outcome = _check_size(work, outcome, redactor)
+    try:
+        data = msgspec.json.format(msgspec.json.encode(run_dir.status_json(outcome)), indent=2)
+        fs.write_atomically(f"{work.folder}{os.sep}{run_dir.STATUS}", data, mode=0o666)
+    except OSError as error:
+        # The node has done its work, which may have cost money: a full disk must not undo it.
+        return _with_note(outcome, f"status.json could not be written: {error.strerror}")
+    return outcome
 
 
 def _time_limit(work: NodeContext) -> float | None:
@@ -205,17 +218,6 @@ def _retrieve_exception(task: asyncio.Task[object]) -> None:
 # The outcome.
 
 
-def _redacting(emit: Callable[[Event], None], redactor: SecretRedactor) -> Callable[[Event], None]:
-    """``emit``, with secrets redacted from each event."""
-
-    def redacted(event: Event) -> None:
-        line = to_json(event)
-        clean = redactor.clean(line)
-        emit(event if clean is line or clean == line else from_json(clean))
-
-    return redacted
-
-
 def _validate_outcome(returned: object, kind: str) -> Outcome:
     """The outcome if its types are right, else a failed one with the reason."""
     if returned is None:
@@ -296,14 +298,3 @@ def _check_size(work: NodeContext, outcome: Outcome, redactor: SecretRedactor) -
         )
     clean = redactor.clean(data)
     return outcome if clean == data else decode_as(clean, Outcome)
-
-
-def _write_status(work: NodeContext, outcome: Outcome) -> Outcome:
-    """Write ``status.json``. Returns the outcome, with a note if that failed."""
-    try:
-        data = msgspec.json.format(msgspec.json.encode(run_dir.status_json(outcome)), indent=2)
-        fs.write_atomically(f"{work.folder}{os.sep}{run_dir.STATUS}", data, mode=0o666)
-    except OSError as error:
-        # The node has done its work, which may have cost money: a full disk must not undo it.
-        return _with_note(outcome, f"status.json could not be written: {error.strerror}")
-    return outcome

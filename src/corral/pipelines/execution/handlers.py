@@ -199,10 +199,6 @@ def bearer_tokens(graph: Graph, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: environ[name] for name in names if len(environ.get(name, "")) >= SHORTEST_SECRET}
 
 
-def _ignore(_event: Event) -> None:
-    """The default of what reports events."""
-
-
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt at one visit of a node."""
 
@@ -218,7 +214,7 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Path
     """The working directory of agents and commands."""
     resources: NodeResources
-    emit: Callable[[Event], None] = _ignore
+    emit: Callable[[Event], None] = lambda _event: None
     """Reports an event of the node's agent."""
     budget: Budget | None = None
     """What the model calls of the run may use."""

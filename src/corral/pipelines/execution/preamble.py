@@ -70,23 +70,15 @@ def preamble(work: NodeContext, fidelity: str) -> str:
         lines.append(f"Goal: {goal}")
     lines.append(f"Run: {work.run_id}, now at: {work.node.id}")
     if fidelity != "truncate":
-        lines += _details(work, stages, values, VALUES[fidelity])
+        longest, previous = VALUES[fidelity], work.visit.previous
+        if stages:
+            lines += ["", "Stages:", *(f"- {name}: {status}" for name, status in stages)]
+        if previous and (answer := _read_answer(work, previous, longest)):
+            lines += ["", f"Answer of {previous}:", answer]
+        if values:
+            shown = ((key, _cut(as_text(value), longest)) for key, value in sorted(values.items()))
+            lines += ["", "Context:", *(f"- {key}: {text}" for key, text in shown)]
     return _cut("\n".join(lines), SIZES[fidelity])
-
-
-def _details(
-    work: NodeContext, stages: list[tuple[str, str]], values: JsonObject, longest: int
-) -> list[str]:
-    lines: list[str] = []
-    if stages:
-        lines += ["", "Stages:", *(f"- {name}: {status}" for name, status in stages)]
-    previous = work.visit.previous
-    if previous and (answer := _answer_of(work, previous, longest)):
-        lines += ["", f"Answer of {previous}:", answer]
-    if values:
-        shown = ((key, _cut(as_text(value), longest)) for key, value in sorted(values.items()))
-        lines += ["", "Context:", *(f"- {key}: {text}" for key, text in shown)]
-    return lines
 
 
 def _stages(work: NodeContext) -> list[tuple[str, str]]:
@@ -125,7 +117,7 @@ def _read_checkpoint(path: Path) -> JsonObject:
     return as_object(checkpoint)
 
 
-def _answer_of(work: NodeContext, previous: str, longest: int) -> str:
+def _read_answer(work: NodeContext, previous: str, longest: int) -> str:
     """The last answer: from its file if it can be read, else the part that is in the context."""
     try:
         with open(work.run_folder / file_name(previous) / "response.md", encoding="utf-8") as file:

@@ -104,7 +104,11 @@ def shell_command(text: str, context: Mapping[str, Json]) -> tuple[str, dict[str
             )
         name = names.get(key)
         if name is None:
-            name = _name(key, env)
+            plain = "CONTEXT_" + _NOT_IN_NAME.sub("_", key).strip("_").upper()
+            name, number = plain, 1
+            while name in env:
+                number += 1
+                name = f"{plain}_{number}"
             names[key] = name
             env[name] = _variable_value(key, value)
         out.append(f"${{{name}}}" if quote else f'"${{{name}}}"')
@@ -126,15 +130,6 @@ def _quote_after(text: str, quote: str) -> str:
         elif not quote and char in "'\"":
             quote = char
     return quote
-
-
-def _name(key: str, taken: Mapping[str, str]) -> str:
-    plain = "CONTEXT_" + _NOT_IN_NAME.sub("_", key).strip("_").upper()
-    name, number = plain, 1
-    while name in taken:
-        number += 1
-        name = f"{plain}_{number}"
-    return name
 
 
 def _variable_value(key: str, value: Json) -> str:

@@ -63,7 +63,10 @@ def wanted_of(graph: Graph, node: Node) -> Wanted | None:
     if (node.text("verdict") or str(graph.attrs.get("verdict", ""))) == "off":
         return None
     edges = graph.edges_from(node.id)
-    after = _edges_of_decisions(graph, edges)
+    # The edges that leave the decisions to which the node's edges lead.
+    targets = (graph.nodes.get(edge.target) for edge in edges)
+    decisions = (target for target in targets if target is not None and is_decision(target))
+    after = [edge for decision in decisions for edge in graph.edges_from(decision.id)]
     compared = [clause for edge in (*edges, *after) for clause in _compared(graph, edge)]
     decides = len(edges) > 1 or bool(compared) or node.is_true("goal_gate")
     if not decides:
@@ -72,13 +75,6 @@ def wanted_of(graph: Graph, node: Node) -> Wanted | None:
     labels = [*_literals(compared, "preferred_label")]
     labels += [*_free_labels(graph, edges), *_free_labels(graph, after)]
     return Wanted(tuple(dict.fromkeys(outcomes)), tuple(dict.fromkeys(labels)))
-
-
-def _edges_of_decisions(graph: Graph, edges: list[Edge]) -> list[Edge]:
-    """The edges that leave the decisions to which these edges lead."""
-    targets = (graph.nodes.get(edge.target) for edge in edges)
-    decisions = (node for node in targets if node is not None and is_decision(node))
-    return [edge for node in decisions for edge in graph.edges_from(node.id)]
 
 
 def _free_labels(graph: Graph, edges: list[Edge]) -> Iterator[str]:
@@ -140,10 +136,12 @@ def read(given: dict[str, Json], source: str) -> NodeVerdict:
         if wrong := not_json(value):
             raise ValueError(f"{source}: {key!r} {wrong}")
     label = given.get("preferred_label") or given.get("preferred_next_label")
+    word = _text(given.get("outcome", given.get("status"))).strip() or "success"
+    status = normalize_status(word.lower())
     return NodeVerdict(
-        outcome=_word(_text(given.get("outcome", given.get("status")))),
+        outcome=status if status in STATUSES else word,
         preferred_label=_text(label).strip(),
-        suggested_next_ids=tuple(_text(each) for each in following),
+        suggested_next_ids=tuple(_text(name) for name in following),
         context_updates=updates,
         notes=_text(given.get("notes")),
         failure_reason=_text(given.get("failure_reason")),
@@ -178,15 +176,10 @@ def unknown_label(graph: Graph, node: Node, label: str) -> str:
     has a label."""
     wanted = wanted_of(graph, node)
     known = () if wanted is None else wanted.labels
-    accepted = {normalize_label(each) for each in known}
+    accepted = {normalize_label(name) for name in known}
     if not label or not known or normalize_label(label) in accepted:
         return ""
     return f"the reported preferred_label {label!r} is not one of: {', '.join(known)}"
-
-
-def _word(text: str) -> str:
-    word = text.strip() or "success"
-    return normalize_status(word.lower()) if normalize_status(word.lower()) in STATUSES else word
 
 
 def _text(value: Json) -> str:

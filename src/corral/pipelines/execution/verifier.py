@@ -68,14 +68,13 @@ def digest_of(path: Path, only: Sequence[str] = ()) -> str:
     digest = blake2b(digest_size=12)
     for file in _files(path, only):
         name = file.relative_to(path) if file != path else Path(path.name)
-        content = os.readlink(file).encode() if file.is_symlink() else _read(file)
+        if file.is_symlink():
+            content = os.readlink(file).encode()
+        else:
+            with fs.open_regular(file) as opened:
+                content = opened.read()
         digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
     return digest.hexdigest()
-
-
-def _read(file: Path) -> bytes:
-    with fs.open_regular(file) as opened:
-        return opened.read()
 
 
 def _files(path: Path, only: Sequence[str] = ()) -> Iterator[Path]:
@@ -112,14 +111,17 @@ async def verify(work: NodeContext, verifier: Verifier, result: Result, own: Pat
     done = done.redacted(work.resources.redactor)
     if verifier.layout:
         reward = await in_thread(read_reward, own, "logs/verifier")
-        found = _harbor_verdict(done, verifier, reward)
+        verification = _harbor_verdict(done, verifier, reward)
     else:
-        found = _verdict(done, verifier)
+        verification = _command_verdict(done, verifier)
     text = done.stdout.decode("utf-8", "replace")
     if done.stderr.strip():
         text = f"{text.rstrip()}\n--- stderr ---\n{done.stderr}".lstrip()
     return msgspec.structs.replace(
-        found, output=text[-MAX_OUTPUT:], exit_code=done.code, seconds=round(stopwatch.seconds, 3)
+        verification,
+        output=text[-MAX_OUTPUT:],
+        exit_code=done.code,
+        seconds=round(stopwatch.seconds, 3),
     )
 
 
@@ -146,7 +148,7 @@ def _put_files(verifier: Verifier, workspace: Path, answer: str, own: Path) -> N
         raise StorageFailed(f"the verifier cannot be copied: {error}") from error
 
 
-def _verdict(done: CommandResult, verifier: Verifier) -> Verification:
+def _command_verdict(done: CommandResult, verifier: Verifier) -> Verification:
     if done.ok:
         return Verification(verdict="passed")
     reason = f"the verifier {done.end(verifier.timeout)}"
@@ -179,12 +181,12 @@ def read_reward(root: Path, folder: str) -> float | None:
     with contextlib.suppress(OSError, ValueError):
         return _finite(float(_read_below(root, f"{folder}/reward.txt").decode().strip()))
     with contextlib.suppress(OSError, UnicodeDecodeError, msgspec.DecodeError):
-        found = decode_json(_read_below(root, f"{folder}/reward.json"))
-        if not is_object(found):
-            return _finite(number_or_none(found))
-        numbers = [number_or_none(each) for each in found.values()]
+        rewards = decode_json(_read_below(root, f"{folder}/reward.json"))
+        if not is_object(rewards):
+            return _finite(number_or_none(rewards))
+        numbers = [number_or_none(value) for value in rewards.values()]
         only = numbers[0] if len(numbers) == 1 else None
-        return _finite(number_or_none(found.get("reward")) if "reward" in found else only)
+        return _finite(number_or_none(rewards.get("reward")) if "reward" in rewards else only)
     return None
 
 
@@ -215,14 +217,7 @@ def _sandbox(work: NodeContext, verifier: Verifier, result: Result, own: Path) -
     sandbox = sandbox_for(work, (str(own),), forced="require", policy=policy)
     if sandbox is None or not verifier.layout:
         return sandbox
-    return _with_harbor_folders(sandbox, work, verifier, own)
-
-
-def _with_harbor_folders(
-    sandbox: Sandbox, work: NodeContext, verifier: Verifier, own: Path
-) -> Sandbox:
-    """The sandbox in which ``/tests``, ``/logs`` and the task's working directory exist. Raises
-    ``SandboxFailed``."""
+    # In it, ``/tests``, ``/logs`` and the task's working directory exist.
     if sandbox.support.method != "bubblewrap":
         raise SandboxFailed("a harbor task needs bubblewrap: it provides /tests and /logs")
     binds = [Bind(str(own / "tests"), "/tests"), Bind(str(own / "logs"), "/logs")]
@@ -238,17 +233,17 @@ def copy_into(source: Path, target: Path, root: Path, only: Sequence[str] = ()) 
     folder ``root``. What is there is replaced. Links that an agent made in the way are removed,
     never followed. Raises ``OSError``, also for a path that leads out of ``root``."""
     for file in _files(source, only):
-        place = target if file == source else target / file.relative_to(source)
-        if ".." in place.relative_to(root).parts:
-            raise OSError(errno.EINVAL, "leads out of the workspace", str(place))
+        copy = target if file == source else target / file.relative_to(source)
+        if ".." in copy.relative_to(root).parts:
+            raise OSError(errno.EINVAL, "leads out of the workspace", str(copy))
         folder = root
-        for part in place.relative_to(root).parts[:-1]:
+        for part in copy.relative_to(root).parts[:-1]:
             folder = folder / part
             if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
                 folder.unlink()
             folder.mkdir(exist_ok=True)
-        if place.is_dir() and not place.is_symlink():
-            shutil.rmtree(place)
+        if copy.is_dir() and not copy.is_symlink():
+            shutil.rmtree(copy)
         else:
-            place.unlink(missing_ok=True)
-        shutil.copy2(file, place, follow_symlinks=False)
+            copy.unlink(missing_ok=True)
+        shutil.copy2(file, copy, follow_symlinks=False)
