@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.builtin_agent import BuiltinAgent, events_of, warning_codes
 
-from corral.builtin.loop import TurnUsage
+from corral.builtin.loop import TurnTotals
 from corral.events import FileChange, UsageReport
 from corral.messages import Message
 from corral.model_types import FinishReason, Response
@@ -121,7 +121,7 @@ async def test_the_cost_is_unknown_if_one_answer_has_none(ours: BuiltinAgent) ->
     ],
 )
 def test_the_model_that_was_used_is_reported(asked: str, answered: str, reported: str) -> None:
-    tally = TurnUsage()
+    tally = TurnTotals()
     response = Response(
         id="",
         model=answered,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from corral.builtin import tools as builtin_tools
 from corral.builtin.history import NAME, History
-from corral.builtin.loop import Loop, LoopLimits, LoopOutput, Mailbox, TurnUsage
+from corral.builtin.loop import Loop, LoopLimits, LoopOutput, Mailbox, TurnTotals
 from corral.builtin.prompt import system_prompt
 from corral.builtin.session_tools import AskUser, Subagents
 from corral.builtin.tool_execution import Emit, ToolExecutor
@@ -89,7 +89,7 @@ class BuiltinDriver:
         self.record = record
         self.events = EventQueue()
         self.mailbox = Mailbox()
-        self.totals = TurnUsage()
+        self.totals = TurnTotals()
         self._ask = ask
         self._own = tools if isinstance(tools, Tools) else Tools(tools)
         self._secrets: dict[str, str] = {}

@@ -107,7 +107,7 @@ REPETITION_ADVICE = (
 )
 
 
-class TurnUsage:
+class TurnTotals:
     """Usage and cost of a turn: all answers, including those of sub-agents."""
 
     def __init__(self) -> None:
@@ -225,7 +225,7 @@ class Loop:
         output: LoopOutput,
         *,
         limits: LoopLimits,
-        totals: TurnUsage,
+        totals: TurnTotals,
         mailbox: Mailbox,
     ) -> None:
         """``request`` has the system prompt and the tools."""

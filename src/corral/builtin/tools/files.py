@@ -156,7 +156,15 @@ def stage(workspace: Workspace, resolved: Path, data: bytes, *, mode: int | None
             try:
                 with os.fdopen(fd, "wb") as file:
                     file.write(data)
-                    _preserve_mode(file.fileno(), old, mode)
+                    if old is not None:
+                        mode = old.st_mode
+                        if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
+                            with contextlib.suppress(PermissionError):
+                                os.fchown(file.fileno(), old.st_uid, old.st_gid)
+                    if mode is not None:
+                        # Not the set-user-id and set-group-id bits: they must not apply to other
+                        # content.
+                        os.fchmod(file.fileno(), mode & 0o1777)
             except BaseException:
                 os.unlink(beside, dir_fd=folder)
                 raise
@@ -172,17 +180,6 @@ def stage(workspace: Workspace, resolved: Path, data: bytes, *, mode: int | None
             os.unlink(beside, dir_fd=folder)
 
     return Staged(commit, discard)
-
-
-def _preserve_mode(fd: int, old: os.stat_result | None, mode: int | None) -> None:
-    if old is not None:
-        mode = old.st_mode
-        if (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
-            with contextlib.suppress(PermissionError):
-                os.fchown(fd, old.st_uid, old.st_gid)
-    if mode is not None:
-        # Not the set-user-id and set-group-id bits: they must not apply to other content.
-        os.fchmod(fd, mode & 0o1777)
 
 
 def write(workspace: Workspace, resolved: Path, data: bytes) -> None:

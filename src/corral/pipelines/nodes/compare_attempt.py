@@ -201,19 +201,19 @@ async def _run(
         record = msgspec.structs.replace(record, reason=error.message)
         outcome = _final(outcome_of_error(error))
     else:
-        found = await _verify(work, task, tree, result)
-        await _write(work, task, VERIFIER_LOG, found.output)
+        verification = await _verify(work, task, tree, result)
+        await _write(work, task, VERIFIER_LOG, verification.output)
         record = msgspec.structs.replace(
             record,
-            verdict=found.verdict,
-            reason=found.reason,
-            reward=found.reward,
-            exit_code=found.exit_code,
-            verifier_seconds=found.seconds,
+            verdict=verification.verdict,
+            reason=verification.reason,
+            reward=verification.reward,
+            exit_code=verification.exit_code,
+            verifier_seconds=verification.seconds,
         )
         outcome = Outcome()
-        if found.verdict == "missing":
-            outcome = failed(found.reason, retryable=False)
+        if verification.verdict == "missing":
+            outcome = failed(verification.reason, retryable=False)
             fields["code"] = "verifier"
     outcome = msgspec.structs.replace(outcome, cost_usd=result.cost.usd, tokens=result.usage.total)
     return outcome, fields, record
@@ -225,22 +225,19 @@ async def _run_agent(work: NodeContext, task: AttemptTask) -> Result:
     options = call.options.copy()
     options["keep"] = options["record"] = True
     options["label"] = options.get("label") or task.id
+    prompt = task.prompt
+    if task.verifier.workdir:
+        # The real path replaces the other name of the workspace.
+        name = re.compile(rf"(?<![\w./-]){re.escape(task.verifier.workdir)}(?![\w-])")
+        prompt = name.sub(lambda _: str(work.workspace), prompt)
     return await run(
         call.agent,
-        work.resources.redactor.clean_text(_prompt(work, task)),
+        work.resources.redactor.clean_text(prompt),
         on_event=work.emit,
         budget=work.budget,
         output=call.schema,
         **options,
     )
-
-
-def _prompt(work: NodeContext, task: AttemptTask) -> str:
-    """The prompt, with the real path in place of another name of the workspace."""
-    if not task.verifier.workdir:
-        return task.prompt
-    name = re.compile(rf"(?<![\w./-]){re.escape(task.verifier.workdir)}(?![\w-])")
-    return name.sub(lambda _: str(work.workspace), task.prompt)
 
 
 async def _verify(
@@ -252,17 +249,17 @@ async def _verify(
     if _is_moved(work.workspace, tree.place, task.inside):
         reason = "the agent has replaced its working directory by a link"
         return Verification(verdict="failed", reason=reason)
-    found = await verifier.verify(work, task.verifier, result, _own_folder(tree))
-    if found.verdict == "failed" and not result.ok:
-        reason = f"{found.reason}; the agent: {_reason(result)}"
-        return msgspec.structs.replace(found, reason=reason)
-    return found
+    verification = await verifier.verify(work, task.verifier, result, _own_folder(tree))
+    if verification.verdict == "failed" and not result.ok:
+        reason = f"{verification.reason}; the agent: {_reason(result)}"
+        return msgspec.structs.replace(verification, reason=reason)
+    return verification
 
 
-def _is_moved(workspace: Path, place: Path, inside: str) -> bool:
+def _is_moved(workspace: Path, worktree: Path, inside: str) -> bool:
     """Whether the working directory in the worktree leads elsewhere: through a link that the agent
     made, the tests would be copied to where that leads."""
-    expected = os.path.normpath(os.path.join(fs.real_path(str(place)), inside))
+    expected = os.path.normpath(os.path.join(fs.real_path(str(worktree)), inside))
     return fs.real_path(str(workspace)) != expected
 
 

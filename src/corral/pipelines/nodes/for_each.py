@@ -19,7 +19,7 @@ from corral.errors import ConfigError, CorralError
 from corral.pipelines.execution import run_dir
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.node_options import number_of
-from corral.pipelines.graph import Node, Value
+from corral.pipelines.graph import Value
 from corral.pipelines.nodes.codergen import codergen, truncate_text
 from corral.pipelines.nodes.data import value_of
 from corral.pipelines.nodes.prompt import prompt
@@ -40,7 +40,13 @@ async def for_each(work: NodeContext) -> Outcome:
     ``output`` or ``error``. If some items failed, it is a partial success; if all did, a
     failure."""
     items = items_of(work)
-    handler = _handler(work.node)
+    handler: Handler = tool
+    if not work.node.text("tool_command"):
+        if not work.node.text("prompt"):
+            problem = "has neither a prompt nor a tool_command"
+            raise ConfigError(f"the for_each node {work.node.id} {problem}")
+        model = work.node.text("model") or work.node.text("llm_model")
+        handler = prompt if model and not work.node.text("agent") else codergen
     limit = number_of(work.node, "max_parallel", int) if "max_parallel" in work.node.attrs else 4
     if limit < 1:
         raise ConfigError(f"{work.node.id}: max_parallel must be at least 1, got: {limit}")
@@ -48,7 +54,14 @@ async def for_each(work: NodeContext) -> Outcome:
 
     async def run_item(index: int, item: Json) -> Outcome:
         async with slots:
-            return await _run(_item_context(work, index, item), handler)
+            item_work = _item_context(work, index, item)
+            try:
+                run_dir.clear_node_dir(item_work.folder)
+                return await handler(item_work) or Outcome()
+            except CorralError as error:
+                return outcome_of_error(error)
+            except (OSError, ValueError) as error:
+                return failed(f"{type(error).__name__}: {error}")
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run_item(index, item)) for index, item in enumerate(items)]
@@ -87,15 +100,6 @@ def _parse_items(work: NodeContext, text: str) -> Json:
     return parsed
 
 
-def _handler(node: Node) -> Handler:
-    if node.text("tool_command"):
-        return tool
-    if not node.text("prompt"):
-        raise ConfigError(f"the for_each node {node.id} has neither a prompt nor a tool_command")
-    named = node.text("model") or node.text("llm_model")
-    return prompt if named and not node.text("agent") else codergen
-
-
 def _item_context(work: NodeContext, index: int, item: Json) -> NodeContext:
     """The context of one item: that of the node, with another folder and the item's values."""
     attrs: dict[str, Value] = {**work.node.attrs, "output_key": ANSWER}
@@ -114,23 +118,21 @@ def _item_context(work: NodeContext, index: int, item: Json) -> NodeContext:
     )
 
 
-async def _run(work: NodeContext, handler: Handler) -> Outcome:
-    try:
-        run_dir.clear_node_dir(work.folder)
-        return await handler(work) or Outcome()
-    except CorralError as error:
-        return outcome_of_error(error)
-    except (OSError, ValueError) as error:
-        return Outcome(status="fail", failure_reason=f"{type(error).__name__}: {error}")
-
-
 def _combine(work: NodeContext, outcomes: list[Outcome]) -> Outcome:
     node = work.node
     longest = min(MAX_IN_CONTEXT, MAX_RESULTS // max(1, len(outcomes)))
-    entries = [_entry(node, index, outcome) for index, outcome in enumerate(outcomes)]
-    short: list[Json] = [
-        {**entry, "output": _shortened(entry["output"], longest)} for entry in entries
-    ]
+    key = f"{node.id}.output" if node.text("output_schema") else ANSWER
+    entries: list[Json] = []
+    short: list[Json] = []
+    for index, outcome in enumerate(outcomes):
+        output = outcome.context_updates.get(key, None if outcome.ok else "")
+        entry: JsonObject = {"index": index, "status": outcome.status, "output": output}
+        if not outcome.ok:
+            entry["error"] = outcome.failure_reason
+        entries.append(entry)
+        if isinstance(output, str) or len(msgspec.json.encode(output)) > longest:
+            entry = {**entry, "output": truncate_text(as_text(output), longest)}
+        short.append(entry)
     work.write_file("results.json", msgspec.json.encode(entries))
     failures = [outcome for outcome in outcomes if not outcome.ok]
     costs = [outcome.cost_usd for outcome in outcomes if outcome.cost_usd is not None]
@@ -154,24 +156,9 @@ def _status(failures: list[Outcome], count: int) -> Outcome:
     message = f"{len(failures)} of {count} items failed: {failures[0].failure_reason}"
     if len(failures) < count:
         return Outcome(status="partial_success", notes=message)
-    return failed(message, retryable=_retryable(failures))
-
-
-def _entry(node: Node, index: int, outcome: Outcome) -> JsonObject:
-    key = f"{node.id}.output" if node.text("output_schema") else ANSWER
-    output = outcome.context_updates.get(key, None if outcome.ok else "")
-    entry: JsonObject = {"index": index, "status": outcome.status, "output": output}
-    return entry if outcome.ok else {**entry, "error": outcome.failure_reason}
-
-
-def _retryable(failures: list[Outcome]) -> bool | None:
-    """Whether another attempt may help, if all items failed."""
+    retryable: bool | None = None
     if any(outcome.retryable for outcome in failures):
-        return True
-    return False if all(outcome.retryable is False for outcome in failures) else None
-
-
-def _shortened(output: Json, longest: int) -> Json:
-    if isinstance(output, str) or len(msgspec.json.encode(output)) > longest:
-        return truncate_text(as_text(output), longest)
-    return output
+        retryable = True
+    elif all(outcome.retryable is False for outcome in failures):
+        retryable = False
+    return failed(message, retryable=retryable)

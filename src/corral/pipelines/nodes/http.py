@@ -163,7 +163,10 @@ def _outcome(work: NodeContext, method: str, response: HttpResponse, raw: bytes)
     retryable: bool | None = None
     if not (str(status) in expected if expected else response.is_success):
         problem = f"{method} was answered with {status}: {text.strip()[:500]}"
-        retryable = _retryable(status)
+        if status in TRANSIENT or status >= 500:
+            retryable = True
+        elif status in FINAL:
+            retryable = False
     if not problem:
         return Outcome(context_updates=updates)
     return Outcome(
@@ -172,9 +175,3 @@ def _outcome(work: NodeContext, method: str, response: HttpResponse, raw: bytes)
         context_updates=updates,
         retryable=retryable,
     )
-
-
-def _retryable(status: int) -> bool | None:
-    if status in TRANSIENT or status >= 500:
-        return True
-    return False if status in FINAL else None

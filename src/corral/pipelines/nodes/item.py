@@ -66,7 +66,14 @@ async def _run_agent(work: NodeContext, prompt: str) -> tuple[Outcome, JsonObjec
             return outcome, fields
         if outcome.ok:
             try:
-                fields |= await _save_changes(work, tree)
+                batch = work.node.text("batch")
+                branch = branch_name(batch, work.visit.id)
+                change = await tree.commit_to(branch, f"{batch}: {work.visit.id}")
+                if change is not None:
+                    fields |= {"branch": change.branch, "commit": change.commit}
+                    fields["files"] = list(change.files)
+                    if work.node.is_true("patch"):
+                        fields["patch"] = change.patch
             except StorageFailed as error:
                 # Not retryable: another attempt would replace the work that is in the worktree.
                 reason = f"its work could not be saved: {error.message}; it is in {tree.place}"
@@ -112,15 +119,3 @@ async def _workspace(
     except BaseException:
         await asyncio.shield(tree.remove())
         raise
-
-
-async def _save_changes(work: NodeContext, tree: TaskWorktree) -> JsonObject:
-    branch = branch_name(work.node.text("batch"), work.visit.id)
-    change = await tree.commit_to(branch, f"{work.node.text('batch')}: {work.visit.id}")
-    if change is None:
-        return {}
-    fields: JsonObject = {"branch": change.branch, "commit": change.commit}
-    fields["files"] = list(change.files)
-    if work.node.is_true("patch"):
-        fields["patch"] = change.patch
-    return fields
