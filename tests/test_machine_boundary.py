@@ -182,13 +182,13 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "runs/find.py": ("file", "finds the folders of runs"),
     "runs/stored_run.py": ("file", "reads the logs of runs, which may be anywhere"),
     # Model calls.
-    "inference/retry.py": ("random", "jitter"),
+    "inference/transport.py": ("random", "jitter"),
     # Running processes: the files by which they see each other.
-    "live/notify.py": ("clock random", "when a message was sent; pauses between attempts"),
-    "live/publisher.py": ("clock file", "since when a process is visible; its folder"),
-    "sessions/live_turn.py": ("clock random", "since when a turn runs; the key of a request"),
-    "live/registry.py": ("file", "the folder of running processes"),
-    "live/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
+    "publishing/notify.py": ("clock random", "when a message was sent; pauses between attempts"),
+    "publishing/publisher.py": ("clock file", "since when a process is visible; its folder"),
+    "sessions/session_link.py": ("clock random", "since when a turn runs; the key of a request"),
+    "publishing/records.py": ("file", "the folder of running processes"),
+    "publishing/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
     "pipelines/execution/node_options.py": ("file", "reads the schema that a node names"),
     "pipelines/execution/interviewers.py": (
@@ -209,14 +209,13 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "metering/usage_ledger.py": ("file", "what pipelines and batches used"),
     "metering/budget_stores.py": ("file", "removes the file of a budget, which it owns"),
     # Sessions.
-    "sessions/acp/client_files.py": ("file", "the agent's file requests, below one folder"),
+    "sessions/acp/client_requests.py": ("file", "the agent's file requests, below one folder"),
     "sessions/backends/acp.py": ("file", "reads attached files"),
     "sessions/backends/human.py": ("clock file", "questions and answers are files"),
     "sessions/credentials.py": ("file", "whether the files of a sign-in exist"),
     "sessions/index.py": ("file", "the index file, and when each session was last written"),
     "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
     "sessions/prepared_run.py": ("file", "reads the prompt file"),
-    "sessions/question_files.py": ("file", "questions and answers are files"),
     "sessions/recording.py": ("random", "the name of the run in a cassette"),
     "sessions/warm/client.py": ("clock", "waits for the background process"),
     "sessions/warm/names.py": ("file", "the files of named sessions"),
@@ -228,8 +227,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/tools/mcp_server.py": ("random socket", "serves tools on a private socket"),
     "sessions/tools/tools.py": ("random", "identifiers of tool calls"),
     "sessions/turn.py": ("clock", "timestamps of events"),
-    "sessions/turn_record.py": ("clock", "when the session was last used"),
-    "sessions/until.py": ("file", "runs a check in the workspace"),
+    "sessions/sinks.py": ("clock", "when the session was last used"),
+    "sessions/goals.py": ("file", "runs a check in the workspace"),
     # The view. It reads the files of runs that other processes write.
     "view/app.py": ("file", "the files of the page"),
     "view/catalog.py": ("file", "lists the folders of sessions"),

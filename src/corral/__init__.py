@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from corral.sessions.merge_events import merge as merge
     from corral.sessions.pool import Pool as Pool
     from corral.sessions.session import Session as Session
-    from corral.sessions.sync_session import (
+    from corral.sessions.api import (
         SyncSession as SyncSession,
         run_sync as run_sync,
         session_sync as session_sync,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     )
     from corral.sessions.tools.tools import Tool as Tool, Tools as Tools
     from corral.sessions.turn import Turn as Turn
-    from corral.sessions.until import (
+    from corral.sessions.goals import (
         command_succeeds as command_succeeds,
         files_exist as files_exist,
     )
@@ -101,17 +101,16 @@ _HOMES = {
     "corral.prompt": "Prompt Section",
     "corral.result": "Result result_from_events",
     "corral.run_kwargs": "RunKwargs",
-    "corral.sessions.api": "is_installed pool run session",
+    "corral.sessions.api": "SyncSession is_installed pool run run_sync session session_sync",
     "corral.metering.budget": "Budget",
     "corral.sessions.merge_events": "merge",
     "corral.sessions.pool": "Pool",
     "corral.sessions.session": "Session",
-    "corral.sessions.sync_session": "SyncSession run_sync session_sync",
     "corral.sessions.tools.hooks": "Allow Deny Edit Hook ToolRequest call_budget read_before_write"
     " required_order",
     "corral.sessions.tools.tools": "Tool Tools",
     "corral.sessions.turn": "Turn",
-    "corral.sessions.until": "command_succeeds files_exist",
+    "corral.sessions.goals": "command_succeeds files_exist",
     "corral.values": "AgentSession AskedQuestion Cost DeniedCall FileChanged McpServer Usage",
     "corral.version": "__version__",
 }

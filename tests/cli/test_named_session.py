@@ -18,7 +18,7 @@ from support.pipeline_command import corral
 
 from corral.events import Decision
 from corral.sessions import store
-from corral.sessions.warm.client import Request, WarmTurn
+from corral.sessions.warm.client import WarmRequest, WarmTurn
 from corral.sessions.warm.names import WarmFiles
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
@@ -177,7 +177,7 @@ def test_a_permission_request_is_denied_although_the_session_was_started_by_a_pe
         return "allow_once"
 
     async def open_session() -> None:
-        request = Request(
+        request = WarmRequest(
             name="fix", agent=AGENT, text="text hi", options={"cwd": str(session)}, interactive=True
         )
         async for _ in WarmTurn(WarmFiles.of("fix", str(session)), request, ask=allow):

@@ -25,7 +25,7 @@ import corral
 from corral import Policy
 from corral.errors import UntrustedFolder
 from corral.events import Decision, PermissionRequest
-from corral.sessions import network_watch
+from corral.sessions import deadlines
 from corral.system import paths
 from corral.testing import Call, Lane, ModelServer, Request, Turn, say
 from corral.values import Json
@@ -473,8 +473,8 @@ async def test_a_trusted_repository_is_obeyed_by_the_cli(
 ) -> None:
     """The proof that the files above would have an effect."""
     # The repository names the service: that Google's cannot be reached is no reason to fail.
-    monkeypatch.setattr(network_watch, "FIRST_SILENCE", 0.1)
-    monkeypatch.setattr(network_watch, "INTERVAL", 0.1)
+    monkeypatch.setattr(deadlines, "FIRST_SILENCE", 0.1)
+    monkeypatch.setattr(deadlines, "INTERVAL", 0.1)
     plant(workspace, loot, evil.url)
     (workspace / ".gemini" / "policies" / "all.toml").unlink()
     options = agent.options([], inherit="project", policy="all")

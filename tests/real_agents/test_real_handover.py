@@ -17,7 +17,7 @@ import corral
 from corral.events import ToolUse, hand_over_of
 from corral.run_kwargs import RunKwargs
 from corral.sessions import store
-from corral.sessions.limits.fallback import CONTINUE
+from corral.sessions.limits.machine import CONTINUE
 from corral.testing import Call, ModelServer, Turn, fail, say
 
 pytestmark = pytest.mark.timeout(400)

@@ -25,9 +25,8 @@ from corral.agents.spec import AgentControls, AgentSpec
 from corral.errors import ConfigError, PolicyError, PolicyNotEnforceable
 from corral.options import RunOptions
 from corral.sessions import enforcement, pool
-from corral.sessions.prepare import prepare
+from corral.sessions.prepare import for_prompt, needs_new_process, prepare
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.prompt_options import for_prompt, needs_new_process
 from corral.sessions.sandbox import agent_sandbox, command_sandbox, named_hosts
 from corral.sessions.tools.hooks import ToolRequest
 from corral.system import config

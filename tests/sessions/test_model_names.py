@@ -11,8 +11,7 @@ from corral import models
 from corral.agents import registry
 from corral.errors import ConfigError, MissingKey
 from corral.options import RunOptions
-from corral.sessions.model_names import with_model_name
-from corral.sessions.prepare import prepare
+from corral.sessions.prepare import prepare, with_model_name
 
 URL = {
     "gemini": "GOOGLE_GEMINI_BASE_URL",

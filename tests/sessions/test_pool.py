@@ -26,7 +26,8 @@ from corral.agents.spec import AcpTransport, AgentSpec
 from corral.events import Decision, Event, PermissionRequest, Text
 from corral.policy import Policy
 from corral.run_kwargs import RunKwargs
-from corral.sessions import store, transcript
+from corral.runs import transcript
+from corral.sessions import store
 from corral.sessions.acp.connection import AcpSession
 from corral.sessions.pool import Pool
 from corral.system import paths

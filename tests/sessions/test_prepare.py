@@ -65,17 +65,6 @@ def test_without_an_agent_the_model_chooses_it(workspace: Path) -> None:
         corral.pool(model="nobody:model")
 
 
-def test_runs_with_the_same_options_share_what_is_known_of_them(workspace: Path) -> None:
-    """Thousands of them may be under way."""
-    options = scripted_options(workspace)
-    first, second = (prepare("gemini-cli", options) for _ in range(2))
-    assert second is first
-    other = prepare("gemini-cli", {**options, "timeout": 77.0})
-    assert other.run.timeout == 77.0
-    assert other.environment is first.environment
-    assert other.compiled is not first.compiled
-
-
 def test_runs_do_not_share_what_differs_or_what_each_uses_up(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,8 @@ from corral.cli import prune
 from corral.engine.dbos import database
 from corral.events import Text
 from corral.sessions import store
-from corral.sessions.question_files import QuestionFile
 from corral.sessions.retention import prune_sessions
+from corral.sessions.store import QuestionFile
 from corral.sessions.warm.names import StoredName, WarmFiles
 from corral.system import fs, paths
 

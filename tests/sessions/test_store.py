@@ -15,7 +15,8 @@ from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Done, Error, Event, Init, Text, Vendor
 from corral.options import RunOptions
 from corral.run_kwargs import RunKwargs
-from corral.sessions import store, transcript
+from corral.runs import transcript
+from corral.sessions import store
 from corral.sessions.store import SessionRecord
 from corral.system import paths
 

@@ -17,7 +17,7 @@ from corral.events import Error
 from corral.protocol.schema.build import schema_of
 from corral.result import Answer, Result
 from corral.sessions.structured_output import (
-    Submission,
+    SubmitTool,
     TypedAnswer,
     answer_schema,
     extract,
@@ -279,7 +279,7 @@ async def test_a_value_in_an_earlier_message_is_found() -> None:
 async def test_the_submit_tool_refuses_what_does_not_fit_and_keeps_what_does(
     of: object, bad: Json, good: Json, expected: object
 ) -> None:
-    submission = Submission(schema_of(of))
+    submission = SubmitTool(schema_of(of))
     tools = Tools([submission.tool])
     assert submission.tool.parameters.json["type"] == "object"
     refused = await tools.call("submit_result", bad)
@@ -292,7 +292,7 @@ async def test_the_submit_tool_refuses_what_does_not_fit_and_keeps_what_does(
 
 
 async def test_a_submitted_value_takes_precedence_over_the_text() -> None:
-    submission = Submission(schema_of(Report))
+    submission = SubmitTool(schema_of(Report))
     tools = Tools([submission.tool])
     typed = TypedAnswer(Report, submission=submission)
 

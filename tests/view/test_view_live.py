@@ -18,7 +18,7 @@ import corral
 from corral import live
 from corral.events import PermissionDecision
 from corral.run_kwargs import RunKwargs
-from corral.sessions import turn_publisher
+from corral.sessions import sinks
 from corral.system.clock import time_of_day
 from corral.testing import Call, ModelServer, Turn, fail, say
 from corral.values import Json
@@ -126,7 +126,7 @@ async def test_a_one_time_token_answers_without_the_cookie(tmp_path: Path, works
 async def test_an_agent_is_steered_and_its_budget_is_raised(
     tmp_path: Path, workspace: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_publisher, "PUBLISH_AFTER", 0.0)
+    monkeypatch.setattr(sinks, "PUBLISH_AFTER", 0.0)
     wait = f"until [ -e {workspace}/go ]; do sleep 0.02; done"
     usage = {"input": 1_000, "output": 24}
     script = [Turn(calls=[Call("shell", {"command": wait})], usage=usage), say("done")]

@@ -45,7 +45,7 @@ AGENT = AgentSpec(
     name="manual",
     title="a person",
     description="a person, asked through files, an editor or the terminal",
-    transport=InProcess(driver="corral.sessions.backends.human:Driver"),
+    transport=InProcess(driver="corral.sessions.backends.human:HumanDriver"),
     for_run=for_run,
     controls=controls,
     tools={},

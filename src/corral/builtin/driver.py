@@ -20,7 +20,7 @@ from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError, CorralError, Interrupted, ResumeLost, StorageFailed
 from corral.events import Error, Init
 from corral.inference.client import Client
-from corral.inference.tools import ToolDescription, spec_of
+from corral.inference.request import ToolDescription, spec_of
 from corral.messages import Message
 from corral.metering import prices
 from corral.metering.budget_gate import BudgetGate, paused_event
@@ -30,13 +30,13 @@ from corral.models.registry import split_model
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.handover import as_messages, source
-from corral.sessions.handover.neutral_form import fit
+from corral.sessions.limits import handed_prompt, handover
+from corral.sessions.limits.conversation import fit
 from corral.sessions.permissions import Asker, AskingSession, PermissionBroker
 from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.sinks import repository
 from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
-from corral.sessions.turn_warnings import repository
 from corral.system.environment import SecretRedactor
 from corral.system.media import prompt_message
 
@@ -244,8 +244,8 @@ class BuiltinDriver:
                 self._history = History(path, keep=run.keep, clean=clean)
                 if self.record.handover is not None and not self._history.messages:
                     # The session continues the conversation of another agent.
-                    room = source.room(self.prepared.agent, self.model)
-                    for message in as_messages.messages(fit(self.record.handover, room)):
+                    room = handover.room(self.prepared.agent, self.model)
+                    for message in handed_prompt.messages(fit(self.record.handover, room)):
                         self._history.add(message)
             self._loop = self._new_loop(self._history, self.executor, self.events.put, self.mailbox)
         return self._loop

@@ -67,7 +67,7 @@ from corral.errors import (
 )
 from corral.events import Error, ModelCall, Text, Thinking, UsageReport, Vendor
 from corral.inference.client import Client
-from corral.inference.retry import retry_delay
+from corral.inference.transport import retry_delay
 from corral.messages import Message, ToolCall, ToolResult
 from corral.model_types import (
     Finish,

@@ -33,8 +33,8 @@ from corral.messages import ToolCall, ToolResult
 from corral.policy import Action
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import PermissionBroker
-from corral.sessions.tools.hooks import Deny, Edit, HookAnswer, ToolRequest
-from corral.sessions.tools.tools import Tools, maybe_await
+from corral.sessions.tools.hooks import Deny, Edit, HookAnswer, ToolRequest, maybe_await
+from corral.sessions.tools.tools import Tools
 from corral.system.clock import Stopwatch
 from corral.system.environment import SecretRedactor
 from corral.system.redaction import StreamRedactor

@@ -20,15 +20,24 @@ from corral.agents.report import PolicyRow
 from corral.agents.spec import AgentSpec, InProcess
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
-from corral.errors import ConfigError, CorralError, NotInstalled
+from corral.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    CorralError,
+    NetworkFailed,
+    NotInstalled,
+)
+from corral.inference.client import Client
 from corral.policy import Policy
 from corral.run_kwargs import RunKwargs
 from corral.sessions import store
 from corral.sessions.api import run
+from corral.sessions.deadlines import unreachable
 from corral.sessions.prepare import prepare
-from corral.sessions.readiness import readiness
+from corral.sessions.prepared_run import PreparedRun
 from corral.system import compile_cache, config, paths, programs
 from corral.system.environment import gather
+from corral.system.http.reachability import why_unreachable
 from corral.system.process.tree import ProcessRegistry
 from corral.system.sandbox.sandbox import describe, find_support
 from corral.testing import Call, ModelServer, Turn
@@ -374,3 +383,57 @@ def _show_failures(report: AttackReport, *, err: bool = False) -> None:
     for name, tried in report.broken:
         text = f"{name}: {tried.cell}: {tried.group}: {tried.name}: {tried.seen}"
         echo(f"✗ {report.agent}: {text}", err=err)
+
+
+_NOTES = ("authentication: ", "credentials: ")
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a prompt could be sent."""
+
+    credential: str | None = None
+    """The variable or the login file that would be used, if it is known."""
+    accepts: tuple[str, ...] = ()
+    """The variables and login files that the agent takes."""
+    service_url: str | None = None
+    missing: CorralError | None = None
+    """What is missing, with a hint; None if nothing is."""
+
+
+async def readiness(prepared: PreparedRun) -> Readiness:
+    """Check the credentials, and if they are there, the way to the model's service."""
+    found = _credentials(prepared)
+    if found.missing is not None or found.service_url is None:
+        return found
+    reason = await why_unreachable(found.service_url)
+    problem: NetworkFailed | None = None if reason is None else unreachable(reason)
+    return msgspec.structs.replace(found, missing=problem)
+
+
+def accepted(prepared: PreparedRun) -> tuple[str, ...]:
+    """Variables with a key, then the files of a login, as they are written for a person."""
+    agent = prepared.agent
+    files = agent.login_files or agent.credential_files
+    return (*agent.secret_env, *(f"~/{name}" for name in files))
+
+
+def _credentials(prepared: PreparedRun) -> Readiness:
+    accepts = accepted(prepared)
+    try:
+        if isinstance(prepared.agent.transport, InProcess):
+            # The built-in agent calls the model itself. A person needs no credentials.
+            model = prepared.run.model
+            if model is None:
+                return Readiness(accepts=accepts)
+            agent_values = prepared.environment.agent_values
+            url = Client(environ=dict(agent_values)).check(model)
+            name = next(
+                (name for name in prepared.agent.secret_env if agent_values.get(name)), None
+            )
+            return Readiness(credential=name, accepts=accepts, service_url=url)
+        context = prepared.launch_context(Path(prepared.cwd))
+        launch = prepared.agent.launch(prepared.run, context, "", None)
+    except (AuthenticationFailed, ConfigError) as error:
+        return Readiness(accepts=accepts, missing=error)
+    notes = (note.removeprefix(sign) for note in launch.notes for sign in _NOTES if sign in note)
+    return Readiness(credential=next(notes, None), accepts=accepts, service_url=launch.service_url)

@@ -38,7 +38,8 @@ from corral.core.terminal_text import clean
 from corral.errors import CallerError, ConfigError, CorralError, StorageFailed
 from corral.events import Done, Event
 from corral.run_kwargs import RunKwargs
-from corral.sessions import store, transcript
+from corral.runs import transcript
+from corral.sessions import store
 from corral.sessions.session import Session
 from corral.system import config, paths
 from corral.system.git.file_history import FileHistory

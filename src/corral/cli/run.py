@@ -212,9 +212,9 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     """Make all checks of a real run and print what would be started. Nothing is written or
     started."""
     from corral.cli.ui.tables import policy_table, sandbox_table
+    from corral.sessions.limits.handover import split_resume
     from corral.sessions.prepare import prepare
     from corral.sessions.prepared_run import resolve_prompt
-    from corral.sessions.resume import split_resume
     from corral.sessions.sandbox import sandbox_report
     from corral.system.paths import sessions
 
@@ -222,7 +222,7 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     prepared = prepare(agent, own, has_asker=is_interactive())
     prompt = resolve_prompt(prepared, text)
     if source is not None:
-        from corral.sessions.handover.source import begin, first_prompt
+        from corral.sessions.limits.handover import begin, first_prompt
 
         record = begin(prepared, source, has_cwd=own.get("cwd") is not None)
         if record.handover is not None:
@@ -278,7 +278,7 @@ def _run_named(
     started if needed, and print the answer. Without ``agent``, the session's agent answers."""
     # Named sessions are for speed: a further prompt loads only what it needs.
     from corral.option_definitions import of_kind
-    from corral.sessions.warm.client import IDLE_SECONDS, Request, WarmTurn
+    from corral.sessions.warm.client import IDLE_SECONDS, WarmRequest, WarmTurn
     from corral.sessions.warm.names import WarmFiles
 
     name = flags["session"] or ""
@@ -298,7 +298,7 @@ def _run_named(
     wants_result = typed is not None and not flags["as_json"]
     turn = WarmTurn(
         WarmFiles.of(name, cwd),
-        Request(
+        WarmRequest(
             name=name,
             agent=agent,
             text=text,

@@ -152,7 +152,7 @@ class TypedFlags(NamedTuple):
         print_turn: Callable[[Turn], Awaitable[Done | None]],
     ) -> Done | None:
         """Run all turns with the events printed; return the last event, which has the output."""
-        from corral.sessions.multi_turn import Goal, run_goal
+        from corral.sessions.goals import Goal, run_goal
 
         ends: list[Done | None] = []
 

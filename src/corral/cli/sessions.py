@@ -20,7 +20,8 @@ from corral.cli.ui.terminal import echo, echo_json
 from corral.core.spending import LIMITS, Raise
 from corral.errors import ConfigError, ResumeLost
 from corral.events import Decision
-from corral.sessions import index, store, transcript
+from corral.runs import transcript
+from corral.sessions import index, store
 from corral.sessions.warm import names as warm_names
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def list_sessions(
     echo(table(("session", "agent", "status", "last", "prompt"), cells))
 
 
-def _description(found: index.Match, name: str | None) -> str:
+def _description(found: index.SessionMatch, name: str | None) -> str:
     text = f"…{found.snippet}…" if found.snippet else found.meta.title
     before = found.meta.continued_from
     more = f", continues {before}" if before else ""
@@ -321,8 +322,8 @@ def _answer_agent(name: str, text: str | None, request: str) -> bool:
 def _answer_question(name: str, text: str | None) -> None:
     """Answer a session whose agent is a person; it need not be running."""
     from corral import live
-    from corral.live.client import pipeline_gate
-    from corral.sessions import question_files, store
+    from corral.live import pipeline_gate
+    from corral.sessions import store
 
     running = live.find(name)
     if running is not None and running[1].kind == "pipeline":
@@ -342,7 +343,7 @@ def _answer_question(name: str, text: str | None) -> None:
             )
             raise
         raise ConfigError(f"{running[1].id} is not waiting for an answer") from error
-    question = question_files.open_question(record)
+    question = store.open_question(record)
     if question is None:
         raise ConfigError(f"session {record.meta.id} is not waiting for an answer")
     if text is None:

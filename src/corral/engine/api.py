@@ -236,7 +236,7 @@ async def _notify(
     if not isinstance(target, str):
         return
     from corral.engine import notifications
-    from corral.live import notify
+    from corral.publishing import notify
 
     shown = None if db is None else database.find(db).shown
     facts = notify.RunFacts(kind="pipeline", id=result.run, cwd=cwd, db=shown)
@@ -254,7 +254,7 @@ async def _notify(
         for question in result.questions
     ]
     if result.status != "waiting":
-        ended = notify.Ended(
+        ended = notify.RunEnd(
             status=result.status,
             text=result.text or "",
             error=result.reason if result.status != "success" else "",

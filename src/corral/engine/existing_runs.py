@@ -14,7 +14,7 @@ from corral.system.blocking import sync_twin
 
 if TYPE_CHECKING:
     from corral.events import Decision
-    from corral.live import tokens
+    from corral.publishing import tokens
 
 
 @short_traceback_async
@@ -56,7 +56,8 @@ async def answer_with_token(
 
         await pipelines.answer_with_token(token, answer="approve")
     """
-    from corral.live import client, tokens
+    from corral import live
+    from corral.publishing import tokens
 
     with tokens.using(token) as says:
         if says.kind == "pipeline":
@@ -65,7 +66,7 @@ async def answer_with_token(
             await open_questions.answer(says.run, reply, gate=says.request_id, by=by, db=db)
         else:
             await asyncio.to_thread(
-                client.answer_session, says, decision=decision, text=answer, by=by
+                live.answer_session, says, decision=decision, text=answer, by=by
             )
     return says
 

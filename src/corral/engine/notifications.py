@@ -8,8 +8,8 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from corral.live import notify
-from corral.live.notify import Ended, Message, RunFacts
+from corral.publishing import notify
+from corral.publishing.notify import Notification, RunEnd, RunFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corral.engine.batch.results import BatchReport
 
 
-async def send(target: str, on: object, messages: Sequence[Message]) -> None:
+async def send(target: str, on: object, messages: Sequence[Notification]) -> None:
     """Send those messages that ``notify_on`` wants. Never raises, and takes a bounded time."""
     notifier = notify.Notifier(
         target, lambda problem: warnings.warn(f"not notified: {problem}", stacklevel=2)
@@ -28,9 +28,9 @@ async def send(target: str, on: object, messages: Sequence[Message]) -> None:
     await notifier.finish()
 
 
-def batch_message(name: str, report: BatchReport, cwd: str, db: str | None) -> Message:
+def batch_message(name: str, report: BatchReport, cwd: str, db: str | None) -> Notification:
     facts = RunFacts(kind="batch", id=name, cwd=cwd, db=db)
     status = report.stopped or ("success" if report.ok else "fail")
     text = f"{report.succeeded:,} of {report.total:,} tasks succeeded, {report.failed:,} failed"
-    ended = Ended(status=status, text=text, seconds=report.seconds, cost_usd=report.cost_usd)
+    ended = RunEnd(status=status, text=text, seconds=report.seconds, cost_usd=report.cost_usd)
     return notify.end_message(facts, ended)

@@ -29,7 +29,7 @@ from corral.pipelines.events import (
     StepStarted,
 )
 from corral.runs.stored_run import StoredRun
-from corral.sessions.transcript import TurnRecord, fence, finish, summary
+from corral.runs.transcript import TurnRecord, fence, finish, summary
 
 MAX_OUTPUT = 2_000
 """Characters of a tool's output."""

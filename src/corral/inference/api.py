@@ -18,16 +18,16 @@ from corral.core.durations import seconds
 from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, CorralError, TotalTimeout
 from corral.inference.client import Client, ResponseStream, default_client
-from corral.inference.fallback import ModelChoice
 from corral.inference.request import (
+    NO_TOOLS,
     PromptInput,
     RequestOptions,
+    Toolbox,
     build_messages,
     build_request,
     check_options,
 )
-from corral.inference.results import Generation, Step
-from corral.inference.tools import NO_TOOLS, Toolbox
+from corral.inference.results import Generation, ModelChoice, Step
 from corral.messages import Message, ToolResult
 from corral.model_types import (
     Finish,

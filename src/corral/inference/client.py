@@ -47,27 +47,31 @@ import weakref
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Iterable,
     Mapping,
+    Sequence,
 )
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from corral.errors import ConfigError, CorralError
-from corral.inference.middleware import Middleware, around_complete, around_stream
-from corral.inference.retry import check_retries, wait_for_limit, wait_to_retry, with_retries
 from corral.inference.transport import (
     ModelAccess,
     PendingResponse,
     ResponseReader,
+    check_retries,
     encode,
     failed_event,
     has_media,
     request_response,
     send,
+    wait_for_limit,
+    wait_to_retry,
+    with_retries,
 )
 from corral.metering import prices
 from corral.model_types import Request, Response, StreamEvent
@@ -80,6 +84,7 @@ from corral.system.media import load_media
 
 if TYPE_CHECKING:
     from corral.metering.rate_limits import CallWaits, LimitWaits
+
 
 RETRIES = 2
 AccessOption: TypeAlias = str | Mapping[str, str] | None
@@ -487,3 +492,55 @@ async def _close_with_loop(client: Client) -> AsyncGenerator[None, None]:
         yield
     finally:
         await client.close()
+
+
+Complete: TypeAlias = Callable[[Request], Awaitable[Response]]
+Streamed: TypeAlias = Callable[[Request], AsyncIterator[StreamEvent]]
+
+
+class Middleware:
+    """Override either method or both. The first middleware of a client is the outermost; retries
+    happen inside all of them.
+
+    ::
+
+        class Logged(models.Middleware):
+            async def complete(self, request, call):
+                response = await call(request)
+                print(request.model, response.usage)
+                return response
+
+        client = models.Client(middleware=[Logged()])
+    """
+
+    async def complete(self, request: Request, call: Complete) -> Response:
+        return await call(request)
+
+    def stream(self, request: Request, call: Streamed) -> AsyncIterator[StreamEvent]:
+        return call(request)
+
+
+def around_complete(layers: Sequence[Middleware], core: Complete) -> Complete:
+    for layer in reversed(layers):
+        core = _complete(layer, core)
+    return core
+
+
+def around_stream(layers: Sequence[Middleware], core: Streamed) -> Streamed:
+    for layer in reversed(layers):
+        core = _stream(layer, core)
+    return core
+
+
+def _complete(layer: Middleware, inner: Complete) -> Complete:
+    async def call(request: Request) -> Response:
+        return await layer.complete(request, inner)
+
+    return call
+
+
+def _stream(layer: Middleware, inner: Streamed) -> Streamed:
+    def call(request: Request) -> AsyncIterator[StreamEvent]:
+        return layer.stream(request, inner)
+
+    return call

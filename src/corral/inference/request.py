@@ -1,24 +1,36 @@
-"""Builds a request from the caller's options. Invalid options raise before anything is sent."""
+"""Builds a request from the caller's options. Invalid options raise before anything is sent.
+Its tools (``Toolbox``) are described to the model, and run when it calls them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeAlias, TypedDict, get_args
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, get_args
 
 from corral.errors import ConfigError
 from corral.inference.client import Client
 from corral.inference.results import Step
-from corral.inference.tools import Toolbox, ToolsInput, resolve_tool_choice
-from corral.messages import Message, Part, Text, message_from_dict, to_parts
-from corral.model_types import Request, ResponseFormat, ToolChoice
+from corral.messages import Message, Part, Text, ToolCall, ToolResult, message_from_dict, to_parts
+from corral.model_types import Request, ResponseFormat, ToolChoice, ToolNamed, ToolSpec
 from corral.prompt import Prompt
-from corral.values import Effort, Json, JsonObject, int_or_none, is_mapping, number_or_none
+from corral.protocol.schema.build import Schema
+from corral.sessions.tools.tools import Tool, Tools
+from corral.values import (
+    Effort,
+    Json,
+    JsonObject,
+    as_object,
+    int_or_none,
+    is_mapping,
+    number_or_none,
+)
 
 PromptInput: TypeAlias = str | Prompt | Part | Sequence[str | Part] | None
 Steps: TypeAlias = tuple[Step, ...]
 
 
-class Settings(TypedDict, total=False):
+class RequestSettings(TypedDict, total=False):
     """Settings of the request besides conversation and tools."""
 
     temperature: float | None
@@ -31,7 +43,7 @@ class Settings(TypedDict, total=False):
     provider_options: Mapping[str, Mapping[str, Json]]
 
 
-class RequestOptions(Settings, total=False):
+class RequestOptions(RequestSettings, total=False):
     """The keyword options of ``generate``, ``stream`` and their variants for objects.
 
     After ``max_tool_rounds`` rounds of tools (default 1; 0 runs none) the caller must run the
@@ -63,7 +75,7 @@ class RequestOptions(Settings, total=False):
 
 
 EFFORTS: tuple[str, ...] = get_args(Effort)
-SETTING_NAMES = frozenset(Settings.__annotations__)
+SETTING_NAMES = frozenset(RequestSettings.__annotations__)
 OPTION_NAMES = tuple(RequestOptions.__annotations__)
 
 
@@ -157,7 +169,7 @@ def _to_message(given: object) -> Message:
 
 
 class _RequestFields(TypedDict, total=False):
-    """``Settings`` in the types of ``Request``."""
+    """``RequestSettings`` in the types of ``Request``."""
 
     temperature: float
     top_p: float
@@ -174,7 +186,7 @@ def build_request(
     messages: tuple[Message, ...],
     toolbox: Toolbox,
     tool_choice: str | ToolChoice | None,
-    settings: Settings,
+    settings: RequestSettings,
 ) -> Request:
     """The request. Raises ``ConfigError`` for an invalid setting."""
     fields: _RequestFields = {} if SETTING_NAMES.isdisjoint(settings) else _fields(settings)
@@ -189,7 +201,7 @@ def build_request(
     )
 
 
-def _fields(settings: Settings) -> _RequestFields:
+def _fields(settings: RequestSettings) -> _RequestFields:
     """The settings that are not None, checked."""
     fields = _checked_fields(settings)
     if (stop := settings.get("stop")) is not None:
@@ -203,7 +215,7 @@ def _fields(settings: Settings) -> _RequestFields:
     return fields
 
 
-def _checked_fields(settings: Settings) -> _RequestFields:
+def _checked_fields(settings: RequestSettings) -> _RequestFields:
     fields: _RequestFields = {}
     if (temperature := settings.get("temperature")) is not None:
         _check_number("temperature", temperature)
@@ -227,3 +239,101 @@ def _check_number(name: str, value: object) -> None:
     number = number_or_none(value)
     if number is None or not 0 <= number <= 100:
         raise ConfigError(f"{name} must be a number of 0 or more, got: {value!r}")
+
+
+ToolsInput: TypeAlias = Sequence[Tool | ToolSpec | Callable[..., object]] | Tools
+
+
+_NONE = Tools(())
+
+
+class ToolDescription(Protocol):
+    """Anything that can be described to a model as a tool."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def parameters(self) -> Schema[Any]: ...
+
+
+class Toolbox:
+    """Functions that run here, and specs whose calls the caller runs."""
+
+    def __init__(self, given: ToolsInput) -> None:
+        self.tools = _NONE
+        self.specs: tuple[ToolSpec, ...] = ()
+        self._passive: frozenset[str] = frozenset()
+        if not isinstance(given, Tools) and not given:
+            return  # most calls have none
+        if isinstance(given, Tools):
+            self.tools, passive = given, tuple[ToolSpec, ...]()
+        else:
+            passive = tuple(each for each in given if isinstance(each, ToolSpec))
+            self.tools = Tools([each for each in given if not isinstance(each, ToolSpec)])
+        self._passive = frozenset(spec.name for spec in passive)
+        if twice := self._passive & self.tools.by_name.keys():
+            raise ConfigError(f"two tools have the name {min(twice)}")
+        active = (spec_of(tool) for tool in self.tools.by_name.values())
+        self.specs = (*active, *passive)
+
+    def can_run_all(self, calls: Iterable[ToolCall]) -> bool:
+        """Whether all calls can be run here. An unknown tool can: it gives an error result."""
+        return not any(call.name in self._passive for call in calls)
+
+    async def run_calls(self, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
+        """Run all calls at once. The results are in the order of the calls. Raises only if it is
+        cancelled."""
+        if len(calls) == 1:
+            return (await self._result(calls[0]),)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._result(call)) for call in calls]
+        return tuple(task.result() for task in tasks)
+
+    async def _result(self, call: ToolCall) -> ToolResult:
+        if call.raw is not None:
+            message = f"the arguments of {call.name} are not a JSON object: {call.raw[:200]}"
+            return ToolResult(call.id, message, is_error=True, name=call.name)
+        answer = await self.tools.call(call.name, call.arguments, call_id=call.id)
+        return ToolResult(call.id, answer.text, is_error=not answer.ok, name=call.name)
+
+
+NO_TOOLS = Toolbox(())
+
+
+def spec_of(tool: ToolDescription) -> ToolSpec:
+    """The spec of a tool. ``additionalProperties: false`` is removed: the arguments are checked
+    here, and not every vendor supports it."""
+    parameters = as_object(_without_closed_objects(tool.parameters.json))
+    return ToolSpec(tool.name, tool.description, parameters)
+
+
+def _without_closed_objects(schema: Json) -> Json:
+    if isinstance(schema, list):
+        return [_without_closed_objects(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _without_closed_objects(value)
+        for key, value in schema.items()
+        if not (key == "additionalProperties" and value is False)
+    }
+
+
+def resolve_tool_choice(
+    choice: str | ToolChoice | None, specs: Sequence[ToolSpec]
+) -> ToolChoice | None:
+    """``auto``, ``none``, ``required``, or the name of a tool. Raises ``ConfigError``."""
+    match choice:
+        case None | "auto" | "none" | "required":
+            return choice
+        case ToolNamed(name) | str(name):
+            pass
+    if name not in {spec.name for spec in specs}:
+        known = ", ".join(spec.name for spec in specs) or "none"
+        raise ConfigError(
+            f"tool_choice {name!r} is not a tool of this call",
+            hint=f"Use auto, none, required, or one of: {known}.",
+        )
+    return ToolNamed(name)

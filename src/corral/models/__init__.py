@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         ResponseStream as ResponseStream,
         set_default_client as set_default_client,
     )
-    from corral.inference.fallback import Fallback as Fallback
-    from corral.inference.middleware import Middleware as Middleware
+    from corral.inference.results import Fallback as Fallback
+    from corral.inference.client import Middleware as Middleware
     from corral.inference.results import Generation as Generation, Step as Step
     from corral.inference.structured import (
         NoObjectError as NoObjectError,
@@ -83,10 +83,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "corral.inference.api": "GenerationStream SyncGenerationStream generate generate_sync stream"
     " stream_sync",
-    "corral.inference.client": "Client ResponseStream set_default_client",
-    "corral.inference.fallback": "Fallback",
-    "corral.inference.middleware": "Middleware",
-    "corral.inference.results": "Generation Step",
+    "corral.inference.client": "Client Middleware ResponseStream set_default_client",
+    "corral.inference.results": "Fallback Generation Step",
     "corral.inference.structured": "NoObjectError ObjectStream generate_object"
     " generate_object_sync stream_object",
     "corral.messages": "Audio Document Image Message RedactedThinking Text Thinking ToolCall"

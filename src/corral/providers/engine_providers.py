@@ -16,7 +16,7 @@ from corral.providers.agent import (
     provider_class,
 )
 from corral.result import Result
-from corral.sessions import question_files, store
+from corral.sessions import store
 from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import resolve_prompt
 from corral.system import config as settings
@@ -117,11 +117,7 @@ class ManualProvider(AgentProvider):
         wanted = resolve_prompt(prepared, prompt)
         for record in store.all_sessions():
             here = (record.meta.agent, record.meta.cwd) == (prepared.agent.name, prepared.cwd)
-            if (
-                here
-                and question_files.open_prompt(record) == wanted
-                and not store.is_in_use(record)
-            ):
+            if here and store.open_prompt(record) == wanted and not store.is_in_use(record):
                 options["resume"] = record.meta.id
                 break
         return await super()._run(prompt, system, options, HumanRunLog(self.name))

@@ -1,9 +1,12 @@
-"""The public functions: ``session``, ``pool``, ``run``, ``is_installed``."""
+"""The public functions: ``session``, ``pool``, ``run``, ``is_installed``; and ``session_sync`` and
+``run_sync`` for code that is not async. The event loop of a session runs in another thread then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Unpack, overload
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, Unpack, overload
 
 from corral.agents import registry
 from corral.core.tracebacks import short_traceback, short_traceback_async
@@ -15,16 +18,19 @@ from corral.result import Result
 from corral.sessions import store
 from corral.sessions.session import Session
 from corral.system import config, programs
+from corral.system.blocking import LoopThread, sync_twin, warn_of_blocking
 from corral.values import T
 
 if TYPE_CHECKING:
+    from corral.events import Event
     from corral.metering.budget import Budget
     from corral.run_kwargs import RunKwargs
+    from corral.sessions.goals import Until
     from corral.sessions.permissions import Asker
     from corral.sessions.pool import Pool
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.tools import GivenTools
-    from corral.sessions.until import Until
+    from corral.sessions.turn import Turn
     from corral.values import Json
 
     class CallKwargs(RunKwargs, total=False):
@@ -210,7 +216,7 @@ async def run(  # noqa: PLR0913
             result: Result = await opened.prompt(prompt).collect(on_event)
         return result.raise_for_status() if check else result
 
-    from corral.sessions.multi_turn import Goal, run_goal, with_submission
+    from corral.sessions.goals import Goal, run_goal, with_submission
 
     goal = Goal(
         output=output,
@@ -254,3 +260,127 @@ def is_installed(agent: str) -> bool:
     except CorralError:
         return False
     return True
+
+
+P = ParamSpec("P")
+
+
+class SyncSession:
+    """One agent, one conversation, for code that is not async; made by ``corral.session_sync``.
+
+    ::
+
+        with corral.session_sync("gemini-cli", policy="edits") as session:
+            first = session.run("Fix the failing test")
+            for event in session.prompt("What did you change?"):
+                print(event.type)
+
+    ``run`` and ``prompt`` take the arguments of the same methods of ``Session``. ``prompt`` gives
+    the events of the turn. Functions that are passed to the session are called in the other thread.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._thread: LoopThread | None = None
+        self.run = self._twin(session.run)
+        """The next turn, to its end: a ``Result``."""
+        self.prompt = self._events(session.prompt)
+        """The events of the next turn. Leaving the iteration ends the turn."""
+
+    def __repr__(self) -> str:
+        return repr(self._session)
+
+    @property
+    def id(self) -> str:
+        """corral's id of the session, for ``resume``."""
+        return self._session.id
+
+    def __enter__(self) -> SyncSession:
+        if self._thread is not None:
+            raise RuntimeError("the session is open already")
+        warn_of_blocking("session", stacklevel=3)
+        with short_traceback:
+            self._thread = LoopThread()
+            try:
+                self._thread.run(self._session.__aenter__())
+            except BaseException:
+                self._close()
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._loop().run(self._session.__aexit__())
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
+
+    def _loop(self) -> LoopThread:
+        if self._thread is None:
+            raise RuntimeError("open the session first: with corral.session_sync(...) as session")
+        return self._thread
+
+    def _twin(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            loop = self._loop()
+            with short_traceback:
+                return loop.run(function(*args, **kwargs))
+
+        return call
+
+    def _events(self, function: Callable[P, Turn]) -> Callable[P, Generator[Event]]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Generator[Event]:
+            loop = self._loop()
+
+            async def start() -> Turn:
+                return function(*args, **kwargs)
+
+            with short_traceback:
+                turn = loop.run(start())
+                return loop.iterate(aiter(turn))
+
+        return call
+
+
+def sync_session_of(function: Callable[P, Session]) -> Callable[P, SyncSession]:
+    """``function`` with a session for code that is not async."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> SyncSession:
+        with short_traceback:
+            return SyncSession(function(*args, **kwargs))
+
+    call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
+    return call
+
+
+session_sync = sync_session_of(session)
+session_sync.__doc__ = """
+    ``session`` for code that is not async, with the same arguments: a ``with`` block.
+
+    ::
+
+        with corral.session_sync("gemini-cli", policy="edits") as session:
+            print(session.run("Fix the failing test").text)
+            print(session.run("What did you change?").text)
+    """
+
+
+run_sync = sync_twin(run)
+run_sync.__doc__ = """
+    ``run`` for code that is not async, with the same arguments; also in a notebook.
+
+    ::
+
+        result = corral.run_sync("gemini-cli", "What does this project do?")
+        print(result.text)
+
+    In async code use ``run``: this function stops the running event loop until it returns, and
+    warns about it.
+    """

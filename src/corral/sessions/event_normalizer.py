@@ -50,8 +50,7 @@ import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from itertools import islice
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -111,7 +110,7 @@ class _Open(msgspec.Struct, gc=False):
     since: float
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True):
+class DoneFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What ``done`` reports beside what the normalizer has seen."""
 
     text: str = ""
@@ -126,26 +125,6 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _NOTHING_SPENT = Usage(), Cost()
-_CONTAINERS: dict[str, type[list[Any] | dict[str, Any]]] = {
-    "_asked": dict,
-    "_before_init": list,
-    "_closed": dict,
-    "_denial_rules": dict,
-    "_metered": list,
-    "_open": OrderedDict,
-    "_questions": list,
-    "_renamed": dict,
-    "_self_reported": dict,
-    "_written_for_agent": dict,
-    "denied": list,
-    "written": dict,
-}
-"""The containers of a normalizer."""
-_EMPTY = {
-    name: () if kind is list else MappingProxyType[str, Any]({})
-    for name, kind in _CONTAINERS.items()
-}
-"""What it has instead, until an item needs them."""
 
 
 class _Spent(NamedTuple):
@@ -157,41 +136,6 @@ class _Spent(NamedTuple):
 
 class EventNormalizer:
     """The normalizer of one turn. ``existed`` tells whether a path existed before the turn."""
-
-    __slots__ = (
-        "_agent",
-        "_asked",
-        "_before_init",
-        "_calls",
-        "_closed",
-        "_cost",
-        "_cwd",
-        "_default_init",
-        "_denial_rules",
-        "_earlier",
-        "_existed_before",
-        "_label",
-        "_metered",
-        "_misses_calls",
-        "_node",
-        "_open",
-        "_owns_containers",
-        "_questions",
-        "_renamed",
-        "_run_id",
-        "_self_reported",
-        "_seq",
-        "_session_id",
-        "_started",
-        "_usage",
-        "_warned_implausible",
-        "_written_for_agent",
-        "answered",
-        "denied",
-        "finish",
-        "worked",
-        "written",
-    )
 
     def __init__(
         self,
@@ -206,9 +150,26 @@ class EventNormalizer:
         self._run_id, self._agent, self._node = init.run_id, init.agent, init.node
         self._label, self._cwd = init.label, init.cwd
         self._session_id = init.session_id
-        for name, empty in _EMPTY.items():
-            setattr(self, name, empty)
-        self._owns_containers = False
+        self._before_init: list[Log | Error | ModelCall] = []
+        self._open: OrderedDict[str, _Open] = OrderedDict()
+        """By our own ids, in the order they came. Ordered: its first is found at once."""
+        self._renamed: dict[str, deque[str]] = {}
+        """The agent's id → ours, where it used one for several calls; the oldest first. Some may be
+        closed by now."""
+        self._closed: dict[str, None] = {}
+        self._self_reported: set[str] = set()
+        """Calls whose tool reported its file changes itself."""
+        self._written_for_agent: set[str] = set()
+        """Paths that we wrote for the agent: the result of its call reports no further change."""
+        self._metered: list[ModelCall] = []
+        self.denied: list[DeniedCall] = []
+        self._asked: dict[str, AgentQuestion] = {}
+        """Questions without an answer, by their ids."""
+        self._questions: list[AskedQuestion] = []
+        self._denial_rules: dict[str, str] = {}
+        """The agent's id of a call → why corral denied it."""
+        self.written: dict[str, FileKind] = {}
+        """Paths that the agent's tools confirmed to have written."""
         self._seq = 0
         self._calls = 0
         self._usage, self._cost = self._earlier = _NOTHING_SPENT
@@ -221,34 +182,6 @@ class EventNormalizer:
         """Whether any answer text came."""
         self.worked = False
         """Whether any tool ran."""
-
-    # Made for the first item that is neither text nor ``init``: thousands of turns may wait for
-    # their agents at the same time. (With ``__getattr__`` every attribute would cost more.)
-    _before_init: list[Log | Error | ModelCall]
-    _open: OrderedDict[str, _Open]
-    """By our own ids, in the order they came. Ordered: its first is found at once."""
-    _renamed: dict[str, deque[str]]
-    """The agent's id → ours, where it used one for several calls; the oldest first. Some may be
-    closed by now."""
-    _closed: dict[str, None]
-    _self_reported: dict[str, None]
-    """Calls whose tool reported its file changes itself."""
-    _written_for_agent: dict[str, None]
-    """Paths that we wrote for the agent: the result of its call reports no further change."""
-    _metered: list[ModelCall]
-    denied: list[DeniedCall]
-    _asked: dict[str, AgentQuestion]
-    """Questions without an answer, by their ids."""
-    _questions: list[AskedQuestion]
-    _denial_rules: dict[str, str]
-    """The agent's id of a call → why corral denied it."""
-    written: dict[str, FileKind]
-    """Paths that the agent's tools confirmed to have written."""
-
-    def _own_containers(self) -> None:
-        for name, kind in _CONTAINERS.items():
-            setattr(self, name, kind())
-        self._owns_containers = True
 
     @property
     def session_id(self) -> str | None:
@@ -266,8 +199,6 @@ class EventNormalizer:
                 append(replace(text, delta=item, seq=seq))
             else:
                 self._seq = seq
-                if not self._owns_containers and type(item) is not Init:
-                    self._own_containers()
                 # The most frequent ones first.
                 if seq and type(item) is ToolUse:
                     self._open_call(item, ts, out)
@@ -295,10 +226,10 @@ class EventNormalizer:
         return out
 
     def close(
-        self, ts: float, error: CorralError | None, ending: Ending | None = None
+        self, ts: float, error: CorralError | None, ending: DoneFacts | None = None
     ) -> list[Event]:
         """The end: open tools closed as cancelled, then ``done``."""
-        ending = ending or Ending()
+        ending = ending or DoneFacts()
         out: list[Event] = []
         if not self._seq:
             self._begin(Init(), ts, out)
@@ -347,21 +278,41 @@ class EventNormalizer:
             counted += call.usage
             by_model = add_by_model(by_model, {call.model: call.usage})
         known = [call.cost for call in self._metered if call.cost.usd is not None]
-        if known and not any(map(_has_unknown_cost, self._metered)):
+        # Billed by an amount that is not known. Of a call that was cut, what is known counts.
+        unknown = any(
+            call.cost.usd is None
+            and (call.usage != Usage() or (call.partial and call.error is None))
+            for call in self._metered
+        )
+        if known and not unknown:
             cost = sum(known[1:], start=known[0])
-        by_model = {name: each for name, each in by_model.items() if each != Usage()}
+        by_model = {name: usage for name, usage in by_model.items() if usage != Usage()}
         return _Spent(counted, by_model, cost, "metered")
 
     def _handle_item(self, item: Event | TurnEnd, ts: float, out: list[Event]) -> None:
-        if isinstance(item, TurnEnd):
-            self._handle_turn_end(item, ts, out)
-        else:
-            if isinstance(item, ModelCall):
+        match item:
+            case TurnEnd():
+                self._handle_turn_end(item, ts, out)
+                return
+            case ModelCall():
                 self._metered.append(item)
-            elif isinstance(item, Error) and item.code == CALLS_NOT_ASSIGNED:
+            case Error() if item.code == CALLS_NOT_ASSIGNED:
                 self._misses_calls = True
-            if self._seq or self._begin_or_queue(item, ts, out):
-                self._handle_event(item, ts, out)
+            case AgentQuestion():
+                self._asked[item.request_id] = item
+            case PermissionDecision(decision="deny", call_id=str(call_id), rule=str(rule)):
+                self._denial_rules[call_id] = rule
+            case _:
+                pass
+        if not self._seq:
+            is_queued = isinstance(item, Log | Error | ModelCall)
+            if is_queued and len(self._before_init) < MAX_BEFORE_INIT:
+                self._before_init.append(item)
+                return
+            self._begin(item if isinstance(item, Init) else Init(), ts, out)
+            if isinstance(item, Init):
+                return
+        self._handle_event(item, ts, out)
 
     def _handle_event(self, item: Event, ts: float, out: list[Event]) -> None:
         match item:
@@ -385,31 +336,16 @@ class EventNormalizer:
                 # kind.
                 self.written[item.path] = item.kind
                 if item.call_id is not None:
-                    self._self_reported[item.call_id] = None
+                    self._self_reported.add(item.call_id)
                 else:
-                    self._written_for_agent[item.path] = None
+                    self._written_for_agent.add(item.path)
                 self._emit(item, ts, out)
             case UsageReport():
                 self._handle_usage(item, ts, out)
-            case AgentQuestion() | PermissionDecision() | QuestionAnswer():
-                self._handle_request(item, ts, out)
-            case _:
-                self._emit(item, ts, out)
-
-    def _handle_request(
-        self, item: AgentQuestion | PermissionDecision | QuestionAnswer, ts: float, out: list[Event]
-    ) -> None:
-        match item:
             case QuestionAnswer():
                 self._handle_answer(item, ts, out)
-                return
-            case AgentQuestion():
-                self._asked[item.request_id] = item
-            case PermissionDecision(decision="deny", call_id=str(call_id), rule=str(rule)):
-                self._denial_rules[call_id] = rule
             case _:
-                pass
-        self._emit(item, ts, out)
+                self._emit(item, ts, out)
 
     def _handle_answer(self, answer: QuestionAnswer, ts: float, out: list[Event]) -> None:
         """One answer for each question."""
@@ -429,9 +365,9 @@ class EventNormalizer:
             return
         usage, cost = finish.usage.plausible(), finish.cost.plausible()
         by_model_reported = {
-            name: each for name, each in finish.usage_by_model.items() if each != Usage()
+            name: used for name, used in finish.usage_by_model.items() if used != Usage()
         }
-        by_model = {name: each.plausible() for name, each in by_model_reported.items()}
+        by_model = {name: used.plausible() for name, used in by_model_reported.items()}
         self.finish = replace(finish, usage=usage, usage_by_model=by_model, cost=cost)
         if (usage, cost, by_model) != (finish.usage, finish.cost, by_model_reported):
             self._warn_implausible(ts, out)
@@ -458,15 +394,6 @@ class EventNormalizer:
             )
             self._emit(warning, ts, out)
 
-    def _begin_or_queue(self, item: Event, ts: float, out: list[Event]) -> bool:
-        """Start the stream or queue the item; whether the item is still to be handled."""
-        if isinstance(item, Log | Error | ModelCall) and len(self._before_init) < MAX_BEFORE_INIT:
-            self._before_init.append(item)
-            return False
-        is_init = isinstance(item, Init)
-        self._begin(item if isinstance(item, Init) else Init(), ts, out)
-        return not is_init
-
     def _begin(self, init: Init, ts: float, out: list[Event]) -> None:
         default = self._default_init
         self._session_id = init.session_id or self._session_id
@@ -490,8 +417,7 @@ class EventNormalizer:
             self._default_init = emitted  # the same object that the caller may hold
         for queued in self._before_init:
             self._emit(queued, ts, out)
-        if self._before_init:
-            self._before_init.clear()
+        self._before_init.clear()
 
     def _open_call(self, use: ToolUse, ts: float, out: list[Event]) -> str:
         self.worked = True
@@ -532,16 +458,17 @@ class EventNormalizer:
         self._emit(replace(output, call_id=call_id), ts, out)
 
     def _close_call(self, result: ToolResult, ts: float, out: list[Event]) -> None:
-        given = call_id = result.call_id
-        opened = self._open.pop(given, None)
+        agent_id = call_id = result.call_id
+        opened = self._open.pop(agent_id, None)
         if opened is None:
-            found = self._open_call_id(given)
-            if found is None and given in self._closed:
+            open_id = self._open_call_id(agent_id)
+            if open_id is None and agent_id in self._closed:
                 self._emit(Vendor("late_tool_result", msgspec.to_builtins(result)), ts, out)
                 return
-            if found is None:
-                found = self._open_call(ToolUse(given, name=result.name or "unknown"), ts, out)
-            call_id, opened = found, self._open.pop(found)
+            if open_id is None:
+                use = ToolUse(agent_id, name=result.name or "unknown")
+                open_id = self._open_call(use, ts, out)
+            call_id, opened = open_id, self._open.pop(open_id)
         self._closed[call_id] = None
         if len(self._closed) > 2 * MAX_CLOSED_IDS:
             for oldest in [*islice(self._closed, MAX_CLOSED_IDS)]:
@@ -551,18 +478,11 @@ class EventNormalizer:
             # The event was just created by the backend, and nothing else refers to it yet.
             took = round((ts - opened.since) * 1000) if ts > opened.since else 0
             force_setattr(result, "duration_ms", took)
-        if given != call_id:
+        if agent_id != call_id:
             force_setattr(result, "call_id", call_id)
         if not result.name:
             force_setattr(result, "name", opened.use.name)
         self._number(result, ts, out)
-        if result.status == "denied" or opened.use.kind in _WRITING:
-            self._report_effects(result, opened, ts, out)
-
-    def _report_effects(
-        self, result: ToolResult, opened: _Open, ts: float, out: list[Event]
-    ) -> None:
-        """What a call did, or was not allowed to do."""
         tool = opened.use
         if result.status == "denied":
             self.denied.append(
@@ -587,7 +507,7 @@ class EventNormalizer:
     ) -> None:
         absolute = os.path.normpath(os.path.join(self._cwd or os.sep, path))
         if absolute in self._written_for_agent:
-            del self._written_for_agent[absolute]
+            self._written_for_agent.remove(absolute)
             return
         if kind == "edit":
             before = self.written.get(absolute)
@@ -627,16 +547,9 @@ class EventNormalizer:
 
 
 def _add(first: tuple[Usage, Cost], second: tuple[Usage, Cost]) -> tuple[Usage, Cost]:
-    known = [each.usd for _, each in (first, second) if each.usd is not None]
+    known = [cost.usd for _, cost in (first, second) if cost.usd is not None]
     source = second[1].source if second[1].usd is not None else first[1].source
     return first[0] + second[0], Cost(sum(known), source) if known else second[1]
-
-
-def _has_unknown_cost(call: ModelCall) -> bool:
-    """Whether it is billed, by an amount that is not known. Of a call that was cut, what is known
-    counts."""
-    is_billed = call.usage != Usage() or (call.partial and call.error is None)
-    return call.cost.usd is None and is_billed
 
 
 _JSON_FIELDS: dict[type[Event], str] = {

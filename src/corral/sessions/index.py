@@ -74,7 +74,7 @@ create virtual table texts using fts5 (id unindexed, body, tokenize='trigram');
 """
 
 
-class Match(msgspec.Struct, frozen=True):
+class SessionMatch(msgspec.Struct, frozen=True):
     """A session that was found."""
 
     meta: store.Meta
@@ -95,7 +95,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None = None
 
 
-def search(query: Query) -> list[Match]:
+def search(query: Query) -> list[SessionMatch]:
     """The sessions that meet all conditions, the newest first. Blocking. Raises
     ``StorageFailed``."""
     return _read(lambda db: _select(db, query))
@@ -287,7 +287,7 @@ def _searched_events(record: store.SessionRecord) -> Iterator[Event]:
         return
 
 
-def _select(db: sqlite3.Connection, query: Query) -> Iterator[Match]:
+def _select(db: sqlite3.Connection, query: Query) -> Iterator[SessionMatch]:
     conditions: list[str] = []
     values: list[str | float | int] = []
 
@@ -324,7 +324,7 @@ def _select(db: sqlite3.Connection, query: Query) -> Iterator[Match]:
         values,
     )
     for meta, snippet in rows:
-        yield Match(decode_as(meta, store.Meta), " ".join(snippet.split()))
+        yield SessionMatch(decode_as(meta, store.Meta), " ".join(snippet.split()))
 
 
 def _select_turns(db: sqlite3.Connection, query: UsageQuery) -> Iterator[TurnUsage]:

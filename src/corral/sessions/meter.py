@@ -23,7 +23,7 @@ from corral.metering.proxy.open_calls import ToolJudge
 from corral.metering.proxy.proxy import ModelProxy, ProxySettings
 from corral.models.registry import all_providers, find_provider
 from corral.models.spec import Provider
-from corral.sessions.network_watch import VAGUE, unreachable
+from corral.sessions.deadlines import VAGUE, unreachable
 from corral.sessions.prepared_run import PreparedRun
 from corral.system.environment import Environment, without_proxy_for_this_machine
 

@@ -49,8 +49,7 @@ from corral.values import Json, JsonObject, as_object
 
 if TYPE_CHECKING:
     from corral.core.question_replies import AnswerLike, QuestionReply
-    from corral.sessions.tools.hooks import ToolRequest
-    from corral.sessions.tools.on_tool_call import ToolCallHook
+    from corral.sessions.tools.hooks import ToolCallHook, ToolRequest
 
 PersonAsker: TypeAlias = (
     "Callable[[PermissionRequest | AgentQuestion], Awaitable[AnswerLike] | AnswerLike]"
@@ -240,7 +239,7 @@ class PermissionBroker:
                     return local.result(), "asked"
             if self._session is None:
                 return None, "no one to ask"
-            from corral.sessions.live_turn import ask_everyone
+            from corral.sessions.session_link import ask_everyone
 
             prepared, record = self._session.prepared, self._session.record
             return await ask_everyone(prepared, record, request, local, self._timeout)
@@ -273,21 +272,11 @@ def broker_of(
     )
 
 
-class SessionRules:
-    """How the requests of a session are answered: by the policy of a run, below its folders."""
-
-    def __init__(
-        self, prepared: PreparedRun, ask: Asker | None, record: SessionRecord | None = None
-    ) -> None:
-        self.guard = prepared.guard
-        self.broker = broker_of(prepared, ask, record)
-
-
 Granted: TypeAlias = tuple[str, str | None]
 """A tool, and the command where it is one that runs commands."""
 
 
-class Question(msgspec.Struct, frozen=True):
+class PermissionQuestion(msgspec.Struct, frozen=True):
     """A permission request of an agent, in any protocol."""
 
     request: PermissionRequest
@@ -297,7 +286,7 @@ class Question(msgspec.Struct, frozen=True):
     reply: Callable[[PermissionAnswer], None]
     """Sends the answer to the agent. It must hold the agent's process weakly: a question that waits
     for a person must not keep the process of a dropped session alive."""
-    edited: Callable[[JsonObject], Question] | None = None
+    edited: Callable[[JsonObject], PermissionQuestion] | None = None
     """The same question with a new input; None if the agent cannot change a call."""
     new_input: Json = None
     """The input that ``on_tool_call`` gave the call; None if it did not edit it."""
@@ -342,7 +331,7 @@ class PermissionQuestions:
         """Whether the agent waits for an answer of the hook or of a person."""
         return bool(self._open)
 
-    def put(self, question: Question) -> None:
+    def put(self, question: PermissionQuestion) -> None:
         """Answer a request of the agent, now or when the hook or a person has decided."""
         answer = self._known_answer(question)
         if answer is not None and not (answer.is_allowed and self._is_hooked(question)):
@@ -353,7 +342,7 @@ class PermissionQuestions:
 
     def put_question(self, question: AgentQuestion, reply: Callable[[QuestionReply], None]) -> None:
         """Answer a question of the agent, now or when a person has answered. ``reply`` sends the
-        answer to the agent; as in ``Question``, it holds the agent's process weakly."""
+        answer to the agent; as in ``PermissionQuestion``, it holds the agent's process weakly."""
         if not self.broker.can_ask:
             from corral.core.question_replies import QuestionReply
 
@@ -405,18 +394,18 @@ class PermissionQuestions:
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
 
-    def _is_hooked(self, question: Question) -> bool:
+    def _is_hooked(self, question: PermissionQuestion) -> bool:
         """The caller's own functions have hooks of their own."""
         return self.broker.hook is not None and not question.action.own
 
-    def _known_answer(self, question: Question) -> PermissionAnswer | None:
+    def _known_answer(self, question: PermissionQuestion) -> PermissionAnswer | None:
         """The answer of the policy, or what a person allowed before; None if a person decides."""
         answer = self.broker.policy_answer(question.action, question.paths)
         if answer is None and question.granted_as in self._granted:
             return PermissionAnswer("allow_session", "person", "asked before")
         return answer
 
-    async def _ask(self, question: Question) -> None:
+    async def _ask(self, question: PermissionQuestion) -> None:
         request_id, answer = question.request.request_id, None
         if self._is_hooked(question):
             question, answer = await self._ask_hook(question)
@@ -429,7 +418,9 @@ class PermissionQuestions:
             self._granted.add(question.granted_as)
         self._decide(question, answer)
 
-    async def _ask_hook(self, question: Question) -> tuple[Question, PermissionAnswer | None]:
+    async def _ask_hook(
+        self, question: PermissionQuestion
+    ) -> tuple[PermissionQuestion, PermissionAnswer | None]:
         """The question, as the hook edited it, and its answer; None if a person decides."""
         from corral.sessions.tools.hooks import Deny, Edit
 
@@ -447,7 +438,7 @@ class PermissionQuestions:
             answer = PermissionAnswer(answer.decision, "hook", EDITED)
         return question, answer
 
-    def _decide(self, question: Question, answer: PermissionAnswer) -> None:
+    def _decide(self, question: PermissionQuestion, answer: PermissionAnswer) -> None:
         request = question.request
         self._emit(
             PermissionDecision(

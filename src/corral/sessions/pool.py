@@ -8,7 +8,7 @@
 Theory of operation
 -------------------
 
-A pool has up to ``size`` workers. A worker is one process (a ``Connection``) and serves up to
+A pool has up to ``size`` workers. A worker is one process (an ``AcpConnection``) and serves up to
 ``prompts_at_once`` prompts at the same time. Every prompt gets a new session of its own, so no
 prompt sees the history of another. What is fixed when a process starts (agent, environment, and
 for many agents model and policy) is an option of the pool. A prompt chooses ``PROMPT_OPTIONS``
@@ -59,12 +59,11 @@ from corral.options import check_prompt, fallback_agents
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import enforcement, store
-from corral.sessions.acp.connection import AcpSession, Connection
+from corral.sessions.acp.connection import AcpConnection, AcpSession
 from corral.sessions.backends.acp import AcpBackend
 from corral.sessions.permissions import Asker, answers_of
-from corral.sessions.prepare import prepare
+from corral.sessions.prepare import check_narrower, needs_new_process, prepare
 from corral.sessions.prepared_run import PreparedRun, resolve_prompt
-from corral.sessions.prompt_options import check_narrower, needs_new_process
 from corral.sessions.store import SessionRecord
 from corral.sessions.structured_output import TypedAnswer, run_typed
 from corral.sessions.turn import Turn, TurnSetup
@@ -379,7 +378,7 @@ class _Worker:
         self._sessions = sessions
         self._served = 0
         self._record: SessionRecord = store.create(prepared.agent.name, prepared.cwd)
-        self._connection: Connection | None = None
+        self._connection: AcpConnection | None = None
         self._opening = asyncio.Lock()
         self._broken = False
         self._timer: asyncio.TimerHandle | None = None
@@ -406,7 +405,7 @@ class _Worker:
     def retire(self) -> None:
         self._broken = True
 
-    async def connection(self, prepared: PreparedRun) -> Connection:
+    async def connection(self, prepared: PreparedRun) -> AcpConnection:
         """Raises where the agent could not be started for this prompt."""
         async with self._opening:
             if self._connection is not None:
@@ -414,7 +413,7 @@ class _Worker:
             else:
                 self._prepared = prepared
                 try:
-                    opened = await Connection.open(prepared, self._record, self.redactor)
+                    opened = await AcpConnection.open(prepared, self._record, self.redactor)
                 except BaseException:
                     self._broken = True
                     raise
@@ -462,13 +461,13 @@ class _PoolConnection:
         self.session: AcpSession | None = None
         self._worker = worker
         self._prepared = prepared
-        self._connection: Connection | None = None
+        self._connection: AcpConnection | None = None
 
-    async def connection(self, prepared: PreparedRun) -> Connection:
+    async def connection(self, prepared: PreparedRun) -> AcpConnection:
         self._connection = await self._worker.connection(self._prepared)
         return self._connection
 
-    async def discard(self, connection: Connection) -> None:
+    async def discard(self, connection: AcpConnection) -> None:
         """The process may still serve others: then it ends after the last of them."""
         self._worker.retire()
         if self._worker.busy <= 1:

@@ -1,8 +1,23 @@
-"""All checks before an agent is started.
+"""All checks before an agent is started (``prepare``), or gets another prompt (``for_prompt``).
 
 A ``PreparedRun`` has an existing folder, a program of a known version, a policy that can be
 enforced, and options that the agent supports. Nothing is written to disk here, but for the end of a
 check that a killed corral has left.
+
+In the options of one prompt, ``timeout`` and ``idle_timeout`` are only replaced. ``model`` and
+``policy`` are prepared again, as for a new session; the policy may only be narrower than the
+session's. How they take effect:
+
+- an agent with one process per prompt: that process is started with them;
+- the built-in agent: the loop gets the other model, tools and rules, and the same history;
+- an ACP agent: if every capability is brokered, the broker uses the narrower policy; if the agent
+  can switch its model, it is switched. What is fixed when the process starts (the model of some
+  agents, a policy in the agent's own settings) needs a new process, which loads the conversation;
+  an agent that cannot load one refuses the option.
+
+A person may write the name of a model with its vendor (``vendor:name``, ``vendor/name``), or
+without one. The built-in agent needs ``vendor:name``. An agent with the models of one vendor takes
+the bare name; a model of another vendor is refused here, before the agent asks for it.
 """
 
 from __future__ import annotations
@@ -31,9 +46,10 @@ from corral.errors import (
 )
 from corral.option_definitions import with_trait
 from corral.options import KNOWN, RunOptions, fallback_agents
+from corral.policy import Policy, is_narrower
 from corral.sessions import enforcement
 from corral.sessions.credentials import ChosenCredentials, choose_credentials
-from corral.sessions.prepared_run import Answers, PreparedRun, Recording, share
+from corral.sessions.prepared_run import Answers, PreparedRun
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json
@@ -42,7 +58,7 @@ if TYPE_CHECKING:
     from corral.metering.budget import Budget
     from corral.metering.rate_limits import LimitWaits
     from corral.sessions.tools.hooks import Before
-    from corral.sessions.tools.on_tool_call import ToolCallHook
+
 
 COMMON = with_trait("every_agent")
 """Options that every agent has; any other it must name in ``supports``."""
@@ -69,21 +85,32 @@ def prepare(
     part.
     """
     _finish_checks_left_behind()
-    agent, options = _find_agent(name, options)
+    agent, model = config.find_agent(name), registry.full_name(name)
+    if registry.names_a_model(model):
+        other = options.get("model")
+        if isinstance(other, str) and registry.full_name(other) != model:
+            raise ConfigError(f"two models are named: {model} and {other}")
+        options = {**options, "model": model}
     defaults = {**agent.default_limits, **config.load(agent.name)}
     run = RunOptions.build(agent.name, options, defaults, "corral.toml")
     if run.model is not None:
-        from corral.sessions.model_names import with_model_name
-
         run = with_model_name(agent, run, run.model)
     if agent.for_run is not None:
         agent = agent.for_run(run)
     _check_supported(agent, run)
-    cwd = _existing_folder(_current_directory() if run.cwd is None else run.cwd, "cwd")
-    _check_folders(run, cwd)
+    try:
+        cwd = _existing_folder(os.getcwd() if run.cwd is None else run.cwd, "cwd")
+    except OSError as error:
+        raise ConfigError(f"the current directory does not exist: {error.strerror}") from error
+    for folder in run.include_directories:
+        _existing_folder(os.path.join(cwd, folder), "include_directories")
+    for folder in run.policy.writable:
+        _existing_folder(os.path.join(cwd, folder), "the policy's writable folder")
+    can_ask = has_asker in (True, "all") or run.is_answered_remotely
+    mode = run.permission_mode
     run = msgspec.structs.replace(
         run,
-        interactive=_is_interactive(run, has_asker=has_asker in (True, "all")),
+        interactive=mode == "auto" or (mode == "prompt" and can_ask),
         has_person=has_asker not in (False, "nothing") or run.is_answered_remotely,
         own_tools=tuple(own_tools),
         hooked=on_tool_call is not None,
@@ -99,7 +126,16 @@ def prepare(
     found = found or _find_on_machine(agent, run)
     agent, chosen, route = found.agent, found.chosen, found.route
     inherits, credentials = run.inherit == "user", chosen.files
-    prepared = PreparedRun(
+    hook = recording = None
+    if on_tool_call is not None:
+        from corral.sessions.tools.hooks import ToolCallHook
+
+        hook = ToolCallHook(on_tool_call, agent=agent.name, cwd=cwd)
+    if run.record_to is not None:
+        from corral.sessions.recording import choose_recording
+
+        recording = choose_recording(agent, run.record_to, cwd)
+    return PreparedRun(
         agent=agent,
         run=run,
         cwd=cwd,
@@ -118,11 +154,15 @@ def prepare(
         project_files=_project_files(agent, Path(cwd)),
         user_settings=_user_settings(agent) if inherits else {},
         helpers=programs.helpers(agent, chosen.environment.values.get("PATH")),
-        guard=_guard(run, cwd),
-        hook=_hook(on_tool_call, agent, cwd),
-        recording=_recording(agent, run, cwd),
+        guard=PathGuard(
+            cwd,
+            run.include_directories,
+            run.policy.writable,
+            protects=not run.policy.is_unlimited,
+        ),
+        hook=hook,
+        recording=recording,
     )
-    return share(prepared)
 
 
 class _OnMachine(msgspec.Struct, frozen=True):
@@ -136,7 +176,12 @@ class _OnMachine(msgspec.Struct, frozen=True):
 
 
 def _find_on_machine(agent: AgentSpec, run: RunOptions) -> _OnMachine:
-    agent, program, env = _program(agent, run)
+    if run.replay is not None:  # the player of the recording runs instead
+        from corral.sessions.recording import with_replay
+
+        agent, program, env = with_replay(agent, run)
+    else:
+        program, env = programs.locate(agent, run.program), environment.gather(agent, run)
     # The credentials were chosen when it was recorded; this machine may not have them.
     payer = run if run.replay is None else msgspec.structs.replace(run, auth="inherit")
     chosen = choose_credentials(agent, payer, env, _in_home(agent.credential_files))
@@ -149,39 +194,13 @@ def _check_files_and_services(agent: AgentSpec, run: RunOptions, cwd: str) -> No
 
         sender.check(run.otel)
     for path in (*run.images, *run.audio, *run.attachments):
-        _check_attachment(os.path.join(cwd, path))
+        full = os.path.join(cwd, path)
+        if not os.path.isfile(full):
+            raise ConfigError(f"a file for the prompt does not exist: {full}")
+        if os.path.getsize(full) > LARGEST_FILE:
+            raise ConfigError(f"a file for the prompt is over {LARGEST_FILE:,} bytes: {full}")
     if agent.runs_git and run.inherit == "nothing":
         _refuse_git_programs(agent, Path(cwd))
-
-
-def _guard(run: RunOptions, cwd: str) -> PathGuard:
-    policy = run.policy
-    protects = not policy.is_unlimited
-    return PathGuard(cwd, run.include_directories, policy.writable, protects=protects)
-
-
-def _is_interactive(run: RunOptions, *, has_asker: bool) -> bool:
-    can_ask = has_asker or run.is_answered_remotely
-    return run.permission_mode == "auto" or (run.permission_mode == "prompt" and can_ask)
-
-
-def _program(
-    agent: AgentSpec, run: RunOptions
-) -> tuple[AgentSpec, programs.FoundProgram, environment.Environment]:
-    """The program and its environment. With a recording, the player runs instead."""
-    if run.replay is not None:
-        from corral.sessions.recording import with_replay
-
-        return with_replay(agent, run)
-    return agent, programs.locate(agent, run.program), environment.gather(agent, run)
-
-
-def _recording(agent: AgentSpec, run: RunOptions, cwd: str) -> Recording | None:
-    if run.record_to is None:
-        return None
-    from corral.sessions.recording import choose_recording
-
-    return choose_recording(agent, run.record_to, cwd)
 
 
 def _meter_route(
@@ -261,20 +280,6 @@ def _finish_checks_left_behind() -> None:
             warnings.warn(f"after a run that was killed, {notice.message}", stacklevel=2)
 
 
-def _find_agent(name: str, options: Mapping[str, object]) -> tuple[AgentSpec, Mapping[str, object]]:
-    """The agent, and the options with the model if ``name`` is one."""
-    agent = config.find_agent(name)
-    model = registry.full_name(name)
-    return agent, _with_model(model, options) if registry.names_a_model(model) else options
-
-
-def _with_model(model: str, options: Mapping[str, object]) -> Mapping[str, object]:
-    other = options.get("model")
-    if isinstance(other, str) and registry.full_name(other) != model:
-        raise ConfigError(f"two models are named: {model} and {other}")
-    return {**options, "model": model}
-
-
 def _check_supported(agent: AgentSpec, run: RunOptions) -> None:
     plain = RunOptions(agent=run.agent)
     for name in KNOWN:
@@ -291,13 +296,9 @@ def _check_supported(agent: AgentSpec, run: RunOptions) -> None:
             hint="Use corral's: sandbox='require'.",
         )
     if run.notify is not None:
-        from corral.live import notify
+        from corral.publishing import notify
 
         notify.check(run.notify)
-    _check_media(agent, run)
-
-
-def _check_media(agent: AgentSpec, run: RunOptions) -> None:
     drops_media = isinstance(transport := agent.transport, AcpTransport) and (
         transport.drops_media_beside_files
     )
@@ -308,28 +309,6 @@ def _check_media(agent: AgentSpec, run: RunOptions) -> None:
         )
     if run.resume is not None and not agent.resumes:
         raise ConfigError(f"{agent.name} cannot resume a session")
-
-
-def _hook(function: Before | None, agent: AgentSpec, cwd: str) -> ToolCallHook | None:
-    if function is None:
-        return None
-    from corral.sessions.tools.on_tool_call import ToolCallHook
-
-    return ToolCallHook(function, agent=agent.name, cwd=cwd)
-
-
-def _current_directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError as error:
-        raise ConfigError(f"the current directory does not exist: {error.strerror}") from error
-
-
-def _check_folders(run: RunOptions, cwd: str) -> None:
-    for folder in run.include_directories:
-        _existing_folder(os.path.join(cwd, folder), "include_directories")
-    for folder in run.policy.writable:
-        _existing_folder(os.path.join(cwd, folder), "the policy's writable folder")
 
 
 def _existing_folder(path: str, what: str) -> str:
@@ -347,13 +326,6 @@ def _existing_folder(path: str, what: str) -> str:
     if not os.access(full, os.R_OK | os.X_OK):
         raise ConfigError(f"{what} cannot be read: {full}")
     return os.path.realpath(full)
-
-
-def _check_attachment(path: str) -> None:
-    if not os.path.isfile(path):
-        raise ConfigError(f"a file for the prompt does not exist: {path}")
-    if os.path.getsize(path) > LARGEST_FILE:
-        raise ConfigError(f"a file for the prompt is over {LARGEST_FILE:,} bytes: {path}")
 
 
 def _in_home(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -378,9 +350,9 @@ def _refuse_git_programs(agent: AgentSpec, cwd: Path) -> None:
     """For an agent that runs git by itself. Raises ``UntrustedFolder``."""
     from corral.system.git import dangerous_settings
 
-    found = dangerous_settings.starts_programs(cwd)
-    if found:
-        shown = ", ".join(f"{each.name} = {each.value}" for each in found[:5])
+    settings = dangerous_settings.starts_programs(cwd)
+    if settings:
+        shown = ", ".join(f"{setting.name} = {setting.value}" for setting in settings[:5])
         raise UntrustedFolder(
             f"{agent.title} runs git here, and this repository's settings would make git start"
             f" programs or read other files: {shown}",
@@ -392,7 +364,107 @@ def _refuse_git_programs(agent: AgentSpec, cwd: Path) -> None:
 def _project_files(agent: AgentSpec, cwd: Path) -> tuple[str, ...]:
     """Files of the repository that the agent would obey. The user's home is not a repository: its
     settings folder counts only if it is the working directory itself."""
-    found = [cwd / name for name in agent.project_files if (cwd / name).exists()]
+    files = [cwd / name for name in agent.project_files if (cwd / name).exists()]
     for folder in (cwd, *cwd.parents):
-        found += [folder / name for name in agent.parent_files if (folder / name).exists()]
-    return tuple(str(path) for path in dict.fromkeys(found))
+        files += [folder / name for name in agent.parent_files if (folder / name).exists()]
+    return tuple(str(path) for path in dict.fromkeys(files))
+
+
+def for_prompt(
+    session: PreparedRun,
+    name: str,
+    options: Mapping[str, object],
+    chosen: Mapping[str, object],
+    *,
+    has_asker: bool | Answers,
+    on_tool_call: Before | None = None,
+) -> PreparedRun:
+    """The session's ``PreparedRun`` with what one prompt has ``chosen``. The other arguments are
+    those that the session was prepared with. Raises ``ConfigError``."""
+    checked = RunOptions.build(session.run.agent, chosen)
+    if not {"model", "policy"} & chosen.keys():
+        run = msgspec.structs.replace(session.run, **{k: getattr(checked, k) for k in chosen})
+        return msgspec.structs.replace(session, run=run)
+    if session.run.replay is not None:
+        raise ConfigError("a recording was made with one model and one policy: replay has no other")
+    merged: dict[str, object] = {**options, **chosen}
+    if "policy" in chosen:
+        policy, own_mcp = checked.policy, session.run.policy.own_mcp
+        if policy.mcp is None and policy.own_mcp is None and own_mcp is not None:
+            # The caller's own functions stay allowed if there is no rule for tool servers.
+            policy = msgspec.structs.replace(policy, own_mcp=own_mcp)
+        merged["policy"] = policy
+        check_narrower(policy, session)
+        for other_spelling in ("approval_mode", "allowed_tools"):  # of the session's policy
+            merged.pop(other_spelling, None)
+    if session.sandbox is not None and session.run.sandbox == "needed":
+        merged["sandbox"] = "require"  # a narrower policy does not end the session's sandbox
+    if registry.names_a_model(registry.full_name(name)):
+        name, merged["model"] = session.agent.name, checked.model or session.run.model
+    prepared = prepare(
+        name,
+        merged,
+        has_asker=has_asker,
+        own_tools=session.run.own_tools,
+        on_tool_call=on_tool_call,
+    )
+    return msgspec.structs.replace(
+        prepared,
+        budget=session.budget,
+        limit_waits=session.limit_waits,
+        recording=session.recording,
+    )
+
+
+def check_narrower(policy: Policy, session: PreparedRun) -> None:
+    """Raises ``ConfigError`` for a policy of one prompt that allows more than the session's."""
+    if not is_narrower(policy, session.run.policy, session.agent.tools):
+        raise ConfigError(
+            "the policy of a prompt may only be narrower than the session's, and this one is wider,"
+            " or has rules that cannot be compared with the session's",
+            hint="Give the session the wider policy; or change the session's own:"
+            " msgspec.structs.replace(policy, write='deny').",
+        )
+
+
+def needs_new_process(prompt: PreparedRun, running: PreparedRun) -> bool:
+    """Whether a process that was started for ``running`` cannot serve ``prompt``."""
+    if prompt.acp.model_at_start and prompt.run.model != running.run.model:
+        return True
+    if (prompt.sandbox is None) != (running.sandbox is None):
+        return True
+    if prompt.run.policy == running.run.policy:
+        return False
+    rows = (*prompt.compiled.report, *running.compiled.report)
+    mode = prompt.run.policy.mode != running.run.policy.mode
+    return mode or any(row.enforcers != {"brokered"} for row in rows)
+
+
+def with_model_name(agent: AgentSpec, run: RunOptions, model: str) -> RunOptions:
+    """The run with the model's name in the form of the agent. Raises ``ConfigError`` for a model
+    that the agent cannot have."""
+    from corral.models.families import vendor_of  # most runs name no model
+    from corral.models.registry import canonical, find_provider, is_model_name
+
+    if agent.for_run is not None:
+        return msgspec.structs.replace(run, model=canonical(model))
+    if not agent.vendor:
+        return run
+    # Behind a base URL of the user any service may answer, so any bare name and any name with a
+    # slash is its own there.
+    variable = agent.probe.url_env if agent.probe is not None else ""
+    has_own_service = bool(environment.gather(agent, run).agent_values.get(variable))
+    full = model if has_own_service else canonical(model)
+    if is_model_name(full):
+        prefix, _, bare = full.partition(":")
+        vendor = find_provider(prefix).name
+    else:
+        vendor, bare = ("" if has_own_service else vendor_of(full)), full
+    if not vendor or vendor == agent.vendor:
+        return msgspec.structs.replace(run, model=bare)
+    full = f"{vendor}:{bare}"
+    hint = f"corral's own agent runs it: --model {full} without --agent (model={full!r})"
+    if others := [other for other in registry.all_agents() if other.vendor == vendor]:
+        name = next((alias for other in others for alias in other.aliases[:1]), others[0].name)
+        hint += f"; {others[0].title} too: --agent {name} --model {bare}"
+    raise ConfigError(f"{agent.title} has no model of another vendor: {model}", hint=f"{hint}.")

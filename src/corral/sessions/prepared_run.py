@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -25,21 +24,23 @@ from corral.core.protected_paths import Links
 from corral.errors import CorralError, PromptError
 from corral.options import RunOptions, check_prompt
 from corral.prompt import Prompt
+from corral.protocol.ndjson import TurnEnd
 from corral.system import environment, programs
 from corral.system.path_guard import PathGuard
+from corral.system.process.process import Exit
 from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
     from corral.metering.rate_limits import LimitWaits
-    from corral.sessions.tools.on_tool_call import ToolCallHook
+    from corral.sessions.tools.hooks import ToolCallHook
     from corral.system.sandbox.sandbox import Support
 
 Answers: TypeAlias = Literal["nothing", "questions", "all"]
 """What a person can be asked: ``all`` is permissions and questions."""
 
 
-class Recording(msgspec.Struct, frozen=True):
+class RecordingFile(msgspec.Struct, frozen=True):
     """Where the communication with the agent's program is recorded."""
 
     path: str
@@ -47,7 +48,7 @@ class Recording(msgspec.Struct, frozen=True):
     """Its name in the file: the processes of one run share a file."""
 
 
-class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
+class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run whose options, folders, program, credentials and policy were checked."""
 
     agent: AgentSpec
@@ -81,7 +82,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
     """What the model calls may use."""
     limit_waits: LimitWaits | None = None
     """The waits for rate limits; None if the run fails at one."""
-    recording: Recording | None = None
+    recording: RecordingFile | None = None
 
     def env(self, launch: Launch, run_id: str = "") -> dict[str, str]:
         """The environment of the program. ``run_id`` is the turn that it is started for, whose
@@ -125,6 +126,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
 
     def launch_context(self, folder: Path) -> LaunchContext:
         """What the agent's launch needs to know, for a session stored in ``folder``."""
+        needs_links = self.agent.needs_links and not self.run.policy.is_unlimited
+        links = self.guard.links() if needs_links else Links()
         return LaunchContext(
             program=self.program.argv,
             version=self.program.version,
@@ -138,50 +141,29 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
             credentials=self.credentials,
             project_files=self.project_files,
             user_settings=self.user_settings,
-            links=self._links(),
+            links=links,
             helpers=self.helpers,
         )
 
-    def sandbox_error(self, ending: TurnEnding) -> CorralError | None:
-        """Why the sandbox could not be built, if that is how the agent ended."""
-        if self.sandbox is None or ending.code != 1:
-            return None
-        from corral.system.sandbox import diagnosis
-
-        return diagnosis.startup_error(ending.stderr)
-
-    def _links(self) -> Links:
-        if not self.agent.needs_links or self.run.policy.is_unlimited:
-            return Links()
-        return self.guard.links()
-
-
-_last: weakref.ref[PreparedRun] | None = None
-
-
-def share(prepared: PreparedRun) -> PreparedRun:
-    """The same facts, in objects that another run holds where they are equal. Thousands of runs
-    with the same options then hold one copy. Only the last run that was prepared is compared."""
-    global _last  # noqa: PLW0603
-    before = None if _last is None else _last()
-    if before is not None:
-        same = {
-            name: getattr(before, name)
-            for name in ("environment", "program", "guard", "helpers", "user_settings")
-            if getattr(before, name) == getattr(prepared, name)
-        }
-        has_same_policy = (
-            before.agent is prepared.agent
-            and before.run == prepared.run
-            and before.sandbox == prepared.sandbox
+    def explain(
+        self, ended: Exit, stderr: str, finish: TurnEnd | None = None, *, answered: bool = False
+    ) -> CorralError | None:
+        """Why the agent ended like this: its sandbox could not be built, or what the agent says
+        about it. None for a success, and if it is not known."""
+        ending = TurnEnding(
+            code=ended.code,
+            signal=ended.signal,
+            stderr=stderr,
+            finish=finish,
+            answered=answered,
+            run=self.run,
         )
-        if has_same_policy:  # it is compiled from these
-            same.update(run=before.run, compiled=before.compiled)
-        joined = msgspec.structs.replace(prepared, **same)
-        prepared = before if has_same_policy and joined == before else joined
-    if prepared is not before:
-        _last = weakref.ref(prepared)
-    return prepared
+        if self.sandbox is not None and ending.code == 1:
+            from corral.system.sandbox import diagnosis
+
+            if (error := diagnosis.startup_error(stderr)) is not None:
+                return error
+        return self.agent.explain(ending)
 
 
 def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from corral.agents.spec import AcpTransport, AgentSpec, InProcess, TurnEnding
 from corral.errors import ConfigError, CorralError, ReplayMismatch, StorageFailed
 from corral.options import RunOptions
-from corral.sessions.prepared_run import PreparedRun, Recording
+from corral.sessions.prepared_run import PreparedRun, RecordingFile
 from corral.sessions.sandbox import check_link
 from corral.system import environment, fs, paths
 from corral.system.cassette import format
@@ -37,16 +37,16 @@ from corral.system.process.process import ProcessSpec
 from corral.system.programs import FoundProgram
 
 
-def choose_recording(agent: AgentSpec, record_to: str, cwd: str) -> Recording:
+def choose_recording(agent: AgentSpec, record_to: str, cwd: str) -> RecordingFile:
     """Where a run is recorded. From now on the file is corral's own: no agent can use it. Raises
     ``ConfigError`` for a link that leads out of the workspace."""
     path = _recording_path(agent, record_to)
     check_link(path, cwd)
     paths.announce(path)
-    return Recording(path=path, run=_run_id())
+    return RecordingFile(path=path, run=_run_id())
 
 
-def recorded(prepared: PreparedRun, recording: Recording, spec: ProcessSpec) -> ProcessSpec:
+def recorded(prepared: PreparedRun, recording: RecordingFile, spec: ProcessSpec) -> ProcessSpec:
     """The same process, with a new take in the recording. Raises ``StorageFailed``."""
     given = {**named_secrets(spec.env), **prepared.environment.secrets}
     head = Head(

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from corral.errors import ConfigError
-from corral.sessions import question_files, store
+from corral.sessions import store
 from corral.sessions.warm import names
 
 
@@ -35,7 +35,7 @@ def prune_sessions(*, older_than: float, dry_run: bool = False) -> list[Pruned]:
     found: list[Pruned] = []
     for record in reversed(store.all_sessions()):
         ended = record.meta.updated or record.meta.created
-        if ended >= before or question_files.open_question(record) or store.is_in_use(record):
+        if ended >= before or store.open_question(record) or store.is_in_use(record):
             continue
         found.append(
             Pruned(

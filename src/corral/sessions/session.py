@@ -32,7 +32,7 @@ from corral.policy import Policy, Preset
 from corral.prompt import Prompt
 from corral.result import Result
 from corral.sessions import store
-from corral.sessions.backends.base import Backend, Driver, DriverFactory, HasStderr, Steerable
+from corral.sessions.backends.base import AgentDriver, Backend, DriverFactory, HasStderr, Steerable
 from corral.sessions.backends.stream import StreamBackend
 from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import PreparedRun, resolve_prompt
@@ -95,7 +95,7 @@ class Session:
         self._given_budget = budget
         self._server: ToolServer | None = None
         self._connection: PrivateConnection | None = None
-        self._driver: Driver | None = None
+        self._driver: AgentDriver | None = None
         self._prepared: PreparedRun | None = None
         self._effective_options = options
         """The options that the session was prepared with, with its tool server."""
@@ -163,7 +163,7 @@ class Session:
     async def _set_up(self) -> None:
         source = self.source
         if self._options.get("resume") is not None:
-            from corral.sessions.resume import split_resume
+            from corral.sessions.limits.handover import split_resume
 
             found, self._options = split_resume(self._agent, self._options)
             source = source or found
@@ -175,7 +175,7 @@ class Session:
                 self._check_fallback(name, prepared)
             record: SessionRecord | None = None
             if source is not None:
-                from corral.sessions.handover.source import begin
+                from corral.sessions.limits.handover import begin
 
                 is_here = self.source is not None
                 has_cwd = self._options.get("cwd") is not None
@@ -183,7 +183,7 @@ class Session:
                     partial(begin, prepared, source, is_here=is_here, has_cwd=has_cwd)
                 )
             elif prepared.run.resume is not None:
-                from corral.sessions.resume import find_resumed
+                from corral.sessions.limits.handover import find_resumed
 
                 record = find_resumed(prepared)
             if record is not None and prepared.run.fork:
@@ -197,7 +197,7 @@ class Session:
 
     def _for_fallback(self, name: str, others: Sequence[str], prepared: PreparedRun) -> Session:
         """A session of another agent that can continue this one; ``others`` can continue that."""
-        from corral.sessions.limits.fallback import options_for
+        from corral.sessions.limits.machine import options_for
 
         options = options_for(name, others, self._options, prepared)
         ask, tools, hook = self._ask, self._tools, self._on_tool_call
@@ -205,7 +205,7 @@ class Session:
 
     def _check_fallback(self, name: str, prepared: PreparedRun) -> None:
         """Check a fallback as if it were started now. Raises ``CorralError``."""
-        from corral.sessions.limits.fallback import check_credentials
+        from corral.sessions.limits.machine import check_credentials
 
         session = self._for_fallback(name, (), prepared)
         try:
@@ -227,7 +227,7 @@ class Session:
     ) -> Turn:
         """Open the session that continues this one, whose turn has ended with ``ended``. Its turn
         gets the same prompt and the rest of the time. Raises ``CorralError``."""
-        from corral.sessions.limits.fallback import CONTINUE
+        from corral.sessions.limits.machine import WORK_CONTINUES
 
         prepared, record = self._require_open()
         name, *others = fallback_agents(prepared.run.on_limit)
@@ -238,7 +238,7 @@ class Session:
             if typed is not None and self.takes_schema(typed) and not following.takes_schema(typed):
                 text = typed.first_prompt(text, native=False)
             if following.sends_history:
-                text = f"{text}\n\n{CONTINUE}"
+                text = f"{text}\n\n{WORK_CONTINUES}"
             left = timeout - (ended.duration_ms - ended.waited_ms) / 1000
             turn = following.turn(
                 text, {**options, "model": None, "timeout": max(1.0, left)}, typed
@@ -296,7 +296,7 @@ class Session:
     def _tool_options(
         self, prepared: PreparedRun, server: McpServer | None = None
     ) -> dict[str, object]:
-        from corral.sessions.tools.own_tools import with_own_tools
+        from corral.sessions.tools.mcp_server import with_own_tools
 
         return with_own_tools(self._options, self._tools, prepared, server)
 
@@ -421,7 +421,7 @@ class Session:
             given["output_schema"] = typed.schema.json
         prepared = session
         if chosen := {key: value for key, value in given.items() if value is not None}:
-            from corral.sessions.prompt_options import for_prompt
+            from corral.sessions.prepare import for_prompt
 
             prepared = for_prompt(
                 session,
@@ -514,7 +514,7 @@ class Session:
         takes_messages = isinstance(transport, InProcess) and transport.takes_messages
         if record.handover is None or not self.sends_history or takes_messages:
             return text
-        from corral.sessions.handover.source import first_prompt
+        from corral.sessions.limits.handover import first_prompt
 
         return first_prompt(record.handover, text, prepared)
 
@@ -528,7 +528,7 @@ class Session:
         """The text that a prompt would send: the content of the prompt file if one is set."""
         prepared, record = self._require_open()
         if prompt is None and prepared.agent.open_turns:
-            from corral.sessions.question_files import open_prompt
+            from corral.sessions.store import open_prompt
 
             prompt = open_prompt(record)
         return resolve_prompt(prepared, prompt)
@@ -556,7 +556,7 @@ class Session:
     def _is_in_process(self) -> bool:
         return isinstance(self._require_open()[0].agent.transport, InProcess)
 
-    def _get_driver(self) -> Driver:
+    def _get_driver(self) -> AgentDriver:
         if self._driver is None:
             prepared, record = self._require_open()
             redactor = redactor_of(prepared.environment)
@@ -609,7 +609,7 @@ class Session:
         if output is None:
             result: Result = await self.prompt(prompt, **options).collect(on_event)
         else:
-            from corral.sessions.multi_turn import Goal, run_goal
+            from corral.sessions.goals import Goal, run_goal
 
             goal = Goal(output=output, repairs=repairs)
             goal.check()
@@ -629,7 +629,7 @@ class Session:
                 f"{prepared.agent.name} does not list its sessions",
                 hint="corral's own are listed by `corral sessions list`.",
             )
-        from corral.sessions.acp.stored_sessions import list_sessions
+        from corral.sessions.backends.acp import list_sessions
 
         connection = await self._private_connection().connection(prepared)
         return await list_sessions(connection, None if cwd is None else _absolute(prepared, cwd))
@@ -668,7 +668,7 @@ def _driver(
     redactor: SecretRedactor,
     ask: Asker | None,
     tools: GivenTools,
-) -> Driver:
+) -> AgentDriver:
     """Create the driver of an in-process agent. It is in a higher layer; its spec names it."""
     if not isinstance(prepared.agent.transport, InProcess):
         raise TypeError(f"{prepared.agent.name} does not run in this process")

@@ -1,28 +1,43 @@
-"""What connects one session with people elsewhere: its entry among the running ones, and the
-messages that it sends (``notify``)."""
+"""What connects a session with people elsewhere: its current turn as other processes see it, and
+the messages that it sends (``notify``).
+
+A person who is asked may be anywhere: at this terminal, at another one, at the page, or elsewhere
+with a token. The first answer counts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import os
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
+import msgspec
 from msgspec.structs import replace
 
-from corral.errors import ConfigError
-from corral.live import notify
-from corral.live.publisher import Controls, Entry, current
-from corral.live.records import LiveRun, State
+from corral.core.display import shorten
+from corral.core.nesting import decode_json
+from corral.errors import ConfigError, StorageFailed
+from corral.events import AgentQuestion, Done, PermissionRequest, QuestionField
+from corral.publishing import notify
+from corral.publishing.publisher import LiveEntry, LiveQuestion, RunControls, current
+from corral.publishing.records import LiveRun, Pending, State, folder
+from corral.system.environment import SecretRedactor
+from corral.values import Json, convert_to
 
 if TYPE_CHECKING:
+    from corral.core.question_replies import AnswerLike
     from corral.core.spending import Raise
     from corral.metering.budget import Budget
     from corral.sessions.prepared_run import PreparedRun
+    from corral.sessions.store import SessionRecord
+
 
 _log = logging.getLogger("corral.live")
 
@@ -33,7 +48,7 @@ class SessionLink:
     __slots__ = ("__weakref__", "_end_watch", "_notifier", "entry", "problems")
 
     def __init__(self) -> None:
-        self.entry: Entry | None = None
+        self.entry: LiveEntry | None = None
         self.problems: Sequence[str] = ()
         """Messages that could not be sent, and why."""
         self._notifier: notify.Notifier | None = None
@@ -46,7 +61,7 @@ class SessionLink:
         cancel: Callable[[], None],
         steer: WeakMethod[Callable[[str], None]] | None,
         budget: Budget | None = None,
-    ) -> Entry:
+    ) -> LiveEntry:
         """Show the current turn to others. ``cancel`` and ``steer`` do not keep it alive."""
 
         def steer_turn(text: str) -> None:
@@ -54,7 +69,7 @@ class SessionLink:
             if function is not None:
                 function(text)
 
-        controls = Controls(
+        controls = RunControls(
             loop=asyncio.get_running_loop(),
             cancel=cancel,
             steer=None if steer is None else steer_turn,
@@ -119,7 +134,7 @@ class SessionLink:
         if self.entry is not None:
             self.entry.drop()
 
-    def notify(self, prepared: PreparedRun, message: notify.Message) -> None:
+    def notify(self, prepared: PreparedRun, message: notify.Notification) -> None:
         """Send a message, if the run's options want it."""
         run = prepared.run
         if run.notify is None or not notify.wants(run.notify_on, message.event):
@@ -173,3 +188,191 @@ def _raiser(budget: Budget | None) -> Callable[[Raise], None] | None:
         budget.raise_limits(more)
 
     return add
+
+
+LONGEST_TEXT = 4000
+"""Characters of an answer in a message."""
+LONGEST_TITLE = 500
+PERSON = "person"
+"""The capability of an agent that is a person."""
+HERE = "where the run was started"
+CLEANUP = 5.0
+"""Seconds for a question that was answered elsewhere to end here."""
+
+
+def publish_turn(
+    prepared: PreparedRun,
+    record: SessionRecord,
+    title: str,
+    cancel: Callable[[], None],
+    steer: WeakMethod[Callable[[str], None]] | None,
+    recorded: bool,
+) -> SessionLink:
+    """Show the current turn of the session to others. ``recorded``: it has a transcript."""
+    now = time.time()
+    asks_person = PERSON in prepared.agent.capabilities
+    question = Pending(request_id="", kind="question", title=title, since=now)
+    run = LiveRun(
+        kind="session",
+        id=record.meta.id,
+        title=title,
+        agent=prepared.agent.name,
+        model=prepared.run.model,
+        cwd=prepared.cwd,
+        label=record.meta.label,
+        recorded=recorded,
+        state="waiting_person" if asks_person else "running",
+        since=now,
+        pending=(question,) if asks_person else (),
+    )
+    link = _link(record)
+    link.publish(run, cancel, steer, prepared.budget)
+    return link
+
+
+def notify_question(
+    prepared: PreparedRun, record: SessionRecord, title: str, question: str
+) -> None:
+    """Send a message about a question, if the run's options want it."""
+    asked = notify.Asked(text=question[:LONGEST_TEXT])
+    facts = _run_facts(prepared, record, title)
+    _link(record).notify(prepared, notify.asked_message(facts, "question", asked))
+
+
+def notify_end(prepared: PreparedRun, record: SessionRecord, title: str, done: Done) -> None:
+    """Send a message about the end of a turn, if the run's options want it."""
+    ended = notify.RunEnd(
+        status=done.status,
+        text=(done.text or "")[:LONGEST_TEXT],
+        error="" if done.error is None else done.error.message,
+        seconds=done.duration_ms / 1000,
+        cost_usd=done.cost.usd,
+        tokens=done.usage.total,
+    )
+    _link(record).notify(prepared, notify.end_message(_run_facts(prepared, record, title), ended))
+
+
+def _link(record: SessionRecord) -> SessionLink:
+    """The link of the session, made if there is none."""
+    if record.link is None:
+        record.link = SessionLink()
+    return record.link
+
+
+def _run_facts(prepared: PreparedRun, record: SessionRecord, title: str) -> notify.RunFacts:
+    return notify.RunFacts(
+        kind="session",
+        id=record.meta.id,
+        title=title,
+        agent=prepared.agent.name,
+        cwd=prepared.cwd,
+        label=record.meta.label,
+    )
+
+
+async def ask_everyone(
+    prepared: PreparedRun,
+    record: SessionRecord,
+    request: PermissionRequest | AgentQuestion,
+    local: asyncio.Future[AnswerLike] | None,
+    timeout: float,
+) -> tuple[AnswerLike, str]:
+    """The first answer to a permission request or question, and how it was given. ``local`` is the
+    caller's own question, if it has one. Raises ``StorageFailed`` if no one could ever answer."""
+    publish = record.publish() if record.publish is not None else None
+    link = record.link if publish is None else publish()
+    entry = link.entry if link is not None else None
+    if link is None or entry is None or not entry.is_reachable:
+        if local is None:
+            raise StorageFailed(f"no one can answer: no socket could be made in {folder()}")
+        return await local, "asked"
+    pending = _pending_of(request, timeout, SecretRedactor(prepared.environment.redacted))
+    if prepared.run.notify is not None:
+        choices: tuple[str, ...] = ("allow_once", "allow_session", "deny", "cancel")
+        if pending.kind == "question":
+            only = pending.fields[0].options if len(pending.fields) == 1 else ()
+            choices = tuple(option.label for option in only)
+        asked = notify.Asked(
+            request_id=pending.request_id,
+            key=pending.key,
+            text=pending.title,
+            input=pending.input,
+            choices=choices,
+            deadline=pending.deadline,
+        )
+        facts = _run_facts(prepared, record, entry.run.title)
+        link.notify(prepared, notify.asked_message(facts, pending.kind, asked))
+    question = LiveQuestion(pending, request if isinstance(request, AgentQuestion) else None)
+    given, by = await _first_answer(entry, question, local)
+    return given, "asked" if by == HERE else f"answered with {by}"
+
+
+def _pending_of(
+    request: PermissionRequest | AgentQuestion, timeout: float, redactor: SecretRedactor
+) -> Pending:
+    """The request as others see it."""
+    now = time.time()
+    if isinstance(request, AgentQuestion):
+        from corral.core.question_replies import text_of
+
+        return Pending(
+            request_id=request.request_id,
+            key=os.urandom(6).hex(),
+            kind="question",
+            title=shorten(redactor.clean_text(text_of(request)), LONGEST_TITLE),
+            since=now,
+            deadline=now + timeout,
+            fields=_redacted_fields(request.fields, redactor),
+        )
+    return Pending(
+        request_id=request.request_id,
+        key=os.urandom(6).hex(),
+        title=shorten(redactor.clean_text(request.title or "a tool call"), LONGEST_TITLE),
+        tool_kind=request.kind or "",
+        since=now,
+        deadline=now + timeout,
+        input=_redacted(request.input, redactor),
+    )
+
+
+async def _first_answer(
+    entry: LiveEntry, question: LiveQuestion, local: asyncio.Future[AnswerLike] | None
+) -> tuple[AnswerLike, str]:
+    """The first answer, and who gave it. ``local`` is the caller's own question, if it has one; it
+    is cancelled with a message if the answer comes from elsewhere."""
+    entry.open_question(question)
+    by = "no one, in time"
+    try:
+        waiting: set[asyncio.Future[AnswerLike] | asyncio.Future[tuple[AnswerLike, str]]]
+        waiting = {question.answer} if local is None else {question.answer, local}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if local is not None and local.done() and question.claim(HERE):
+            by = HERE
+            return local.result(), HERE
+        # Somebody else has claimed it, even if the answer is still on its way.
+        given, by = await question.answer
+        return given, by
+    finally:
+        entry.close_question(question, by)
+        await _end(local, question.winner or by)
+
+
+async def _end(local: asyncio.Future[AnswerLike] | None, winner: str) -> None:
+    if local is not None and not local.done():
+        local.cancel(f"answered: {winner}")
+        await asyncio.wait([local], timeout=CLEANUP)
+
+
+def _redacted(value: Json, redactor: SecretRedactor) -> Json:
+    if value is None or not redactor.values:
+        return value
+    return decode_json(redactor.clean(msgspec.json.encode(value)))
+
+
+def _redacted_fields(
+    fields: tuple[QuestionField, ...], redactor: SecretRedactor
+) -> tuple[QuestionField, ...]:
+    if not redactor.values:
+        return fields
+    cleaned = decode_json(redactor.clean(msgspec.json.encode(fields)))
+    return convert_to(cleaned, tuple[QuestionField, ...])

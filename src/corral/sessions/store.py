@@ -10,6 +10,14 @@ One folder per session, readable only by its owner::
         home/           the agent's private home
 
 If corral's home cannot be written, the folder is a temporary one, and the session is not kept.
+
+If the agent is a person, each question is a folder of its own, so that it survives the process that
+asked it::
+
+    turn-1/
+        prompt.md   the question, for the person to read
+        answer.md   written by the person; complete once it is saved without the marker line
+        .asked      the prompt as it was given, to recognize the question
 """
 
 from __future__ import annotations
@@ -36,10 +44,11 @@ if TYPE_CHECKING:
 
     from corral.agents.spec import AcpTransport, Launch
     from corral.run_kwargs import RunKwargs
-    from corral.sessions.handover.neutral_form import Conversation
+    from corral.sessions.limits.conversation import HandedConversation
     from corral.sessions.prepared_run import PreparedRun
     from corral.sessions.session_link import SessionLink
     from corral.system.environment import SecretRedactor
+
 
 META = "meta.json"
 LOCK = "lock"
@@ -116,7 +125,7 @@ class SessionRecord:
         """The connection with people elsewhere, once it is needed."""
         self.publish: WeakMethod[Callable[[], SessionLink]] | None = None
         """Makes the current turn visible to other processes."""
-        self.handover: Conversation | None = None
+        self.handover: HandedConversation | None = None
         """What this new session continues: the conversation of another agent."""
         self._is_handover_saved = False
         self.may_be_continued = False
@@ -480,3 +489,98 @@ def open_folder(folder: Path) -> SessionRecord | None:
     except (OSError, msgspec.MsgspecError):
         return None
     return SessionRecord(folder, meta)
+
+
+WAITING = "waiting"
+"""A session's status from the question to its answer."""
+UNFINISHED = "<!-- delete this line, and save, when the answer is done -->"
+"""Marks a draft: people save early, and some editors save by themselves. A file that is written
+or moved here in one step needs no such line."""
+
+
+class AnswerSnapshot(msgspec.Struct, frozen=True):
+    """An answer as read from the file, and a stamp to recognize a later version."""
+
+    text: str
+    stamp: tuple[int, int, int]
+
+
+class QuestionFile:
+    """One question's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.prompt = folder / "prompt.md"
+        self.answer = folder / "answer.md"
+        self.draft = folder / "draft.md"
+        """The file that the editor opens."""
+        self._original_prompt = folder / ".asked"
+
+    @property
+    def original_prompt(self) -> str | None:
+        """The prompt as it was given; None if the question was never asked."""
+        try:
+            return self._original_prompt.read_text("utf-8")
+        except OSError:
+            return None
+
+    def write(self, prompt: str, shown: str) -> None:
+        """Write the question. Raises ``StorageFailed``."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            paths.write_private(self.prompt, shown.encode())
+            paths.write_private(self.answer, f"\n{UNFINISHED}\n".encode())
+            paths.write_private(self._original_prompt, prompt.encode())
+        except OSError as error:
+            raise StorageFailed(f"the question cannot be written: {error}") from error
+
+    def read_answer(self) -> AnswerSnapshot | None:
+        """The answer, if complete. Raises ``StorageFailed`` if none can be given any more."""
+        try:
+            with self.answer.open("rb") as file:
+                about = os.fstat(file.fileno())
+                text = file.read().decode("utf-8-sig", "replace").replace("\r\n", "\n")
+        except FileNotFoundError as error:
+            if not self.folder.is_dir():
+                raise StorageFailed(
+                    f"the question's folder does not exist: {self.folder}"
+                ) from error
+            return None
+        except OSError as error:
+            raise StorageFailed(f"the answer cannot be read: {error}") from error
+        if UNFINISHED in text or not text.strip():
+            return None
+        return AnswerSnapshot(text.rstrip("\n"), (about.st_ino, about.st_size, about.st_mtime_ns))
+
+    def write_answer(self, text: str) -> None:
+        """Write the answer in one step."""
+        paths.write_private(self.answer, text.replace(UNFINISHED, "").encode())
+
+
+def next_question(record: SessionRecord, prompt: str) -> tuple[QuestionFile, bool]:
+    """The question for this prompt, and whether it is open already. Another open question stays
+    as it is, and is not asked any more."""
+    before = open_question(record)
+    if before is not None and before.original_prompt == prompt:
+        return before, True
+    return QuestionFile(record.folder / f"turn-{_last_number(record) + 1}"), False
+
+
+def open_question(record: SessionRecord) -> QuestionFile | None:
+    """The last question to a person; None if it was answered and the answer was read."""
+    number = _last_number(record)
+    if not number or record.meta.status == "success":
+        return None
+    question = QuestionFile(record.folder / f"turn-{number}")
+    return question if question.original_prompt is not None else None
+
+
+def open_prompt(record: SessionRecord) -> str | None:
+    """The prompt that still waits for its answer."""
+    question = open_question(record)
+    return question.original_prompt if question is not None else None
+
+
+def _last_number(record: SessionRecord) -> int:
+    names = (path.name.removeprefix("turn-") for path in record.folder.glob("turn-*"))
+    return max((int(name) for name in names if name.isdecimal()), default=0)

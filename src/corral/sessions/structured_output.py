@@ -82,7 +82,7 @@ def extract(text: str, schema: Schema[T]) -> T:
     return cast("T", found.value)
 
 
-class Found(NamedTuple, Generic[T]):
+class FoundValue(NamedTuple, Generic[T]):
     """A value that fits, also as JSON; or the complaints, and None."""
 
     value: T | None
@@ -90,7 +90,7 @@ class Found(NamedTuple, Generic[T]):
     complaints: tuple[str, ...] = ()
 
 
-def find(text: str, schema: Schema[T]) -> Found[T]:
+def find(text: str, schema: Schema[T]) -> FoundValue[T]:
     """As ``extract``, with the complaints about the likeliest candidate in place of an error."""
     complaints: tuple[str, ...] = ()
     for candidate in _candidates(text):
@@ -100,11 +100,11 @@ def find(text: str, schema: Schema[T]) -> Found[T]:
         complaints = complaints or found.complaints
     value, wrong = schema.fit(text.strip())
     if not wrong and text.strip():
-        return Found(value, text.strip())
-    return Found(None, complaints=complaints or ("there is no JSON in the answer",))
+        return FoundValue(value, text.strip())
+    return FoundValue(None, complaints=complaints or ("there is no JSON in the answer",))
 
 
-def unwrap(value: Json, schema: Schema[T]) -> Found[T]:
+def unwrap(value: Json, schema: Schema[T]) -> FoundValue[T]:
     """The valid value, as it is or inside ``{"output": …}``, ``{"result": …}`` or a string of
     JSON; else the complaints about it."""
     fitted, complaints = schema.fit(value)
@@ -124,7 +124,7 @@ def unwrap(value: Json, schema: Schema[T]) -> Found[T]:
             case _:
                 break
         fitted, wrong = schema.fit(inner)
-    return Found(None, complaints=complaints) if wrong else Found(fitted, inner)
+    return FoundValue(None, complaints=complaints) if wrong else FoundValue(fitted, inner)
 
 
 def _candidates(text: str) -> Iterator[Json]:
@@ -193,7 +193,7 @@ def _embedded_json(text: str) -> Iterator[Json]:
             yield value
 
 
-class Submission:
+class SubmitTool:
     """The tool with which an agent submits its result, and the submitted values.
 
     A value that does not fit is refused with the complaints, so that the agent can
@@ -201,7 +201,7 @@ class Submission:
     """
 
     def __init__(self, schema: Schema[object]) -> None:
-        self._submitted: list[Found[object]] = []
+        self._submitted: list[FoundValue[object]] = []
         is_object = schema.json.get("type") == "object"
         advertised: JsonObject = schema.json
         if not is_object:
@@ -220,7 +220,7 @@ class Submission:
             found = unwrap(inner, schema)
             return {"found": found}, list(found.complaints)
 
-        async def submit(found: Found[object]) -> str:
+        async def submit(found: FoundValue[object]) -> str:
             self._submitted.append(found)
             return "accepted: the task is done, finish now"
 
@@ -233,7 +233,7 @@ class Submission:
         )
 
     @property
-    def found(self) -> Found[object] | None:
+    def found(self) -> FoundValue[object] | None:
         """The submitted value; None if there is none."""
         return self._submitted[-1] if self._submitted else None
 
@@ -250,7 +250,7 @@ class TypedAnswer:
     """
 
     def __init__(
-        self, output: object, *, repairs: int = REPAIRS, submission: Submission | None = None
+        self, output: object, *, repairs: int = REPAIRS, submission: SubmitTool | None = None
     ) -> None:
         """``submission`` is for an agent that was given its tool. Raises ``SchemaInvalid``."""
         if repairs < 0:
@@ -310,7 +310,7 @@ async def run_typed(
         text_to_send = typed.repair_prompt
 
 
-def _find_in_answer(answer: Answer, schema: Schema[T]) -> Found[T]:
+def _find_in_answer(answer: Answer, schema: Schema[T]) -> FoundValue[T]:
     found = find(answer.final_text, schema)
     if found.complaints and answer.text != answer.final_text:
         other = find(answer.text, schema)

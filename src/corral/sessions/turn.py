@@ -63,19 +63,17 @@ from corral.protocol.ndjson import RawEvent
 from corral.result import Result, ResultBuilder, with_output, without_output
 from corral.sessions.backends.base import Backend, HasService
 from corral.sessions.deadlines import Deadlines
-from corral.sessions.event_normalizer import Ending, EventNormalizer
+from corral.sessions.event_normalizer import DoneFacts, EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.sinks import TurnFiles, TurnPublisher, TurnRecorder
 from corral.sessions.store import SessionRecord
-from corral.sessions.turn_files import TurnFiles
-from corral.sessions.turn_publisher import TurnPublisher
-from corral.sessions.turn_record import TurnRecorder
 from corral.system.environment import SecretRedactor
 from corral.values import T_co
 
 if TYPE_CHECKING:
     from corral.metering.rate_limits import LimitState
+    from corral.sessions.deadlines import NetworkWatch
     from corral.sessions.limits.machine import LimitMachine
-    from corral.sessions.network_watch import NetworkWatch
     from corral.sessions.redaction import EventRedactor
     from corral.sessions.structured_output import TypedAnswer
     from corral.telemetry.sender import LiveSpans
@@ -334,7 +332,7 @@ class Turn(Generic[T_co]):
         # Inherited settings of the agent can name another service.
         elsewhere = elsewhere or run.inherit != "nothing"
         if not elsewhere and not any(name.lower().endswith("_proxy") for name in run.env):
-            from corral.sessions.network_watch import NetworkWatch
+            from corral.sessions.deadlines import NetworkWatch
 
             self._network = NetworkWatch(
                 backend.service_url, run.retries + 1, backend.emit, self._fail
@@ -367,7 +365,7 @@ class Turn(Generic[T_co]):
         try:
             items = None if self._failure else await self._backend.receive()
         except RecursionError as error:  # in what reads the agent's output
-            from corral.sessions.turn_warnings import too_deep
+            from corral.sessions.sinks import too_deep
 
             self._fail(too_deep(error))
             items = None
@@ -464,7 +462,7 @@ class Turn(Generic[T_co]):
         compiled, agent = self._prepared.compiled, self._prepared.agent
         allows_all = all(row.is_allowed and not row.exceptions for row in compiled.report)
         batch = normalizer.take(self._final_warnings(), time.time())
-        ending = Ending(
+        ending = DoneFacts(
             text=answer.text,
             text_complete=not self._builder.is_cut,
             # A value that was submitted by a tool has not passed the redaction of the stream.
@@ -506,18 +504,18 @@ class Turn(Generic[T_co]):
         items: list[RawEvent] = [*self._recorder.warnings]
         self._recorder.warnings.clear()
         if problems := self._publisher.take_problems():
-            from corral.sessions.turn_warnings import not_notified
+            from corral.sessions.sinks import not_notified
 
             items += map(not_notified, problems)
         finish, requested = self._normalizer.finish, self._prepared.run.model
         used = finish.model if finish else None
         is_alias = requested in self._prepared.agent.model_aliases
         if requested and used and requested != used and not is_alias:
-            from corral.sessions.turn_warnings import model_differs
+            from corral.sessions.sinks import model_differs
 
             items.append(model_differs(requested, used))
         if self._lingered:
-            from corral.sessions.turn_warnings import lingered
+            from corral.sessions.sinks import lingered
 
             items.append(lingered())
         return items

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from corral.errors import ConfigError, StorageFailed
 from corral.sessions import index, store
-from corral.sessions.question_files import WAITING
+from corral.sessions.store import WAITING
 from corral.system import clock, paths
 from corral.view import live_runs
 from corral.view.databases import Databases, StoredRuns, modified_at, other_databases
@@ -148,7 +148,7 @@ class Catalog:
         found = [*live.pending, *await asyncio.to_thread(orphaned), *stored.pending]
         return sorted(found, key=lambda each: each.since or 0.0)
 
-    async def _all_sessions(self) -> list[index.Match]:
+    async def _all_sessions(self) -> list[index.SessionMatch]:
         return await self._keep(
             "sessions", lambda: asyncio.to_thread(search_sessions, index.Query())
         )
@@ -221,7 +221,7 @@ class _Entry(msgspec.Struct, kw_only=True):
         return self.updated, self.id
 
 
-def _session_entries(query: RunQuery, listed: list[index.Match]) -> list[_Entry]:
+def _session_entries(query: RunQuery, listed: list[index.SessionMatch]) -> list[_Entry]:
     """The sessions that may fit a query; ``listed`` are all that have metadata."""
     matches = listed
     if query.text:
@@ -249,7 +249,7 @@ def _session_entries(query: RunQuery, listed: list[index.Match]) -> list[_Entry]
     return found
 
 
-def search_sessions(query: index.Query) -> list[index.Match]:
+def search_sessions(query: index.Query) -> list[index.SessionMatch]:
     """The stored sessions. Without an index (a home that cannot be written), all are read."""
     try:
         return index.search(query)
@@ -257,7 +257,7 @@ def search_sessions(query: index.Query) -> list[index.Match]:
         if query.grep:
             raise
         return [
-            index.Match(record.meta)
+            index.SessionMatch(record.meta)
             for record in store.all_sessions()
             if query.agent in (None, record.meta.agent)
         ]

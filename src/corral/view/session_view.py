@@ -16,7 +16,7 @@ from corral.metering import prices
 from corral.models.families import vendor_of
 from corral.models.registry import canonical, is_model_name
 from corral.runs.log_windows import PAGE
-from corral.sessions import question_files, store
+from corral.sessions import store
 from corral.system import clock, fs, paths
 from corral.values import as_text, as_texts
 from corral.view.items import MAX_INPUT, tokens, total_cost
@@ -151,8 +151,8 @@ class SessionViews:
 def pending_of(record: store.SessionRecord, live: LiveRuns) -> list[Pending]:
     """What of a session waits for a person."""
     found = live.pending_of("session", record.meta.id)
-    if record.meta.status == question_files.WAITING and not found:
-        prompt = question_files.open_prompt(record)
+    if record.meta.status == store.WAITING and not found:
+        prompt = store.open_prompt(record)
         if prompt is not None:
             found = [
                 Pending(

@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 from support.files import file_names
 
-from corral.sessions.acp import client_files
-from corral.sessions.acp.client_files import ClientFiles
+from corral.sessions.acp import client_requests
+from corral.sessions.acp.client_requests import WorkspaceFiles
 from corral.system.path_guard import Access, PathGuard
 
 
 @pytest.fixture
-def files(workspace: Path) -> ClientFiles:
-    return ClientFiles(PathGuard(str(workspace)))
+def files(workspace: Path) -> WorkspaceFiles:
+    return WorkspaceFiles(PathGuard(str(workspace)))
 
 
-def test_a_file_is_read_byte_for_byte(files: ClientFiles, workspace: Path) -> None:
+def test_a_file_is_read_byte_for_byte(files: WorkspaceFiles, workspace: Path) -> None:
     text = "one\r\ntwo\n\u2028three\x0bfour\rfive ü 漢"
     (workspace / "a.txt").write_bytes(text.encode())
     assert files.read(f"{workspace}/a.txt") == text
 
 
 def test_a_file_is_written_byte_for_byte_with_its_folders(
-    files: ClientFiles, workspace: Path
+    files: WorkspaceFiles, workspace: Path
 ) -> None:
     text = "one\r\ntwo\nü"
     path, is_new = files.write(f"{workspace}/deep/er/a.txt", text)
@@ -53,21 +53,21 @@ def test_a_file_is_written_byte_for_byte_with_its_folders(
     ],
 )
 def test_some_lines_of_a_file_are_counted_from_one(
-    files: ClientFiles, workspace: Path, line: int | None, limit: int | None, wanted: str
+    files: WorkspaceFiles, workspace: Path, line: int | None, limit: int | None, wanted: str
 ) -> None:
     (workspace / "a.txt").write_text("a\nb\u2028b\nc\n")
     assert files.read(f"{workspace}/a.txt", line, limit) == wanted
 
 
 def test_bytes_that_are_not_utf8_are_read_with_replacement(
-    files: ClientFiles, workspace: Path
+    files: WorkspaceFiles, workspace: Path
 ) -> None:
     (workspace / "a.bin").write_bytes(b"\xff\x00ok")
     assert files.read(f"{workspace}/a.bin") == "\ufffd\x00ok"
 
 
 def test_a_missing_file_and_a_file_outside_have_different_errors(
-    files: ClientFiles, workspace: Path
+    files: WorkspaceFiles, workspace: Path
 ) -> None:
     with pytest.raises(FileNotFoundError):
         files.read(f"{workspace}/none")
@@ -94,7 +94,9 @@ def test_a_missing_file_and_a_file_outside_have_different_errors(
         "",
     ],
 )
-def test_no_path_leads_out(files: ClientFiles, workspace: Path, tmp_path: Path, path: str) -> None:
+def test_no_path_leads_out(
+    files: WorkspaceFiles, workspace: Path, tmp_path: Path, path: str
+) -> None:
     beside = tmp_path / "workspace-evil"
     beside.mkdir()
     (beside / "secret").write_text("SECRET")
@@ -113,7 +115,7 @@ def test_no_path_leads_out(files: ClientFiles, workspace: Path, tmp_path: Path, 
     assert (beside / "secret").read_text() == "SECRET"
 
 
-def test_links_that_stay_inside_are_followed(files: ClientFiles, workspace: Path) -> None:
+def test_links_that_stay_inside_are_followed(files: WorkspaceFiles, workspace: Path) -> None:
     (workspace / "real.txt").write_text("words")
     (workspace / "link.txt").symlink_to("real.txt")
     assert files.read(f"{workspace}/link.txt") == "words"
@@ -126,7 +128,7 @@ def test_a_workspace_reached_by_a_link_is_the_same_workspace(
 ) -> None:
     (workspace / "a.txt").write_text("words")
     (tmp_path / "alias").symlink_to(workspace)
-    files = ClientFiles(PathGuard(str(tmp_path / "alias")))
+    files = WorkspaceFiles(PathGuard(str(tmp_path / "alias")))
     assert files.read(f"{tmp_path}/alias/a.txt") == "words"
     assert files.read(f"{workspace}/a.txt") == "words"
 
@@ -137,7 +139,7 @@ def test_further_folders_are_readable_and_only_the_writable_ones_written(
     for name in ("read", "write"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text(name)
-    files = ClientFiles(PathGuard(str(workspace), ["../read"], [str(tmp_path / "write")]))
+    files = WorkspaceFiles(PathGuard(str(workspace), ["../read"], [str(tmp_path / "write")]))
     assert files.read(f"{tmp_path}/read/a.txt") == "read"
     assert files.read(f"{tmp_path}/write/a.txt") == "write"
     files.write(f"{tmp_path}/write/a.txt", "new")
@@ -154,14 +156,14 @@ def test_folders_are_relative_to_the_workspace_and_not_to_where_we_run(
     (elsewhere / "more").mkdir(parents=True)
     (elsewhere / "more" / "a.txt").write_text("not yours")
     monkeypatch.chdir(elsewhere)
-    files = ClientFiles(PathGuard(str(workspace), ["more"], ["more"]))
+    files = WorkspaceFiles(PathGuard(str(workspace), ["more"], ["more"]))
     with pytest.raises(PermissionError):
         files.read(f"{elsewhere}/more/a.txt")
     with pytest.raises(PermissionError):
         files.write(f"{elsewhere}/more/a.txt", "new")
 
 
-def test_special_files_are_refused_without_blocking(files: ClientFiles, workspace: Path) -> None:
+def test_special_files_are_refused_without_blocking(files: WorkspaceFiles, workspace: Path) -> None:
     os.mkfifo(workspace / "pipe")
     (workspace / "folder").mkdir()
     for name in ("pipe", "folder"):
@@ -172,9 +174,9 @@ def test_special_files_are_refused_without_blocking(files: ClientFiles, workspac
 
 
 def test_a_file_too_large_is_refused_before_it_is_read(
-    files: ClientFiles, workspace: Path, monkeypatch: pytest.MonkeyPatch
+    files: WorkspaceFiles, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_files, "LARGEST", 10)
+    monkeypatch.setattr(client_requests, "LARGEST", 10)
     (workspace / "big").write_bytes(b"x" * 11)
     (workspace / "fits").write_bytes(b"x" * 10)
     with pytest.raises(OSError, match="over 10 bytes"):
@@ -182,7 +184,7 @@ def test_a_file_too_large_is_refused_before_it_is_read(
     assert files.read(f"{workspace}/fits") == "x" * 10
 
 
-def test_protected_names_are_read_but_not_written(files: ClientFiles, workspace: Path) -> None:
+def test_protected_names_are_read_but_not_written(files: WorkspaceFiles, workspace: Path) -> None:
     (workspace / ".git").mkdir()
     (workspace / ".git" / "config").write_text("[core]")
     (workspace / "hooks").symlink_to(".git/hooks")
@@ -191,7 +193,7 @@ def test_protected_names_are_read_but_not_written(files: ClientFiles, workspace:
         with pytest.raises(PermissionError, match="protected"):
             files.write(f"{workspace}/{name}", "x")
     assert file_names(workspace) == [".git/config", "hooks"]
-    unlimited = ClientFiles(PathGuard(str(workspace), protects=False))
+    unlimited = WorkspaceFiles(PathGuard(str(workspace), protects=False))
     unlimited.write(f"{workspace}/.git/config", "[user]")
     assert (workspace / ".git" / "config").read_text() == "[user]"
 
@@ -217,7 +219,7 @@ def test_replacing_folders_by_links_during_access_reveals_nothing(
         (tmp_path / "moved").mkdir(exist_ok=True)
         (tmp_path / "moved").rename(workspace / "sub")
         (workspace / "sub" / "a.txt").write_text("words")
-        swapped = ClientFiles(Swapping(str(workspace)))
+        swapped = WorkspaceFiles(Swapping(str(workspace)))
         with pytest.raises(OSError, match=r"[Nn]ot a directory"):
             swapped.write(f"{workspace}/sub/a.txt", "x") if write else swapped.read(
                 f"{workspace}/sub/a.txt"

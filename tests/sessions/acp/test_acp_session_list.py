@@ -14,7 +14,7 @@ from support.scripted_agent import child_pids
 import corral
 from corral import AgentSession, errors
 from corral.run_kwargs import RunKwargs
-from corral.sessions.acp import stored_sessions
+from corral.sessions.backends import acp
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"
 
@@ -63,7 +63,7 @@ async def test_sessions_are_listed_while_a_prompt_is_under_way_and_no_event_is_l
 async def test_a_list_without_an_end_is_read_only_so_far(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_sessions, "PAGES", 7)
+    monkeypatch.setattr(acp, "PAGES", 7)
     async with session(workspace, "--lists", "3", "--endless") as opened:
         assert len(await opened.list_sessions()) == 3
 

@@ -22,9 +22,9 @@ from support.stream_checks import check_stream
 import corral
 from corral import Policy, errors, events
 from corral.events import Event
-from corral.sessions import question_files, store
+from corral.sessions import store
 from corral.sessions.prepare import prepare
-from corral.sessions.question_files import UNFINISHED
+from corral.sessions.store import UNFINISHED
 from corral.system import platform
 from corral.system.file_watch import Watch
 
@@ -179,12 +179,12 @@ def test_a_question_stays_open_after_a_deadline(workspace: Path) -> None:
     assert result.status == "timeout"
     assert result.error
     assert f"--resume {result.resume_token}" in (result.error.hint or "")
-    question = question_files.open_question(store.find("last"))
+    question = store.open_question(store.find("last"))
     assert question is not None
     question.answer.write_text("I was away.")
     repeated = corral.run_sync("manual", cwd=workspace, resume=result.resume_token)
     assert (repeated.status, repeated.text) == ("success", "I was away.")
-    assert question_files.open_question(store.find("last")) is None
+    assert store.open_question(store.find("last")) is None
 
 
 async def test_leaving_early_leaves_the_question_open(workspace: Path) -> None:
@@ -194,7 +194,7 @@ async def test_leaving_early_leaves_the_question_open(workspace: Path) -> None:
                 break
     stored = store.find("last")
     assert stored.meta.status == "waiting"
-    assert question_files.open_prompt(stored) == "Still there?"
+    assert store.open_prompt(stored) == "Still there?"
     assert not store.is_in_use(stored)
 
 
@@ -388,7 +388,7 @@ def test_an_editor_that_exits_without_an_answer_leaves_the_question_open(
     result = corral.run_sync("manual", "What now?", cwd=workspace, via="editor")
     assert result.error
     assert result.error.code == code
-    assert question_files.open_prompt(store.find("last")) == "What now?"
+    assert store.open_prompt(store.find("last")) == "What now?"
 
 
 @pytest.mark.seconds

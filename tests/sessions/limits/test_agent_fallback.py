@@ -20,7 +20,7 @@ from corral import errors, pipelines
 from corral.events import Envelope, Error, Event, Init, hand_over_of
 from corral.run_kwargs import RunKwargs
 from corral.sessions import store
-from corral.sessions.limits.fallback import CONTINUE
+from corral.sessions.limits.machine import WORK_CONTINUES
 from corral.testing import Call, Lane, Turn, fail, say
 
 pytest_plugins = ["support.builtin_agent_fixture"]
@@ -102,7 +102,7 @@ async def test_the_next_agent_gets_the_interrupted_turn_and_the_same_prompt(
     sent = sent_json(ours.requests[:1])
     assert "half of it" in sent
     assert "did not end normally" in sent
-    assert ours.requests[0].texts[-1] == f"{FIRST}\n\n{CONTINUE}"
+    assert ours.requests[0].texts[-1] == f"{FIRST}\n\n{WORK_CONTINUES}"
     assert "written" in sent_json(ours.requests[1:])
     second = store.find(result.resume_token or "").meta
     first = store.find(second.continued_from or "").meta

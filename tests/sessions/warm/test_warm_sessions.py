@@ -20,7 +20,7 @@ from corral.events import AgentQuestion, Decision, Done, Event, PermissionReques
 from corral.policy import Policy
 from corral.result import Result, result_from_events
 from corral.sessions.warm import client, names
-from corral.sessions.warm.client import Request, WarmTurn
+from corral.sessions.warm.client import WarmRequest, WarmTurn
 from corral.sessions.warm.names import WarmFiles
 from corral.values import Json
 
@@ -40,7 +40,7 @@ class Named:
 
     def turn(self, text: str, *, ask: client.Ask | None = None, **options: Json) -> WarmTurn:
         given = {"cwd": self.cwd, "grace": 1, **options}
-        request = Request(
+        request = WarmRequest(
             name="fix", agent=AGENT, text=text, options=given, interactive=ask is not None
         )
         return WarmTurn(self.files, request, ask=ask, idle=120)
@@ -121,7 +121,7 @@ async def test_the_name_is_that_of_the_session_in_which_another_agent_continues(
     }
 
     def turn(text: str) -> WarmTurn:
-        request = Request(name="fix", agent="gemini-cli", text=text, options=options)
+        request = WarmRequest(name="fix", agent="gemini-cli", text=text, options=options)
         return WarmTurn(named.files, request, idle=120)
 
     events = [event async for event in turn(f"init\ntext one\nraw {limit}")]
@@ -138,7 +138,7 @@ async def test_the_process_ends_when_it_is_idle(workspace: Path) -> None:
     session = Named(workspace)
     turn = WarmTurn(
         session.files,
-        Request(name="fix", agent=AGENT, text="pid", options={"cwd": session.cwd}),
+        WarmRequest(name="fix", agent=AGENT, text="pid", options={"cwd": session.cwd}),
         idle=0.05,
     )
     result = result_from_events([event async for event in turn])
@@ -225,7 +225,7 @@ async def test_another_agent_for_the_same_name_is_an_error(named: Named) -> None
     await named.run("text open")
     turn = WarmTurn(
         named.files,
-        Request(name="fix", agent="gemini-cli", text="x", options={"cwd": named.cwd}),
+        WarmRequest(name="fix", agent="gemini-cli", text="x", options={"cwd": named.cwd}),
     )
     with pytest.raises(errors.ConfigError, match="not of gemini-cli"):
         async for _ in turn:
@@ -237,7 +237,7 @@ async def test_an_agent_that_does_not_exist_is_an_error_and_leaves_no_process(
 ) -> None:
     files = WarmFiles.of("typo", str(workspace))
     turn = WarmTurn(
-        files, Request(name="typo", agent="gemni", text="x", options={"cwd": str(workspace)})
+        files, WarmRequest(name="typo", agent="gemni", text="x", options={"cwd": str(workspace)})
     )
     with pytest.raises(errors.UnknownAgent, match="gemni"):
         async for _ in turn:

@@ -50,8 +50,8 @@ from corral.values import PUBLISH_AFTER, JsonObject, convert_to, is_object, slug
 
 if TYPE_CHECKING:
     from corral.core.spending import BudgetState, Raise
-    from corral.live.publisher import Entry
     from corral.metering.budget import Budget
+    from corral.publishing.publisher import LiveEntry
 
 T = TypeVar("T")
 
@@ -99,17 +99,17 @@ def published(
     one costs nothing. ``cancel`` is called in this event loop; without it, the run is cancelled
     through its database, and its budget is raised there."""
     loop = asyncio.get_running_loop()
-    entries: list[Entry] = []
+    entries: list[LiveEntry] = []
 
     def publish() -> None:
-        from corral.live.publisher import Controls, current
-        from corral.live.records import LiveRun
+        from corral.publishing.publisher import RunControls, current
+        from corral.publishing.records import LiveRun
 
         command = "pipeline cancel" if kind == "pipeline" else "batches cancel"
         hint = f"corral {command} {name}" if db is not None else "End its process."
         run = LiveRun(kind=kind, id=name, title=shorten(title), cwd=cwd, db=db, folder=folder)
         run = replace(run, since=time.time(), budgets=_budgets(budget))
-        controls = Controls(
+        controls = RunControls(
             loop=loop,
             cancel=cancel,
             add_budget=None if budget is None else raise_budget,

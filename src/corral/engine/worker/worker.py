@@ -23,7 +23,7 @@ from corral.engine.dbos import database
 from corral.engine.dbos.client import ANY_NODE, DEFAULT_QUEUE, QueueLimit
 from corral.engine.worker import executor, run_workflow
 from corral.engine.worker.executor import GRACE, Executor
-from corral.live import publisher
+from corral.publishing import publisher
 
 AT_ONCE = 16
 """Nodes that run at once in one worker; the rest waits, or other workers take it."""

@@ -53,11 +53,11 @@ from corral.policy import Policy
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
 from corral.sessions.api import run
+from corral.sessions.goals import ROUNDS, Until, command_succeeds
 from corral.sessions.limits.machine import CONTINUE
 from corral.sessions.permissions import QuestionAsker
 from corral.sessions.tools.hooks import Deny, Hook, HookAnswer, ToolRequest
 from corral.sessions.tools.tools import Tool, Tools
-from corral.sessions.until import ROUNDS, Until, command_succeeds
 from corral.system import clock, config
 from corral.values import Json, JsonObject
 

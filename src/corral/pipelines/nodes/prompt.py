@@ -17,7 +17,7 @@ import msgspec
 from corral.errors import ConfigError, CorralError, TimedOut
 from corral.events import Done
 from corral.inference.api import generate
-from corral.inference.middleware import Complete, Middleware, Streamed
+from corral.inference.client import Complete, Middleware, Streamed
 from corral.inference.request import RequestOptions
 from corral.inference.results import Generation
 from corral.inference.structured import generate_object

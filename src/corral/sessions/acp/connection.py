@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 
 ``AcpClient`` (``corral.protocol.acp.client``) is the state machine of the protocol, without I/O. A
-``Connection`` is its process: it reads the agent's stdout, passes the bytes to the client, and
+``AcpConnection`` is its process: it reads the agent's stdout, passes the bytes to the client, and
 executes the commands that come back: write bytes, deliver items to a session, ask for permission,
 serve a file, finish a call.
 
@@ -57,6 +57,7 @@ from corral.errors import (
     PolicyNotLoaded,
     ProcessFailed,
     StartupTimeout,
+    StreamBroken,
 )
 from corral.events import (
     Text,
@@ -79,34 +80,33 @@ from corral.protocol.acp.methods import (
     Block,
     Offer,
     SessionInfo,
+    failed_turn_end,
     read_initialize,
     read_session,
 )
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.ndjson import RawEvent
-from corral.sessions.acp.errors import call_error, exit_error
-from corral.sessions.permissions import (
-    Asker,
-    SessionRules,
-)
+from corral.protocol.ndjson import RawEvent, TurnEnd
+from corral.sessions.prepare import needs_new_process
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.prompt_options import needs_new_process
 from corral.sessions.store import SessionRecord, write_private_home
 from corral.system import paths
 from corral.system.environment import SecretRedactor
-from corral.system.process.process import Process, ProcessSpec
+from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.streams import StderrLines
 from corral.system.process.tree import ProcessRegistry
 from corral.system.threads import NoThread
 from corral.values import McpServer
 from corral.version import __version__
 
-_log = logging.getLogger("corral.sessions")
-
 if TYPE_CHECKING:
     from corral.sessions.acp.client_requests import ClientRequests
     from corral.sessions.meter import Meter
+    from corral.sessions.permissions import Asker
     from corral.system.sandbox.repository_guard import GitNotice
+
+
+_log = logging.getLogger("corral.sessions")
+
 
 LATE_CHUNKS = 64
 """How often the output is read before a further prompt: an agent may write without a pause."""
@@ -120,7 +120,8 @@ class AcpSession:
         self,
         session_id: str,
         acp: AcpClient,
-        rules: SessionRules,
+        prepared: PreparedRun,
+        ask: Asker | None,
         carry_out: Callable[[list[Command]], None],
     ):
         self.session_id = session_id
@@ -136,7 +137,7 @@ class AcpSession:
         self.is_abandoned = False
         """Its turn does not end, and nothing waits for it any more."""
         self._acp = acp
-        self._rules = rules
+        self._policy: tuple[PreparedRun, Asker | None, SessionRecord | None] = prepared, ask, None
         # A question that waits for a person must not keep a dropped session's process alive.
         self._connection = weakref.WeakMethod(carry_out)
         self._requests: ClientRequests | None = None
@@ -148,15 +149,17 @@ class AcpSession:
             from corral.sessions.acp.client_requests import ClientRequests
 
             self._requests = ClientRequests(
-                self.session_id, self._acp, self._rules, self._emit, self._carry_out
+                self.session_id, self._acp, self._policy, self.emit, self._carry_out
             )
         return self._requests
 
-    def use_policy(self, rules: SessionRules) -> None:
-        """From now on permission requests are answered by this policy."""
-        self._rules = rules
+    def use_policy(
+        self, prepared: PreparedRun, ask: Asker | None, record: SessionRecord | None
+    ) -> None:
+        """From now on permission requests are answered by the policy of this run."""
+        self._policy = prepared, ask, record
         if self._requests is not None:
-            self._requests.use_policy(rules)
+            self._requests.use_policy(*self._policy)
 
     @property
     def is_asking(self) -> bool:
@@ -168,7 +171,8 @@ class AcpSession:
         if self._requests is not None:
             await self._requests.close()
 
-    def _emit(self, item: RawEvent) -> None:
+    def emit(self, item: RawEvent) -> None:
+        """Add an item: the list is replaced when it is read."""
         self.inbox.append(item)
 
     def _carry_out(self, commands: list[Command]) -> None:
@@ -177,7 +181,7 @@ class AcpSession:
             carry_out(commands)
 
 
-class Connection:
+class AcpConnection:
     """Made by ``open``. Call its methods only in the event loop in which it was opened."""
 
     def __init__(self, prepared: PreparedRun, redactor: SecretRedactor) -> None:
@@ -210,7 +214,7 @@ class Connection:
     @classmethod
     async def open(
         cls, prepared: PreparedRun, record: SessionRecord, redactor: SecretRedactor
-    ) -> Connection:
+    ) -> AcpConnection:
         """Start the agent and initialize the connection. If that fails, the error is raised and
         nothing is left running."""
         self = cls(prepared, redactor)
@@ -225,7 +229,7 @@ class Connection:
             await self._close_meter()
             raise
 
-    async def _start(self, prepared: PreparedRun, record: SessionRecord) -> Connection:
+    async def _start(self, prepared: PreparedRun, record: SessionRecord) -> AcpConnection:
         redactor = self._redactor
         launch = prepared.agent.launch(
             prepared.run, prepared.launch_context(record.folder), "", None
@@ -319,15 +323,14 @@ class Connection:
             self._opening -= 1
             early = self._early
             self._early = early if self._opening else {}
-        found = read_session(settled.result)
-        session = self.add_session(found.session_id, prepared, ask)
-        session.inbox.extend(early.pop(found.session_id, ()))
-        return session, found
+        info = read_session(settled.result)
+        session = self.add_session(info.session_id, prepared, ask)
+        session.inbox.extend(early.pop(info.session_id, ()))
+        return session, info
 
     def add_session(self, session_id: str, prepared: PreparedRun, ask: Asker | None) -> AcpSession:
         """Deliver the items of a session, which the agent has or is about to open."""
-        rules = SessionRules(prepared, ask)
-        session = AcpSession(session_id, self.acp, rules, self._carry_out)
+        session = AcpSession(session_id, self.acp, prepared, ask, self._carry_out)
         self._sessions[session_id] = session
         self.sessions += 1
         return session
@@ -342,14 +345,6 @@ class Connection:
         if any(server.url for server in servers) and self.agent and not self.agent.mcp_http:
             raise ConfigError(f"{self.prepared.agent.name} reaches no tool server over HTTP")
         return servers
-
-    async def set_model(self, session: AcpSession, model: str) -> None:
-        sent = self.acp.set_model(session.session_id, model)
-        await self.call(sent, self.handshake_timeout)
-
-    async def set_mode(self, session: AcpSession, mode: str) -> None:
-        sent = self.acp.set_mode(session.session_id, mode)
-        await self.call(sent, self.handshake_timeout)
 
     async def late_items(self, session: AcpSession, until: float) -> list[RawEvent] | None:
         """Items of the session that came after its turn ended; None when it is quiet. Waits
@@ -395,7 +390,10 @@ class Connection:
             if not chunk:
                 break
             self._carry_out(self.acp.receive(chunk))
-        session.inbox = [_as_late_text(item) for item in session.inbox]
+        for number, item in enumerate(session.inbox):
+            if isinstance(item, str | Text | Thinking):
+                text = item if isinstance(item, str) else item.delta
+                session.inbox[number] = Vendor("late_text", text)
 
     def cancel(self, session: AcpSession) -> None:
         self._carry_out(self.acp.cancel(session.session_id))
@@ -438,7 +436,11 @@ class Connection:
         if settled is None or settled.error is not None:
             if self.dead is not None:
                 raise self.dead
-            raise call_error(self.prepared, settled.error if settled else None, self.stderr)
+            finish = TurnEnd(ok=False, kind="0", message="")
+            if settled is not None and (failure := settled.error) is not None:
+                finish = failed_turn_end(failure.code, failure.message, failure.data)
+            why = self.prepared.explain(Exit(0, None), self.stderr, finish)
+            raise why or ProcessFailed(finish.message or "the call failed")
         return settled
 
     def wake(self) -> None:
@@ -496,7 +498,10 @@ class Connection:
             if chunk == b"":
                 # The agent ended by itself: every pending call fails, now.
                 ended = await process.end(self.prepared.run.grace)
-                self._fail_all(exit_error(self.prepared, ended, self.stderr))
+                error = self.prepared.explain(ended, self.stderr)
+                error = error or StreamBroken("the agent ended by itself")
+                error.exit_code, error.signal = ended.code, ended.signal
+                self._fail_all(error)
             elif chunk:
                 self._carry_out(self.acp.receive(chunk))
 
@@ -516,7 +521,12 @@ class Connection:
                 case AcpPermissionRequest() | AcpQuestion() | PermissionWithdrawn():
                     self._pass_request(command)
                 case FileRequest():
-                    self._serve(command)
+                    session = self._sessions.get(command.session_id or "")
+                    if session is not None:
+                        session.requests.serve(command)
+                    else:
+                        id, why = command.request_id, "no such session"
+                        self._carry_out(self.acp.reject_file_request(id, why))
                 case CallFinished():
                     if command.id in self._calls:
                         self._calls[command.id] = command
@@ -546,13 +556,6 @@ class Connection:
             # Its first items may be in the same chunk as the reply that names the session.
             self._early.setdefault(emit.session_id, []).extend(emit.events)
 
-    def _serve(self, serve: FileRequest) -> None:
-        session = self._sessions.get(serve.session_id or "")
-        if session is None:
-            self._carry_out(self.acp.reject_file_request(serve.request_id, "no such session"))
-        else:
-            session.requests.serve(serve)
-
     def _write(self, data: bytes) -> None:
         if self._process is not None:
             self._process.write(data)
@@ -569,16 +572,6 @@ class Connection:
             self.wake()
 
 
-def _as_late_text(item: RawEvent) -> RawEvent:
-    match item:
-        case str():
-            return Vendor("late_text", item)
-        case Text() | Thinking():
-            return Vendor("late_text", item.delta)
-        case _:
-            return item
-
-
 class PrivateConnection:
     """The connection of one session, opened when it is needed and again after a crash."""
 
@@ -587,9 +580,9 @@ class PrivateConnection:
         self._prepared = prepared
         """What the process was started for."""
         self._record = record
-        self._open: Connection | None = None
+        self._open: AcpConnection | None = None
 
-    async def connection(self, prepared: PreparedRun) -> Connection:
+    async def connection(self, prepared: PreparedRun) -> AcpConnection:
         """A process that ``prepared`` can be prompted with: the one that runs, or a new one.
         Raises ``ConfigError`` where a new one would lose the conversation."""
         if self._open is not None and self._open.dead is not None:
@@ -607,11 +600,11 @@ class PrivateConnection:
         if self._open is None:
             self.session = None
             redactor = SecretRedactor(prepared.environment.redacted)
-            self._open = await Connection.open(prepared, self._record, redactor)
+            self._open = await AcpConnection.open(prepared, self._record, redactor)
             self._prepared = prepared
         return self._open
 
-    async def discard(self, connection: Connection) -> None:
+    async def discard(self, connection: AcpConnection) -> None:
         if self._open is connection:
             self._open, self.session = None, None
         await connection.close(0.0)

@@ -1,4 +1,6 @@
-"""The backend for ACP agents: one prompt over a persistent connection."""
+"""The backend for ACP agents: one prompt over a persistent connection. Also lists and loads the
+sessions that an agent itself has stored.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,23 @@ import asyncio
 import base64
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
 
 from corral import errors
-from corral.agents.spec import TurnEnding
-from corral.errors import CorralError
-from corral.events import Error, Thinking
+from corral.errors import (
+    ConfigError,
+    CorralError,
+    InputRejected,
+    InvalidRequest,
+    ProcessFailed,
+    ResumeLost,
+    ServerFailed,
+    StartupTimeout,
+    StreamBroken,
+)
+from corral.events import Thinking
 from corral.protocol.acp.methods import (
     AudioBlock,
     Block,
@@ -19,19 +32,27 @@ from corral.protocol.acp.methods import (
     LinkBlock,
     Resource,
     ResourceBlock,
+    SessionInfo,
     TextBlock,
+    read_session,
+    read_session_list,
 )
-from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.sessions.acp.connection import AcpSession, Connection
-from corral.sessions.acp.stored_sessions import load_session
+from corral.protocol.ndjson import RawEvent
+from corral.sessions.acp.connection import AcpConnection, AcpSession
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.permissions import Asker, SessionRules
+from corral.sessions.permissions import Asker
 from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.sinks import recording_lost, repository, warning
 from corral.sessions.store import SessionRecord, make_loadable, no_conversation
-from corral.sessions.turn_warnings import recording_lost, repository
 from corral.system.media import media_type_of
+from corral.system.process.process import Exit
 from corral.system.threads import in_thread
+from corral.values import AgentSession
+
+if TYPE_CHECKING:
+    from corral.sessions.acp.connection import AcpConnection, AcpSession
+
 
 _STOP_ERRORS: dict[str, type[CorralError]] = {
     "cancelled": errors.Interrupted,
@@ -51,9 +72,9 @@ class ConnectionSource(Protocol):
     session: AcpSession | None
     """The conversation to continue."""
 
-    async def connection(self, prepared: PreparedRun) -> Connection: ...
+    async def connection(self, prepared: PreparedRun) -> AcpConnection: ...
 
-    async def discard(self, connection: Connection) -> None:
+    async def discard(self, connection: AcpConnection) -> None:
         """End a connection that cannot be used any more."""
         ...
 
@@ -74,7 +95,7 @@ class AcpBackend:
         self._prompt = prompt
         self._source = source
         self._ask = ask
-        self._connection: Connection | None = None
+        self._connection: AcpConnection | None = None
         self._session: AcpSession | None = None
         self._call: int | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -126,19 +147,19 @@ class AcpBackend:
             self._source.session = session
         else:
             await self._switch_model(connection, session)
-        session.use_policy(SessionRules(self._prepared, self._ask, self._record))
+        session.use_policy(self._prepared, self._ask, self._record)
         self._session = session
         if run.model is not None and session.models and run.model not in session.models:
             self.notes += (f"the agent does not list the model {run.model}",)
         agent = connection.agent
-        for given, taken, what in (
+        for files, is_taken, what in (
             (run.images, agent is not None and agent.images, "images"),
             (run.audio, agent is not None and agent.audio, "audio"),
         ):
-            if given and not taken:
+            if files and not is_taken:
                 raise errors.ConfigError(f"{self._prepared.agent.name} takes no {what}")
 
-    async def _open(self, connection: Connection) -> AcpSession:
+    async def _open(self, connection: AcpConnection) -> AcpSession:
         prepared, meta = self._prepared, self._record.meta
         run = prepared.run
         if meta.lost:
@@ -161,7 +182,7 @@ class AcpBackend:
         await self._switch_model(connection, session)
         return session
 
-    async def _switch_model(self, connection: Connection, session: AcpSession) -> None:
+    async def _switch_model(self, connection: AcpConnection, session: AcpSession) -> None:
         """Have the session answer with the model of this prompt; without one, with the model
         that it began with."""
         agent, model = self._prepared.agent, self._prepared.run.model or session.first_model
@@ -179,11 +200,12 @@ class AcpBackend:
                 f"{agent.name} has no model {model!r}",
                 hint=f"It has: {', '.join(session.models)}.",
             )
-        await connection.set_model(session, model)
+        sent = connection.acp.set_model(session.session_id, model)
+        await connection.call(sent, connection.handshake_timeout)
         session.model = model
 
     async def _choose_mode(
-        self, connection: Connection, session: AcpSession, offered: tuple[str, ...]
+        self, connection: AcpConnection, session: AcpSession, offered: tuple[str, ...]
     ) -> None:
         """Set the session mode. If the agent refuses it, the run continues with a warning."""
         run = self._prepared.run
@@ -194,20 +216,14 @@ class AcpBackend:
         if mode is None:
             return
         try:
-            await connection.set_mode(session, mode)
+            sent = connection.acp.set_mode(session.session_id, mode)
+            await connection.call(sent, connection.handshake_timeout)
         except errors.RemoteError as error:
             if connection.dead is not None:
                 raise
             has = f" It has: {', '.join(offered)}." if offered else ""
-            session.inbox.append(
-                Error(
-                    "mode_refused",
-                    f"the agent refused the mode {mode!r}: {error.message}.{has}",
-                    recoverable=True,
-                    level="warning",
-                    phase="handshake",
-                )
-            )
+            message = f"the agent refused the mode {mode!r}: {error.message}.{has}"
+            session.emit(replace(warning("mode_refused", message), phase="handshake"))
 
     async def begin(self, fail: Fail) -> None:
         connection, session = self._connection, self._session
@@ -245,7 +261,7 @@ class AcpBackend:
         return [item for item in items if not isinstance(item, Thinking)]
 
     async def _late_items(
-        self, connection: Connection, session: AcpSession
+        self, connection: AcpConnection, session: AcpSession
     ) -> list[RawEvent] | None:
         """Items after the reply to the prompt, for ``LATE_UPDATES_TIMEOUT`` seconds at most."""
         now = asyncio.get_running_loop().time()
@@ -254,11 +270,15 @@ class AcpBackend:
         items = await connection.late_items(session, self._drain_until)
         self._is_drained = items is None
         if items is None and asyncio.get_running_loop().time() >= self._drain_until:
-            return [_late_updates_warning()]
+            message = (
+                f"the agent still sent updates {LATE_UPDATES_TIMEOUT:g}s after it ended its turn;"
+                " the rest is left out"
+            )
+            return [warning("late_updates", message)]
         return items
 
     async def _items(
-        self, connection: Connection, session: AcpSession, call: int
+        self, connection: AcpConnection, session: AcpSession, call: int
     ) -> list[RawEvent] | None:
         """An agent that waits for a person's answer is not idle: now and then, nothing came."""
         if not session.is_asking:
@@ -275,16 +295,14 @@ class AcpBackend:
 
     def emit(self, item: RawEvent) -> None:
         if self._connection is not None and self._session is not None:
-            self._session.inbox.append(item)
+            self._session.emit(item)
             self._connection.wake()
 
     def end_soon(self) -> None:
         connection, session, call = self._connection, self._session, self._call
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
-        if connection is None:
-            return
-        if session is None or call is None:
+        if connection is None or session is None or call is None:
             return
         if connection.is_settled(call):  # answered: only late updates are waited for
             session.is_abandoned = True
@@ -363,24 +381,15 @@ class AcpBackend:
             )
         if finish.ok:
             return self._unclean_exit()
-        return self._failed_turn(finish, normalizer)
-
-    def _failed_turn(self, finish: TurnEnd, normalizer: EventNormalizer) -> CorralError:
         stopped = _STOP_ERRORS.get(finish.kind or "")
         if stopped is not None:
             return stopped(finish.message or "the turn was stopped")
-        ending = TurnEnding(
-            code=0,
-            signal=None,
-            stderr=self.stderr,
-            finish=finish,
-            answered=normalizer.answered,
-            run=self._prepared.run,
+        error = self._prepared.explain(
+            Exit(0, None), self.stderr, finish, answered=normalizer.answered
         )
-        found = self._prepared.agent.explain(ending)
-        if isinstance(found, errors.ModelNotFound) and self._session and self._session.models:
-            found.hint = f"The agent lists: {', '.join(self._session.models)}."
-        return found or errors.ProcessFailed(finish.message or "the agent reported an error")
+        if isinstance(error, errors.ModelNotFound) and self._session and self._session.models:
+            error.hint = f"The agent lists: {', '.join(self._session.models)}."
+        return error or errors.ProcessFailed(finish.message or "the agent reported an error")
 
     def _unclean_exit(self) -> CorralError | None:
         """The agent gave its answer, and then crashed before its turn was over."""
@@ -427,12 +436,66 @@ class AcpBackend:
             return ResourceBlock(Resource(path.as_uri(), blob=blob, mime_type=kind))
 
 
-def _late_updates_warning() -> Error:
-    return Error(
-        "late_updates",
-        f"the agent still sent updates {LATE_UPDATES_TIMEOUT:g}s after it ended its turn;"
-        " the rest is left out",
-        recoverable=True,
-        level="warning",
-        phase="response",
-    )
+PAGES = 100
+"""Pages of a session list that are read: a list may never end."""
+
+_LOAD_FAILURES = (InputRejected, InvalidRequest, ProcessFailed, ServerFailed, StreamBroken)
+"""Errors that an agent has in answer to a conversation that it cannot load."""
+
+
+async def list_sessions(connection: AcpConnection, cwd: str | None) -> list[AgentSession]:
+    """The stored sessions of one folder or of all. Raises ``ConfigError`` if the agent does not
+    list them."""
+    agent = connection.agent
+    if agent is None or "list" not in agent.session_methods:
+        raise ConfigError(f"{connection.prepared.agent.name} does not list its sessions")
+    found: list[AgentSession] = []
+    cursor: str | None = None
+    for _ in range(PAGES):
+        sent = connection.acp.list_sessions(cwd, cursor)
+        settled = await connection.call(sent, connection.handshake_timeout)
+        page, cursor = read_session_list(settled.result)
+        found += page
+        if cursor is None:
+            break
+    return found
+
+
+async def load_session(
+    connection: AcpConnection, session_id: str, prepared: PreparedRun, ask: Asker | None
+) -> tuple[AcpSession, SessionInfo]:
+    """A session of an earlier process, for the prompts of ``prepared``. Raises ``ConfigError`` if
+    the agent cannot load sessions, and ``ResumeLost`` if it cannot load this one."""
+    agent = connection.agent
+    if agent is None or not connection.can_load:
+        raise ConfigError(f"{connection.prepared.agent.name} cannot resume a session")
+    session = connection.add_session(session_id, prepared, ask)
+    servers = connection.check_servers(prepared.run.mcp_servers)
+    if agent.can_load:
+        sent = connection.acp.load_session(session_id, prepared.cwd, servers)
+    else:
+        sent = connection.acp.resume_session(session_id, prepared.cwd, servers)
+    try:
+        settled = await connection.call(sent, connection.handshake_timeout)
+    except BaseException as error:
+        connection.drop_session(session)
+        if connection.dead is None and isinstance(error, _LOAD_FAILURES):
+            raise ResumeLost(
+                f"the agent cannot load the conversation: {error.message}",
+                hint="Start a new session.",
+            ) from error
+        raise
+    # History may follow the reply that announces it.
+    chosen, timeout = connection.prepared.run.quiet_period, connection.handshake_timeout
+    quiet = connection.quirks.quiet_period if chosen is None else chosen
+    until = asyncio.get_running_loop().time() + timeout
+    while await connection.wait_for_update(session, quiet, until):
+        pass
+    if asyncio.get_running_loop().time() >= until:
+        connection.drop_session(session)
+        raise StartupTimeout(
+            f"the history of the session did not end within {timeout:g}s",
+            hint="Raise startup_timeout, or start a new session.",
+        )
+    session.inbox.clear()
+    return session, read_session(settled.result, session_id)

@@ -119,10 +119,10 @@ class DriverFactory(Protocol):
         ask: Asker | None,
         tools: GivenTools,
         /,
-    ) -> Driver: ...
+    ) -> AgentDriver: ...
 
 
-class Driver(Protocol):
+class AgentDriver(Protocol):
     """A session with an agent that runs in this process: what its turns share."""
 
     def turn(self, prompt: str, prepared: PreparedRun) -> Backend:

@@ -14,13 +14,12 @@ from collections.abc import Coroutine
 from corral.errors import ConfigError, CorralError, EmptyAnswer, Interrupted, ProcessFailed
 from corral.events import Error, Init, Log
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.sessions import question_files
+from corral.sessions import store
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.question_files import QuestionFile
-from corral.sessions.store import SessionRecord, title_of
+from corral.sessions.store import QuestionFile, SessionRecord, title_of
 from corral.sessions.tools.tools import GivenTools
 from corral.system import terminal
 from corral.system.environment import SecretRedactor
@@ -33,7 +32,7 @@ CUT_LINE = "──── write above this line; what is below it is not part of 
 _log = logging.getLogger("corral.manual")
 
 
-class Driver:
+class HumanDriver:
     """See ``sessions.backends.base.Driver``."""
 
     def __init__(
@@ -58,9 +57,9 @@ class Driver:
             )
         self.editor = terminal.editor_command() if via == "editor" else ()
 
-    def turn(self, prompt: str, prepared: PreparedRun) -> Turn:
+    def turn(self, prompt: str, prepared: PreparedRun) -> HumanTurn:
         self.prepared = prepared
-        return Turn(self, prompt)
+        return HumanTurn(self, prompt)
 
     async def close(self) -> None:
         """Nothing runs between turns."""
@@ -78,10 +77,10 @@ class Driver:
         return "\n\n".join(parts) + "\n"
 
 
-class Turn:
+class HumanTurn:
     """One question. See ``Backend`` for what each method promises."""
 
-    def __init__(self, driver: Driver, prompt: str) -> None:
+    def __init__(self, driver: HumanDriver, prompt: str) -> None:
         self._driver = driver
         self._prompt = prompt
         self._question: QuestionFile | None = None
@@ -110,12 +109,12 @@ class Turn:
 
     async def begin(self, fail: Fail) -> None:
         driver, record = self._driver, self._driver.record
-        question, self._was_open = question_files.next_question(record, self._prompt)
+        question, self._was_open = store.next_question(record, self._prompt)
         if not self._was_open:
             question.write(self._prompt, driver.prompt_text(self._prompt))
         self._question = question
         meta = record.meta
-        meta.session_id, meta.status, meta.updated = meta.id, question_files.WAITING, time.time()
+        meta.session_id, meta.status, meta.updated = meta.id, store.WAITING, time.time()
         meta.title = meta.title or title_of(self._prompt, driver.redactor)
         if driver.prepared.run.keep:
             record.save()  # now, and not at the end: we may be killed before

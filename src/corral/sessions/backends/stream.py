@@ -7,6 +7,7 @@ answered there, and the agent is asked to stop there before it is killed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import weakref
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from corral.agents.spec import Launch, TurnEnding, stream_transport
+from corral.agents.spec import Launch, stream_transport
 from corral.errors import CorralError, PolicyNotLoaded, ProcessFailed, StreamBroken
 from corral.events import AgentQuestion, PermissionDecision, PermissionRequest, QuestionAnswer
 from corral.options import check_prompt
@@ -24,8 +25,8 @@ from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.sinks import recording_lost, repository
 from corral.sessions.store import SessionRecord, no_conversation, write_private_home
-from corral.sessions.turn_warnings import recording_lost, repository
 from corral.system import fs, paths
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit, Process, ProcessSpec
@@ -41,16 +42,15 @@ if TYPE_CHECKING:
         StreamQuestion,
     )
     from corral.protocol.stream_json.quirks import StreamQuirks
-    from corral.sessions.backends.command_hook import HookedCalls
+    from corral.sessions.backends.judges import HookedCalls, WireJudge
     from corral.sessions.meter import Meter
     from corral.sessions.permissions import (
         Asker,
         Granted,
         PermissionAnswer,
+        PermissionQuestion,
         PermissionQuestions,
-        Question,
     )
-    from corral.sessions.wire_judge import WireJudge
     from corral.system.hook_socket import HookSocket
     from corral.system.sandbox.repository_guard import GitNotice
 
@@ -124,12 +124,12 @@ class StreamBackend:
             self._control = StreamJsonClient(transport.two_way)
             translate = self._control.translate
             broker = broker_of(prepared, ask, record)
-            # The questions hold the list of decisions and not this object: see ``Question.reply``.
+            # They hold the list of decisions and not this object: see ``PermissionQuestion.reply``.
             self._questions = PermissionQuestions(broker, self._decisions.append, granted())
         self._hook_socket: HookSocket | None = None
         self._hooked: HookedCalls | None = None
         if transport.command_hook is not None and prepared.hook is not None:
-            from corral.sessions.backends.command_hook import HookedCalls, hook_questions
+            from corral.sessions.backends.judges import HookedCalls, hook_questions
             from corral.system.hook_socket import HookSocket
 
             emit = self._decisions.append
@@ -139,8 +139,8 @@ class StreamBackend:
             self._hook_socket = HookSocket(self._hooked.decide, sandboxed=in_sandbox)
         self._judge: WireJudge | None = None
         if prepared.run.at_wire:
+            from corral.sessions.backends.judges import WireJudge
             from corral.sessions.permissions import broker_of
-            from corral.sessions.wire_judge import WireJudge
 
             self._judge = WireJudge.of(prepared, broker_of(prepared, ask, record), granted(), self)
             self._questions = self._judge.questions
@@ -375,36 +375,26 @@ class StreamBackend:
             if self._meter is not None:
                 await self._meter.close()
 
-    def _read_report(self, normalizer: EventNormalizer) -> None:
-        read, launch = self._transport.read_report, self._launch
-        if read is None or launch is None or launch.report is None or normalizer.finish is None:
-            return
-        try:
-            with fs.open_regular(launch.report) as file:
-                normalizer.finish = read(file.read(LARGEST_REPORT), normalizer.finish)
-        except OSError:
-            return  # it was ended before it wrote one
-
     def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
-        self._read_report(normalizer)
-        ending = TurnEnding(
-            code=0 if lingered else self._exit.code,
-            signal=None if lingered else self._exit.signal,
-            stderr=self.stderr,
-            finish=normalizer.finish,
-            answered=normalizer.answered,
-            run=self._prepared.run,
+        read, launch = self._transport.read_report, self._launch
+        has_report = launch is not None and launch.report is not None
+        if read is not None and has_report and normalizer.finish is not None:
+            # An agent that was ended before it wrote a report has none.
+            with contextlib.suppress(OSError), fs.open_regular(launch.report) as file:
+                normalizer.finish = read(file.read(LARGEST_REPORT), normalizer.finish)
+        ended = Exit(0, None) if lingered else self._exit
+        error = self._prepared.explain(
+            ended, self.stderr, normalizer.finish, answered=normalizer.answered
         )
-        found = self._prepared.sandbox_error(ending) or self._prepared.agent.explain(ending)
         if self._meter is not None:
-            found = self._meter.cause_of(found)
-        if found is None and (ending.code or ending.signal):  # a success needs a clean exit
-            how = f"exit code {ending.code}" if ending.code else f"signal {ending.signal}"
+            error = self._meter.cause_of(error)
+        if error is None and (ended.code or ended.signal):  # a success needs a clean exit
+            how = f"exit code {ended.code}" if ended.code else f"signal {ended.signal}"
             return ProcessFailed(
                 f"the agent gave its answer but then ended with {how}",
                 hint="The answer may be incomplete: see the agent's stderr, and try again.",
             )
-        return found
+        return error
 
     def add_facts(self, error: CorralError) -> None:
         noise = self._prepared.agent.ignored_stderr
@@ -462,7 +452,7 @@ def _question(
     request: PermissionRequest,
     control: StreamJsonClient,
     write: weakref.WeakMethod[Callable[[bytes], None]],
-) -> Question:
+) -> PermissionQuestion:
     def reply(answer: PermissionAnswer) -> None:
         data = control.answer(
             ask,
@@ -473,13 +463,15 @@ def _question(
         if (send := write()) is not None:
             send(data)
 
-    def edited(arguments: JsonObject) -> Question:
+    def edited(arguments: JsonObject) -> PermissionQuestion:
         other, shown = control.edited(ask, arguments)
         return replace(_question(other, shown, control, write), new_input=arguments)
 
     from corral.protocol.named_paths import named_paths
-    from corral.sessions.permissions import Question
+    from corral.sessions.permissions import PermissionQuestion
 
     action = Action(ask.name, ask.kind, ask.command, own=ask.own)
     paths = (*ask.paths, *named_paths(ask.name, ask.kind, ask.input))
-    return Question(request, action, paths, reply, edited if control.edits_calls else None)
+    return PermissionQuestion(
+        request, action, paths, reply, edited if control.edits_calls else None
+    )

@@ -18,15 +18,19 @@ import hmac
 import json
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
+from corral.agents.spec import InProcess
 from corral.core.nesting import decode_json
-from corral.errors import NotInstalled
+from corral.errors import ConfigError, NotInstalled
+from corral.policy import Policy
+from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.tools.hooks import HookAnswer
 from corral.sessions.tools.tools import Tool, Tools
 from corral.system.threads import in_own_thread
@@ -39,7 +43,10 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+    from corral.sessions.tools.tools import GivenTools
+
     Context = ServerRequestContext[Any]
+
 
 Message = MutableMapping[str, Any]  # as ASGI defines it
 Receive = Callable[[], Awaitable[Message]]
@@ -331,3 +338,37 @@ async def _refuse(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]
     await send({"type": "http.response.start", "status": status,
                 "headers": [*headers, (b"content-length", b"0")]})  # fmt: skip
     await send({"type": "http.response.body", "body": b""})
+
+
+NOT_OPEN = McpServer(name="corral", url="http://127.0.0.1:1/mcp", own=True)
+"""In place of the tool server, for the checks before it is open."""
+
+
+def with_own_tools(
+    given: Mapping[str, object],
+    tools: GivenTools,
+    prepared: PreparedRun,
+    server: McpServer | None = None,
+) -> dict[str, object]:
+    """The options with the server of the functions. An agent that runs in this process calls them
+    without one. Raises ``ConfigError``."""
+    options: dict[str, object] = dict(given)
+    policy = options.get("policy") or Policy()
+    if isinstance(policy, Policy) and policy.mcp is None and policy.own_mcp is None:
+        # A caller who gives a function wants the agent to call it.
+        options["policy"] = replace(policy, own_mcp="allow")
+    if isinstance(prepared.agent.transport, InProcess):
+        return options
+    if not isinstance(tools, Sequence) and tools.agent_hooks:
+        raise ConfigError(
+            f"{prepared.agent.name} does not ask before each of its calls:"
+            " agent_hooks are not available with it",
+            hint="Give hooks for your own functions, or take an agent of this process.",
+        )
+    if prepared.run.replay is not None:
+        raise ConfigError(
+            "a recording calls no tools: replay and tools both given",
+            hint="Test the functions by themselves, or drive the agent with a ModelServer.",
+        )
+    options["mcp_servers"] = [*prepared.run.mcp_servers, server or NOT_OPEN]
+    return options

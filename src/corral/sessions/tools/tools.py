@@ -24,9 +24,9 @@ import asyncio
 import inspect
 import re
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 from uuid import uuid4
 
 import msgspec
@@ -35,7 +35,15 @@ from corral.errors import ConfigError, SchemaInvalid
 from corral.events import Event, ToolResult, ToolUse
 from corral.protocol.schema.build import Schema, schema_of
 from corral.protocol.schema.validate import check
-from corral.sessions.tools.hooks import Deny, Edit, Hook, HookAnswer, ToolRequest
+from corral.sessions.tools.hooks import (
+    Deny,
+    Edit,
+    Hook,
+    HookAnswer,
+    ToolRequest,
+    describe_error,
+    maybe_await,
+)
 from corral.system.clock import Stopwatch
 from corral.system.threads import in_own_thread
 from corral.values import Json, JsonObject, as_object
@@ -275,17 +283,6 @@ def _inner(function: Callable[..., object]) -> Callable[..., object]:
 def _name(function: Callable[..., object]) -> str:
     name: str = getattr(function, "__name__", "")
     return name
-
-
-async def maybe_await(value: T | Awaitable[T]) -> T:
-    """The value; if it is awaitable, its result."""
-    return await cast("Awaitable[T]", value) if isinstance(value, Awaitable) else value
-
-
-def describe_error(error: BaseException) -> str:
-    """The error's type and text."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _text(returned: object) -> str:

@@ -17,8 +17,8 @@ One connection carries one request, as a line of JSON, and its response:
 * ``Accepted`` when the prompt is about to be sent to the agent. Before it, a caller may repeat a
   request whose connection was lost; after it, it must not;
 * events, each as ``corral.events.to_json`` writes it;
-* ``Question`` for each permission request and question of the agent, which the caller answers with
-  an ``Answer``;
+* ``WarmQuestion`` for each permission request and question of the agent, which the caller answers
+  with a ``WarmAnswer``;
 * ``End``, with the error if the request was rejected, else with the result.
 
 A prompt with a schema may take several turns, until the answer fits: the events of all of them are
@@ -63,7 +63,7 @@ IDLE_SECONDS = 1800.0
 Ask: TypeAlias = "Callable[[PermissionRequest | AgentQuestion], Awaitable[AnswerLike]]"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WarmRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first line that a caller sends."""
 
     action: Literal["prompt", "stop"] = "prompt"
@@ -97,7 +97,9 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=
     """As ``PreparedRun.denied_without_asking``."""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="corral.question"):
+class WarmQuestion(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="corral.question"
+):
     number: int
     request: PermissionRequest | AgentQuestion
 
@@ -110,7 +112,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="corr
     """Set if the caller wanted it."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="answer"):
+class WarmAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="answer"):
     number: int
     given: str | dict[str, Json] | None
     """A decision, or the answer to a question."""
@@ -120,7 +122,7 @@ class Cancel(msgspec.Struct, frozen=True, tag_field="type", tag="cancel"):
     pass
 
 
-Control = Waiting | Accepted | Question | End
+Control = Waiting | Accepted | WarmQuestion | End
 CONTROL_PREFIX = b'{"type":"corral.'
 """How a line starts that is not an event."""
 control_decoder: msgspec.json.Decoder[Control] = decoder_for(Control)
@@ -140,7 +142,7 @@ class WarmTurn:
     def __init__(
         self,
         files: WarmFiles,
-        request: Request,
+        request: WarmRequest,
         *,
         ask: Ask | None = None,
         idle: float = IDLE_SECONDS,
@@ -220,13 +222,13 @@ class WarmTurn:
                 self._on_accepted(message)
             case Waiting():
                 self._on_waiting()
-            case Question():
+            case WarmQuestion():
                 given: AnswerLike = "deny"
                 if self._ask is not None:
                     given = await self._ask(message.request)
                 if self._writer is not None:
                     given = dict(given) if isinstance(given, Mapping) else given
-                    _send(self._writer, Answer(number=message.number, given=given))
+                    _send(self._writer, WarmAnswer(number=message.number, given=given))
             case _:
                 pass
 
@@ -287,7 +289,7 @@ async def stop(files: WarmFiles) -> bool:
     with contextlib.suppress(FileNotFoundError, ConnectionError):
         reader, writer = await asyncio.open_unix_connection(files.socket, limit=MAX_LINE)
         try:
-            _send(writer, Request(action="stop"))
+            _send(writer, WarmRequest(action="stop"))
             async with asyncio.timeout(STOP_SECONDS):
                 await reader.read()
         except TimeoutError:
@@ -306,5 +308,5 @@ async def stop(files: WarmFiles) -> bool:
     return True
 
 
-def _send(writer: asyncio.StreamWriter, message: Request | Answer | Cancel) -> None:
+def _send(writer: asyncio.StreamWriter, message: WarmRequest | WarmAnswer | Cancel) -> None:
     writer.write(msgspec.json.encode(message) + b"\n")

@@ -46,19 +46,19 @@ from corral.policy import Policy
 from corral.result import Result
 from corral.run_kwargs import PromptKwargs
 from corral.sessions import store
-from corral.sessions.multi_turn import Goal, run_goal
+from corral.sessions.goals import Goal, run_goal
 from corral.sessions.session import Session
 from corral.sessions.turn import Turn
 from corral.sessions.warm.client import (
     MAX_LINE,
     Accepted,
-    Answer,
     Cancel,
     Control,
     End,
-    Question,
-    Request,
     Waiting,
+    WarmAnswer,
+    WarmQuestion,
+    WarmRequest,
 )
 from corral.sessions.warm.names import StoredName, WarmFiles
 from corral.system import config, fs, logs, paths
@@ -66,7 +66,7 @@ from corral.values import Json, convert_to, decode_as, decoder_for
 
 Given: TypeAlias = str | dict[str, Json] | None
 """A decision, or the answer to a question."""
-_incoming: msgspec.json.Decoder[Answer | Cancel] = decoder_for(Answer | Cancel)
+_incoming: msgspec.json.Decoder[WarmAnswer | Cancel] = decoder_for(WarmAnswer | Cancel)
 
 
 def main(folder: str, idle: str) -> None:
@@ -75,10 +75,10 @@ def main(folder: str, idle: str) -> None:
     with contextlib.suppress(ConfigError):  # a log that cannot be written stops nothing
         logs.follow_environment()
     os.umask(0o077)
-    asyncio.run(_Server(WarmFiles(Path(folder)), float(idle)).serve())
+    asyncio.run(_WarmServer(WarmFiles(Path(folder)), float(idle)).serve())
 
 
-class _Connection:
+class _Caller:
     """One caller: writes its messages and reads its answers."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -88,10 +88,10 @@ class _Connection:
         self._is_cancelled = False
         self.is_gone = False
 
-    async def request(self) -> Request | None:
+    async def request(self) -> WarmRequest | None:
         """None: the connection was closed without one."""
         line = await self._reader.readline()
-        return decode_as(line, Request) if line else None
+        return decode_as(line, WarmRequest) if line else None
 
     def send(self, message: Control) -> None:
         if not self.is_gone:
@@ -117,7 +117,7 @@ class _Connection:
         number = len(self._answers) + 1
         answer: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
         self._answers[number] = answer
-        self.send(Question(number=number, request=request))
+        self.send(WarmQuestion(number=number, request=request))
         return await answer
 
     async def listen(self) -> None:
@@ -156,7 +156,7 @@ class _Connection:
 class _Turns:
     """The turns of one prompt: several, if the answer must fit a schema and does not."""
 
-    def __init__(self, caller: _Connection, accepted: Accepted) -> None:
+    def __init__(self, caller: _Caller, accepted: Accepted) -> None:
         self._caller = caller
         self._accepted: Accepted | None = accepted
         self.keeps_text = False
@@ -176,7 +176,7 @@ class _Turns:
         return await turn.collect()
 
 
-class _Server:
+class _WarmServer:
     def __init__(self, files: WarmFiles, idle: float) -> None:
         self._files = files
         self._idle = idle
@@ -185,14 +185,14 @@ class _Server:
         """The session is closed: callers that asked for the end may go."""
         self._changed = asyncio.Event()
         """A caller came or left."""
-        self._callers: set[_Connection] = set()
+        self._callers: set[_Caller] = set()
         self._busy = asyncio.Lock()
         """Held by the request whose prompt runs."""
         self._session: Session | None = None
         self._stored: StoredName | None = None
         self._configuration: _Configuration | None = None
         """With which the session was opened."""
-        self._current: _Connection | None = None
+        self._current: _Caller | None = None
 
     async def serve(self) -> None:
         loop = asyncio.get_running_loop()
@@ -200,7 +200,7 @@ class _Server:
         async with asyncio.TaskGroup() as group:
 
             def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                group.create_task(self._serve_caller(_Connection(reader, writer)))
+                group.create_task(self._serve_caller(_Caller(reader, writer)))
 
             server = await asyncio.start_unix_server(
                 connected, path=self._files.socket, limit=MAX_LINE
@@ -235,7 +235,7 @@ class _Server:
         finally:
             stopping.cancel()
 
-    async def _serve_caller(self, caller: _Connection) -> None:
+    async def _serve_caller(self, caller: _Caller) -> None:
         self._callers.add(caller)
         self._changed.set()
         try:
@@ -261,7 +261,7 @@ class _Server:
             self._changed.set()
             await caller.close()
 
-    async def _serve_prompt(self, caller: _Connection, request: Request) -> None:
+    async def _serve_prompt(self, caller: _Caller, request: WarmRequest) -> None:
         if self._busy.locked():
             caller.send(Waiting())
         async with self._busy:
@@ -290,7 +290,7 @@ class _Server:
                 self._current = None
 
     @staticmethod
-    def _accepted(session: Session, request: Request) -> Accepted:
+    def _accepted(session: Session, request: WarmRequest) -> Accepted:
         prepared = session.prepared
         can_ask = request.interactive and prepared.asks
         return Accepted(
@@ -300,7 +300,7 @@ class _Server:
             denied_without_asking=prepared.denied_without_asking(asks=can_ask),
         )
 
-    async def _open(self, request: Request) -> tuple[Session, dict[str, Json]]:
+    async def _open(self, request: WarmRequest) -> tuple[Session, dict[str, Json]]:
         """The session, and the options of this prompt. Opens the session at the first request; if
         that fails, the process ends."""
         if self._session is not None and self._stored is not None:
@@ -358,14 +358,14 @@ def _check_stored(before: StoredName | None) -> None:
     )
 
 
-def _agent(before: StoredName | None, request: Request) -> str:
+def _agent(before: StoredName | None, request: WarmRequest) -> str:
     if before is not None:
         _check_agent(before, request)
         return before.agent
     return request.agent or registry.default(None)
 
 
-def _check_agent(stored: StoredName, request: Request) -> None:
+def _check_agent(stored: StoredName, request: WarmRequest) -> None:
     if request.agent is not None and request.agent != stored.agent:
         raise ConfigError(
             f"session {stored.name!r} of this folder is of {stored.agent}, not of {request.agent}",
@@ -373,7 +373,7 @@ def _check_agent(stored: StoredName, request: Request) -> None:
         )
 
 
-def _check_options(stored: StoredName, request: Request) -> dict[str, Json]:
+def _check_options(stored: StoredName, request: WarmRequest) -> dict[str, Json]:
     """The options of one prompt. Raises ``ConfigError`` if another option differs from the
     session's."""
     _check_agent(stored, request)
@@ -402,7 +402,7 @@ class _Configuration(NamedTuple):
     pass_env: tuple[str, ...]
 
     @classmethod
-    def now(cls, session: Session, request: Request) -> _Configuration:
+    def now(cls, session: Session, request: WarmRequest) -> _Configuration:
         """Raises ``ConfigError`` for a file that cannot be read."""
         options = config.load(session.prepared.agent.name)
         return cls(request.config, options, config.passed_env())

@@ -1,0 +1,289 @@
+"""Decides about the tool calls of agents that cannot ask over their own protocol.
+
+``HookedCalls`` is ``on_tool_call`` for an agent that runs a command before each of its tool calls.
+The command (``system/hook_relay``) passes each call on to this process. The call is then decided as
+a permission request is (``sessions/permissions``): the policy, the caller's function, the policy
+again. No person is asked: such an agent has denied what the policy would ask about.
+
+``WireJudge`` decides about the tool calls in the responses of a model. The model proxy holds each
+call back (``corral.metering.proxy.judged``). Here it is decided as a permission request is
+(``sessions/permissions``): by the policy with its rules and paths, or by a person. The agent's own
+record of its tools (``WireTools``) says what a call means.
+
+All calls of a response are made, or none: if one is refused, the model gets a refusal for each of
+them. Those that the policy refuses are decided first. Then no person is asked about the others. A
+refused call is reported as ``tool_use`` with a ``tool_result`` of the status ``denied``, although
+the agent never saw it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from corral.agents.spec import CommandHook, WireTools, stream_transport
+from corral.core.nesting import decode_json
+from corral.errors import CorralError, PermissionRefused, PolicyNotLoaded, StreamBroken
+from corral.events import PermissionRequest, ToolResult
+from corral.models.tool_gate import WireCall
+from corral.policy import Action, Policy
+from corral.protocol.common_events import build_tool_use
+from corral.protocol.named_paths import named_paths
+from corral.protocol.ndjson import RawEvent
+from corral.sessions.permissions import (
+    Granted,
+    PermissionAnswer,
+    PermissionBroker,
+    PermissionQuestion,
+    PermissionQuestions,
+    broker_of,
+)
+from corral.sessions.prepared_run import PreparedRun
+from corral.values import Json, JsonObject, as_object, as_text
+
+
+def hook_questions(prepared: PreparedRun, emit: Callable[[RawEvent], None]) -> PermissionQuestions:
+    """The questions of the agent's command hook. In ``native`` mode the agent's own defaults
+    judge each call after the hook, and corral has no rules."""
+    run = prepared.run
+    if run.policy.mode == "native":
+        prepared = replace(prepared, run=replace(run, policy=Policy.full()))
+    return PermissionQuestions(broker_of(prepared, None), emit, set())
+
+
+class HookedCalls:
+    """Decides about the calls that the command passes on. It holds the questions and not the
+    agent's process: see ``HookSocket``."""
+
+    def __init__(
+        self, hook: CommandHook, questions: PermissionQuestions, emit: Callable[[RawEvent], None]
+    ) -> None:
+        self._hook = hook
+        self._questions = questions
+        self._emit = emit
+        self._numbers = count(1)
+        self._unshown = 0
+        """Calls that succeeded, less those that were shown to the hook."""
+
+    def check(self, items: Iterable[RawEvent]) -> CorralError | None:
+        """The error if the agent made a call that it did not show to the hook: then another
+        version of it, or its settings, left the hook out."""
+        succeeded = (isinstance(item, ToolResult) and item.status == "success" for item in items)
+        self._unshown += sum(succeeded)
+        if self._unshown <= 0:
+            return None
+        return PolicyNotLoaded(
+            "the agent made a tool call without showing it to on_tool_call, and was ended at once",
+            hint="Install the tested version of the agent: corral agents install.",
+        )
+
+    async def decide(self, call: JsonObject) -> JsonObject:
+        """The answer to one call, in the agent's format."""
+        self._unshown -= 1
+        hook = self._hook
+        name, given = as_text(call.get(hook.fields[0])), _arguments(call.get(hook.fields[1]))
+        answered: asyncio.Future[tuple[PermissionAnswer, JsonObject]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        question = self._question(hook.names.get(name, name), given, answered)
+        self._emit(question.request)
+        self._questions.put(question)
+        try:
+            answer, arguments = await answered
+        except asyncio.CancelledError:
+            self._questions.withdraw(question.request.request_id)
+            raise
+        if not answer.is_allowed:
+            return hook.deny(answer.rule)
+        return {} if arguments == given else hook.edit(arguments)
+
+    def _question(
+        self,
+        name: str,
+        given: JsonObject,
+        answered: asyncio.Future[tuple[PermissionAnswer, JsonObject]],
+    ) -> PermissionQuestion:
+        request_id, kind = f"hook-{next(self._numbers)}", self._hook.kind_of(name)
+
+        def question(arguments: JsonObject) -> PermissionQuestion:
+            def reply(answer: PermissionAnswer) -> None:
+                if not answered.done():
+                    answered.set_result((answer, arguments))
+
+            use = build_tool_use("", name, arguments, kind=kind)
+            command = None if kind == "edit" else arguments.get("command")  # it may be a patch
+            request = PermissionRequest(request_id, kind=kind, title=use.title, input=arguments)
+            action = Action(
+                name,
+                kind,
+                command if isinstance(command, str) else None,
+                own=name.startswith(self._hook.own_prefix),
+            )
+            paths = (*use.paths, *named_paths(name, kind, arguments))
+            return PermissionQuestion(request, action, paths, reply, edited)
+
+        def edited(arguments: JsonObject) -> PermissionQuestion:
+            return replace(question(arguments), new_input=arguments)
+
+        return question(given)
+
+
+def _arguments(given: Json) -> JsonObject:
+    return as_object(decode_json(given) if isinstance(given, str) else given)
+
+
+NO_TEXT = "its command is not a text"
+PROVIDER_TOOLS = "the policy denies the network, and the model's vendor would run: {names}"
+
+
+class JudgedTurn(Protocol):
+    """What a judge needs of the turn of its agent. It is held weakly: the event loop holds the
+    judge, and a dropped session must end its agent."""
+
+    def emit(self, item: RawEvent) -> None: ...
+
+    def fail(self, error: CorralError) -> None: ...
+
+
+class WireJudge:
+    """See ``corral.metering.proxy.open_calls.ToolJudge``."""
+
+    def __init__(
+        self,
+        tools: WireTools,
+        broker: PermissionBroker,
+        granted: set[Granted],
+        turn: JudgedTurn,
+        *,
+        denies_network: bool,
+    ) -> None:
+        self._tools = tools
+        self._denies_network = denies_network
+        self._turn: Callable[[], JudgedTurn | None] = weakref.ref(turn)
+        self._numbers = count(1)
+        self.questions = PermissionQuestions(broker, self._emit, granted)
+
+    @classmethod
+    def of(
+        cls,
+        prepared: PreparedRun,
+        broker: PermissionBroker,
+        granted: set[Granted],
+        turn: JudgedTurn,
+    ) -> WireJudge:
+        tools = stream_transport(prepared.agent).wire
+        if tools is None:
+            raise TypeError(f"{prepared.agent.name} cannot be judged at the wire")
+        denies_network = any(
+            row.capability == "network" and not row.is_allowed and row.enforcer != "wire"
+            for row in prepared.compiled.report
+        )
+        return cls(tools, broker, granted, turn, denies_network=denies_network)
+
+    def refuse_tools(self, names: Sequence[str]) -> str | None:
+        if not names or not self._denies_network:
+            return None
+        text = PROVIDER_TOOLS.format(names=", ".join(dict.fromkeys(names)))
+        self.fail(text)
+        return text
+
+    def fail(self, text: str) -> None:
+        if (turn := self._turn()) is not None:
+            turn.fail(
+                PermissionRefused(
+                    f"a call was refused, and the run cannot continue without it: {text}",
+                    hint="Allow it in the policy, or use an agent that asks for permission.",
+                )
+            )
+
+    def fail_unreadable(self, text: str) -> None:
+        if (turn := self._turn()) is not None:
+            turn.fail(
+                StreamBroken(
+                    f"a response of the model cannot be judged: {text}",
+                    hint="The agent did not get it. If the server of the model is one that you"
+                    " trust, its format is not supported for agents that cannot ask:"
+                    " use another agent, or a policy without questions and rules.",
+                    retryable=False,
+                )
+            )
+
+    async def decide(self, calls: Sequence[WireCall]) -> list[str] | None:
+        asked = [_AskedCall(call, self._tools, f"wire-{next(self._numbers)}") for call in calls]
+        # Those that the policy refuses come first: then no person is asked about the others.
+        asked.sort(key=self._is_open)
+        for call in asked:
+            answer = await self._answer(call)
+            if not answer.is_allowed:
+                self._emit(call.use)
+                self._emit(ToolResult(call.use.call_id, "denied", error=answer.rule))
+                if answer.decision == "cancel":
+                    self.fail(f"{call.name}: {answer.rule}")
+                return [_result(each, call, answer.rule) for each in calls]
+        return None
+
+    def _is_open(self, call: _AskedCall) -> bool:
+        """Whether it may still be allowed."""
+        answer = self.questions.broker.policy_answer(call.action, call.paths)
+        return not call.problem and (answer is None or answer.is_allowed)
+
+    async def _answer(self, call: _AskedCall) -> PermissionAnswer:
+        if call.problem:
+            return PermissionAnswer("deny", "policy", call.problem)
+        answered: asyncio.Future[PermissionAnswer] = asyncio.get_running_loop().create_future()
+
+        def reply(answer: PermissionAnswer) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        self._emit(call.request)
+        self.questions.put(PermissionQuestion(call.request, call.action, call.paths, reply))
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            self.questions.withdraw(call.request.request_id)
+            raise
+
+    def _emit(self, item: RawEvent) -> None:
+        if (turn := self._turn()) is not None:
+            turn.emit(item)
+
+
+class _AskedCall:
+    """A call as the policy and a person see it."""
+
+    def __init__(self, call: WireCall, tools: WireTools, number: str) -> None:
+        self.call = call
+        arguments: JsonObject
+        self.name, arguments = tools.rewrite(call.name, call.arguments)
+        kind = tools.kind_of(self.name)
+        self.use = build_tool_use(number, self.name, arguments, kind=kind)
+        command = None if kind == "edit" else arguments.get("command")  # it may be a patch
+        self.problem = call.problem
+        if kind == "execute" and not isinstance(command, str | None):
+            self.problem = NO_TEXT  # some agents make a text of it, which no rule would have seen
+        self.action = Action(
+            self.name,
+            kind,
+            command if isinstance(command, str) else None,
+            own=self.name.startswith(tools.own_prefix),
+        )
+        self.paths = (*self.use.paths, *named_paths(self.name, kind, arguments))
+        self.request = PermissionRequest(
+            number, call_id=number, kind=kind, title=self.use.title, input=arguments
+        )
+
+
+def _result(call: WireCall, refused: _AskedCall, rule: str) -> str:
+    """What the model gets as the result of a call."""
+    if call is refused.call:
+        return f"Denied by policy: {rule}. The call was not made. Do not try it in another way."
+    return (
+        f"Not made, because another call of the same message ({refused.name}) was denied by policy."
+        " Make it again if it is still needed."
+    )

@@ -1,1 +1,0 @@
-"""A conversation that continues in another agent: its neutral form, as text and as messages."""

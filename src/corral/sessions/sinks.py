@@ -1,0 +1,502 @@
+"""What a turn leaves behind, and what others see of it. A sink never fails a turn: what it cannot
+do becomes a warning of the turn.
+
+- ``TurnRecorder`` stores the events, the diff of what changed, and the session's record. A disk
+  that is full costs what would be stored, never the run.
+- ``TurnFiles`` finds the changed files: a snapshot of the workspace is taken before the agent may
+  change it, and another one at the end. If another turn of this process works in the same folder
+  meanwhile, its changes cannot be told apart, and the list is not complete (``FolderClaim``).
+- ``TurnPublisher`` shows the turn to other processes, and sends its messages (``notify``). A turn
+  becomes visible when it takes longer than ``PUBLISH_AFTER``, or at once when others are asked.
+  Most code for that is in ``session_link`` and ``corral.publishing``, which are loaded only then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from weakref import WeakMethod
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.core.nesting import decode_json
+from corral.errors import CorralError, StreamBroken
+from corral.events import Done, Error, Event, Init, Vendor
+from corral.protocol.ndjson import TurnEnd
+from corral.sessions.event_normalizer import EventNormalizer
+from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.store import POOLED, SessionRecord, title_of
+from corral.system import paths
+from corral.system.environment import SecretRedactor
+from corral.system.threads import NoThread, in_thread
+from corral.values import (
+    PUBLISH_AFTER,
+    FileChanged,
+    Json,
+    Usage,
+    printable_path,
+    subtract_by_model,
+    weak_callback,
+)
+
+if TYPE_CHECKING:
+    from corral.sessions.session_link import SessionLink
+    from corral.system.git.changes import Snapshot
+    from corral.system.sandbox.repository_guard import GitNotice
+
+
+class TurnRecorder:
+    """Stores one turn of a session. ``warnings`` are for the end of the turn."""
+
+    def __init__(
+        self, prepared: PreparedRun, record: SessionRecord, prompt: str, redactor: SecretRedactor
+    ) -> None:
+        run = prepared.run
+        self._prepared = prepared
+        self._record = record
+        self._prompt = prompt
+        self._redactor = redactor
+        self._previous_session_id = record.meta.session_id
+        self.warnings: list[Error] = []
+        self.has_transcript = run.record
+        """Whether the events are stored."""
+        self.is_kept = run.keep and (run.record or not record.is_pooled)
+        """Whether the session's record is stored, so that it can be resumed."""
+        if record.is_temporary and self.is_kept:
+            self.is_kept = self.has_transcript = False
+            self.warnings.append(not_stored())
+        if run.label is not None:
+            record.meta.label = run.label
+
+    @property
+    def title(self) -> str:
+        return title_of(self._prompt, self._redactor)
+
+    def redacted(self, value: Json) -> Json:
+        """A value that has not passed the redaction of the stream."""
+        if value is None or not self._redactor.values:
+            return value
+        return decode_json(self._redactor.clean(msgspec.json.encode(value)))
+
+    def add(self, batch: list[Event]) -> None:
+        """Append events to the transcript."""
+        record = self._record
+        if not self.has_transcript and not record.may_be_continued:
+            return
+        try:
+            if self.has_transcript:
+                record.append_events(batch)
+            else:
+                record.append_unnamed(batch)
+        except OSError as error:
+            self.has_transcript = record.may_be_continued = False
+            self.warnings.append(transcript_lost(record.folder, error))
+
+    def prompt_events(self, init: Init) -> list[Event]:
+        """The prompt and what is sent with it, for the transcript and for telemetry."""
+        run = self._prepared.run
+        named: dict[str, Json] = {"prompt": self._redactor.clean_text(self._prompt)}
+        files: dict[str, Json] = {
+            "image": [*run.images],
+            "audio": [*run.audio],
+            "file": [*run.attachments],
+        }
+        if any(files.values()):
+            named["prompt_files"] = self.redacted(files)
+        if self._record.meta.turns == 0:
+            # What the session was started with, for those who look at it later.
+            report: Json = msgspec.to_builtins(self._prepared.compiled.report)
+            program = self._prepared.program.path
+            named["run_facts"] = self.redacted({"program": program, "policy": report})
+        return [
+            Vendor(
+                name,
+                data,
+                seq=init.seq,
+                ts=init.ts,
+                run_id=init.run_id,
+                session_id=init.session_id,
+                agent=init.agent,
+                node=init.node,
+                label=init.label,
+            )
+            for name, data in named.items()
+        ]
+
+    def save_title(self) -> None:
+        """Save the record of a turn that others can see from now on."""
+        meta = self._record.meta
+        meta.title = meta.title or self.title
+        if self.is_kept and not self._record.is_temporary:
+            with contextlib.suppress(OSError):  # reported at the turn's end
+                self._record.save()
+
+    def save_session_id(self, normalizer: EventNormalizer) -> None:
+        """Save the session's id as soon as the agent works: this process may be killed before the
+        turn ends."""
+        meta = self._record.meta
+        has_started = normalizer.session_id is not None and (
+            normalizer.answered or normalizer.worked
+        )
+        is_kept = self.is_kept and not self._record.is_pooled
+        if has_started and is_kept and meta.session_id != normalizer.session_id:
+            meta.session_id = normalizer.session_id
+            with contextlib.suppress(OSError):  # reported at the turn's end
+                self._record.save()
+
+    async def save_diff(self, before: Snapshot | None, files: tuple[FileChanged, ...]) -> None:
+        """Store how the turn changed files, with the transcript."""
+        if not self.has_transcript or before is None or not files:
+            return
+
+        def write() -> None:
+            from corral.system.git.file_diffs import diff_since  # loads difflib
+
+            file = self._record.diff_file(self._record.meta.turns + 1)
+            text = self._redactor.clean_text(diff_since(before, files))
+            paths.make_dir(file.parent)
+            paths.write_private(file, text.encode("utf-8", "replace"))
+
+        try:
+            await in_thread(write)
+        except (OSError, NoThread) as error:
+            self.warnings.append(diff_lost(error))
+
+    def own_usage(self, finish: TurnEnd) -> TurnEnd:
+        """The turn's end; if the agent reports the usage of all turns together, reduced to that of
+        this turn."""
+        meta = self._record.meta
+        reported = finish.usage
+        if not self._prepared.agent.cumulative_usage or reported == Usage():
+            return finish
+        by_model, before = finish.usage_by_model, meta.spent_by_model
+        finish = replace(
+            finish,
+            usage=reported - meta.spent,
+            usage_by_model=subtract_by_model(by_model, before),
+        )
+        meta.spent, meta.spent_by_model = reported, by_model
+        return finish
+
+    def is_resumable(self, normalizer: EventNormalizer, error: CorralError | None) -> bool:
+        """Whether the agent's conversation contains this turn and can be continued."""
+        if normalizer.session_id is None or self._record.is_pooled:
+            return False
+        agent, finish = self._prepared.agent, normalizer.finish
+        if agent.open_turns:
+            return True
+        if _is_cut_short(error):
+            has_content = normalizer.worked or (
+                normalizer.answered and agent.keeps_unfinished == "with_text"
+            )
+            return has_content or agent.keeps_unfinished == "always"
+        return finish is not None and (finish.ok or normalizer.answered or normalizer.worked)
+
+    def save_end(
+        self, normalizer: EventNormalizer, error: CorralError | None, *, has_started: bool
+    ) -> bool:
+        """Save the record at the turn's end; ``has_started``: the agent ran. Returns whether the
+        session can be resumed."""
+        meta, record = self._record.meta, self._record
+        finish, budget = normalizer.finish, self._prepared.budget
+        meta.turns += 1
+        meta.updated = time.time()
+        meta.status = error.status if error else "success"
+        meta.model = (finish.model if finish else None) or meta.model
+        meta.title = meta.title or self.title
+        meta.budgets = () if budget is None else budget.states()
+        is_resumable = self.is_resumable(normalizer, error)
+        meta.session_id = normalizer.session_id if is_resumable else self._previous_session_id
+        if record.is_pooled:
+            meta.lost = POOLED
+        elif has_started and meta.session_id is None and _is_cut_short(error):
+            meta.lost = meta.status
+        try:
+            if self.is_kept:
+                record.save()
+        except OSError as problem:
+            self.warnings.append(session_lost(record.folder, problem))
+            return False
+        return self.is_kept and meta.session_id is not None
+
+
+def _is_cut_short(error: CorralError | None) -> bool:
+    return error is not None and error.status in ("interrupted", "timeout")
+
+
+KEPT_CONTENTS = 4 * 1024 * 1024
+"""Bytes of files that are kept in memory during a recorded turn, for the diff of what it changes.
+Files that git has as they are do not count."""
+
+
+class _FolderUse(msgspec.Struct, gc=False):
+    """The turns in progress in this process that work in one folder (``here``), or there and in the
+    folders below it (``within``)."""
+
+    here: int = 0
+    within: int = 0
+    last_here: int = 0
+    """The number of the last turn that started there."""
+    last_within: int = 0
+
+
+claimed_folders: dict[str, _FolderUse] = {}
+_folders_lock = threading.RLock()
+"""Turns may run in several threads, each with its event loop. Re-entrant: a claim that is dropped
+is released in the middle of anything."""
+_claim_numbers = itertools.count(1)
+
+
+class FolderClaim:
+    """A turn works in this folder. Tells whether another turn of this process did so too meanwhile,
+    there, below or above. The cost does not depend on the number of turns."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder: str | None = folder
+        with _folders_lock:
+            self._number = number = next(_claim_numbers)
+            first, *above = _with_parents(folder)
+            use = claimed_folders.setdefault(first, _FolderUse())
+            self._is_shared = use.within > 0
+            use.here, use.last_here = use.here + 1, number
+            use.within, use.last_within = use.within + 1, number
+            for parent in above:
+                use = claimed_folders.setdefault(parent, _FolderUse())
+                self._is_shared |= use.here > 0
+                use.within, use.last_within = use.within + 1, number
+
+    def release(self) -> bool:
+        """The turn has ended. Returns whether it shared the folder with another one."""
+        with _folders_lock:
+            folder, self._folder = self._folder, None
+            if folder is None:
+                return self._is_shared
+            first, *above = _with_parents(folder)
+            self._is_shared |= claimed_folders[first].last_within > self._number
+            self._is_shared |= any(claimed_folders[path].last_here > self._number for path in above)
+            claimed_folders[first].here -= 1
+            for path in (first, *above):
+                claimed_folders[path].within -= 1
+                if not claimed_folders[path].within:
+                    del claimed_folders[path]
+            return self._is_shared
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def _with_parents(folder: str) -> list[str]:
+    folders = [folder]
+    while (parent := os.path.dirname(folder)) != folder:
+        folders.append(folder := parent)
+    return folders
+
+
+class TurnFiles:
+    """``look`` before the agent may change files, ``claim`` when it works, ``compare`` at the end,
+    ``release`` in any case."""
+
+    def __init__(self, cwd: str) -> None:
+        self._cwd = cwd
+        self._claim: FolderClaim | None = None
+        self.before: Snapshot | None = None
+        """What was there before; None if files are not tracked."""
+
+    async def look(self, *, keeps_contents: bool) -> None:
+        """Take the first snapshot. ``keeps_contents``: a diff is wanted later."""
+
+        def take() -> Snapshot:
+            from corral.system.git import changes  # in the thread, while the agent starts
+
+            return changes.take_snapshot(
+                Path(self._cwd), room=KEPT_CONTENTS if keeps_contents else 0
+            )
+
+        self.before = await in_thread(take)
+
+    def claim(self) -> None:
+        self._claim = FolderClaim(self._cwd)
+
+    def release(self) -> bool:
+        """Returns whether another turn worked in the folder too. May be called more than once."""
+        return self._claim is None or self._claim.release()
+
+    def existed(self, path: str) -> bool | None:
+        """Whether the file was there before; None if that is not known."""
+        return None if self.before is None else self.before.has(path)
+
+    async def compare(
+        self, normalizer: EventNormalizer, warnings: list[Error]
+    ) -> tuple[tuple[FileChanged, ...], bool]:
+        """What changed, and whether that is everything. Without snapshots it is what the agent's
+        tools reported. What could not be done is added to ``warnings``."""
+        is_shared = self.release()
+        reported = tuple(
+            FileChanged(printable_path(path), kind, by_tool=True)
+            for path, kind in normalizer.written.items()
+        )
+        if self.before is None:
+            return reported, False
+        from corral.system.git import changes
+
+        try:
+            after = await in_thread(changes.take_snapshot_after, self.before)
+        except NoThread as error:  # the answer is there, and is worth more than its files
+            warnings.append(files_unknown(error))
+            return reported, False
+        changed = changes.compare(self.before, after, normalizer.written)
+        return changed, self.before.complete and after.complete and not is_shared
+
+
+class TurnPublisher:
+    """``start`` when the turn starts, ``stop`` when it has ended."""
+
+    def __init__(
+        self,
+        prepared: PreparedRun,
+        record: SessionRecord,
+        recorder: TurnRecorder,
+        cancel: Callable[[], None],
+        steer: WeakMethod[Callable[[str], None]] | None,
+    ) -> None:
+        """``cancel`` is a method of the turn; it is held weakly."""
+        self._prepared = prepared
+        self._record = record
+        self._recorder = recorder
+        self._cancel = weak_callback(cancel)
+        self._steer = steer
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_started = False
+
+    def start(self) -> None:
+        link = self._record.link
+        self._record.publish = WeakMethod(self.publish)
+        delay = 0.0 if link is not None and link.entry is not None else PUBLISH_AFTER
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(delay, weak_callback(self._publish_now))
+        self._is_started = True
+
+    def publish(self) -> SessionLink:
+        """Make the turn visible now."""
+        from corral.sessions.session_link import publish_turn
+
+        self._recorder.save_title()
+        return publish_turn(
+            self._prepared,
+            self._record,
+            self._recorder.title,
+            self._cancel,
+            self._steer,
+            self._recorder.has_transcript,
+        )
+
+    def _publish_now(self) -> None:
+        self._timer = None
+        with contextlib.suppress(OSError, ImportError):
+            self.publish()  # without a free descriptor it stays invisible
+
+    def show_limit(self, until: float | None) -> None:
+        """Show that the turn waits for a rate limit until then, or (None) that it goes on."""
+        link = self._record.link if until is None else self.publish()
+        if link is not None:
+            link.show_limit(until)
+
+    def stop(self) -> None:
+        """The turn has ended. May be called more than once."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._is_started:
+            self._is_started = False
+            if self._record.link is not None:
+                self._record.link.turn_ended()
+
+    def notify_question(self, text: str) -> None:
+        """The agent is a person: tell somebody that it is asked."""
+        from corral.sessions.session_link import notify_question
+
+        notify_question(self._prepared, self._record, self._recorder.title, text)
+
+    def notify_end(self, done: Done) -> None:
+        from corral.sessions.session_link import notify_end
+
+        notify_end(self._prepared, self._record, self._recorder.title, done)
+
+    def take_problems(self) -> list[str]:
+        """Messages that could not be sent so far, and why."""
+        link = self._record.link
+        if link is None:
+            return []
+        problems, link.problems = link.problems, ()
+        return [*problems]
+
+
+def warning(code: str, message: str) -> Error:
+    return Error(code, message, recoverable=True, level="warning", phase="response")
+
+
+def not_stored() -> Error:
+    text = f"the session is not stored: {paths.sessions()} cannot be written"
+    return warning("session_lost", f"{text}: set CORRAL_HOME to another folder")
+
+
+def session_lost(folder: Path, error: OSError) -> Error:
+    text = f"the session cannot be resumed: {_write_error(folder, error)}"
+    return warning("session_lost", text)
+
+
+def transcript_lost(folder: Path, error: OSError) -> Error:
+    return warning("transcript_lost", f"the transcript ends here: {_write_error(folder, error)}")
+
+
+def recording_lost(prepared: PreparedRun, error: OSError) -> Error:
+    path, why = prepared.run.record_to, error.strerror or str(error)
+    text = f"the recording {path} is not complete: {why}: free some space, and record it again"
+    return warning("recording_lost", text)
+
+
+def diff_lost(error: Exception) -> Error:
+    return warning("transcript_lost", f"the diff of the files is not stored: {error}")
+
+
+def files_unknown(error: CorralError) -> Error:
+    return warning("files_unknown", f"{error.message}: {error.hint}")
+
+
+def not_notified(problem: str) -> Error:
+    return warning("notify_failed", f"not notified: {problem}")
+
+
+def model_differs(requested: str, used: str) -> Error:
+    return warning("model_differs", f"asked for {requested}, but {used} answered")
+
+
+def repository(notice: GitNotice) -> Error:
+    return warning(notice.code, notice.message)
+
+
+def lingered() -> Error:
+    return warning("lingered", "the agent did not exit after its answer; it was ended")
+
+
+def too_deep(cause: RecursionError) -> StreamBroken:
+    """The error of JSON that cannot be read."""
+    error = StreamBroken(
+        "the agent sent JSON that is nested too deeply to be read",
+        hint="Run the prompt again; if it happens again, report it to the agent's developers.",
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _write_error(folder: Path, error: OSError) -> str:
+    why = error.strerror or str(error)
+    return f"cannot write in {folder}: {why}: free some space, or set CORRAL_HOME to another disk"
