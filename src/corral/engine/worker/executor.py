@@ -252,18 +252,22 @@ class Executor:
         the executor that recovers it. Blocking, unless called in its thread. If a node blocks the
         loop for ever, the executor is abandoned with a warning that names the node."""
         self._deadlines.append(time.monotonic() + drain)
-        self.draining = True
-        if self._loop is None:  # a signal during the start
-            self._stop.set()
-        else:
-            with contextlib.suppress(RuntimeError):  # it has ended already
-                self._loop.call_soon_threadsafe(self._stop.set)
+        self._begin_draining()
         if self._thread is None or self._thread is threading.current_thread():
             return
         if not self._ready.done() or self.responds(drain + BLOCKED):
             self._thread.join(drain + CLOSE + LAUNCH)
         if self._thread.is_alive():
             self._abandon()
+
+    def _begin_draining(self) -> None:
+        """In any thread."""
+        self.draining = True
+        if self._loop is None:  # a signal during the start
+            self._stop.set()
+        else:
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._stop.set)
 
     def responds(self, seconds: float) -> bool:
         """Whether its loop responds within that time, or has ended. Blocking."""
@@ -462,12 +466,7 @@ class Executor:
         if self.failed is not None or self._stop.is_set():
             return
         self.failed = error
-        self.draining = True
-        if self._loop is None:  # a signal during the start
-            self._stop.set()
-        else:
-            with contextlib.suppress(RuntimeError):  # it has ended already
-                self._loop.call_soon_threadsafe(self._stop.set)
+        self._begin_draining()
         for on_failure in list(_watchers):
             on_failure(error)
 

@@ -39,27 +39,6 @@ def upload(folder: Path, url: str, run_id: str, *, since: float = 0.0) -> list[s
     return names
 
 
-def download(url: str, run_id: str, folder: Path) -> list[str]:
-    """Copy the run's files from the URL into this directory; returns their names. Blocking.
-    Raises ``StorageFailed``."""
-    system, place = _open(url, run_id)
-    names: list[str] = []
-    try:
-        for found in sorted(system.find(place)):
-            name = str(found).removeprefix(place).lstrip("/")
-            target = folder / name
-            if not target.resolve().is_relative_to(folder.resolve()):
-                raise StorageFailed(f"{name!r} is outside {folder}")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            system.get_file(found, str(target))
-            names.append(name)
-    except StorageFailed:
-        raise
-    except Exception as error:  # whatever that file system raises
-        raise StorageFailed(f"cannot download artifacts from {url}: {error}") from error
-    return names
-
-
 def check(url: str) -> None:
     """Raises ``ConfigError`` if the URL has no installed file system, or contains a password."""
     from corral.system.git import source_repository
