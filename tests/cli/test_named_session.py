@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import scripted_acp
 from support.pipeline_command import corral
 
 from corral.events import Decision
@@ -21,8 +21,7 @@ from corral.sessions import store
 from corral.sessions.warm.client import WarmRequest, WarmTurn
 from corral.sessions.warm.names import WarmFiles
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
-AGENT = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", "--loads"])
+AGENT = scripted_acp.agent("--loads")
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from support import scripted_acp
 from support.scripted_agent import GOOD, scripted_options
 from support.stream_checks import check_stream
 
@@ -24,7 +23,6 @@ from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.structured_output import combine_results
 from corral.values import Cost, Json, add_by_model, subtract_by_model
 
-ACP = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 FULL = Usage(input=10, output=5, coverage="complete")
 
 
@@ -69,7 +67,7 @@ async def test_an_invalid_label_is_refused(workspace: Path, label: Any) -> None:
 
 
 async def test_a_prompt_of_a_pool_has_its_own_label(workspace: Path) -> None:
-    agent = shlex.join([sys.executable, "-S", "-E", str(ACP), "--acp"])
+    agent = scripted_acp.agent()
     async with corral.pool(agent, cwd=workspace, timeout=30, label="pool") as pool:
         assert (await pool.run("text x", track_files=False)).label == "pool"
         seen: list[corral.Event] = []

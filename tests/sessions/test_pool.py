@@ -6,8 +6,6 @@ import asyncio
 import gc
 import json
 import os
-import shlex
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
@@ -15,6 +13,7 @@ from typing import Any, Unpack
 import msgspec
 import pytest
 from support.sandbox import needs_sandbox
+from support.scripted_acp import agent
 from support.scripted_agent import PROGRAM as STREAM_PROGRAM
 from support.scripted_agent import child_pids, open_descriptors
 from support.stream_checks import check_stream
@@ -31,12 +30,6 @@ from corral.sessions import store
 from corral.sessions.acp.connection import AcpSession
 from corral.sessions.pool import Pool
 from corral.system import paths
-
-PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
-
-
-def agent(*arguments: str) -> str:
-    return shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
 
 
 def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
 from support.builtin_agent import MODELS, BuiltinAgent, model_env
+from support.scripted_acp import agent
 from support.scripted_agent import GOOD, PROGRAM, child_pids, scripted_options
 
 import corral
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["support.builtin_agent_fixture"]
 
-ACP = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 ASKS = Policy(
     read="allow", write="allow", shell="allow", network="allow", mcp="allow", own_mcp="ask"
 )
@@ -34,10 +32,6 @@ ASKS = Policy(
 
 POLICIES: list[tuple[str, Preset | None]] = [("a.txt", None), ("b.txt", "reads"), ("c.txt", None)]
 """What each prompt writes, and its policy."""
-
-
-def agent(*arguments: str) -> str:
-    return shlex.join([sys.executable, "-S", "-E", str(ACP), "--acp", *arguments])
 
 
 def steps(*names: str) -> list[Turn]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import resource
-import shlex
-import sys
 from pathlib import Path
 from typing import Any, Unpack
 
 import msgspec
 import pytest
 from support.sandbox import needs_sandbox
+from support.scripted_acp import agent as peer
 from support.scripted_agent import GOOD, PROGRAM, child_pids
 from support.stream_checks import check_stream
 
@@ -24,13 +23,8 @@ from corral.system.cassette import format
 
 pytestmark = pytest.mark.whole_program
 
-PEER = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 TALK = "text hello\ncwd\nthought hm\nask execute ls -l\nstderr ouch\nusage 20 8\ntext bye"
 KEY = "scripted-key-0123456789"
-
-
-def peer(*arguments: str) -> str:
-    return shlex.join([sys.executable, "-S", "-E", str(PEER), "--acp", *arguments])
 
 
 async def talk(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support import scripted_acp
 from support.scripted_agent import scripted_options
 from support.stream_checks import no_deadline
 
@@ -20,7 +19,6 @@ from corral.sessions.store import title_of
 from corral.system import paths
 from corral.system.environment import SecretRedactor
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
 KEY = "sk-test-0123456789abcdef"
 ERASER = SecretRedactor({"KEY": KEY})
 MARK = "[KEY redacted]"
@@ -144,7 +142,7 @@ async def test_a_key_in_two_deltas_is_in_no_event_result_or_transcript(
 ) -> None:
     head, tail = KEY[:9], KEY[9:]
     if transport == "acp":
-        agent = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp"])
+        agent = scripted_acp.agent()
         orders = f"text said: {head}\ntext {tail}\nthought {head}\nthought {tail}"
         options = scripted_options(workspace, env={"SOME_API_KEY": KEY}, record=True)
         del options["program"]

@@ -1,4 +1,4 @@
-"""The scripted agent that speaks the ACP, for tests of other folders than ``sessions/acp``."""
+"""The command line of the scripted agent that speaks the ACP."""
 
 from __future__ import annotations
 

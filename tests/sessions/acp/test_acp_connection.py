@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
-import sys
 from pathlib import Path
 from typing import Unpack
 
 import pytest
 from msgspec import to_builtins
+from support.scripted_acp import agent
 from support.scripted_agent import child_pids
 from support.stream_checks import check_stream
 
@@ -21,13 +20,6 @@ from corral.events import Decision, Error, Vendor
 from corral.run_kwargs import RunKwargs
 from corral.sessions import permissions
 from corral.sessions.backends import acp
-
-PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"
-
-
-def agent(*arguments: str) -> str:
-    """The command line of the scripted agent, which is also its name."""
-    return shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
 
 
 def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:

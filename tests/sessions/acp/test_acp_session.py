@@ -7,8 +7,6 @@ import gc
 import json
 import os
 import random
-import shlex
-import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, Unpack
 
 import msgspec
 import pytest
+from support.scripted_acp import agent
 from support.scripted_agent import child_pids, open_descriptors
 from support.stream_checks import check_stream
 
@@ -39,13 +38,6 @@ from corral.events import (
 from corral.options import PermissionMode
 from corral.run_kwargs import RunKwargs
 from corral.sessions.permissions import Asker, PermissionBroker
-
-PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"
-
-
-def agent(*arguments: str) -> str:
-    """The command line of the scripted agent, which is all its name."""
-    return shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
 
 
 def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:

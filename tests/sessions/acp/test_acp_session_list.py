@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Unpack
 
 import pytest
+from support import scripted_acp
 from support.scripted_agent import PROGRAM as STREAM_PROGRAM
 from support.scripted_agent import child_pids
 
@@ -16,11 +15,9 @@ from corral import AgentSession, errors
 from corral.run_kwargs import RunKwargs
 from corral.sessions.backends import acp
 
-PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"
-
 
 def session(workspace: Path, *arguments: str, **options: Unpack[RunKwargs]) -> corral.Session:
-    command = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", *arguments])
+    command = scripted_acp.agent(*arguments)
     merged: RunKwargs = {"cwd": workspace, "timeout": 30, "grace": 1, **options}
     return corral.session(command, **merged)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from support import scripted_acp
 from support.builtin_agent import BuiltinAgent
 from support.model_scripts import sent_json
 from support.scripted_agent import GOOD, scripted_options
@@ -30,7 +30,7 @@ from corral.values import JsonObject
 pytest_plugins = ["support.builtin_agent_fixture"]
 
 MODEL = "gemini:gemini-2.5-flash"
-ACP = f"{sys.executable} {Path(__file__).parents[2] / 'programs' / 'scripted_acp.py'} --acp"
+ACP = scripted_acp.agent()
 
 
 def builtin_options(ours: BuiltinAgent, *texts: str, **options: object) -> RunKwargs:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shlex
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
+from support import scripted_acp
 from support.stream_checks import check_stream
 
 from corral import errors
@@ -26,8 +25,7 @@ from corral.values import Json
 
 pytestmark = pytest.mark.whole_program
 
-PROGRAM = Path(__file__).parents[2] / "programs" / "scripted_acp.py"
-AGENT = shlex.join([sys.executable, "-S", "-E", str(PROGRAM), "--acp", "--loads"])
+AGENT = scripted_acp.agent("--loads")
 LIMIT = 60.0
 
 
@@ -114,7 +112,7 @@ async def test_the_name_is_that_of_the_session_in_which_another_agent_continues(
     limit = msgspec.json.encode({"type": "result", "status": "error", "error": error}).decode()
     options: dict[str, Json] = {
         "cwd": named.cwd,
-        "program": str(PROGRAM.with_name("scripted_gemini.py")),
+        "program": str(scripted_acp.PROGRAM.with_name("scripted_gemini.py")),
         "env": {"GEMINI_API_KEY": "scripted-key-0123456789"},
         "on_limit": f"fallback:{program}",
         "strict": False,

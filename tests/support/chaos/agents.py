@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import shlex
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from support import scripted_acp
+
 PROGRAMS = Path(__file__).parents[2] / "programs"
 STREAM_PROGRAM = PROGRAMS / "scripted_gemini.py"
-ACP_PROGRAM = PROGRAMS / "scripted_acp.py"
 KEY = "scripted-key-0123456789"
 BYTES_OF_NOISE = 80
 """The length of each further line of text that a scripted agent sends."""
@@ -55,9 +54,9 @@ class ChaosAgent:
 
 STREAM = ChaosAgent("gemini-cli", str(STREAM_PROGRAM), STREAM_PROGRAM.name, "stream")
 ACP = ChaosAgent(
-    shlex.join([sys.executable, "-S", "-E", str(ACP_PROGRAM), "--acp"]),
+    scripted_acp.agent(),
     "",
-    ACP_PROGRAM.name,
+    scripted_acp.PROGRAM.name,
     "acp",
 )
 
