@@ -110,19 +110,14 @@ def parse_host_rule(text: str) -> HostRule:
             else "For example: 'pypi.org', '*.npmjs.org', 'git.example.org:8443'.",
         )
     host = found["host"].strip("[]")
-    _check_address(host, text)
+    if ":" in host or host.replace(".", "").isdigit():
+        from ipaddress import ip_address
+
+        try:
+            ip_address(host)
+        except ValueError as error:
+            raise PolicyError(f"not an IP address: {text!r}") from error
     return HostRule(host, port)
-
-
-def _check_address(host: str, text: str) -> None:
-    from ipaddress import ip_address
-
-    if ":" not in host and not host.replace(".", "").isdigit():
-        return
-    try:
-        ip_address(host)
-    except ValueError as error:
-        raise PolicyError(f"not an IP address: {text!r}") from error
 
 
 def find_rule(rules: Iterable[HostRule], host: str, port: int) -> HostRule | None:

@@ -100,7 +100,12 @@ class Cleaner:
         category = unicodedata.category(char)
         if category in ("Mn", "Me"):
             self._marks += 1
-            is_hidden = self._strict and (char in _BLANK or _is_selector(char))
+            is_selector = (
+                "\u180b" <= char <= "\u180f"
+                or "\ufe00" <= char <= "\ufe0f"
+                or "\U000e0100" <= char <= "\U000e01ef"
+            )
+            is_hidden = self._strict and (char in _BLANK or is_selector)
             return escape(char) if is_hidden or self._marks > MAX_MARKS else char
         self._marks = 0
         if category == "Zs":
@@ -118,14 +123,6 @@ def escape(char: str) -> str:
     if code > 0xFFFF:
         return f"\\U{code:08x}"
     return f"\\u{code:04x}" if code > 0xFF else f"\\x{code:02x}"
-
-
-def _is_selector(char: str) -> bool:
-    return (
-        "\u180b" <= char <= "\u180f"
-        or "\ufe00" <= char <= "\ufe0f"
-        or "\U000e0100" <= char <= "\U000e01ef"
-    )
 
 
 def _json_escape(char: str) -> str:

@@ -181,24 +181,22 @@ class Budget:
         """Reserve an estimate for one call in this budget and all that it is part of."""
         with _lock:
             before = [budget.is_paused for budget in self.chain()]
-            found = self._take_all(amount)
+            shortage = None
+            taken: list[Budget] = []
+            for budget in self.chain():
+                shortage = budget.take(amount)
+                if shortage is not None:
+                    for other in taken:
+                        other.release(amount, Spent())
+                    break
+                taken.append(budget)
+            else:
+                for budget in taken:
+                    budget.is_paused = False
             is_changed = before != [budget.is_paused for budget in self.chain()]
         if is_changed:
             self._notify()
-        return found or Reservation(self, amount)
-
-    def _take_all(self, amount: Spent) -> Shortage | None:
-        taken: list[Budget] = []
-        for budget in self.chain():
-            shortage = budget.take(amount)
-            if shortage is not None:
-                for each in taken:
-                    each.release(amount, Spent())
-                return shortage
-            taken.append(budget)
-        for budget in taken:
-            budget.is_paused = False
-        return None
+        return shortage or Reservation(self, amount)
 
     def take(self, amount: Spent) -> Shortage | None:
         """Reserve an estimate for one call in this budget alone."""

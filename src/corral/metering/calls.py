@@ -28,6 +28,7 @@ from corral.values import (
     Usage,
     as_list,
     as_object,
+    as_text,
     decode_or_none,
     int_or_none,
     is_list,
@@ -141,7 +142,7 @@ def _read_call(
     given.append(int_or_none(as_object(request.get("generationConfig")).get("maxOutputTokens")))
     return ModelRequest(
         provider=provider,
-        model=model or _model(request),
+        model=model or as_text(request.get("model")).removeprefix("models/"),
         is_streamed=request.get("stream") is True or ":stream" in endpoint,
         tools=sum(1 if each is None else len(each) for each in nested),
         input_bound=input_bound(request, len(body)),
@@ -163,11 +164,6 @@ def _has_repeated_names(body: bytes) -> bool:
     except (ValueError, RecursionError):
         return True
     return False
-
-
-def _model(request: JsonObject) -> str:
-    name = request.get("model")
-    return name.removeprefix("models/") if isinstance(name, str) else ""
 
 
 def input_bound(request: JsonObject, size: int) -> int:
@@ -326,7 +322,9 @@ class UsageEventFilter:
         start = 0
         for blank in _BLANK.finditer(self._buffer, self._searched):
             event = bytes(self._buffer[start : blank.end()])
-            if self._is_long or not self._has_only_usage(event):
+            lines = SseDecoder().receive(event)
+            has_only_usage = len(lines) == 1 and self._is_usage(lines[0])
+            if self._is_long or not has_only_usage:
                 out.append(event)
             start, self._is_long = blank.end(), False
         del self._buffer[:start]
@@ -336,10 +334,6 @@ class UsageEventFilter:
             del self._buffer[:-_LONGEST_BLANK]
         self._searched = max(0, len(self._buffer) - _LONGEST_BLANK)
         return b"".join(out)
-
-    def _has_only_usage(self, event: bytes) -> bool:
-        data = SseDecoder().receive(event)
-        return len(data) == 1 and self._is_usage(data[0])
 
     def take_rest(self) -> bytes:
         """What is left at the end of the stream."""

@@ -199,7 +199,7 @@ def totals(found: Iterable[TurnUsage], by: str) -> UsageTotals:
     groups: dict[str, list[TurnUsage]] = {}
     for turn in turns:
         groups.setdefault(_key(by, turn), []).append(turn)
-    rows = [_sum(key, each) for key, each in groups.items()]
+    rows = [_sum(key, parts) for key, parts in groups.items()]
     if by == "day":
         rows.sort(key=lambda row: row.key)
     else:
@@ -211,16 +211,11 @@ def _key(by: str, turn: TurnUsage) -> str:
     match by:
         case "day":
             return _day(int(turn.started // _QUARTER_HOUR))
-        case "agent":
-            return turn.agent
         case "model":
             return turn.model or UNKNOWN
-        case "session":
-            return turn.session
-        case "pipeline":
-            return turn.pipeline
-        case "batch":
-            return turn.batch
+        case "agent" | "session" | "pipeline" | "batch":
+            key: str = getattr(turn, by)
+            return key
         case _:
             return turn.cwd
 

@@ -42,27 +42,23 @@ def read(query: UsageQuery) -> Iterator[TurnUsage]:
     a full disk, is left out. Raises ``OSError``."""
     decoder = decoder_for(TurnUsage)
     folder = _folder()
+    cwd = None if query.cwd is None else query.cwd.rstrip("/")
     for path in sorted(folder.glob("*.ndjson")) if folder.is_dir() else []:
         for line in path.read_bytes().splitlines():
             try:
                 turn = decoder.decode(line)
             except msgspec.MsgspecError:
                 continue
-            if _fits(turn, query):
+            if (
+                (query.since is None or turn.started >= query.since)
+                and (query.until is None or turn.started < query.until)
+                and query.agent in (None, turn.agent)
+                and query.session in (None, turn.session)
+                and (query.model is None or query.model in turn.model)
+                and (cwd is None or turn.cwd == query.cwd or turn.cwd.startswith(f"{cwd}/"))
+            ):
                 yield turn
 
 
 def _folder() -> Path:
     return paths.home() / "usage"
-
-
-def _fits(turn: TurnUsage, query: UsageQuery) -> bool:
-    folder = None if query.cwd is None else query.cwd.rstrip("/")
-    return (
-        (query.since is None or turn.started >= query.since)
-        and (query.until is None or turn.started < query.until)
-        and query.agent in (None, turn.agent)
-        and query.session in (None, turn.session)
-        and (query.model is None or query.model in turn.model)
-        and (folder is None or turn.cwd == query.cwd or turn.cwd.startswith(f"{folder}/"))
-    )
