@@ -135,7 +135,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "agents/gemini/controls.py": ("file", "real paths: the agent compares them without links"),
     # The built-in agent. Its tools open paths that a model chose. They must hold one folder's
     # descriptor from the check to the use, so the calls stand beside the checks.
-    "builtin/driver.py": ("file", "whether a conversation can be resumed"),
     "builtin/history.py": ("file", "appends to the conversation that it owns"),
     "builtin/prompt.py": ("file", "reads the project's instructions for agents"),
     "builtin/tools/apply_patch.py": ("file", "the tool"),
@@ -143,7 +142,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "builtin/tools/find.py": ("file", "the tools"),
     "builtin/tools/read.py": ("file", "the tool"),
     "builtin/tools/search.py": ("file", "the tool"),
-    "builtin/tools/shell.py": ("file", "finds the shell on PATH"),
     "builtin/tools/workspace.py": ("file", "opens folders below the workspace without links"),
     # Comparisons. Tasks and results are files of the user and of corral's home.
     "comparison/api.py": ("file", "the folder that paths of tasks are relative to"),
@@ -195,13 +193,10 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "clock file",
         "reads answers from a descriptor; shows deadlines",
     ),
-    "pipelines/execution/preamble.py": ("file", "reads earlier responses of the run"),
     "pipelines/execution/verifier.py": ("file", "copies the tests of a task, reads its reward"),
     "pipelines/execution/run_dir.py": ("clock file", "a run's folder"),
     "pipelines/loader.py": ("file", "reads graphs, and prompts beside them"),
-    "pipelines/nodes/compare_attempt.py": ("file", "writes the patch of an attempt"),
     "pipelines/nodes/data.py": ("file", "the nodes read_file and write_file"),
-    "pipelines/nodes/prompt.py": ("file", "reads the responses of the branches"),
     # Metering.
     "metering/prices.py": ("environment file", "the user's own prices"),
     "metering/proxy/proxy.py": ("random", "the dummy keys that agents get"),

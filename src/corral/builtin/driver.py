@@ -234,19 +234,20 @@ class BuiltinDriver:
             path = self.record.folder / NAME
             if run.keep:
                 self.record.make_folders()
-            if run.resume is not None and not path.exists():
-                raise ResumeLost(f"the history of session {self.record.meta.id} is missing")
             if self._history is None:
 
                 def clean(data: bytes) -> bytes:
                     return self._redactor.clean(data)  # another one if the options change
 
-                self._history = History(path, keep=run.keep, clean=clean)
-                if self.record.handover is not None and not self._history.messages:
+                history = History(path, keep=run.keep, clean=clean)
+                if run.resume is not None and not history.was_stored:
+                    raise ResumeLost(f"the history of session {self.record.meta.id} is missing")
+                if self.record.handover is not None and not history.messages:
                     # The session continues the conversation of another agent.
                     room = handover.room(self.prepared.agent, self.model)
                     for message in handed_prompt.messages(fit(self.record.handover, room)):
-                        self._history.add(message)
+                        history.add(message)
+                self._history = history
             self._loop = self._new_loop(self._history, self.executor, self.events.put, self.mailbox)
         return self._loop
 

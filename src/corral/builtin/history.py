@@ -40,7 +40,9 @@ class History:
         self._ends_mid_line = False
         self._prompt: Message | None = None
         self.messages: list[Message] = []
-        if path is not None and path.exists():
+        self.was_stored = path is not None and path.exists()
+        """Whether there was a file with messages."""
+        if path is not None and self.was_stored:
             self.messages, self._ends_mid_line = _read(path)
 
     def begin(self, prompt: Message) -> None:

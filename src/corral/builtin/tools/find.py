@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import stat
 import sys
 from collections.abc import AsyncIterator
@@ -29,6 +28,7 @@ from corral.builtin.tools.tool import (
     ToolOutcome,
 )
 from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
+from corral.system import fs
 
 MAX_LISTED = 5_000
 """Files that are listed, before truncation for the model."""
@@ -223,7 +223,7 @@ async def grep(workspace: Workspace, args: Grep, _: Output) -> ToolOutcome:
 def _search_command(workspace: Workspace, args: Grep, base: Path, only: str) -> list[str]:
     """The command for ripgrep; for ``search`` if there is no ripgrep that may be used. ``only``
     names one file of the folder ``base``, if it is not empty."""
-    program = shutil.which("rg") or ""
+    program = fs.find_program("rg") or ""
     # Searching needs no permission to run programs: never run one that the tools could write.
     is_writable = any(
         workspace.is_writable(Path(path)) for path in (program, os.path.realpath(program))

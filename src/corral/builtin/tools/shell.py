@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import re
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +27,7 @@ from corral.builtin.tools.tool import (
     truncate,
 )
 from corral.builtin.tools.workspace import ToolError, Workspace
-from corral.system import paths
+from corral.system import fs, paths
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.tree import ProcessRegistry
 
@@ -178,7 +177,7 @@ async def shell(workspace: Workspace, args: Shell, output: Output) -> ToolOutcom
         live.add(chunk)
 
     seconds = args.timeout_ms / 1000
-    program = shutil.which("bash") or "sh"
+    program = fs.find_program("bash") or "sh"
     # The first shell only joins the two streams, and then executes the requested one.
     argv = ["sh", "-c", 'exec "$0" -c "$1" 2>&1', program, args.command]
     ran = await run_program(workspace, argv, workspace.root, seconds, on_output)

@@ -8,8 +8,7 @@ that is not possible, it gets ``summary:high``. A node with nothing before it ge
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from contextlib import suppress
 
 import msgspec
 
@@ -18,7 +17,8 @@ from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.run_dir import CHECKPOINT, file_name
 from corral.pipelines.graph import Node
 from corral.pipelines.templates import as_text
-from corral.values import Json, JsonObject, as_object
+from corral.system import fs
+from corral.values import JsonObject, as_object
 
 TOKEN = 4
 """Characters of a token, about."""
@@ -84,7 +84,11 @@ def preamble(work: NodeContext, fidelity: str) -> str:
 def _stages(work: NodeContext) -> list[tuple[str, str]]:
     """Each node that has ended, with its status: from the checkpoint if it can be read, else only
     the previous node."""
-    checkpoint = _read_checkpoint(work.run_folder / CHECKPOINT)
+    checkpoint: JsonObject = {}
+    data = fs.read_small(work.run_folder / CHECKPOINT, MAX_CHECKPOINT)
+    # It may be on another machine, or incomplete; then the context is enough.
+    with suppress(msgspec.DecodeError):
+        checkpoint = as_object(msgspec.json.decode(data or b"{}"))
     outcomes = checkpoint.get("node_outcomes")
     completed = checkpoint.get("completed_nodes")
     if isinstance(outcomes, dict) and isinstance(completed, list):
@@ -107,22 +111,14 @@ def _is_step(node: Node | None) -> bool:
     return node is None or node_kinds.find(node.kind).works
 
 
-def _read_checkpoint(path: Path) -> JsonObject:
-    try:
-        if os.path.getsize(path) > MAX_CHECKPOINT:
-            return {}
-        checkpoint: Json = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return {}  # it is on another machine, or incomplete; the context is enough
-    return as_object(checkpoint)
-
-
 def _read_answer(work: NodeContext, previous: str, longest: int) -> str:
     """The last answer: from its file if it can be read, else the part that is in the context."""
     try:
-        with open(work.run_folder / file_name(previous) / "response.md", encoding="utf-8") as file:
-            return _cut(file.read(longest + 1).strip(), longest)
-    except (OSError, UnicodeDecodeError):
+        with fs.open_regular(work.run_folder / file_name(previous) / "response.md") as file:
+            # A character has at most four bytes. The last one may be cut.
+            text = file.read(4 * (longest + 1)).decode("utf-8", "ignore")
+            return _cut(text[: longest + 1].strip(), longest)
+    except OSError:
         return _cut(as_text(work.context.get("last_response")), longest)
 
 

@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -171,7 +170,7 @@ def _own_folder(tree: TaskWorktree) -> Path:
 
 
 async def _remove(tree: TaskWorktree) -> None:
-    await in_thread(shutil.rmtree, _own_folder(tree), ignore_errors=True)
+    await in_thread(fs.remove_tree, _own_folder(tree))
     await tree.remove()
 
 

@@ -38,7 +38,7 @@ from corral.pipelines.nodes.codergen import (
     truncate_text,
 )
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.system import clock
+from corral.system import clock, fs
 from corral.values import Json, JsonObject, as_object, as_objects, as_text
 
 PROMPT = "prompt"
@@ -201,8 +201,9 @@ def _last_output(work: NodeContext, visit: str) -> str:
     folder = RunDir(work.run_folder).visit_dir(visit)
     for name in OUTPUT_FILES:
         try:
-            with open(folder / name, encoding="utf-8", errors="replace") as file:
-                return file.read(MAX_ANSWER)
+            with fs.open_regular(folder / name) as file:
+                # A character has at most four bytes.
+                return file.read(4 * MAX_ANSWER).decode("utf-8", "replace")[:MAX_ANSWER]
         except OSError:
             continue
     return ""
