@@ -11,12 +11,12 @@ from corral.pipelines.scheduler.commands import (
     Answer,
     Answered,
     AskHuman,
-    Child,
     Command,
     EmitEvent,
     Ended,
     FinishRun,
     Message,
+    RunChild,
     RunNode,
     Stop,
     Wait,
@@ -65,7 +65,7 @@ class SchedulerDriver:
         self.commands += orders
         for order in orders:
             match order:
-                case RunNode(id=id) | Child(id=id) | Wait(id=id):
+                case RunNode(id=id) | RunChild(id=id) | Wait(id=id):
                     assert id not in self.waiting
                     self.waiting[id] = order
                 case AskHuman(question=question):

@@ -55,13 +55,13 @@ from corral.pipelines.run_limits import run_limits
 from corral.pipelines.scheduler.commands import (
     Answered,
     Cancelled,
-    Child,
     Ended,
     Expired,
     Message,
     Question,
     RaiseBudget,
     Raised,
+    RunChild,
     RunNode,
     Steer,
     Steered,
@@ -282,7 +282,7 @@ class MemoryRun:
             raise writer.failed
         return result
 
-    def _open_child(self, command: Child) -> MemoryRun:
+    def _open_child(self, command: RunChild) -> MemoryRun:
         graph = loader.load_child(
             command.dotfile, values=command.context, workspace=self._workspace, depth=self._depth
         )
@@ -322,7 +322,7 @@ class MemoryJournal:
         *,
         interviewer: Interviewer | None,
         on_retry: Callable[[Retrying], None],
-        open_child: Callable[[Child], MemoryRun],
+        open_child: Callable[[RunChild], MemoryRun],
     ) -> None:
         self.inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._nodes = nodes
@@ -338,7 +338,7 @@ class MemoryJournal:
     async def start_node(self, command: RunNode) -> None:
         self._begin(command.id, self._run_node, command)
 
-    async def start_child(self, command: Child) -> None:
+    async def start_child(self, command: RunChild) -> None:
         self._begin(command.id, self._run_child, command)
 
     async def start_timer(self, command: Wait) -> None:
@@ -413,7 +413,7 @@ class MemoryJournal:
                 raise
             return Expired(id=question.id)
 
-    async def _run_child(self, command: Child) -> Message:
+    async def _run_child(self, command: RunChild) -> Message:
         child = self._children[command.id] = self._open_child(command)
         try:
             await child.drive()

@@ -52,12 +52,12 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.node_kinds import SCHEDULER_KINDS
 from corral.pipelines.scheduler.commands import (
     AskHuman,
-    Child,
     Command,
     EmitEvent,
     Ended,
     Message,
     Question,
+    RunChild,
     RunNode,
 )
 from corral.pipelines.scheduler.outcome import Outcome, failed
@@ -282,7 +282,7 @@ class Replay:
         self._stream = EventNumbering(run_input.run_id)
         self.visits: dict[str, RunNode] = {}
         """Started so far, by id."""
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, RunChild] = {}
         self.messages: list[Message] = []
         """Received so far, in order."""
         self.command_positions: dict[str, int] = {}
@@ -334,7 +334,7 @@ class Replay:
                 case RunNode(id=known):
                     self.visits[known] = command
                     self._record_command(known)
-                case Child(id=known):
+                case RunChild(id=known):
                     self.children[known] = command
                     self._record_command(known)
                 case EmitEvent(event=StepStarted(visit=known, kind=kind)) if (

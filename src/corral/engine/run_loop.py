@@ -41,7 +41,6 @@ from corral.pipelines.execution.run_dir import CheckpointWriter, RunDir
 from corral.pipelines.scheduler.commands import (
     AskHuman,
     Checkpoint,
-    Child,
     Command,
     EmitEvent,
     FinishRun,
@@ -49,6 +48,7 @@ from corral.pipelines.scheduler.commands import (
     Question,
     RaiseBudget,
     Restart,
+    RunChild,
     RunNode,
     Steer,
     Stop,
@@ -66,7 +66,7 @@ class Journal(Protocol):
 
     async def start_node(self, command: RunNode) -> None: ...
 
-    async def start_child(self, command: Child) -> None: ...
+    async def start_child(self, command: RunChild) -> None: ...
 
     async def start_timer(self, command: Wait) -> None: ...
 
@@ -121,7 +121,7 @@ class RunLoop:
                     await journal.start_node(command)
                 case AskHuman(question=question):
                     await journal.ask(question)
-                case Child():
+                case RunChild():
                     await journal.start_child(command)
                 case Wait():
                     await journal.start_timer(command)

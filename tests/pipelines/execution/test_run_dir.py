@@ -193,10 +193,10 @@ READ_ONLY = """
 import os, sys
 from corral.errors import StorageFailed
 from corral.pipelines.execution.run_dir import RunDir
-from corral.pipelines.scheduler.state import State, Lane
+from corral.pipelines.scheduler.state import State, RunLane
 os.setuid(int(sys.argv[2]))
 folder = RunDir(sys.argv[1])
-for act in (lambda: folder.save(State(lanes={"": Lane(context={})})),
+for act in (lambda: folder.save(State(lanes={"": RunLane(context={})})),
             lambda: folder.make_visit_dir("a.1", "a"), lambda: folder.restart(2),
             lambda: folder.append_events([])):
     try:

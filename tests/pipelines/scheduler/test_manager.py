@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
-from corral.pipelines.scheduler.commands import Child, Steer, Stop, Wait, Woken
+from corral.pipelines.scheduler.commands import RunChild, Steer, Stop, Wait, Woken
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.values import Json
 
@@ -12,7 +12,7 @@ INCLUDE = "s -> i -> b -> e; i [type=include, dotfile=child.dot];"
 MANAGER = "s -> m -> e; m [shape=house, manager.poll_interval=5s]; stack.child_dotfile=child.dot;"
 
 
-def only(run: SchedulerDriver, kind: type[Child] | type[Wait]) -> Child | Wait:
+def only(run: SchedulerDriver, kind: type[RunChild] | type[Wait]) -> RunChild | Wait:
     [found] = [order for order in run.waiting.values() if isinstance(order, kind)]
     return found
 
@@ -25,8 +25,8 @@ def wake(run: SchedulerDriver, **seen: Json) -> None:
 
 def test_an_included_pipeline_gets_the_context_and_returns_its_own() -> None:
     run = SchedulerDriver(INCLUDE, values={"x": 1})
-    child = only(run, Child)
-    assert isinstance(child, Child)
+    child = only(run, RunChild)
+    assert isinstance(child, RunChild)
     assert (child.id, child.dotfile, child.context) == ("i.1", "child.dot", {"x": 1})
     run.end("i", Outcome(context_updates={"y": 2}))
     assert run.visit("b").context["y"] == 2
@@ -53,8 +53,8 @@ def test_an_include_that_names_no_pipeline_fails() -> None:
 
 def test_a_manager_starts_its_child_and_observes_it_repeatedly() -> None:
     run = SchedulerDriver(MANAGER)
-    child, wait = only(run, Child), only(run, Wait)
-    assert isinstance(child, Child)
+    child, wait = only(run, RunChild), only(run, Wait)
+    assert isinstance(child, RunChild)
     assert isinstance(wait, Wait)
     assert (child.id, wait.seconds, wait.child) == ("m.1", 5.0, "m.1")
     wake(run, status="running", current_node="build")

@@ -14,11 +14,11 @@ from corral.pipelines.scheduler.commands import (
     Answered,
     AskHuman,
     Cancelled,
-    Child,
     Command,
     Ended,
     Expired,
     Message,
+    RunChild,
     RunNode,
     Stop,
     Wait,
@@ -84,7 +84,7 @@ class RandomDriver:
     def take(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
-                case RunNode(id=id) | Child(id=id):
+                case RunNode(id=id) | RunChild(id=id):
                     self._opened(id, "visit")
                 case Wait(id=id):
                     self._opened(id, "wait")

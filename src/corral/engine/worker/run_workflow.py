@@ -83,13 +83,13 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.run_limits import run_limits
 from corral.pipelines.scheduler.commands import (
     Answered,
-    Child,
     Ended,
     Expired,
     FinishRun,
     Message,
     Question,
     RaiseBudget,
+    RunChild,
     RunNode,
     Steer,
     Steered,
@@ -320,7 +320,7 @@ class DatabaseJournal:
         if not self.run_input.reply_to:
             await adapter.label(self.id, {"asks": len(self.questions)})
 
-    async def start_child(self, command: Child) -> None:
+    async def start_child(self, command: RunChild) -> None:
         if self._is_known(command.id):
             return
         load = partial(_load, self.run_input, self.config, command)
@@ -430,7 +430,7 @@ async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
     ]
 
 
-async def _load(run_input: RunInput, config: RunConfig, command: Child) -> Json:
+async def _load(run_input: RunInput, config: RunConfig, command: RunChild) -> Json:
     """The child's graph, or the reason why it cannot be loaded, as text."""
     try:
         async with run_worktree.used(config):

@@ -108,7 +108,7 @@ class AskHuman(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     question: Question
 
 
-class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="child"):
+class RunChild(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="child"):
     """Run another pipeline as its own run; reply with ``Ended``."""
 
     id: str
@@ -186,7 +186,7 @@ class RaiseBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 Command = (
     RunNode
     | AskHuman
-    | Child
+    | RunChild
     | Wait
     | Steer
     | Stop

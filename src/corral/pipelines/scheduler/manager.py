@@ -12,7 +12,7 @@ from corral.pipelines.graph import Node, does, dotfile
 from corral.pipelines.scheduler.commands import Steer
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.run_context import RunContext
-from corral.pipelines.scheduler.state import Lane
+from corral.pipelines.scheduler.state import RunLane
 from corral.values import Json
 
 MAX_CYCLES = 1000
@@ -26,7 +26,7 @@ def steers(node: Node) -> bool:
     return does(node, "steer") and bool(node.text("prompt"))
 
 
-def start_child(run: RunContext, lane: Lane, node: Node) -> None:
+def start_child(run: RunContext, lane: RunLane, node: Node) -> None:
     """Add the command that starts the child. Raises ``ValueError`` if the node names none."""
     if not dotfile(run.graph, node):
         raise ValueError("no child pipeline is named; set stack.child_dotfile")
@@ -34,7 +34,7 @@ def start_child(run: RunContext, lane: Lane, node: Node) -> None:
     run.open(lane, lane.visit, "child")
 
 
-def run_cycle(run: RunContext, lane: Lane, node: Node) -> Outcome | None:
+def run_cycle(run: RunContext, lane: RunLane, node: Node) -> Outcome | None:
     """Start a cycle: steer the child if the node does that, else check. Raises ``ValueError``."""
     lane.cycle += 1
     lane.context["stack.manager.cycle"] = lane.cycle
@@ -44,14 +44,14 @@ def run_cycle(run: RunContext, lane: Lane, node: Node) -> Outcome | None:
     return check(run, lane, node)
 
 
-def steer_child(run: RunContext, lane: Lane, node: Node, outcome: Outcome) -> Outcome | None:
+def steer_child(run: RunContext, lane: RunLane, node: Node, outcome: Outcome) -> Outcome | None:
     """Send the child what the manager's own prompt returned, then check."""
     if outcome.ok and outcome.context_updates and lane.visit in run.state.open:
         run.add(Steer(child=lane.visit, updates=outcome.context_updates))
     return check(run, lane, node)
 
 
-def check(run: RunContext, lane: Lane, node: Node) -> Outcome | None:
+def check(run: RunContext, lane: RunLane, node: Node) -> Outcome | None:
     """The manager's outcome, or None after it added a wait for the next cycle. Raises
     ``ValueError``."""
     stop = node.text("manager.stop_condition")

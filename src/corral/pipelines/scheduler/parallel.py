@@ -14,7 +14,7 @@ from corral.pipelines import events, node_kinds
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome, Status
 from corral.pipelines.scheduler.run_context import RunContext
-from corral.pipelines.scheduler.state import Branch, Context, Fork, Lane, deep_copy
+from corral.pipelines.scheduler.state import Branch, Context, Fork, RunLane, deep_copy
 from corral.values import Json
 
 _RANKS = {"success": 0, "partial_success": 1, "skipped": 2}
@@ -153,13 +153,13 @@ MAX_DEPTH = 32
 class ForkEnd(NamedTuple):
     """A parallel node is done: the caller ends its lane with this outcome."""
 
-    lane: Lane
+    lane: RunLane
     outcome: Outcome
     join: str
     """The fan-in where the lane continues; empty: no fan-in."""
 
 
-def start_fork(run: RunContext, lane: Lane, node: Node) -> ForkEnd | None:
+def start_fork(run: RunContext, lane: RunLane, node: Node) -> ForkEnd | None:
     """Start as many branches as may run at once. Raises ``ValueError`` if ``max_parallel`` is not
     a number."""
     limit = _limit(node)
@@ -181,7 +181,7 @@ def ends_branch(graph: Graph, target: str) -> bool:
     return node is not None and node.kind in (node_kinds.FAN_IN.name, node_kinds.EXIT.name)
 
 
-def end_branch(run: RunContext, lane: Lane, status: str, reason: str = "") -> ForkEnd | None:
+def end_branch(run: RunContext, lane: RunLane, status: str, reason: str = "") -> ForkEnd | None:
     """Record the branch of this lane as over. Start the next branches, or close the fork."""
     state = run.state
     fork = state.forks[lane.fork]
@@ -209,7 +209,7 @@ def end_branch(run: RunContext, lane: Lane, status: str, reason: str = "") -> Fo
     return None
 
 
-def end_branch_at(run: RunContext, lane: Lane, target: str) -> ForkEnd | None:
+def end_branch_at(run: RunContext, lane: RunLane, target: str) -> ForkEnd | None:
     """End a branch that has come to a node which ends it."""
     branch = run.state.forks[lane.fork].branches[lane.branch]
     branch.exit = target if run.graph.nodes[target].kind == node_kinds.EXIT.name else ""
@@ -221,7 +221,7 @@ def _start_branches(run: RunContext, fork: Fork, limit: int) -> None:
     parent = run.state.lanes[fork.lane]
     while fork.running < limit and fork.next < len(fork.branches):
         number, branch = fork.next, fork.branches[fork.next]
-        lane = Lane(
+        lane = RunLane(
             id=fork.lane_id(number),
             node=branch.target,
             previous=parent.node,

@@ -16,10 +16,10 @@ from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler import human_gate
 from corral.pipelines.scheduler.commands import (
     AskHuman,
-    Child,
     Command,
     EmitEvent,
     Question,
+    RunChild,
     RunNode,
     Stop,
     Wait,
@@ -27,8 +27,8 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.routing import Routes
 from corral.pipelines.scheduler.state import (
     Fork,
-    Lane,
     Open,
+    RunLane,
     State,
     deep_copy,
     without_internal_keys,
@@ -45,11 +45,11 @@ class RunContext:
         self.graph = graph
         self.state = state
         self.routes = Routes(graph)
-        self.ready: deque[Lane] = deque()
+        self.ready: deque[RunLane] = deque()
         """Lanes that are at a node which they have not entered yet."""
         self._commands: list[Command] = []
 
-    def node_of(self, lane: Lane) -> Node:
+    def node_of(self, lane: RunLane) -> Node:
         return self.graph.nodes[lane.node]
 
     # Commands to hand out.
@@ -68,7 +68,7 @@ class RunContext:
 
     # Commands that wait for a reply.
 
-    def open(self, lane: Lane, id: str, what: What) -> None:
+    def open(self, lane: RunLane, id: str, what: What) -> None:
         """Give a command and wait for its reply. Raises ``ValueError`` if an attribute of the node
         is invalid."""
         opened = Open(lane.id, what)
@@ -89,7 +89,7 @@ class RunContext:
                 )
             )
 
-    def close(self, lane: Lane, answered: str | None = None) -> None:
+    def close(self, lane: RunLane, answered: str | None = None) -> None:
         """The lane waits for nothing any more: stop all of its commands but the answered one."""
         for id in lane.open:
             del self.state.open[id]
@@ -97,7 +97,7 @@ class RunContext:
                 self.add(Stop(id=id))
         lane.open = []
 
-    def close_one(self, lane: Lane, id: str) -> None:
+    def close_one(self, lane: RunLane, id: str) -> None:
         """This command has its reply; the other commands of the lane stay open."""
         del self.state.open[id]
         lane.open.remove(id)
@@ -106,7 +106,7 @@ class RunContext:
         """The commands without a reply, built again."""
         return [self._command(id, opened) for id, opened in self.state.open.items()]
 
-    def stop_lane(self, lane: Lane) -> None:
+    def stop_lane(self, lane: RunLane) -> None:
         """Stop everything that this lane waits for, its own branches first."""
         for fork in [fork for fork in self.state.forks.values() if fork.lane == lane.id]:
             self.stop_fork(fork)
@@ -142,7 +142,7 @@ class RunContext:
             case "ask":
                 return AskHuman(question=self.question(lane, node))
             case "child":
-                return Child(
+                return RunChild(
                     id=id,
                     node=node.id,
                     dotfile=self._filled(pipelines_graph.dotfile(self.graph, node), lane),
@@ -178,11 +178,11 @@ class RunContext:
                     previous=lane.previous,
                 )
 
-    def question(self, lane: Lane, node: Node) -> Question:
+    def question(self, lane: RunLane, node: Node) -> Question:
         """The question of a human gate. Raises ``ValueError``."""
         id = lane.visit if lane.attempt == 1 else f"{lane.visit}#{lane.attempt}"
         edges = self.routes.options(node)
         return human_gate.build_question(self.graph, node, edges, id, lane.context)
 
-    def _filled(self, text: str, lane: Lane) -> str:
+    def _filled(self, text: str, lane: RunLane) -> str:
         return templates.fill(text, lane.context, self.graph.goal)

@@ -16,7 +16,7 @@ States
     A lane is in one of three states:
 
     - *ready*: it is at a node that it has not entered (``RunContext.ready``);
-    - *waiting*: it has entered the node and has open commands (``Lane.open``), or a fork whose
+    - *waiting*: it has entered the node and has open commands (``RunLane.open``), or a fork whose
       branches run;
     - *gone*: its branch ended, or the run did.
 
@@ -85,7 +85,7 @@ from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.parallel import ForkEnd
 from corral.pipelines.scheduler.routing import Route, is_decision
 from corral.pipelines.scheduler.run_context import RunContext
-from corral.pipelines.scheduler.state import TRUNK, Context, Lane, Open, State, deep_copy
+from corral.pipelines.scheduler.state import TRUNK, Context, Open, RunLane, State, deep_copy
 from corral.values import Json
 
 MAX_RESPONSE = 200
@@ -119,7 +119,7 @@ class Scheduler:
         if state is None:
             context: dict[str, Json] = {f"graph.{key}": value for key, value in graph.attrs.items()}
             context |= {"graph.goal": graph.goal, "graph.name": graph.name}
-            trunk = Lane(context={**context, **deep_copy(dict(values or {}))})
+            trunk = RunLane(context={**context, **deep_copy(dict(values or {}))})
             state = State(run_id=run_id, lanes={TRUNK: trunk})
         self.graph = graph
         self.state = state
@@ -170,7 +170,7 @@ class Scheduler:
         return self._run.open_commands()
 
     def _handle_reply(
-        self, message: Ended | Answered | Expired | Woken, opened: Open, lane: Lane, node: Node
+        self, message: Ended | Answered | Expired | Woken, opened: Open, lane: RunLane, node: Node
     ) -> None:
         run = self._run
         match message, opened.what:
@@ -201,7 +201,7 @@ class Scheduler:
             case _:
                 pass
 
-    def _finish_gate(self, lane: Lane, node: Node, id: str, outcome: Outcome) -> None:
+    def _finish_gate(self, lane: RunLane, node: Node, id: str, outcome: Outcome) -> None:
         """End a human gate; on ``retry`` ask again, as often as the node may be retried."""
         after = retry.after(self.graph, node, outcome, lane.attempt, lane.visit)
         if isinstance(after, Outcome):
@@ -224,7 +224,7 @@ class Scheduler:
                 self._enter(lane)
         return self._run.take_commands()
 
-    def _move(self, lane: Lane, target: str, edge: Edge | None = None) -> None:
+    def _move(self, lane: RunLane, target: str, edge: Edge | None = None) -> None:
         """The lane enters this node next."""
         lane.previous = lane.node or None
         lane.node = target
@@ -236,7 +236,7 @@ class Scheduler:
 
     # Entering a node.
 
-    def _enter(self, lane: Lane) -> None:
+    def _enter(self, lane: RunLane) -> None:
         state, node = self.state, self.graph.nodes.get(lane.node)
         if node is None:
             self._end_lane(lane, "fail", f"there is no node {lane.node!r}")
@@ -272,7 +272,7 @@ class Scheduler:
         except ValueError as error:  # an attribute with an invalid value
             self._end(lane, failed(f"node {node.id!r}: {error}", retryable=False))
 
-    def _start(self, lane: Lane, node: Node) -> None:
+    def _start(self, lane: RunLane, node: Node) -> None:
         """Do what the node's kind asks for. Raises ``ValueError``."""
         match node.kind:
             case node_kinds.START.name | node_kinds.CONDITIONAL.name:
@@ -298,7 +298,7 @@ class Scheduler:
             case _:
                 self._run.open(lane, lane.visit, "visit")
 
-    def _enter_exit(self, lane: Lane, node: Node) -> None:
+    def _enter_exit(self, lane: RunLane, node: Node) -> None:
         """Finish the run, unless a goal gate is not satisfied. Only the trunk comes here: a
         branch ends before an exit."""
         state = self.state
@@ -320,7 +320,7 @@ class Scheduler:
     # Ending a node.
 
     def _end(
-        self, lane: Lane, outcome: Outcome, answered: str | None = None, join: str = ""
+        self, lane: RunLane, outcome: Outcome, answered: str | None = None, join: str = ""
     ) -> None:
         """The lane's node is over with this outcome. Record it and follow an edge, or go to
         ``join``. ``answered`` is the id of the command that brought the outcome."""
@@ -358,7 +358,7 @@ class Scheduler:
         else:
             self._leave(lane, node, outcome, keeps_outcome=keeps_outcome)
 
-    def _end_if_done(self, lane: Lane, outcome: Outcome | None) -> None:
+    def _end_if_done(self, lane: RunLane, outcome: Outcome | None) -> None:
         if outcome is not None:
             self._end(lane, outcome)
 
@@ -366,7 +366,7 @@ class Scheduler:
         if ended is not None:
             self._end(ended.lane, ended.outcome, join=ended.join)
 
-    def _updates(self, lane: Lane, node: Node, outcome: Outcome) -> Context:
+    def _updates(self, lane: RunLane, node: Node, outcome: Outcome) -> Context:
         """What the outcome changes in the context; at a fan-in also what the branches set."""
         updates = deep_copy(outcome.context_updates) if outcome.context_updates else {}
         if node.kind == node_kinds.FAN_IN.name:
@@ -388,7 +388,9 @@ class Scheduler:
             self._finish("fail", reason)
         return bool(reason)
 
-    def _record(self, lane: Lane, node: Node, outcome: Outcome, *, by_driver: bool = False) -> None:
+    def _record(
+        self, lane: RunLane, node: Node, outcome: Outcome, *, by_driver: bool = False
+    ) -> None:
         """``by_driver``: the driver that ran the node has written its outcome down itself."""
         state = self.state
         counter = f"internal.retry_count.{node.id}"
@@ -432,7 +434,7 @@ class Scheduler:
 
     # Leaving a node.
 
-    def _leave(self, lane: Lane, node: Node, outcome: Outcome, *, keeps_outcome: bool) -> None:
+    def _leave(self, lane: RunLane, node: Node, outcome: Outcome, *, keeps_outcome: bool) -> None:
         """``keeps_outcome``: the outcome and label of the node before this one stay in force."""
         context, suggested = lane.context, outcome.suggested_next_ids
         has_failed, preferred = outcome.status == "fail", outcome.preferred_label
@@ -466,7 +468,7 @@ class Scheduler:
             self._move(lane, route.target, route.edge)
 
     def _end_without_edge(
-        self, lane: Lane, node: Node, outcome: Outcome, *, has_failed: bool
+        self, lane: RunLane, node: Node, outcome: Outcome, *, has_failed: bool
     ) -> None:
         """No edge can be followed. A node that has edges, none of whose conditions is true, is
         a run that got stuck before its exit: it fails. The edges of a parallel node were its
@@ -487,7 +489,7 @@ class Scheduler:
             self._end_lane(lane, outcome.status, _dead_end(node))
 
     def _after_branches(
-        self, lane: Lane, node: Node, exits: tuple[str, ...], *, has_failed: bool
+        self, lane: RunLane, node: Node, exits: tuple[str, ...], *, has_failed: bool
     ) -> Route | None:
         """Where a parallel node without a fan-in leads: to the exit that a branch reached."""
         target = exits[0] if exits else ""
@@ -499,7 +501,7 @@ class Scheduler:
 
     # Ending a lane, a round, the run.
 
-    def _end_branch_at(self, lane: Lane, target: str) -> bool:
+    def _end_branch_at(self, lane: RunLane, target: str) -> bool:
         """End the branch of this lane if the node is one that ends branches. Returns whether it
         is."""
         if not parallel.ends_branch(self.graph, target):
@@ -507,7 +509,7 @@ class Scheduler:
         self._end_fork(parallel.end_branch_at(self._run, lane, target))
         return True
 
-    def _end_lane(self, lane: Lane, status: str, reason: str = "") -> None:
+    def _end_lane(self, lane: RunLane, status: str, reason: str = "") -> None:
         """This lane goes no further: a branch ends, or with the trunk the run."""
         if lane.fork:
             self._end_fork(parallel.end_branch(self._run, lane, status, reason))
@@ -524,7 +526,7 @@ class Scheduler:
         state.round += 1
         state.completed, state.outcomes, state.retries, state.gates = [], {}, {}, {}
         state.log(f"round {state.round} starts at {target}")
-        lane = state.lanes[TRUNK] = Lane(context=context)
+        lane = state.lanes[TRUNK] = RunLane(context=context)
         self._run.add(Restart(round=state.round, node=target))
         self._move(lane, target)
 

@@ -72,7 +72,7 @@ class Fork(msgspec.Struct, kw_only=True, omit_defaults=True):
         return f"{self.id}/{self.branches[number].id}"
 
 
-class Lane(msgspec.Struct, kw_only=True, omit_defaults=True):
+class RunLane(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: str = TRUNK
     node: str = ""
     visit: str = ""
@@ -104,7 +104,7 @@ class State(msgspec.Struct, kw_only=True, omit_defaults=True):
     started: bool = False
     round: int = 1
     """Counts up with every ``loop_restart``."""
-    lanes: dict[str, Lane] = {}
+    lanes: dict[str, RunLane] = {}
     forks: dict[str, Fork] = {}
     open: dict[str, Open] = {}
     visits: dict[str, int] = {}
@@ -125,7 +125,7 @@ class State(msgspec.Struct, kw_only=True, omit_defaults=True):
     finish: FinishRun | None = None
 
     @property
-    def trunk(self) -> Lane:
+    def trunk(self) -> RunLane:
         return self.lanes[TRUNK]
 
     @property
