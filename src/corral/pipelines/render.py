@@ -9,7 +9,7 @@ drawing, in time linear in its size.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from html import escape
 from itertools import pairwise
 from typing import NamedTuple
@@ -134,9 +134,8 @@ def _nodes(
         middle = layout.positions[node.id]
         color = COLORS.get((statuses or {}).get(node.id, ""))
         fill = f' style="fill:{color}"' if color else ""
-        outline = OUTLINES.get(node_kinds.find(node.kind).drawn_as, _rounded)(
-            middle, widths[node.id] / 2, HEIGHT / 2
-        )
+        drawn_as = node_kinds.find(node.kind).drawn_as
+        outline = _outline(drawn_as, middle, widths[node.id] / 2, HEIGHT / 2)
         shapes = "".join(f'<path class="node"{fill} d="{path}"/>' for path in outline)
         hint = _clean(f"{node.id}: {node.kind}\n{node.text('prompt') or node.text('tool_command')}")
         yield (
@@ -187,82 +186,48 @@ def _curve(path: list[Point]) -> tuple[str, Point]:
     return "".join(parts), label
 
 
-def _path(*points: tuple[float, float]) -> str:
-    return "M" + " ".join(f"{x:.1f} {y:.1f}" for x, y in points) + "z"
+def _outline(shape: str, middle: Point, w: float, h: float) -> list[str]:
+    """The paths of a node with this DOT shape, half of whose size is ``w`` and ``h``."""
+    if shape not in POLYGONS:
+        box = _rounded(middle, w, h)
+        if shape != "component":
+            return [box]
+        tabs = f"M{middle.x - w - 5:.1f} {middle.y - 10:.1f}h10v6h-10zm0 14h10v6h-10z"
+        return [box, tabs]
+    corners = [
+        f"{middle.x + x * w + more_x:.1f} {middle.y + y * h + more_y:.1f}"
+        for x, more_x, y, more_y in POLYGONS[shape]
+    ]
+    polygon = f"M{' '.join(corners)}z"
+    return [polygon, _rounded(middle, w - 4, h - 4)] if shape == "Msquare" else [polygon]
 
 
-def _rounded(m: Point, w: float, h: float) -> list[str]:
+def _rounded(m: Point, w: float, h: float) -> str:
     r = 6
-    return [
+    return (
         f"M{m.x - w + r:.1f} {m.y - h:.1f}h{2 * (w - r):.1f}q{r} 0 {r} {r}v{2 * (h - r):.1f}"
         f"q0 {r} -{r} {r}h-{2 * (w - r):.1f}q-{r} 0 -{r} -{r}v-{2 * (h - r):.1f}q0 -{r} {r} -{r}z"
-    ]
+    )
 
 
-def _square(m: Point, w: float, h: float) -> list[str]:
-    outer = _path((m.x - w, m.y - h), (m.x + w, m.y - h), (m.x + w, m.y + h), (m.x - w, m.y + h))
-    return [outer, *(_rounded(m, w - 4, h - 4))]
-
-
-def _diamond(m: Point, w: float, h: float) -> list[str]:
-    return [_path((m.x - w, m.y), (m.x, m.y - h - 6), (m.x + w, m.y), (m.x, m.y + h + 6))]
-
-
-def _hexagon(m: Point, w: float, h: float) -> list[str]:
-    c = 14
-    return [
-        _path(
-            (m.x - w, m.y), (m.x - w + c, m.y - h), (m.x + w - c, m.y - h),
-            (m.x + w, m.y), (m.x + w - c, m.y + h), (m.x - w + c, m.y + h),
-        )
-    ]  # fmt: skip
-
-
-def _component(m: Point, w: float, h: float) -> list[str]:
-    tab = f"M{m.x - w - 5:.1f} {m.y - 10:.1f}h10v6h-10zm0 14h10v6h-10z"
-    return [*_rounded(m, w, h), tab]
-
-
-def _octagon(m: Point, w: float, h: float) -> list[str]:
-    c = 12
-    return [
-        _path(
-            (m.x - w, m.y - h + c), (m.x - w + c, m.y - h), (m.x + w - c, m.y - h),
-            (m.x + w, m.y - h + c), (m.x + w, m.y + h - c), (m.x + w - c, m.y + h),
-            (m.x - w + c, m.y + h), (m.x - w, m.y + h - c),
-        )
-    ]  # fmt: skip
-
-
-def _parallelogram(m: Point, w: float, h: float) -> list[str]:
-    c = 12
-    return [
-        _path(
-            (m.x - w + c, m.y - h), (m.x + w, m.y - h), (m.x + w - c, m.y + h), (m.x - w, m.y + h)
-        )
-    ]
-
-
-def _house(m: Point, w: float, h: float) -> list[str]:
-    return [
-        _path(
-            (m.x, m.y - h - 8), (m.x + w, m.y - h + 8), (m.x + w, m.y + h),
-            (m.x - w, m.y + h), (m.x - w, m.y - h + 8),
-        )
-    ]  # fmt: skip
-
-
-OUTLINES: dict[str, Callable[[Point, float, float], list[str]]] = {
-    "Mdiamond": _diamond,
-    "Msquare": _square,
-    "hexagon": _hexagon,
-    "diamond": _diamond,
-    "component": _component,
-    "tripleoctagon": _octagon,
-    "parallelogram": _parallelogram,
-    "house": _house,
-}
-"""DOT shape -> its outline. Other shapes are boxes."""
+_DIAMOND = ((-1, 0, 0, 0), (0, 0, -1, -6), (1, 0, 0, 0), (0, 0, 1, 6))
+POLYGONS: dict[str, tuple[tuple[int, int, int, int], ...]] = {
+    "Mdiamond": _DIAMOND,
+    "diamond": _DIAMOND,
+    "Msquare": ((-1, 0, -1, 0), (1, 0, -1, 0), (1, 0, 1, 0), (-1, 0, 1, 0)),
+    "hexagon": (
+        (-1, 0, 0, 0), (-1, 14, -1, 0), (1, -14, -1, 0),
+        (1, 0, 0, 0), (1, -14, 1, 0), (-1, 14, 1, 0),
+    ),
+    "tripleoctagon": (
+        (-1, 0, -1, 12), (-1, 12, -1, 0), (1, -12, -1, 0), (1, 0, -1, 12),
+        (1, 0, 1, -12), (1, -12, 1, 0), (-1, 12, 1, 0), (-1, 0, 1, -12),
+    ),
+    "parallelogram": ((-1, 12, -1, 0), (1, 0, -1, 0), (1, -12, 1, 0), (-1, 0, 1, 0)),
+    "house": ((0, 0, -1, -8), (1, 0, -1, 8), (1, 0, 1, 0), (-1, 0, 1, 0), (-1, 0, -1, 8)),
+}  # fmt: skip
+"""DOT shape -> its corners. A corner is half widths and pixels to the right of the middle of the
+node, half heights and pixels below it. Other shapes are boxes."""
 _WIDE = ("Mdiamond", "diamond", "hexagon")
 """Shapes with less room for text than their width."""
 
