@@ -184,7 +184,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     # Running processes: the files by which they see each other.
     "publishing/notify.py": ("clock random", "when a message was sent; pauses between attempts"),
     "publishing/publisher.py": ("clock file", "since when a process is visible; its folder"),
-    "sessions/session_link.py": ("clock random", "since when a turn runs; the key of a request"),
+    "sessions/session_link.py": ("clock", "since when a turn runs"),
     "publishing/records.py": ("file", "the folder of running processes"),
     "publishing/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
     # Pipelines. A run's folder is a public format, written where its content is decided.

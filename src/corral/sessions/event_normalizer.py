@@ -305,8 +305,8 @@ class EventNormalizer:
             case _:
                 pass
         if not self._seq:
-            is_queued = isinstance(item, Log | Error | ModelCall)
-            if is_queued and len(self._before_init) < MAX_BEFORE_INIT:
+            has_room = len(self._before_init) < MAX_BEFORE_INIT
+            if isinstance(item, Log | Error | ModelCall) and has_room:
                 self._before_init.append(item)
                 return
             self._begin(item if isinstance(item, Init) else Init(), ts, out)

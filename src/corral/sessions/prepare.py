@@ -49,7 +49,7 @@ from corral.options import KNOWN, RunOptions, fallback_agents
 from corral.policy import Policy, is_narrower
 from corral.sessions import enforcement
 from corral.sessions.credentials import ChosenCredentials, choose_credentials
-from corral.sessions.prepared_run import Answers, PreparedRun
+from corral.sessions.prepared_run import Answers, PreparedRun, RecordingFile
 from corral.system import config, environment, paths, programs
 from corral.system.path_guard import PathGuard
 from corral.values import Json
@@ -126,7 +126,8 @@ def prepare(
     found = found or _find_on_machine(agent, run)
     agent, chosen, route = found.agent, found.chosen, found.route
     inherits, credentials = run.inherit == "user", chosen.files
-    hook = recording = None
+    hook: ToolCallHook | None = None
+    recording: RecordingFile | None = None
     if on_tool_call is not None:
         from corral.sessions.tools.hooks import ToolCallHook
 

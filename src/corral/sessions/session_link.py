@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 import warnings
 import weakref
@@ -25,11 +24,11 @@ from corral.core.display import shorten
 from corral.core.nesting import decode_json
 from corral.errors import ConfigError, StorageFailed
 from corral.events import AgentQuestion, Done, PermissionRequest, QuestionField
-from corral.publishing import notify
+from corral.publishing import notify, tokens
 from corral.publishing.publisher import LiveEntry, LiveQuestion, RunControls, current
 from corral.publishing.records import LiveRun, Pending, State, folder
 from corral.system.environment import SecretRedactor
-from corral.values import Json, convert_to
+from corral.values import convert_to
 
 if TYPE_CHECKING:
     from corral.core.question_replies import AnswerLike
@@ -69,11 +68,22 @@ class SessionLink:
             if function is not None:
                 function(text)
 
+        def add_budget(more: Raise) -> None:
+            if budget is None:
+                return
+            if budget.owner:
+                raise ConfigError(
+                    "this session has no budget of its own: it uses that of the run"
+                    f" {budget.owner}",
+                    hint=f"Raise that: corral sessions budget {budget.owner} +AMOUNT",
+                )
+            budget.raise_limits(more)
+
         controls = RunControls(
             loop=asyncio.get_running_loop(),
             cancel=cancel,
             steer=None if steer is None else steer_turn,
-            add_budget=_raiser(budget),
+            add_budget=add_budget if budget is not None else None,
         )
         self._unwatch()
         if budget is not None:
@@ -174,22 +184,6 @@ def _with_budget(run: LiveRun, budget: Budget) -> LiveRun:
     return replace(run, budgets=states, state=state)
 
 
-def _raiser(budget: Budget | None) -> Callable[[Raise], None] | None:
-    """How the limits are raised; None without a budget."""
-    if budget is None:
-        return None
-
-    def add(more: Raise) -> None:
-        if budget.owner:
-            raise ConfigError(
-                f"this session has no budget of its own: it uses that of the run {budget.owner}",
-                hint=f"Raise that: corral sessions budget {budget.owner} +AMOUNT",
-            )
-        budget.raise_limits(more)
-
-    return add
-
-
 LONGEST_TEXT = 4000
 """Characters of an answer in a message."""
 LONGEST_TITLE = 500
@@ -286,7 +280,27 @@ async def ask_everyone(
         if local is None:
             raise StorageFailed(f"no one can answer: no socket could be made in {folder()}")
         return await local, "asked"
-    pending = _pending_of(request, timeout, SecretRedactor(prepared.environment.redacted))
+    redactor = SecretRedactor(prepared.environment.redacted)
+    now = time.time()
+    pending = Pending(
+        request_id=request.request_id, key=tokens.new_key(), since=now, deadline=now + timeout
+    )
+    if isinstance(request, AgentQuestion):
+        from corral.core.question_replies import text_of
+
+        fields = request.fields
+        if redactor.values:
+            cleaned = decode_json(redactor.clean(msgspec.json.encode(fields)))
+            fields = convert_to(cleaned, tuple[QuestionField, ...])
+        title = text_of(request)
+        pending = replace(pending, kind="question", fields=fields)
+    else:
+        shown = request.input
+        if shown is not None and redactor.values:
+            shown = decode_json(redactor.clean(msgspec.json.encode(shown)))
+        title = request.title or "a tool call"
+        pending = replace(pending, tool_kind=request.kind or "", input=shown)
+    pending = replace(pending, title=shorten(redactor.clean_text(title), LONGEST_TITLE))
     if prepared.run.notify is not None:
         choices: tuple[str, ...] = ("allow_once", "allow_session", "deny", "cancel")
         if pending.kind == "question":
@@ -305,34 +319,6 @@ async def ask_everyone(
     question = LiveQuestion(pending, request if isinstance(request, AgentQuestion) else None)
     given, by = await _first_answer(entry, question, local)
     return given, "asked" if by == HERE else f"answered with {by}"
-
-
-def _pending_of(
-    request: PermissionRequest | AgentQuestion, timeout: float, redactor: SecretRedactor
-) -> Pending:
-    """The request as others see it."""
-    now = time.time()
-    if isinstance(request, AgentQuestion):
-        from corral.core.question_replies import text_of
-
-        return Pending(
-            request_id=request.request_id,
-            key=os.urandom(6).hex(),
-            kind="question",
-            title=shorten(redactor.clean_text(text_of(request)), LONGEST_TITLE),
-            since=now,
-            deadline=now + timeout,
-            fields=_redacted_fields(request.fields, redactor),
-        )
-    return Pending(
-        request_id=request.request_id,
-        key=os.urandom(6).hex(),
-        title=shorten(redactor.clean_text(request.title or "a tool call"), LONGEST_TITLE),
-        tool_kind=request.kind or "",
-        since=now,
-        deadline=now + timeout,
-        input=_redacted(request.input, redactor),
-    )
 
 
 async def _first_answer(
@@ -354,25 +340,6 @@ async def _first_answer(
         return given, by
     finally:
         entry.close_question(question, by)
-        await _end(local, question.winner or by)
-
-
-async def _end(local: asyncio.Future[AnswerLike] | None, winner: str) -> None:
-    if local is not None and not local.done():
-        local.cancel(f"answered: {winner}")
-        await asyncio.wait([local], timeout=CLEANUP)
-
-
-def _redacted(value: Json, redactor: SecretRedactor) -> Json:
-    if value is None or not redactor.values:
-        return value
-    return decode_json(redactor.clean(msgspec.json.encode(value)))
-
-
-def _redacted_fields(
-    fields: tuple[QuestionField, ...], redactor: SecretRedactor
-) -> tuple[QuestionField, ...]:
-    if not redactor.values:
-        return fields
-    cleaned = decode_json(redactor.clean(msgspec.json.encode(fields)))
-    return convert_to(cleaned, tuple[QuestionField, ...])
+        if local is not None and not local.done():
+            local.cancel(f"answered: {question.winner or by}")
+            await asyncio.wait([local], timeout=CLEANUP)

@@ -44,7 +44,7 @@ from corral.sessions.permissions import (
     broker_of,
 )
 from corral.sessions.prepared_run import PreparedRun
-from corral.values import Json, JsonObject, as_object, as_text
+from corral.values import JsonObject, as_object, as_text
 
 
 def hook_questions(prepared: PreparedRun, emit: Callable[[RawEvent], None]) -> PermissionQuestions:
@@ -86,7 +86,8 @@ class HookedCalls:
         """The answer to one call, in the agent's format."""
         self._unshown -= 1
         hook = self._hook
-        name, given = as_text(call.get(hook.fields[0])), _arguments(call.get(hook.fields[1]))
+        name, sent = as_text(call.get(hook.fields[0])), call.get(hook.fields[1])
+        given = as_object(decode_json(sent) if isinstance(sent, str) else sent)
         answered: asyncio.Future[tuple[PermissionAnswer, JsonObject]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -131,10 +132,6 @@ class HookedCalls:
             return replace(question(arguments), new_input=arguments)
 
         return question(given)
-
-
-def _arguments(given: Json) -> JsonObject:
-    return as_object(decode_json(given) if isinstance(given, str) else given)
 
 
 NO_TEXT = "its command is not a text"

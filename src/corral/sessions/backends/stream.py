@@ -377,10 +377,10 @@ class StreamBackend:
 
     def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
         read, launch = self._transport.read_report, self._launch
-        has_report = launch is not None and launch.report is not None
-        if read is not None and has_report and normalizer.finish is not None:
+        report = None if launch is None else launch.report
+        if read is not None and report is not None and normalizer.finish is not None:
             # An agent that was ended before it wrote a report has none.
-            with contextlib.suppress(OSError), fs.open_regular(launch.report) as file:
+            with contextlib.suppress(OSError), fs.open_regular(report) as file:
                 normalizer.finish = read(file.read(LARGEST_REPORT), normalizer.finish)
         ended = Exit(0, None) if lingered else self._exit
         error = self._prepared.explain(

@@ -13,7 +13,7 @@ and the count is reported to the target. The first prompt is never left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
@@ -128,7 +128,9 @@ class _ConversationReader:
             case Vendor(name="prompt", data=str(prompt)):
                 self._change(prompt=shorten(prompt, MAX_TEXT))
             case Vendor(name="prompt_files", data=dict(data)):
-                self._change(attached=tuple(_names(data)))
+                lists = (names for names in data.values() if isinstance(names, list))
+                names = [name for names in lists for name in names if isinstance(name, str)]
+                self._change(attached=tuple(shorten(name, SHORT_TEXT) for name in names))
             case Plan() if event.parent is None:
                 self.plan = event.entries
             case FileChange():
@@ -136,8 +138,8 @@ class _ConversationReader:
             case Done():
                 error = "" if event.error is None else shorten(event.error.message, SHORT_TEXT)
                 self._change(status=event.status, error=error)
-                for each in event.files:
-                    self._add_file(each.path, each.kind, each.lines_added, each.lines_removed)
+                for file in event.files:
+                    self._add_file(file.path, file.kind, file.lines_added, file.lines_removed)
             case _:
                 pass
 
@@ -200,6 +202,7 @@ def read(
     turns = reader.end()
     files = {file.path: file for file in before.files} if before is not None else {}
     files |= reader.files
+    listed = [*files.values()][-MAX_FILES:]
     counts = _line_counts(diff(number) for number in range(1, len(turns) + 1))
     session, agent, cwd = about
     return HandedConversation(
@@ -208,7 +211,12 @@ def read(
         cwd=cwd,
         turns=(*(before.turns if before is not None else ()), *turns),
         left_out=before.left_out if before is not None else 0,
-        files=tuple(_counted(each, counts, cwd) for each in [*files.values()][-MAX_FILES:]),
+        files=tuple(
+            file
+            if (lines := counts.get(file.path.removeprefix(f"{cwd}/"))) is None
+            else replace(file, added=lines[0], removed=lines[1])
+            for file in listed
+        ),
         plan=reader.plan or (before.plan if before is not None else ()),
     )
 
@@ -221,18 +229,18 @@ def fit(conversation: HandedConversation, room: int) -> HandedConversation:
     first, *others = conversation.turns
     reserve = min(len(first.prompt), FIRST_PROMPT, room // 4)
     used = reserve
-    found: list[HandedTurn] = []
+    fitted_turns: list[HandedTurn] = []
     for turn in reversed(others):
         prompt = _fit_prompt(turn.prompt, used, room)
         if prompt is None:
             break
         used, fitted = _fit_steps(turn, prompt, used, room)
-        found.append(fitted)
+        fitted_turns.append(fitted)
     prompt = _fit_prompt(first.prompt, used - reserve, room)
     prompt = shorten(first.prompt, max(reserve, 100)) if prompt is None else prompt
     _, fitted = _fit_steps(first, prompt, used - reserve, room)
-    left_out = conversation.left_out + len(others) - len(found)
-    return replace(conversation, turns=(fitted, *reversed(found)), left_out=left_out)
+    left_out = conversation.left_out + len(others) - len(fitted_turns)
+    return replace(conversation, turns=(fitted, *reversed(fitted_turns)), left_out=left_out)
 
 
 def _fit_prompt(prompt: str, used: int, room: int) -> str | None:
@@ -274,16 +282,16 @@ def shorten(text: str, limit: int) -> str:
 
 
 def _short_step(step: HandedStep, limit: int) -> HandedStep:
-    return HandedStep(shorten(step.text, limit), tuple(_short_call(c, limit) for c in step.calls))
-
-
-def _short_call(call: HandedCall, limit: int) -> HandedCall:
-    return replace(
-        call,
-        input=_short_input(call.input, limit),
-        output=shorten(call.output, limit),
-        error=shorten(call.error, limit),
+    calls = (
+        replace(
+            call,
+            input=_short_input(call.input, limit),
+            output=shorten(call.output, limit),
+            error=shorten(call.error, limit),
+        )
+        for call in step.calls
     )
+    return HandedStep(shorten(step.text, limit), tuple(calls))
 
 
 def _short_input(value: Json, limit: int) -> Json:
@@ -314,12 +322,6 @@ def _size(step: HandedStep) -> int:
     return OVERHEAD + len(step.text) + texts
 
 
-def _names(files: dict[str, Json]) -> Iterator[str]:
-    for names in files.values():
-        if isinstance(names, list):
-            yield from (shorten(name, SHORT_TEXT) for name in names if isinstance(name, str))
-
-
 def _line_counts(diffs: Iterable[str]) -> dict[str, tuple[int, int]]:
     """Path in the folder → lines added and removed, in all turns together."""
     counts: dict[str, tuple[int, int]] = {}
@@ -335,11 +337,6 @@ def _line_counts(diffs: Iterable[str]) -> dict[str, tuple[int, int]]:
                 is_added = line[0] == "+"
                 counts[path] = (added + is_added, removed + (not is_added))
     return counts
-
-
-def _counted(file: HandedFile, counts: dict[str, tuple[int, int]], cwd: str) -> HandedFile:
-    found = counts.get(file.path.removeprefix(f"{cwd}/"))
-    return file if found is None else replace(file, added=found[0], removed=found[1])
 
 
 def from_json(data: bytes) -> HandedConversation:

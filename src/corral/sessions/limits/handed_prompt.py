@@ -25,11 +25,9 @@ from corral.messages import Message, Part, Text, ToolCall, ToolResult
 from corral.sessions.limits.conversation import (
     HandedCall,
     HandedConversation,
-    HandedFile,
     HandedStep,
     HandedTurn,
 )
-from corral.values import Json, JsonObject
 
 OPEN, CLOSE = "<conversation_so_far>", "</conversation_so_far>"
 QUOTE = "| "
@@ -74,7 +72,10 @@ def state_lines(conversation: HandedConversation) -> Iterator[str]:
     if conversation.files:
         yield from ("", "## Files changed so far")
         for file in conversation.files:
-            yield from quote(_file_line(file, conversation.cwd))
+            path = one_line(file.path.removeprefix(f"{conversation.cwd}/"))
+            counts = [f"+{file.added}"] if file.added is not None else []
+            counts += [f"-{file.removed}"] if file.removed is not None else []
+            yield from quote(" ".join((file.kind, path, *counts)))
     if conversation.plan:
         yield from ("", "## Plan ([x] completed, [>] in progress, [ ] to do)")
         for entry in conversation.plan:
@@ -120,25 +121,15 @@ def _call_lines(call: HandedCall) -> Iterator[str]:
     yield f"### Tool call {safe_name(call.name)}: {safe_name(call.status)}"
     if call.input is not None:
         yield "Input:"
-        yield from quote(_input_text(call.input))
+        match call.input:
+            case {"shortened": str(text)}:
+                yield from quote(text)
+            case _:
+                yield from quote(msgspec.json.encode(call.input).decode())
     for title, text in (("Output:", call.output), ("Error:", call.error)):
         if text.strip():
             yield title
             yield from quote(text)
-
-
-def _input_text(value: Json) -> str:
-    match value:
-        case {"shortened": str(text)}:
-            return text
-        case _:
-            return msgspec.json.encode(value).decode()
-
-
-def _file_line(file: HandedFile, cwd: str) -> str:
-    counts = [f"+{file.added}"] if file.added is not None else []
-    counts += [f"-{file.removed}"] if file.removed is not None else []
-    return " ".join((file.kind, one_line(file.path.removeprefix(f"{cwd}/")), *counts))
 
 
 _NOT_IN_TOOL_NAMES = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -174,26 +165,27 @@ def _notes(conversation: HandedConversation, turn: HandedTurn, *, is_first: bool
 def _step(step: HandedStep, agent: str, ids: count[int]) -> Iterator[Message]:
     calls = [(f"handed-{next(ids)}", call) for call in step.calls]
     parts: list[Part] = [Text(step.text)] if step.text.strip() else []
-    parts += [ToolCall(id, _name(call.name), _arguments(call.input)) for id, call in calls]
+    for id, call in calls:
+        given = call.input
+        arguments = given if isinstance(given, dict) else {} if given is None else {"input": given}
+        parts.append(ToolCall(id, _name(call.name), arguments))
     if not parts:
         return
     # Written by no vendor's model that is known: nothing in it is taken for signed.
     yield Message("assistant", tuple(parts), provider=agent)
     if calls:
-        yield Message.tool(*(_result(id, call) for id, call in calls))
+        results = [
+            ToolResult(
+                id,
+                "\n".join(filter(None, (call.output, call.error))) or f"({call.status})",
+                is_error=call.status != "success",
+                name=_name(call.name),
+            )
+            for id, call in calls
+        ]
+        yield Message.tool(*results)
 
 
 def _name(name: str) -> str:
     plain = _NOT_IN_TOOL_NAMES.sub("_", name)[:60]
     return plain if plain[:1].isalpha() else f"tool{plain}"
-
-
-def _arguments(value: Json) -> JsonObject:
-    if isinstance(value, dict):
-        return value
-    return {} if value is None else {"input": value}
-
-
-def _result(id: str, call: HandedCall) -> ToolResult:
-    text = "\n".join(filter(None, (call.output, call.error))) or f"({call.status})"
-    return ToolResult(id, text, is_error=call.status != "success", name=_name(call.name))

@@ -62,18 +62,17 @@ def begin(
         )
     if not has_cwd:
         _check_folder(old, prepared)
-    found = conversation_of(source)
-    if not found.turns:
+    conversation = conversation_of(source)
+    if not conversation.turns:
         raise ResumeLost(
             f"session {old.id} has no transcript to continue from",
             hint="It was run with record=False, or ended before its first turn began. Start a new"
             " session and give the prompt again.",
         )
     redactor = SecretRedactor(prepared.environment.redacted)
-    found = replace(conversations.fit(found, STORED), moved=old.cwd != prepared.cwd)
-    kept = msgspec.json.encode(found)
+    fitted = replace(conversations.fit(conversation, STORED), moved=old.cwd != prepared.cwd)
     record = store.create(prepared.agent.name, prepared.cwd)
-    record.handover = conversations.from_json(redactor.clean(kept))
+    record.handover = conversations.from_json(redactor.clean(msgspec.json.encode(fitted)))
     record.meta.continued_from, record.meta.continued_turns = old.id, old.turns
     record.meta.label = old.label
     return record
@@ -163,7 +162,7 @@ def split_resume(
     record = store.find(name)
     if record.meta.agent == config.find_agent(agent).name:
         return None, options
-    return record, {key: each for key, each in options.items() if key not in ("resume", "fork")}
+    return record, {key: value for key, value in options.items() if key not in ("resume", "fork")}
 
 
 def find_resumed(prepared: PreparedRun) -> SessionRecord:

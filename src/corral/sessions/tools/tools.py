@@ -113,10 +113,10 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError) as error:
             raise SchemaInvalid(f"{label} has no readable signature: {error}") from error
-        for each in parameters:
-            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+        for parameter in parameters:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise SchemaInvalid(
-                    f"{label}: {each} has no parameter names to describe to an agent"
+                    f"{label}: {parameter} has no parameter names to describe to an agent"
                 )
         return cls(
             name=label,
@@ -155,8 +155,8 @@ class Tools:
         self.on_event = on_event
         self.answers = 0
         """Calls that succeeded of tools with ``is_answer``."""
-        for each in tools:
-            tool = each if isinstance(each, Tool) else Tool.of(each)
+        for function in tools:
+            tool = function if isinstance(function, Tool) else Tool.of(function)
             if tool.name in self.by_name:
                 raise ConfigError(
                     f"two tools are called {tool.name}", hint="Rename one: Tool.of(f, name=…)."
@@ -177,7 +177,15 @@ class Tools:
             answer = await self._call_checked(name, arguments, call_id)
         finally:
             if report is not None:
-                report(_result(call_id, name, answer, stopwatch.seconds))
+                result = ToolResult(
+                    call_id=call_id,
+                    name=name,
+                    status=answer.status,
+                    output=answer.text if answer.ok else None,
+                    error=None if answer.ok else answer.text,
+                    duration_ms=round(stopwatch.seconds * 1000),
+                )
+                report(result)
         return answer
 
     async def _call_checked(self, name: str, arguments: Json, call_id: str) -> HookAnswer:
@@ -227,17 +235,6 @@ class Tools:
 
 GivenTools: TypeAlias = Sequence[Tool | Callable[..., object]] | Tools
 """How callers give tools: functions, or functions with names and limits of their own."""
-
-
-def _result(call_id: str, name: str, answer: HookAnswer, seconds: float) -> ToolResult:
-    return ToolResult(
-        call_id=call_id,
-        name=name,
-        status=answer.status,
-        output=answer.text if answer.ok else None,
-        error=None if answer.ok else answer.text,
-        duration_ms=round(seconds * 1000),
-    )
 
 
 def _wrong_arguments(name: str, complaints: tuple[str, ...]) -> HookAnswer:
@@ -317,16 +314,20 @@ def _object(
     properties: JsonObject = {}
     defs: JsonObject = {}
     schemas: dict[str, Schema[object]] = {}
-    for each in parameters:
-        hint = hints.get(each.name, Any)
-        schemas[each.name] = schema_of(hint, f"{label}.{each.name}")
-        json = dict(schemas[each.name].json)
+    for parameter in parameters:
+        hint = hints.get(parameter.name, Any)
+        schemas[parameter.name] = schema_of(hint, f"{label}.{parameter.name}")
+        json = dict(schemas[parameter.name].json)
         for name, found in as_object(json.pop("$defs", None)).items():
             if defs.setdefault(name, found) != found:
                 raise SchemaInvalid(f"{label}: two different types are called {name}")
-        _describe(json, _annotated(hint) or described.get(each.name), each.default)
-        properties[each.name] = json
-    required = [each.name for each in parameters if each.default is each.empty]
+        about = _annotated(hint) or described.get(parameter.name)
+        if about is not None:
+            json.setdefault("description", about)
+        if isinstance(parameter.default, str | int | float | bool):
+            json.setdefault("default", parameter.default)
+        properties[parameter.name] = json
+    required = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
     combined: JsonObject = {"type": "object", "properties": properties, "required": [*required]}
     combined |= {"additionalProperties": False, **({"$defs": defs} if defs else {})}
 
@@ -342,14 +343,6 @@ def _object(
         return values, []
 
     return Schema(label, combined, read)
-
-
-def _describe(schema: JsonObject, about: str | None, default: object) -> None:
-    """Add the description and the default of a parameter to its schema, unless it has them."""
-    if about is not None:
-        schema.setdefault("description", about)
-    if isinstance(default, str | int | float | bool):
-        schema.setdefault("default", default)
 
 
 def _annotated(hint: object) -> str | None:

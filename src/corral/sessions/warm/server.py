@@ -309,8 +309,16 @@ class _WarmServer:
             return self._session, _check_options(self._stored, request)
         try:
             before = self._files.stored()
-            _check_stored(before)
-            agent = _agent(before, request)
+            agent = request.agent or registry.default(None)
+            if before is not None:
+                if store.open_folder(paths.sessions() / before.session) is None:
+                    # A new conversation must not start silently.
+                    raise ResumeLost(
+                        f"the stored session of {before.name!r} is gone: {before.session}",
+                        hint=f"Start a new one: corral sessions stop --forget {before.name}",
+                    )
+                _check_agent(before, request)
+                agent = before.agent
             options = {**(before.options if before is not None else {}), **request.options}
             stored = StoredName(
                 name=request.name,
@@ -345,24 +353,6 @@ class _WarmServer:
 
     async def _ask(self, request: PermissionRequest | AgentQuestion) -> Given:
         return await self._current.ask(request) if self._current is not None else "deny"
-
-
-def _check_stored(before: StoredName | None) -> None:
-    """Raises ``ResumeLost`` if the stored session of the name is gone: a new conversation must not
-    start silently."""
-    if before is None or store.open_folder(paths.sessions() / before.session) is not None:
-        return
-    raise ResumeLost(
-        f"the stored session of {before.name!r} is gone: {before.session}",
-        hint=f"Start a new one: corral sessions stop --forget {before.name}",
-    )
-
-
-def _agent(before: StoredName | None, request: WarmRequest) -> str:
-    if before is not None:
-        _check_agent(before, request)
-        return before.agent
-    return request.agent or registry.default(None)
 
 
 def _check_agent(stored: StoredName, request: WarmRequest) -> None:
