@@ -35,7 +35,7 @@ from support.real_agents import KEY
 import corral
 from corral import errors, events, pipelines
 from corral.agents.configured import declared_agent
-from corral.cli.commands import SectionedGroup
+from corral.cli.command_types import SectionedGroup
 from corral.cli.main import command
 from corral.core.protected_paths import GROUPS
 from corral.inference.request import OPTION_NAMES

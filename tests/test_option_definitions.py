@@ -18,7 +18,7 @@ from support.option_docs import with_docstrings, with_flags, with_tables
 import corral
 from corral.cli import batch, chat, compare
 from corral.cli import run as run_command
-from corral.cli.commands import SECTIONS
+from corral.cli.command_types import SECTIONS
 from corral.cli.options import EVERYWHERE, PolicyFlags, help_text, read_options
 from corral.cli.pipeline import run as pipeline_run
 from corral.core import durations

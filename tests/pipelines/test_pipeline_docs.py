@@ -9,7 +9,7 @@ import click
 import pytest
 
 from corral.cli import worker
-from corral.cli.commands import LazyGroup
+from corral.cli.command_types import LazyGroup
 from corral.cli.pipeline import group as pipeline_group
 from corral.option_definitions import DEFINITIONS
 from corral.pipelines import node_kinds

@@ -6,7 +6,7 @@ import re
 
 import click
 
-from corral.cli.commands import SECTIONS, SectionOption
+from corral.cli.command_types import SECTIONS, SectionOption
 from corral.option_definitions import DEFINITIONS, Definition
 
 BEGIN, END = "<!-- made of the option definitions -->", "<!-- end -->"

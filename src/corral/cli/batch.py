@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack, cast
 import click
 import msgspec
 
-from corral.cli.commands import SectionedCommand, enable_gc, option
+from corral.cli.command_types import SectionedCommand, enable_gc, option
 from corral.cli.options import (
     DB,
     EVERYWHERE,

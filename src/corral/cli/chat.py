@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from corral.agents import registry
-from corral.cli.commands import SectionedCommand, option
+from corral.cli.command_types import SectionedCommand, option
 from corral.cli.options import (
     EVERYWHERE,
     PRESET_NAMES,
@@ -156,7 +156,7 @@ class Chat:
         self._progress = TurnProgress(enabled=False)
         self._asker: TerminalAsker | None = None
         if is_interactive():
-            # Each turn has a progress of its own: the current one is paused.
+            # Each turn has its own progress: the current one is paused.
             paused = lambda: self._progress.paused()  # noqa: E731, PLW0108
             self._asker = TerminalAsker(paused, options.get("cwd"))
         self._session = Session(agent, {**options}, self._asker)

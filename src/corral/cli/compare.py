@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import click
 import msgspec
 
-from corral.cli.commands import SectionedCommand, SectionedGroup, enable_gc, option
+from corral.cli.command_types import SectionedCommand, SectionedGroup, enable_gc, option
 from corral.cli.options import (
     DB,
     DURATION,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from corral.cli.commands import enable_gc
+from corral.cli.command_types import enable_gc
 from corral.cli.ui.terminal import echo
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
 from corral.events import Done, Event, FileChange, Init, Text, ToolResult, ToolUse

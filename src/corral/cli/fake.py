@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from corral.cli.commands import enable_gc
+from corral.cli.command_types import enable_gc
 from corral.cli.options import DURATION
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError

@@ -10,7 +10,7 @@ import warnings
 
 import click
 
-from corral.cli.commands import VERBOSE, LazyGroup, SectionedGroup
+from corral.cli.command_types import VERBOSE, LazyGroup, SectionedGroup
 from corral.cli.ui.terminal import clean_stderr, echo, print_traceback
 from corral.version import __version__
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import click
 
-from corral.cli.commands import Decorator, option
+from corral.cli.command_types import Decorator, option
 from corral.errors import ConfigError, PromptError
 from corral.option_definitions import BY_NAME, DEFINITIONS, Kind
 from corral.values import is_sequence

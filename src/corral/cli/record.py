@@ -6,7 +6,7 @@ import os
 
 import click
 
-from corral.cli.commands import enable_gc
+from corral.cli.command_types import enable_gc
 
 
 @click.group("record")

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from corral.agents.spec import InProcess, Launch
-from corral.cli.commands import SectionedCommand, enable_gc, option
+from corral.cli.command_types import SectionedCommand, enable_gc, option
 from corral.cli.options import (
     ALL,
     DURATION,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from corral.cli.commands import enable_gc
+from corral.cli.command_types import enable_gc
 from corral.cli.options import DB, DURATION, IMPORT, import_modules
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError

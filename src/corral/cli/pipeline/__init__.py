@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from corral.cli.commands import LazyGroup
+from corral.cli.command_types import LazyGroup
 
 COMMANDS = {
     "run": ("corral.cli.pipeline.run:run", "Run a pipeline."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import click
 import msgspec
 
-from corral.cli.commands import SectionedCommand, option
+from corral.cli.command_types import SectionedCommand, option
 from corral.cli.options import (
     DB,
     EVERYWHERE,

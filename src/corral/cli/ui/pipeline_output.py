@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from corral import events as agent_events
-from corral.cli.commands import enable_gc
+from corral.cli.command_types import enable_gc
 from corral.cli.options import database_option
 from corral.cli.ui.live_progress import COLORS, LiveProgress
 from corral.cli.ui.progress import describe_call

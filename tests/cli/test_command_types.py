@@ -11,7 +11,7 @@ from corral import cli
 
 PROGRAM = """
 import gc
-from corral.cli.commands import enable_gc
+from corral.cli.command_types import enable_gc
 gc.disable()
 enable_gc()
 print(gc.isenabled(), gc.get_freeze_count() > 1000)
@@ -26,4 +26,4 @@ def test_what_was_loaded_is_not_examined_again() -> None:
 def test_commands_enable_it_in_one_way() -> None:
     sources = Path(cli.__path__[0]).rglob("*.py")
     found = [path.name for path in sources if re.search(r"\bgc\.enable\(", path.read_text())]
-    assert found == ["commands.py"]
+    assert found == ["command_types.py"]
