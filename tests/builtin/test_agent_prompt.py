@@ -11,7 +11,7 @@ import pytest
 from support.builtin_agent import BuiltinAgent
 
 from corral.builtin.prompt import LARGEST_DOCUMENTS, git_branch, project_documents
-from corral.models.families import family_of
+from corral.models.registry import family_of
 from corral.policy import Policy
 from corral.testing import say
 

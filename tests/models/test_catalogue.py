@@ -12,10 +12,10 @@ import pytest
 
 from corral.errors import ConfigError
 from corral.models import catalogue, registry
-from corral.models.catalogue import Catalogue, Entry, Prices, Tier
+from corral.models.catalogue import Catalogue, CatalogueEntry, Prices, Tier
 from corral.values import Cost, Usage
 
-TIERED = Entry(
+TIERED = CatalogueEntry(
     id="x:pro",
     aliases=("x:best",),
     prices=Prices(input=1, output=10, cache_read=0.1, cache_write=1.25),
@@ -24,7 +24,9 @@ TIERED = Entry(
         Tier(above=2_000, input=4, output=40),
     ),
 )
-KNOWN = Catalogue([TIERED, Entry(id="x:plain", window=10)], date(2026, 1, 2), {"x-too": "x"})
+KNOWN = Catalogue(
+    [TIERED, CatalogueEntry(id="x:plain", window=10)], date(2026, 1, 2), {"x-too": "x"}
+)
 
 
 def used(**counts: int) -> Usage:
@@ -191,11 +193,13 @@ def test_own_entries_are_merged_over_shipped_ones_field_by_field() -> None:
         }
     )
     plain, new = own.lookup("x:plain"), own.lookup("y:new")
-    assert plain == Entry(id="x:plain", window=10, output_limit=5, checked=date(2026, 5, 1))
-    assert new == Entry(id="y:new", window=7, checked=date(2026, 5, 1))
+    assert plain == CatalogueEntry(
+        id="x:plain", window=10, output_limit=5, checked=date(2026, 5, 1)
+    )
+    assert new == CatalogueEntry(id="y:new", window=7, checked=date(2026, 5, 1))
     assert own.lookup("x-too:pro") == KNOWN.lookup("x:pro") == TIERED
     assert [entry.id for entry in KNOWN.entries()] == ["x:pro", "x:plain"]
-    assert KNOWN.lookup("x:plain") == Entry(id="x:plain", window=10)
+    assert KNOWN.lookup("x:plain") == CatalogueEntry(id="x:plain", window=10)
 
 
 def test_own_prices_replace_all_prices_of_that_model() -> None:
@@ -249,7 +253,9 @@ def test_an_error_in_own_entries_names_model_and_field(
 
 def test_two_models_cannot_share_an_alias() -> None:
     with pytest.raises(ConfigError, match="already names"):
-        Catalogue([Entry(id="x:a", aliases=("x:c",)), Entry(id="x:b", aliases=("x:c",))])
+        Catalogue(
+            [CatalogueEntry(id="x:a", aliases=("x:c",)), CatalogueEntry(id="x:b", aliases=("x:c",))]
+        )
 
 
 def test_the_catalogue_is_read_only_when_it_is_used() -> None:

@@ -16,8 +16,15 @@ from support.raw_answers import post
 from corral.model_types import Response
 from corral.models.registry import find_provider
 from corral.models.spec import EVENT_STREAM, Wire
-from corral.models.strict_reading import Incomplete, Unreadable
-from corral.models.tool_gate import NOT_PLAIN, ONE_ID, ToolGate, WireCall, wire_call
+from corral.models.tool_gate import (
+    NOT_PLAIN,
+    ONE_ID,
+    Incomplete,
+    ToolGate,
+    Unjudgeable,
+    WireCall,
+    wire_call,
+)
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
 from corral.testing import Call, ModelServer, Turn
@@ -231,7 +238,7 @@ def test_the_model_gets_the_calls_and_the_refusals(vendor: str) -> None:
 )
 def test_what_cannot_be_read_is_not_passed_on(media_type: str, body: bytes) -> None:
     gate = gate_of("gemini")
-    with pytest.raises(Unreadable):
+    with pytest.raises(Unjudgeable):
         gate.start(media_type)
         assert gate.receive(body) == b""
         gate.end()
@@ -266,14 +273,14 @@ def test_comments_of_the_vendor_become_empty_lines_even_while_a_call_is_held() -
 
 def test_an_event_after_the_last_one_is_not_passed_on() -> None:
     gate = gate_of("openai-chat")
-    with pytest.raises(Unreadable, match="goes on after"):
+    with pytest.raises(Unjudgeable, match="goes on after"):
         passed(gate, b"data: [DONE]\n\n" + sent({"choices": []}), [])
 
 
 @pytest.mark.parametrize("vendor", ["anthropic", "openai"])
 def test_the_name_of_an_event_is_its_type(vendor: str) -> None:
     gate = gate_of(vendor)
-    with pytest.raises(Unreadable, match="another type"):
+    with pytest.raises(Unjudgeable, match="another type"):
         passed(gate, b'event: ping\ndata: {"type":"error"}\n\n', [])
     gate = gate_of(vendor)
     seen = passed(gate, b'event: error\ndata: {"error":{"message":"busy"}}\n\n', [])

@@ -13,7 +13,7 @@ from corral.agents.spec import Act, AgentControls, AgentSpec, Enforced, Form, In
 from corral.errors import ConfigError
 from corral.events import ToolKind
 from corral.models import registry
-from corral.models.families import family_of
+from corral.models.registry import family_of
 from corral.models.spec import Provider
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES

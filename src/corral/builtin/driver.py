@@ -25,8 +25,7 @@ from corral.messages import Message
 from corral.metering import prices
 from corral.metering.budget_gate import BudgetGate, paused_event
 from corral.model_types import Request, Response
-from corral.models.families import family_of
-from corral.models.registry import split_model
+from corral.models.registry import family_of, split_model
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.backends.base import Fail
 from corral.sessions.event_normalizer import EventNormalizer

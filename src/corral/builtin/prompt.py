@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 
-from corral.models.families import Family
+from corral.models.registry import Family
 from corral.policy import Capability, Policy
 from corral.system.clock import today
 from corral.system.git import scan

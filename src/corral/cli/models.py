@@ -14,7 +14,7 @@ from corral.cli.ui.tables import format_count, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.metering import prices
 from corral.models import registry
-from corral.models.catalogue import Entry, Prices
+from corral.models.catalogue import CatalogueEntry, Prices
 from corral.models.spec import Provider
 from corral.values import JsonObject, as_object
 
@@ -140,7 +140,9 @@ def _key(vendor: VendorRow) -> str:
     return f"– {' or '.join(vendor.key_variables)}"
 
 
-def _details(model: str, vendor: VendorRow, entry: Entry | None) -> Iterator[tuple[str, str]]:
+def _details(
+    model: str, vendor: VendorRow, entry: CatalogueEntry | None
+) -> Iterator[tuple[str, str]]:
     yield "model", model
     yield "vendor", vendor.title
     yield "key", _key(vendor)
@@ -176,5 +178,5 @@ def _usd(price: float | None) -> str:
     return exact if len(exact.partition(".")[2]) >= 2 else f"{price:.2f}"
 
 
-def _to_dict(entry: Entry) -> JsonObject:
+def _to_dict(entry: CatalogueEntry) -> JsonObject:
     return as_object(msgspec.to_builtins(entry))

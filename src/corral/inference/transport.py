@@ -18,7 +18,7 @@ from corral.errors import ConfigError, CorralError, InvalidRequest, StreamBroken
 from corral.messages import Message
 from corral.model_types import Failed, Finish, RateLimit, Request, Response, StreamEvent
 from corral.models.catalogue import Catalogue
-from corral.models.spec import Failure, Provider
+from corral.models.spec import FailedResponse, Provider
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
 from corral.system import clock
@@ -171,7 +171,7 @@ async def _read_error(answer: HttpResponse, provider: Provider, name: str) -> Co
     headers = {key.lower(): value for key, value in answer.headers.items()}
     answer.close()
     return provider.wire.failure(
-        Failure(
+        FailedResponse(
             provider=provider,
             model=name,
             status=answer.status,

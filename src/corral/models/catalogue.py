@@ -52,7 +52,7 @@ class Tier(Prices, frozen=True, kw_only=True, forbid_unknown_fields=True):
     above: Count
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CatalogueEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One model. ``None`` means unknown."""
 
     id: str
@@ -81,7 +81,7 @@ class Catalogue:
 
     def __init__(
         self,
-        entries: Iterable[Entry],
+        entries: Iterable[CatalogueEntry],
         checked: date | None = None,
         same: Mapping[str, str] | None = None,
     ) -> None:
@@ -89,17 +89,17 @@ class Catalogue:
         self._same = dict(same or {})
         self._entries = {entry.id: entry for entry in entries}
         self._names = {name: name for name in self._entries}
-        self._billed_cache: dict[tuple[str, str | None], Entry | None] = {}
+        self._billed_cache: dict[tuple[str, str | None], CatalogueEntry | None] = {}
         for entry in self._entries.values():
             for alias in entry.aliases:
                 other = self._names.setdefault(alias, entry.id)
                 if other != entry.id or alias in self._entries:
                     raise ConfigError(f"{entry.id}: {alias!r} already names {other}")
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[CatalogueEntry]:
         return iter(self._entries.values())
 
-    def lookup(self, model_id: str) -> Entry | None:
+    def lookup(self, model_id: str) -> CatalogueEntry | None:
         """The entry of an id, an alias, or a dated snapshot of either."""
         vendor, colon, name = model_id.strip().partition(":")
         name = name.strip().removeprefix("models/")
@@ -122,7 +122,11 @@ class Catalogue:
         unknown if a price or a count is missing.
         """
         cache, asked = self._billed_cache, (model_id, answered_by)
-        entry = cache[asked] if asked in cache else self._billed_entry(model_id, answered_by)
+        if asked not in cache:  # to find it takes as long as reading the response
+            if len(cache) >= MAX_CACHED:
+                cache.clear()
+            cache[asked] = self._find_billed_entry(model_id, answered_by)
+        entry = cache[asked]
         used, output = usage.input, usage.output
         if entry is None or usage.coverage != "complete" or used is None or output is None:
             return Cost()
@@ -156,15 +160,7 @@ class Catalogue:
         except ConfigError as error:
             raise ConfigError(f"{source}: {error.message}") from error
 
-    def _billed_entry(self, model_id: str, answered_by: str | None) -> Entry | None:
-        """``_find_billed_entry``, put into the cache: it takes as long as reading the response."""
-        if len(self._billed_cache) >= MAX_CACHED:
-            self._billed_cache.clear()
-        entry = self._find_billed_entry(model_id, answered_by)
-        self._billed_cache[model_id, answered_by] = entry
-        return entry
-
-    def _find_billed_entry(self, model_id: str, answered_by: str | None) -> Entry | None:
+    def _find_billed_entry(self, model_id: str, answered_by: str | None) -> CatalogueEntry | None:
         asked = self.lookup(model_id)
         if not answered_by:
             return asked
@@ -196,18 +192,20 @@ def _file(table: Mapping[str, object], source: str) -> _File:
         ) from error
 
 
-def _entry(fields: Mapping[str, object], where: str) -> Entry:
+def _entry(fields: Mapping[str, object], where: str) -> CatalogueEntry:
     vendor, _, name = str(fields["id"]).partition(":")
     if not vendor or not name:
         raise ConfigError(f"{where}: the name of a model must be vendor:model")
     _refuse_infinite(fields, where, "")
     try:
-        return convert_to(fields, Entry)
+        return convert_to(fields, CatalogueEntry)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{where}: {error}", hint=f"Known fields: {_FIELDS}.") from error
 
 
-_FIELDS = ", ".join(name for name in Entry.__struct_fields__ if name not in ("id", "checked"))
+_FIELDS = ", ".join(
+    name for name in CatalogueEntry.__struct_fields__ if name not in ("id", "checked")
+)
 
 
 def _refuse_infinite(value: object, where: str, path: str) -> None:
@@ -251,12 +249,12 @@ def shipped() -> Catalogue:
     )
 
 
-def lookup(model_id: str) -> Entry | None:
+def lookup(model_id: str) -> CatalogueEntry | None:
     """The shipped entry of an id, an alias, or a dated snapshot of either."""
     return shipped().lookup(model_id)
 
 
-def all_entries() -> Iterator[Entry]:
+def all_entries() -> Iterator[CatalogueEntry]:
     return shipped().entries()
 
 

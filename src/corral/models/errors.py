@@ -1,17 +1,20 @@
-"""Turns HTTP statuses into errors, for all vendors. Each vendor's module reads its own bodies."""
+"""Turns HTTP statuses into errors, for all vendors, with the time at which a rate limit ends. Each
+vendor's module reads its own bodies.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 
 import msgspec
 from msgspec.structs import replace
 
 from corral import errors
+from corral.core.durations import seconds
 from corral.errors import CorralError
-from corral.models.reset_headers import resets_at
-from corral.models.spec import Failure, Provider
+from corral.models.spec import FailedResponse, Provider
 
 BY_STATUS: dict[int, type[CorralError]] = {
     400: errors.InvalidRequest,
@@ -72,7 +75,7 @@ HINTS: dict[type[CorralError], str] = {
 }
 
 
-class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
+class VendorFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a vendor's body says about an error."""
 
     name: str | None = None
@@ -89,15 +92,18 @@ class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def error_from_failure(
-    failure: Failure,
+    failure: FailedResponse,
     message: str | None,
-    facts: ErrorFacts | None = None,
+    facts: VendorFacts | None = None,
 ) -> CorralError:
     """The error for a response whose status is not a success."""
-    facts = facts or ErrorFacts()
+    facts = facts or VendorFacts()
     if facts.retry_after is None and facts.resets_at is None:
         facts = replace(facts, retry_after=retry_after_header(failure.headers))
-    text = message or _body_excerpt(failure.body) or f"HTTP {failure.status}"
+    text = message
+    if not text:  # the body is not the vendor's JSON: most likely it is a proxy's page
+        page = re.sub(_MARKUP, " ", failure.body[:4000].decode("utf-8", "replace"))
+        text = " ".join(page.split())[:200] or f"HTTP {failure.status}"
     error = vendor_error(failure.provider, text, facts, status=failure.status, model=failure.model)
     if isinstance(error, errors.RateLimited):
         # Add the time at which the limit ends, if it is known. A spent quota does not end with the
@@ -115,7 +121,7 @@ def error_from_failure(
 def vendor_error(
     provider: Provider,
     message: str,
-    facts: ErrorFacts,
+    facts: VendorFacts,
     *,
     status: int | None = None,
     model: str = "",
@@ -157,6 +163,12 @@ def _kind(status: int | None, name: str | None) -> type[CorralError]:
     return errors.ServerFailed if status >= 500 else errors.InvalidRequest
 
 
+def invalid_response(provider: Provider, data: bytes, error: Exception) -> CorralError:
+    """The error for data that is not what the vendor documents."""
+    sample = data[:200].decode("utf-8", "replace")
+    return errors.StreamBroken(f"{provider.title} sent an invalid response: {error}", frame=sample)
+
+
 def retry_after_header(headers: Mapping[str, str]) -> float | None:
     """Seconds to wait, from the headers of the response."""
     if (millis := headers.get("retry-after-ms")) is not None:
@@ -185,7 +197,60 @@ _MARKUP = r"<(script|style)(?:(?!<script|<style).)*?</\1>|<[^<>]*>"
 is read twice."""
 
 
-def _body_excerpt(body: bytes) -> str:
-    """The first text of a body that is not the vendor's JSON: most likely a proxy's page."""
-    text = re.sub(_MARKUP, " ", body[:4000].decode("utf-8", "replace"))
-    return " ".join(text.split())[:200]
+_MILLISECONDS_FROM = 1e12
+"""A larger number is a time in milliseconds since 1970."""
+_SINCE_1970_FROM = 1e9
+"""A larger number is a time in seconds since 1970, a smaller one a duration."""
+
+
+def resets_at(names: Iterable[str], headers: Mapping[str, str], now: float) -> float | None:
+    """The latest time at which a limit ends that is used up, in seconds since 1970. ``names`` are
+    the headers with such times. A limit of which something remains is not the cause."""
+    moments: list[float] = []
+    for name in names:
+        value = headers.get(name)
+        remaining = headers.get(name.replace("reset", "remaining"), "0").strip()
+        if value is not None and remaining in ("0", "0.0"):
+            moment = read_time(value, now)
+            if moment is not None:
+                moments.append(moment)
+    return max(moments, default=None)
+
+
+def read_time(value: str, now: float) -> float | None:
+    """A time in seconds since 1970: RFC 3339, a number, or a duration such as ``6m0s``."""
+    text = value.strip()
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            return _after(seconds(text), now)
+        except ValueError:
+            pass
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        return None if moment.tzinfo is None else moment.timestamp()
+    if number >= _MILLISECONDS_FROM:
+        return number / 1000
+    return number if number >= _SINCE_1970_FROM else _after(number, now)
+
+
+def _after(duration: float, now: float) -> float | None:
+    """None if the current time is not known."""
+    return now + duration if now and duration >= 0 else None
+
+
+def next_midnight(zone: str, now: float) -> float | None:
+    """When the day ends in a time zone; None if the time or the zone is not known."""
+    from zoneinfo import ZoneInfo
+
+    if not now:
+        return None
+    try:
+        local = datetime.fromtimestamp(now, ZoneInfo(zone))
+    except (OSError, ValueError, LookupError):  # the machine has no such zone
+        return None
+    day = (local + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0)
+    return day.timestamp()

@@ -1,4 +1,5 @@
-"""Finds the vendors of models by name.
+"""Finds the vendors of models by name, and the family of a model: the tools that it uses best, and
+the project documents that it reads.
 
 ``gemini`` is looked up in ``gemini/spec.py`` first. Other packages add vendors with the entry
 point group ``corral.models``; each entry names a tuple of ``Provider`` records.
@@ -6,12 +7,57 @@ point group ``corral.models``; each entry names a tuple of ``Provider`` records.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+
+import msgspec
 
 from corral.core.lookup import SpecLookup
 from corral.errors import ConfigError, UnknownProvider
-from corral.models.families import vendor_of
 from corral.models.spec import Provider
+
+READING = ("read_file", "read_many_files", "list_dir", "glob", "grep")
+EDITING = ("write_file", "edit_file")
+PATCHING = ("apply_patch",)
+ACTING = ("shell", "web_fetch")
+
+
+class Family(msgspec.Struct, frozen=True):
+    tools: tuple[str, ...]
+    documents: tuple[str, ...]
+    """Names of project documents, beside ``AGENTS.md``."""
+
+
+EDITORS = (*READING, *EDITING, *ACTING)
+PATCHERS = (*READING, *PATCHING, *ACTING)
+
+
+VENDORS = (
+    (re.compile(r"claude-"), "anthropic"),
+    (re.compile(r"gpt-|o\d|codex-"), "openai"),
+    (re.compile(r"gemini-"), "gemini"),
+)
+"""Vendors by the beginning of the model's name."""
+
+
+def vendor_of(model: str) -> str:
+    """The vendor of a model name without prefix; empty if the name does not show it."""
+    if ":" in model or "/" in model:
+        return ""
+    return next((vendor for name, vendor in VENDORS if name.match(model)), "")
+
+
+def family_of(provider: str, model: str) -> Family:
+    """The family by vendor, or by the model's name where a vendor serves many."""
+    name = model.lower()
+    if provider in ("gemini", "vertex") or "gemini" in name:
+        return Family(EDITORS, ("GEMINI.md",))
+    if provider == "anthropic" or "claude" in name:
+        return Family(EDITORS, ("CLAUDE.md",))
+    if provider.startswith("openai") or "gpt" in name or "codex" in name:
+        return Family(PATCHERS, ())
+    return Family(EDITORS, ())
+
 
 LOOKUP = SpecLookup("corral.models", "PROVIDERS", Provider)
 EXAMPLE = "gemini:gemini-2.5-flash"
@@ -49,24 +95,23 @@ def split_model(model: str) -> tuple[Provider, str]:
         raise ConfigError(f"a model must be a string, got: {model!r}")
     prefix, colon, name = canonical(model.strip()).partition(":")
     if not colon:
-        raise ConfigError(f"the model {model!r} has no vendor prefix", hint=_suggestion(model))
+        name = model.strip().rpartition("/")[2]
+        vendor = vendor_of(name)
+        from corral.models.catalogue import all_entries
+
+        offers = [f"{vendor}:{name}"] if vendor else []
+        offers = offers or sorted(
+            entry.id for entry in all_entries() if entry.id.partition(":")[2] == name
+        )
+        hint = f"Write vendor:model, as in {EXAMPLE} or chat:{model or 'name'}."
+        raise ConfigError(
+            f"the model {model!r} has no vendor prefix",
+            hint=f"Did you mean {' or '.join(offers)}?" if offers else hint,
+        )
     provider = find_provider(prefix)
     if not name.strip():
         raise ConfigError(f"{model!r} has no model name after {provider.title}'s prefix")
     return provider, name.strip()
-
-
-def _suggestion(model: str) -> str:
-    name = model.strip().rpartition("/")[2]
-    vendor = vendor_of(name)
-    if vendor:
-        return f"Did you mean {vendor}:{name}?"
-    from corral.models.catalogue import all_entries
-
-    offers = sorted(each.id for each in all_entries() if each.id.partition(":")[2] == name)
-    if offers:
-        return f"Did you mean {' or '.join(offers)}?"
-    return f"Write vendor:model, as in {EXAMPLE} or chat:{model or 'name'}."
 
 
 def is_model_name(text: str) -> bool:

@@ -4,19 +4,22 @@ To add a vendor, write one module in this package that exports ``PROVIDERS``, a 
 ``Provider`` records; most use an existing wire format and set traits. It is found by its name:
 there is no list to edit. Third parties do the same in their own package with the entry point
 group ``corral.models``.
+
+The functions at the end are those that all vendors need to encode a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 import msgspec
 
-from corral.errors import CorralError
+from corral.errors import ConfigError, CorralError
+from corral.messages import Media, Message, Text, ToolCall, is_url
 from corral.model_types import Request
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import JsonObject
+from corral.values import Json, JsonObject
 
 EVENT_STREAM = "text/event-stream"
 LARGEST_BODY = 256 * 1024 * 1024
@@ -67,14 +70,6 @@ Translate: TypeAlias = Callable[[list[bytes], ResponseBuilder], None]
 Raises ``CorralError`` for an error inside the stream, and ``StreamBroken`` for malformed data."""
 
 
-def _error_body(status: int, message: str) -> JsonObject:
-    return {"error": {"code": status, "message": message}}
-
-
-def _is_never(data: bytes) -> bool:
-    return False
-
-
 class KeyPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where a request has its key: a header, or a parameter of the query."""
 
@@ -97,7 +92,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """Makes a new translator for each stream."""
     read: Callable[[bytes, ResponseBuilder, Provider], None]
     """Reads a response that is not streamed into the builder."""
-    failure: Callable[[Failure], CorralError]
+    failure: Callable[[FailedResponse], CorralError]
     """The error for a response whose status is not a success."""
     rate_limit_headers: Mapping[str, str] = {}
     """Field of ``RateLimit`` → the header that holds it."""
@@ -112,19 +107,21 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """The paths of calls that cost nothing, such as those that count tokens."""
     key_places: tuple[KeyPlace, ...] = ()
     """Where the API also accepts a key, besides ``Provider.key_header``."""
-    error_body: Callable[[int, str], JsonObject] = _error_body
+    error_body: Callable[[int, str], JsonObject] = lambda status, message: {
+        "error": {"code": status, "message": message}
+    }
     """(status, message) → the body of an error, as this API sends it."""
     ask_for_usage: Callable[[bytes, JsonObject], bytes | None] | None = None
     """(body of a request, the same decoded) → the body that makes the stream report its usage; None
     if it does so anyway. For APIs whose streams report none unless asked."""
-    is_usage_event: Callable[[bytes], bool] = _is_never
+    is_usage_event: Callable[[bytes], bool] = lambda _data: False
     """Whether the data of an event is only the usage that ``ask_for_usage`` asked for."""
     call_format: str = ""
     """``module:name`` of the ``CallFormat`` (``corral.models.tool_gate``), with which tool calls
     are judged before an agent sees them. Empty: they cannot be judged."""
 
 
-class Failure(msgspec.Struct, frozen=True, kw_only=True):
+class FailedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response whose status is not a success."""
 
     provider: Provider
@@ -170,3 +167,59 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Provider({self.name!r}, {self.base_url!r})"
+
+
+def instructions(request: Request) -> list[str]:
+    """The texts of the system and developer messages, which are sent apart from the history."""
+    texts: list[str] = []
+    for message in request.messages:
+        if message.role in ("system", "developer"):
+            texts += [part.text for part in message.content if isinstance(part, Text)]
+    return texts
+
+
+def calls_by_id(messages: Iterable[Message]) -> dict[str, ToolCall]:
+    """Every tool call by its id; a tool result has only the id."""
+    calls: dict[str, ToolCall] = {}
+    for message in messages:
+        if not message.is_only_text:
+            calls.update((call.id, call) for call in message.tool_calls)
+    return calls
+
+
+def vendor_options(request: Request, provider: Provider) -> tuple[JsonObject, dict[str, str]]:
+    """The provider options that are merged into the body, and the headers among them."""
+    if not request.provider_options:
+        return {}, {}
+    options = dict(request.provider_options.get(provider.name, {}))
+    headers = options.pop("headers", None) or {}
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"provider_options[{provider.name!r}]['headers'] must be a table")
+    return options, {name: str(value) for name, value in headers.items()}
+
+
+def deep_merge(body: JsonObject, more: Mapping[str, Json]) -> JsonObject:
+    """Both merged: objects are merged recursively, anything else is replaced by ``more``."""
+    if not more:
+        return body
+    result = dict(body)
+    for name, value in more.items():
+        before = result.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            result[name] = deep_merge(before, value)
+        else:
+            result[name] = value
+    return result
+
+
+def media_url(part: Media) -> str | None:
+    """The URL of a media part; None if the part holds bytes."""
+    source = part.source
+    return source if isinstance(source, str) and is_url(source) else None
+
+
+def media_bytes(part: Media) -> bytes:
+    """The bytes of a media part without a URL: files are read before a request is encoded."""
+    if not isinstance(part.source, bytes):
+        raise TypeError(f"the file was not read: {part.source}")
+    return part.source

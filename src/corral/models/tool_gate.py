@@ -26,24 +26,27 @@ that only the agent's parser finds would be made without a decision. So
 - nothing is copied. The agent gets events that are encoded again from the JSON that was read: one
   line each, no repeated keys, no unusual escapes. The events of a tool call are made from the call
   that was judged, with its arguments in one piece.
-- what is not understood exactly raises ``Unreadable``, and the run ends. This is so for the framing
-  (``protocol/strict_sse``), for the structure (a field that may hold a call must have its
-  documented name and type, ``strict_reading``), and for the order of events. A part, block, delta
-  or item of a kind that is not known is refused too, and the error names the kind: it might be a
-  new form of call. So is a tool of the vendor that the request did not ask for.
+- what is not understood exactly raises ``Unjudgeable``, and the run ends. This is so for the
+  framing (``protocol/strict_sse``), for the structure (a field that may hold a call must have its
+  documented name and type), and for the order of events. A part, block, delta or item of a kind
+  that is not known is refused too, and the error names the kind: it might be a new form of call. So
+  is a tool of the vendor that the request did not ask for.
 - what cannot hold a call passes as it is read: scalars, and metadata in which nothing is called
   like a tool call. Otherwise each new field of a vendor would end runs.
 - an *event* of a type that is not known is left out. Vendors add such types, and tell clients to
   ignore those that they do not know; so an agent that never gets one works, and cannot read a call
   from it. It is not refused, because that would end runs for a new kind of progress message.
 
-What is special about a vendor is in its ``CallFormat``. There is no I/O here.
+What is special about a vendor is in its ``CallFormat``. Everywhere else a field of another type is
+treated as missing (``corral.values``). Here that would be a gap: a program might read it as a tool
+call. So call formats read fields with ``required_object``, ``optional_text`` and the like, which
+accept no other type. There is no I/O here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
 from typing import Literal, Protocol, TypeAlias
 
@@ -51,9 +54,117 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.models.spec import EVENT_STREAM, LARGEST_BODY, Wire
-from corral.models.strict_reading import Incomplete, Unreadable, check_prototypes
 from corral.protocol.strict_sse import KEEP_ALIVE, SentEvent, StrictEvents, UnknownForm
 from corral.values import Json, JsonObject, as_object, decode_or_none, is_list, is_object
+
+_CALL_WORDS = frozenset(
+    (
+        "functioncall",
+        "functioncalls",
+        "toolcall",
+        "toolcalls",
+        "tooluse",
+        "tooluses",
+        "customtoolcall",
+        "localshellcall",
+        "shellcall",
+        "applypatchcall",
+        "partialargs",
+    )
+)
+"""Names of fields and types that hold a tool call, in lower case and without separators."""
+_PROTOTYPE = "__proto__"
+"""Programs in JavaScript that copy an object take the fields of this one for its own."""
+
+
+class Unjudgeable(Exception):
+    """A response has a form in which its tool calls cannot be judged."""
+
+
+class Incomplete(Unjudgeable):
+    """A response ended before a tool call or an event was complete."""
+
+
+def required_object(value: Json, what: str) -> JsonObject:
+    """Raises ``Unjudgeable`` for anything else."""
+    if not is_object(value):
+        raise Unjudgeable(f"{what} is not an object")
+    return value
+
+
+def optional_object(holder: JsonObject, name: str) -> JsonObject:
+    """A field that is an object; empty if there is none. Raises ``Unjudgeable`` for anything
+    else."""
+    value = holder.get(name)
+    return {} if value is None else required_object(value, name)
+
+
+def optional_objects(holder: JsonObject, name: str) -> list[JsonObject]:
+    """A field that is a list of objects; empty if there is none. Raises ``Unjudgeable`` for
+    anything else."""
+    value = holder.get(name)
+    if value is None:
+        return []
+    if not is_list(value):
+        raise Unjudgeable(f"{name} is not a list")
+    return [required_object(item, f"an item of {name}") for item in value]
+
+
+def optional_text(holder: JsonObject, name: str) -> str:
+    """A field that is a string; empty if there is none. Raises ``Unjudgeable`` for anything
+    else."""
+    value = holder.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise Unjudgeable(f"{name} is not a string")
+    return value
+
+
+def optional_index(holder: JsonObject, name: str) -> int | None:
+    """A field that is a number from 0 on; None if there is none. Raises ``Unjudgeable`` for
+    anything else."""
+    value = holder.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise Unjudgeable(f"{name} is not a number from 0 on")
+    return value
+
+
+def check_other_fields(holder: JsonObject, known: Collection[str], what: str) -> None:
+    """Raises ``Unjudgeable`` if a field that is not in ``known`` may hold a tool call."""
+    for name, value in holder.items():
+        holds_call = (
+            _is_call_word(inner_name)
+            or (inner_name == "type" and isinstance(inner, str) and _is_call_word(inner))
+            for inner_name, inner in _fields(value)
+        )
+        if name not in known and (_is_call_word(name) or any(holds_call)):
+            raise Unjudgeable(f"{what} has an unknown field that may hold a tool call: {name!r}")
+
+
+def check_prototypes(value: Json) -> None:
+    """Raises ``Unjudgeable`` for an object that changes how JavaScript reads other objects."""
+    if any(name == _PROTOTYPE for name, _ in _fields(value)):
+        raise Unjudgeable(f"an object has a field with the name {_PROTOTYPE}")
+
+
+def _is_call_word(name: str) -> bool:
+    return name.replace("_", "").replace("-", "").lower() in _CALL_WORDS
+
+
+def _fields(value: Json) -> Iterator[tuple[str, Json]]:
+    """All fields of all objects in a value."""
+    left: list[Json] = [value]
+    while left:
+        value = left.pop()
+        if is_object(value):
+            yield from value.items()
+            left.extend(value.values())
+        elif is_list(value):
+            left.extend(value)
+
 
 DONE = "[DONE]"
 """The data of the last event of some vendors, which is not JSON."""
@@ -94,7 +205,7 @@ def wire_call(call_id: str, name: str, arguments: JsonObject | None) -> WireCall
 
 class CallFormat(Protocol):
     """How one wire format has tool calls. Holds the state of the responses to one request. All
-    that read raise ``Unreadable`` for what they do not know exactly."""
+    that read raise ``Unjudgeable`` for what they do not know exactly."""
 
     names_events: bool
     """Whether events have a name, which is their ``type``."""
@@ -175,9 +286,9 @@ class ToolGate:
 
     def start(self, media_type: str, *, drops_usage: bool = False) -> None:
         """A response begins. ``drops_usage``: the agent did not ask for the event with the usage.
-        Raises ``Unreadable`` for a media type in which calls could not be seen."""
+        Raises ``Unjudgeable`` for a media type in which calls could not be seen."""
         if media_type not in (EVENT_STREAM, JSON):
-            raise Unreadable(f"the response is of the type {media_type or 'unknown'}")
+            raise Unjudgeable(f"the response is of the type {media_type or 'unknown'}")
         self._is_stream = media_type == EVENT_STREAM
         self._drops_usage = drops_usage
 
@@ -187,7 +298,7 @@ class ToolGate:
         return EVENT_STREAM if self._is_stream else JSON
 
     def receive(self, data: bytes) -> bytes:
-        """A piece of the body, decoded. Returns the bytes for the agent. Raises ``Unreadable``."""
+        """A piece of the body, decoded. Returns the bytes for the agent. Raises ``Unjudgeable``."""
         if not self._is_stream:
             self._body += data
             _check_size(len(self._body))
@@ -195,16 +306,16 @@ class ToolGate:
         try:
             events = self._events.receive(data)
         except UnknownForm as unknown:
-            raise Unreadable(str(unknown)) from unknown
+            raise Unjudgeable(str(unknown)) from unknown
         return b"".join(map(self._receive_event, events))
 
     def end(self) -> tuple[WireCall, ...]:
-        """The response is complete: its tool calls. Raises ``Unreadable``."""
+        """The response is complete: its tool calls. Raises ``Unjudgeable``."""
         if self._is_stream:
             try:
                 for event in self._events.end():
                     self._hold(self._receive_event(event))
-            except (UnknownForm, Unreadable) as cut:
+            except (UnknownForm, Unjudgeable) as cut:
                 raise Incomplete(f"the last event of the response is not complete: {cut}") from cut
         else:
             value = decode_or_none(bytes(self._body))
@@ -213,7 +324,7 @@ class ToolGate:
             made: list[Json] = []
             for chunk in chunks:
                 if not is_object(chunk):
-                    raise Unreadable("the response is not a JSON object")
+                    raise Unjudgeable("the response is not a JSON object")
                 made.append(self._format.read_body(chunk))
             self._hold(_encode(made if chunks is value else made[0]))
         if self._format.has_open_call:
@@ -249,17 +360,17 @@ class ToolGate:
         if event == KEEP_ALIVE:
             return b"\n"
         if self._is_done:
-            raise Unreadable(f"the response goes on after {DONE}")
+            raise Unjudgeable(f"the response goes on after {DONE}")
         if event.data == DONE.encode() and self._format.sends_done:
             self._is_done = True
             return self._take("neutral", [DONE])
         value = decode_or_none(event.data)
         if not is_object(value):
-            raise Unreadable("an event of the response is not a JSON object")
+            raise Unjudgeable("an event of the response is not a JSON object")
         if event.name and self._format.names_events:
             value.setdefault("type", event.name)  # errors of some servers have only the name
             if value["type"] != event.name:
-                raise Unreadable(f"an event has the name {event.name} and another type")
+                raise Unjudgeable(f"an event has the name {event.name} and another type")
         check_prototypes(value)
         if self._drops_usage and self._is_dropped(event.data):
             return b""
@@ -290,7 +401,7 @@ class ToolGate:
 
 def _check_size(size: int) -> None:
     if size > LARGEST_BODY:
-        raise Unreadable(f"the response has more than {LARGEST_BODY:,} bytes")
+        raise Unjudgeable(f"the response has more than {LARGEST_BODY:,} bytes")
 
 
 def _encode(value: Json) -> bytes:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from corral.models.families import vendor_of
+from corral.models.registry import vendor_of
 from corral.pipelines import node_kinds, stylesheet, templates
 from corral.pipelines.execution import handlers
 from corral.pipelines.graph import Graph, Node, Value, shape_kind

@@ -444,8 +444,12 @@ def needs_new_process(prompt: PreparedRun, running: PreparedRun) -> bool:
 def with_model_name(agent: AgentSpec, run: RunOptions, model: str) -> RunOptions:
     """The run with the model's name in the form of the agent. Raises ``ConfigError`` for a model
     that the agent cannot have."""
-    from corral.models.families import vendor_of  # most runs name no model
-    from corral.models.registry import canonical, find_provider, is_model_name
+    from corral.models.registry import (
+        canonical,
+        find_provider,
+        is_model_name,
+        vendor_of,  # most runs name no model
+    )
 
     if agent.for_run is not None:
         return msgspec.structs.replace(run, model=canonical(model))

@@ -13,8 +13,7 @@ from corral.agents import registry
 from corral.core.terminal_text import plain
 from corral.errors import CorralError, ResumeLost
 from corral.metering import prices
-from corral.models.families import vendor_of
-from corral.models.registry import canonical, is_model_name
+from corral.models.registry import canonical, is_model_name, vendor_of
 from corral.runs.log_windows import PAGE
 from corral.sessions import store
 from corral.system import clock, fs, paths

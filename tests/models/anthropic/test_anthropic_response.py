@@ -27,7 +27,7 @@ from corral.messages import (
 )
 from corral.model_types import FinishReason, ProviderEvent, Request, Response, TextDelta
 from corral.models.anthropic.spec import PROVIDERS, WIRE
-from corral.models.spec import Failure
+from corral.models.spec import FailedResponse
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
 from corral.values import Json, Usage
@@ -475,7 +475,7 @@ def failure(
     body = json.dumps({"type": "error", "error": error}).encode() if kind else b"<h1>Bad</h1>"
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return WIRE.failure(
-        Failure(provider=PROVIDER, model=MODEL, status=status, body=body, headers=named)
+        FailedResponse(provider=PROVIDER, model=MODEL, status=status, body=body, headers=named)
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from support.judged_streams import judged, judged_body
 
-from corral.models.strict_reading import Unreadable
-from corral.models.tool_gate import wire_call
+from corral.models.tool_gate import Unjudgeable, wire_call
 from corral.values import Json, JsonObject
 
 START: JsonObject = {"type": "message_start", "message": {"id": "m", "content": [], "usage": {}}}
@@ -104,7 +103,7 @@ def test_pings_errors_and_unknown_metadata_pass() -> None:
     ],
 )
 def test_every_other_order_or_form_is_refused(events: list[Json], error: str) -> None:
-    with pytest.raises(Unreadable, match=error):
+    with pytest.raises(Unjudgeable, match=error):
         judged("anthropic", *events)
 
 
@@ -135,5 +134,5 @@ def test_a_message_that_is_not_streamed_is_read_in_the_same_way() -> None:
         ({"content": [{**CALL, "name": 1}]}, "name is not a string"),
         ({"content": [], "tool_calls": [CALL]}, "tool_calls"),
     ):
-        with pytest.raises(Unreadable, match=error):
+        with pytest.raises(Unjudgeable, match=error):
             judged_body("anthropic", other)

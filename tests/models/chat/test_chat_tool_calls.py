@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from support.judged_streams import judged, judged_body
 
-from corral.models.strict_reading import Incomplete, Unreadable
-from corral.models.tool_gate import wire_call
+from corral.models.tool_gate import Incomplete, Unjudgeable, wire_call
 from corral.values import Json, JsonObject
 
 CALL: JsonObject = {
@@ -101,12 +100,12 @@ REFUSED: list[tuple[JsonObject, str]] = [
 
 @pytest.mark.parametrize(("event", "error"), REFUSED)
 def test_every_other_form_is_refused(event: JsonObject, error: str) -> None:
-    with pytest.raises(Unreadable, match=error):
+    with pytest.raises(Unjudgeable, match=error):
         judged("openai-chat", event)
 
 
 def test_a_call_after_the_end_or_without_one_is_not_passed_on() -> None:
-    with pytest.raises(Unreadable, match="after the end"):
+    with pytest.raises(Unjudgeable, match="after the end"):
         judged("openai-chat", END, chunk({"tool_calls": [CALL]}))
     with pytest.raises(Incomplete):
         judged("openai-chat", chunk({"tool_calls": [CALL]}))
@@ -144,5 +143,5 @@ def test_a_message_that_is_not_streamed_is_read_in_the_same_way() -> None:
         (body([call]), "message is not an object"),
         ({"choices": {"0": {"message": {"tool_calls": [call]}}}}, "not a list"),
     ):
-        with pytest.raises(Unreadable, match=error):
+        with pytest.raises(Unjudgeable, match=error):
             judged_body("openai-chat", other)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from support.judged_streams import judged, judged_body
 
-from corral.models.strict_reading import Unreadable
-from corral.models.tool_gate import wire_call
+from corral.models.tool_gate import Unjudgeable, wire_call
 from corral.values import Json, JsonObject
 
 CALL: JsonObject = {"name": "ls", "args": {"path": "a"}}
@@ -71,18 +70,18 @@ REFUSED: list[tuple[JsonObject, str]] = [
 
 @pytest.mark.parametrize(("event", "error"), REFUSED)
 def test_every_other_form_is_refused(event: JsonObject, error: str) -> None:
-    with pytest.raises(Unreadable, match=error):
+    with pytest.raises(Unjudgeable, match=error):
         judged("gemini", event)
-    with pytest.raises(Unreadable, match=error):
+    with pytest.raises(Unjudgeable, match=error):
         judged_body("gemini", event)
-    with pytest.raises(Unreadable, match=error):
+    with pytest.raises(Unjudgeable, match=error):
         judged_body("gemini", [chunk({"text": "x"}), event])
 
 
 def test_parts_of_the_vendors_tools_pass_if_the_request_asks_for_them() -> None:
     event = chunk({"executableCode": {"code": "x", "language": "PYTHON"}})
     assert judged("gemini", event, tools=[{"codeExecution": {}}]) == ([event], [])
-    with pytest.raises(Unreadable):
+    with pytest.raises(Unjudgeable):
         judged("gemini", event, tools=[{"functionDeclarations": []}])
 
 

@@ -18,7 +18,7 @@ from corral.errors import CorralError
 from corral.model_types import RateLimit
 from corral.models.chat import spec
 from corral.models.openai.spec import PROVIDERS
-from corral.models.spec import Failure
+from corral.models.spec import FailedResponse
 
 PROVIDER = PROVIDERS[0]
 
@@ -27,7 +27,7 @@ def failed(status: int, body: Any, **headers: str) -> CorralError:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return PROVIDER.wire.failure(
-        Failure(provider=PROVIDER, model="gpt-9", status=status, body=raw, headers=named)
+        FailedResponse(provider=PROVIDER, model="gpt-9", status=status, body=raw, headers=named)
     )
 
 

@@ -6,8 +6,7 @@ import pytest
 from support.judged_streams import judged, judged_body
 from support.openai_streams import called, responded, text_item, thought
 
-from corral.models.strict_reading import Incomplete, Unreadable
-from corral.models.tool_gate import wire_call
+from corral.models.tool_gate import Incomplete, Unjudgeable, wire_call
 from corral.protocol.sse import SseDecoder
 from corral.values import Json, JsonObject, as_list, as_object, decode_or_none
 
@@ -126,7 +125,7 @@ def test_custom_calls_and_calls_that_come_only_at_their_end() -> None:
     ],
 )
 def test_every_other_order_or_form_is_refused(events: list[Json], error: str) -> None:
-    with pytest.raises(Unreadable, match=error):
+    with pytest.raises(Unjudgeable, match=error):
         judged("openai", *events)
 
 
@@ -171,7 +170,7 @@ def test_a_response_that_is_not_streamed_is_read_in_the_same_way() -> None:
         ({"output": [{"type": "new_call"}]}, "unknown kind"),
         ({"output": [], "tool_calls": [CALL]}, "tool_calls"),
     ):
-        with pytest.raises(Unreadable, match=error):
+        with pytest.raises(Unjudgeable, match=error):
             judged_body("openai", other)
 
 

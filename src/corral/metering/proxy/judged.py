@@ -23,8 +23,8 @@ the agent cannot see another end of a response, another media type or another re
 read here. A redirect is not passed on: the agent would follow it, around the proxy. Of errors the
 agent gets the body as it is: no agent looks for calls in it.
 
-What is not understood exactly (``Unreadable``) is not passed on, and the run ends. What is only cut
-or cannot be continued is not passed on either, and the connection is closed; the agent may try
+What is not understood exactly (``Unjudgeable``) is not passed on, and the run ends. What is only
+cut or cannot be continued is not passed on either, and the connection is closed; the agent may try
 again.
 """
 
@@ -41,8 +41,7 @@ from corral.metering.calls import ModelRequest
 from corral.metering.proxy.client_requests import AgentRequest
 from corral.metering.proxy.open_calls import LIMITED, OpenModelCall, OpenRequest, Ticket, ToolJudge
 from corral.metering.proxy.upstream import ResponseFailed, Upstream, VendorResponse
-from corral.models.strict_reading import Incomplete, Unreadable
-from corral.models.tool_gate import ToolGate, WireCall, call_format
+from corral.models.tool_gate import Incomplete, ToolGate, Unjudgeable, WireCall, call_format
 from corral.values import as_object, decode_or_none
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ class JudgedExchange:
             return await self._until_decided(request, kind, gate)
         except Incomplete as cut:
             return self._break(ResponseFailed(502, _NOT_JUDGED.format(reason=cut)))
-        except Unreadable as unreadable:
+        except Unjudgeable as unreadable:
             self._judge.fail_unreadable(str(unreadable))
             return self._break(ResponseFailed(502, _NOT_JUDGED.format(reason=unreadable)))
         except ResponseFailed as failed:
@@ -221,7 +220,7 @@ class JudgedExchange:
     ) -> JudgedCall:
         """Send the request and read the response to its end. The agent gets what need not be
         judged, or the complete response if it is an error; with ``holds_limits``, a rate limit is
-        kept in the call. Raises ``ResponseFailed`` and ``Unreadable``."""
+        kept in the call. Raises ``ResponseFailed`` and ``Unjudgeable``."""
         call = JudgedCall(kind, await self._proxy.admit(kind), holds_limits=holds_limits)
         call.owner = self._proxy.owner_of(request)
         response = call.response
@@ -244,7 +243,7 @@ class JudgedExchange:
                 if not response.is_complete and not call.may_continue():
                     raise ResponseFailed(402, "the budget is spent")
             call.is_complete = True
-        except (ResponseFailed, Unreadable) as failed:
+        except (ResponseFailed, Unjudgeable) as failed:
             call.error = str(failed)
             raise
         finally:
@@ -263,7 +262,7 @@ class JudgedExchange:
             self._writer.write(data)
             return
         if response.is_unreadable:
-            raise Unreadable("its compression is not supported")
+            raise Unjudgeable("its compression is not supported")
         data = gate.receive(call.take())
         if data:
             self._write(response, data)

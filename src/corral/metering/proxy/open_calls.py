@@ -19,7 +19,7 @@ from corral.metering.calls import (
     estimated_usage,
 )
 from corral.metering.proxy.upstream import VendorResponse
-from corral.models.spec import EVENT_STREAM, Failure
+from corral.models.spec import EVENT_STREAM, FailedResponse
 from corral.system import clock
 from corral.values import Cost, Usage
 
@@ -178,7 +178,7 @@ class OpenModelCall(OpenRequest):
             return None
         request = self._request
         return request.provider.wire.failure(
-            Failure(
+            FailedResponse(
                 provider=request.provider,
                 model=request.model,
                 status=LIMITED,

@@ -25,8 +25,15 @@ from corral.messages import (
     ToolResult,
 )
 from corral.model_types import Request, ResponseFormat, ToolNamed
-from corral.models.encoding import deep_merge, instructions, media_bytes, media_url, vendor_options
-from corral.models.spec import Encoded, Provider
+from corral.models.spec import (
+    Encoded,
+    Provider,
+    deep_merge,
+    instructions,
+    media_bytes,
+    media_url,
+    vendor_options,
+)
 from corral.values import Json, JsonObject, int_or_none
 
 RESULT_TOOL = "corral_result"
@@ -72,14 +79,16 @@ class ModelQuirks(msgspec.Struct, frozen=True):
 def model_quirks(model: str) -> ModelQuirks:
     """The quirks of a model. A name of another vendor counts as an old model, as compatible
     servers behave like one; an Anthropic name without a version counts as the newest."""
-    found = _NAME.search(model)
-    if found is None and "claude" not in model:
+    versioned = _NAME.search(model)
+    if versioned is None and "claude" not in model:
         return ModelQuirks()
-    named = found or re.search(r"claude-(?P<family>[a-z]+)", model)
+    named = versioned or re.search(r"claude-(?P<family>[a-z]+)", model)
     family = named["family"] if named else model
 
     def since(*version: int) -> bool:
-        return found is None or (int(found["major"]), int(found["minor"] or 0)) >= version
+        if versioned is None:
+            return True
+        return (int(versioned["major"]), int(versioned["minor"] or 0)) >= version
 
     always = family in ("fable", "mythos") or (family == "opus" and since(5, 5))
     between = family == "sonnet" and since(5, 5)
@@ -98,38 +107,32 @@ def model_quirks(model: str) -> ModelQuirks:
 
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     kind = model_quirks(request.model)
-    if request.has_settings:
-        return _encode_with_settings(request, provider, streamed, kind)
-    texts = instructions(request)
-    system = [_text(text) for text in texts if text.strip()] if texts else []
-    turns = _turns(request, provider)
-    _mark_cached([], system, turns)
-    body = _body(request.model, kind.default_max_tokens, turns)
-    if system:
-        body["system"] = [*system]
-    if streamed:
-        body["stream"] = True
-    return Encoded(path=PATH, body=body)
-
-
-def _body(model: str, max_tokens: int, turns: list[_Turn]) -> JsonObject:
-    messages: list[Json] = []
-    for turn in turns:
-        messages.append({"role": turn.role, "content": [*turn.blocks]})
-    return {"model": model, "max_tokens": max_tokens, "messages": messages}
-
-
-def _encode_with_settings(
-    request: Request, provider: Provider, streamed: bool, kind: ModelQuirks
-) -> Encoded:
+    if not request.has_settings:
+        system = [_text(text) for text in instructions(request) if text.strip()]
+        turns = _turns(request, provider)
+        _mark_cached([], system, turns)
+        body = _body(request.model, kind.default_max_tokens, turns)
+        if system:
+            body["system"] = [*system]
+        if streamed:
+            body["stream"] = True
+        return Encoded(path=PATH, body=body)
     warnings: list[str] = []
     options, headers = vendor_options(request, provider)
     cached = options.pop("auto_cache", options.pop("cache", True))
-    _move_betas(options, headers, provider)
+    if betas := options.pop("betas", None):
+        if not isinstance(betas, list):
+            raise ConfigError(f"provider_options[{provider.name!r}]['betas'] must be a list")
+        headers["anthropic-beta"] = ",".join(str(name) for name in betas)
     form = request.response_format
     schema = _schema_tool(form) if form is not None and form.type == "json_schema" else None
     plan = _plan(request, kind, schema, warnings)
-    system = _system(request, plan)
+    texts = [text for text in instructions(request) if text.strip()]
+    if form is not None and form.type == "json":
+        texts.append("Answer with JSON only.")
+    if plan.instruction is not None:
+        texts.append(plan.instruction)
+    system = [_text(text) for text in texts]
     tools = [_tool(tool.name, tool.description, tool.parameters) for tool in request.tools]
     if schema is not None:
         tools.append(schema)
@@ -148,15 +151,20 @@ def _encode_with_settings(
         "stream": streamed or None,
         **_sampling(request, kind, plan.is_thinking, warnings),
     }
-    for name, value in given.items():
-        if value is not None:
-            body[name] = value
+    body |= {name: value for name, value in given.items() if value is not None}
     return Encoded(
         path=PATH,
         body=deep_merge(body, options),
         headers=headers,
         warnings=tuple(warnings),
     )
+
+
+def _body(model: str, max_tokens: int, turns: list[_Turn]) -> JsonObject:
+    messages: list[Json] = []
+    for turn in turns:
+        messages.append({"role": turn.role, "content": [*turn.blocks]})
+    return {"model": model, "max_tokens": max_tokens, "messages": messages}
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,24 +199,6 @@ def _plan(
     else:
         instruction = f"Give your answer by calling {schema['name']}, without other text."
     return msgspec.structs.replace(plan, choice={"type": "auto"}, instruction=instruction)
-
-
-def _system(request: Request, plan: _Plan) -> list[JsonObject]:
-    """The instructions as blocks."""
-    texts = [text for text in instructions(request) if text.strip()]
-    if request.response_format is not None and request.response_format.type == "json":
-        texts.append("Answer with JSON only.")
-    if plan.instruction is not None:
-        texts.append(plan.instruction)
-    return [_text(text) for text in texts]
-
-
-def _move_betas(options: JsonObject, headers: dict[str, str], provider: Provider) -> None:
-    """Send the option ``betas`` as a header."""
-    if betas := options.pop("betas", None):
-        if not isinstance(betas, list):
-            raise ConfigError(f"provider_options[{provider.name!r}]['betas'] must be a list")
-        headers["anthropic-beta"] = ",".join(str(name) for name in betas)
 
 
 def _text(text: str) -> JsonObject:
@@ -354,12 +344,6 @@ def _turns(request: Request, provider: Provider) -> list[_Turn]:
             turns[-1].blocks.extend(blocks)
         elif blocks:
             turns.append(_Turn(role, blocks))
-    _arrange(turns)
-    return turns
-
-
-def _arrange(turns: list[_Turn]) -> None:
-    """Put tool results first, and remove whitespace at the end of an assistant's last text."""
     for turn in turns:
         if len(turn.blocks) > 1:
             turn.blocks.sort(key=lambda block: block["type"] != "tool_result")
@@ -367,6 +351,7 @@ def _arrange(turns: list[_Turn]) -> None:
         last = turns[-1].blocks[-1]
         if last["type"] == "text":
             last["text"] = str(last["text"]).rstrip()  # the API rejects trailing whitespace
+    return turns
 
 
 def _block(part: Part, own: bool) -> JsonObject | None:
@@ -384,7 +369,13 @@ def _block(part: Part, own: bool) -> JsonObject | None:
             call: JsonObject = {"type": "tool_use", "id": _id(part.id), "name": part.name}
             return {**call, "input": part.arguments}
         case ToolResult():
-            return _result(part)
+            content = part.content
+            text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
+            result: JsonObject = {"type": "tool_result", "tool_use_id": _id(part.call_id)}
+            result["content"] = text
+            if part.is_error:
+                result["is_error"] = True
+            return result
         case Image():
             return {"type": "image", "source": _source(part)}
         case Document():
@@ -400,19 +391,6 @@ def _block(part: Part, own: bool) -> JsonObject | None:
 def _id(id: str) -> str:
     """The id without characters that this API rejects."""
     return _FOREIGN.sub("_", id)
-
-
-def _result(result: ToolResult) -> JsonObject:
-    content = result.content
-    text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
-    block: JsonObject = {
-        "type": "tool_result",
-        "tool_use_id": _id(result.call_id),
-        "content": text,
-    }
-    if result.is_error:
-        block["is_error"] = True
-    return block
 
 
 def _source(part: Image | Document) -> JsonObject:

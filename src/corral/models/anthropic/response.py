@@ -6,35 +6,140 @@ that a response looks the same for every vendor.
 
 from __future__ import annotations
 
-from corral.errors import CorralError, StreamBroken
+import msgspec
+
+from corral.errors import CorralError
 from corral.model_types import Reason
-from corral.models.anthropic.frames import (
-    BLOCKS,
-    DECODE_ERRORS,
-    DELTAS,
-    KNOWN,
-    Block,
-    BlockDelta,
-    BlockStart,
-    BlockStop,
-    ErrorBody,
-    ErrorEvent,
-    InputDelta,
-    Message,
-    MessageDelta,
-    MessageStart,
-    SignatureDelta,
-    TextDelta,
-    ThinkingDelta,
-    UsageCounts,
-    decode,
-    decode_whole,
-)
 from corral.models.anthropic.request import RESULT_TOOL, VALUE_TOOL
-from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
-from corral.models.spec import Failure, Provider, Translate
+from corral.models.errors import VendorFacts, error_from_failure, invalid_response, vendor_error
+from corral.models.spec import FailedResponse, Provider, Translate
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, JsonObject, Usage, decode_or_none
+from corral.values import Json, JsonObject, Usage, as_list, as_object, decode_or_none, decoder_for
+
+
+class Details(msgspec.Struct, gc=False):
+    thinking_tokens: int | None = None
+
+
+class UsageCounts(msgspec.Struct, gc=False):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    output_tokens_details: Details | None = None
+
+
+class StopDetails(msgspec.Struct, gc=False):
+    explanation: str | None = None
+
+
+class ContentBlock(msgspec.Struct, gc=False):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    signature: str | None = None
+    data: str = ""
+    id: str | None = None
+    name: str = ""
+    input: msgspec.Raw = msgspec.Raw(b"")
+
+
+class AnthropicMessage(msgspec.Struct, gc=False):
+    id: str | None = None
+    model: str | None = None
+    content: list[ContentBlock] = []
+    stop_reason: str | None = None
+    stop_details: StopDetails | None = None
+    usage: UsageCounts | None = None
+
+
+class AnthropicError(msgspec.Struct):
+    type: str = ""
+    message: str = ""
+    details: Json = None
+
+
+class TextChange(msgspec.Struct, tag="text_delta", gc=False):
+    text: str
+
+
+class ThinkingChange(msgspec.Struct, tag="thinking_delta", gc=False):
+    thinking: str
+
+
+class InputDelta(msgspec.Struct, tag="input_json_delta", gc=False):
+    partial_json: str
+
+
+class SignatureDelta(msgspec.Struct, tag="signature_delta", gc=False):
+    signature: str
+
+
+class BlockDelta(msgspec.Struct, tag="content_block_delta", gc=False):
+    delta: TextChange | ThinkingChange | InputDelta | SignatureDelta
+    index: int = 0
+
+
+class BlockStart(msgspec.Struct, tag="content_block_start"):
+    content_block: ContentBlock
+    index: int = 0
+
+
+class BlockStop(msgspec.Struct, tag="content_block_stop"):
+    index: int = 0
+
+
+class MessageStart(msgspec.Struct, tag="message_start"):
+    message: AnthropicMessage
+
+
+class MessageDelta(msgspec.Struct, tag="message_delta"):
+    delta: AnthropicMessage
+    usage: UsageCounts | None = None
+
+
+class MessageStop(msgspec.Struct, tag="message_stop"):
+    pass
+
+
+class Ping(msgspec.Struct, tag="ping"):
+    pass
+
+
+class ErrorEvent(msgspec.Struct, tag="error"):
+    error: AnthropicError
+
+
+class WholeMessage(AnthropicMessage, tag="message", gc=False):
+    """A response that is not streamed."""
+
+
+KNOWN = {
+    "content_block_delta",
+    "content_block_start",
+    "content_block_stop",
+    "message_start",
+    "message_delta",
+    "message_stop",
+    "ping",
+    "error",
+}
+DELTAS = {"text_delta", "thinking_delta", "input_json_delta", "signature_delta"}
+BLOCKS = {"text", "thinking", "redacted_thinking", "tool_use"}
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+decode = decoder_for(
+    BlockDelta
+    | BlockStart
+    | BlockStop
+    | MessageStart
+    | MessageDelta
+    | MessageStop
+    | Ping
+    | ErrorEvent
+).decode
+decode_whole = decoder_for(WholeMessage | ErrorEvent).decode
+
 
 FINISHES: dict[str, Reason] = {
     "end_turn": "stop",
@@ -82,7 +187,20 @@ class _SchemaToolInput:
         self._escaped = False
 
     def receive(self, piece: str) -> str:
-        text = self._without_whitespace(piece)
+        chars: list[str] = []
+        for char in piece:
+            if self._quoted:
+                chars.append(char)
+                if self._escaped:
+                    self._escaped = False
+                elif char == "\\":
+                    self._escaped = True
+                elif char == '"':
+                    self._quoted = False
+            elif char not in " \t\r\n":
+                chars.append(char)
+                self._quoted = char == '"'
+        text = "".join(chars)
         if self._head is not None:
             self._head += text
             opening = '{"value":'
@@ -98,24 +216,8 @@ class _SchemaToolInput:
             text, self._last_brace = text[:-1], "}"
         return text
 
-    def _without_whitespace(self, piece: str) -> str:
-        chars: list[str] = []
-        for char in piece:
-            if self._quoted:
-                chars.append(char)
-                if self._escaped:
-                    self._escaped = False
-                elif char == "\\":
-                    self._escaped = True
-                elif char == '"':
-                    self._quoted = False
-            elif char not in " \t\r\n":
-                chars.append(char)
-                self._quoted = char == '"'
-        return "".join(chars)
 
-
-class _ResponseReader:
+class _MessageReader:
     """The state of one response: the growing block, and the usage so far."""
 
     __slots__ = (
@@ -143,13 +245,22 @@ class _ResponseReader:
             try:
                 event = decode(data)
             except DECODE_ERRORS as error:
-                self._unknown(data, builder, error)
+                # The vendor may add events and deltas of new types: they are passed on.
+                match decode_or_none(data):
+                    case {"type": "content_block_delta", "delta": {"type": str(kind)}} as raw if (
+                        kind not in DELTAS
+                    ):
+                        builder.add_provider_event(kind, raw)
+                    case {"type": str(kind)} as raw if kind not in KNOWN:
+                        builder.add_provider_event(kind, raw)
+                    case _:
+                        raise invalid_response(self._provider, data, error) from error
                 continue
             if type(event) is BlockDelta:
                 delta = event.delta
-                if type(delta) is TextDelta:
+                if type(delta) is TextChange:
                     builder.add_text(delta.text)
-                elif type(delta) is ThinkingDelta:
+                elif type(delta) is ThinkingChange:
                     builder.add_thinking(delta.thinking)
                 else:
                     self._add_delta(event.index, delta, builder)
@@ -178,9 +289,9 @@ class _ResponseReader:
             case BlockStart():
                 self.begin(event.content_block, event.index, builder)
                 if event.content_block.type not in BLOCKS:
-                    builder.add_provider_event(
-                        event.content_block.type, _value_at(decode_or_none(data), "content_block")
-                    )
+                    # The structs do not cover its content.
+                    raw = as_object(decode_or_none(data)).get("content_block")
+                    builder.add_provider_event(event.content_block.type, raw)
             case BlockStop():
                 self.end(builder)
             case MessageStart():
@@ -193,19 +304,7 @@ class _ResponseReader:
             case _:
                 pass  # a ping, or the end, which message_delta reported
 
-    def _unknown(self, data: bytes, builder: ResponseBuilder, error: Exception) -> None:
-        """Pass on events of unknown types: the vendor may add new ones."""
-        match decode_or_none(data):
-            case {"type": "content_block_delta", "delta": {"type": str(kind)}} as event if (
-                kind not in DELTAS
-            ):
-                builder.add_provider_event(kind, event)
-            case {"type": str(kind)} as event if kind not in KNOWN:
-                builder.add_provider_event(kind, event)
-            case _:
-                raise _invalid_response(self._provider, data, error)
-
-    def begin(self, block: Block, index: int, builder: ResponseBuilder) -> None:
+    def begin(self, block: ContentBlock, index: int, builder: ResponseBuilder) -> None:
         if self._kind:
             self.end(builder)
         self._kind, self._index = block.type, index
@@ -239,7 +338,9 @@ class _ResponseReader:
         builder.end_call(self._index)
         self._kind, self._signature, self._schema_input, self._initial_input = "", None, None, ""
 
-    def finish(self, message: Message, usage: UsageCounts | None, builder: ResponseBuilder) -> None:
+    def finish(
+        self, message: AnthropicMessage, usage: UsageCounts | None, builder: ResponseBuilder
+    ) -> None:
         self._count(usage, builder)
         if message.stop_reason is None:
             return
@@ -260,7 +361,7 @@ class _ResponseReader:
         builder.usage = _to_usage(self._usage)
 
 
-def _set_finish(message: Message, stop_reason: str, builder: ResponseBuilder) -> None:
+def _set_finish(message: AnthropicMessage, stop_reason: str, builder: ResponseBuilder) -> None:
     builder.set_finish(FINISHES.get(stop_reason, "other"), stop_reason)
     if message.stop_details is not None and message.stop_details.explanation:
         builder.warnings.append(message.stop_details.explanation)
@@ -282,48 +383,33 @@ def _to_usage(usage: UsageCounts) -> Usage:
 
 
 def translator(provider: Provider) -> Translate:
-    return _ResponseReader(provider).translate
+    return _MessageReader(provider).translate
 
 
 def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
     try:
         message = decode_whole(body)
     except DECODE_ERRORS as error:
-        raise _invalid_response(provider, body, error) from error
+        raise invalid_response(provider, body, error) from error
     if isinstance(message, ErrorEvent):
         raise _error(provider, message.error, builder.model)
     builder.start(message.id, message.model)
-    answer: _ResponseReader | None = None
+    answer: _MessageReader | None = None
     for index, block in enumerate(message.content):
         if block.type == "text":
             if block.text:
                 builder.add_complete_text(block.text)
             continue
-        answer = answer or _ResponseReader(provider)
+        answer = answer or _MessageReader(provider)
         answer.begin(block, index, builder)
         if block.type not in BLOCKS:
-            decoded = _value_at(decode_or_none(body), "content", index)
-            builder.add_provider_event(block.type, decoded)
+            raw = as_list(as_object(decode_or_none(body)).get("content"))[index]
+            builder.add_provider_event(block.type, raw)
         answer.end(builder)
     if message.usage is not None:
         builder.usage = _to_usage(message.usage)
     if message.stop_reason is not None:
         _set_finish(message, message.stop_reason, builder)
-
-
-def _value_at(found: Json, *steps: str | int) -> Json:
-    """A part of the raw JSON, for content that the structs do not cover."""
-    for step in steps:
-        if isinstance(found, dict) and isinstance(step, str):
-            found = found.get(step)
-        elif isinstance(found, list) and isinstance(step, int):
-            found = found[step]
-    return found
-
-
-def _invalid_response(provider: Provider, data: bytes, error: Exception) -> StreamBroken:
-    sample = data[:200].decode("utf-8", "replace")
-    return StreamBroken(f"{provider.title} sent an invalid response: {error}", frame=sample)
 
 
 _ERROR_TYPES = {
@@ -342,30 +428,27 @@ def error_body(status: int, message: str) -> JsonObject:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-def failure(failure: Failure) -> CorralError:
+def failure(failure: FailedResponse) -> CorralError:
     match decode_or_none(failure.body):
         case {"error": dict(error)}:
-            return _error(failure.provider, _error_body(error), failure.model, failure)
+            kind, message = error.get("type"), error.get("message")
+            body = AnthropicError(
+                kind if isinstance(kind, str) else "",
+                message if isinstance(message, str) else "",
+                error.get("details"),
+            )
+            return _error(failure.provider, body, failure.model, failure)
         case _:
             return error_from_failure(failure, None)
 
 
-def _error_body(error: JsonObject) -> ErrorBody:
-    kind, message = error.get("type"), error.get("message")
-    return ErrorBody(
-        kind if isinstance(kind, str) else "",
-        message if isinstance(message, str) else "",
-        error.get("details"),
-    )
-
-
 def _error(
-    provider: Provider, error: ErrorBody, model: str, failure: Failure | None = None
+    provider: Provider, error: AnthropicError, model: str, failure: FailedResponse | None = None
 ) -> CorralError:
     text = f"{error.message} {error.details}".lower().replace("_", " ")
     spent = any(phrase in text for phrase in SPENT)
     name = "RESOURCE_EXHAUSTED" if spent else GRPC_NAMES.get(error.type)
-    facts = ErrorFacts(name=name, code=error.type or None, spent=spent)
+    facts = VendorFacts(name=name, code=error.type or None, spent=spent)
     if failure is not None:
         return error_from_failure(failure, error.message, facts)
     return vendor_error(provider, error.message or error.type, facts, model=model)

@@ -17,19 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from corral.models.strict_reading import (
-    Unreadable,
+from corral.models.tool_gate import (
+    Reading,
+    Unjudgeable,
+    WireCall,
     check_other_fields,
+    encode_arguments,
     optional_index,
     optional_objects,
     optional_text,
-    required_object,
-)
-from corral.models.tool_gate import (
-    Reading,
-    WireCall,
-    encode_arguments,
     parsed_arguments,
+    required_object,
     wire_call,
 )
 from corral.values import Json, JsonObject, as_list, as_object, as_objects, as_text, is_object
@@ -114,7 +112,7 @@ class AnthropicCalls:
         if kind not in ("ping", "error"):
             expected = "before" if kind == "message_start" else "inside"
             if self._state != expected:
-                raise Unreadable(f"{kind} comes {self._state} the message")
+                raise Unjudgeable(f"{kind} comes {self._state} the message")
         check_other_fields(event, ("message", "content_block", "delta"), kind)
         return reader(event)
 
@@ -122,13 +120,13 @@ class AnthropicCalls:
         message = required_object(event.get("message"), "message")
         check_other_fields(message, ("content",), "the message")
         if optional_objects(message, "content"):
-            raise Unreadable("the message begins with content")
+            raise Unjudgeable("the message begins with content")
         self._message, self._state = message, "inside"
         return "pass", [] if self._is_continued else [event]
 
     def _begin_block(self, event: JsonObject) -> Reading:
         if self._is_open or event.get("index") != len(self._blocks):
-            raise Unreadable("the blocks of the message do not follow each other")
+            raise Unjudgeable("the blocks of the message do not follow each other")
         block = dict(required_object(event.get("content_block"), "content_block"))
         kind = self._check_block(block)
         self._pieces, self._citations = {}, [*as_list(block.get("citations"))]
@@ -148,9 +146,9 @@ class AnthropicCalls:
             kind in _VENDOR_CALLS or kind.endswith("_tool_result") or kind == "container_upload"
         )
         if not is_vendors and kind not in _CHANGES:
-            raise Unreadable(f"a block is of an unknown kind: {kind!r}")
+            raise Unjudgeable(f"a block is of an unknown kind: {kind!r}")
         if is_vendors and not self._has_vendor_tools:
-            raise Unreadable(f"a block is of a kind that the request did not ask for: {kind!r}")
+            raise Unjudgeable(f"a block is of a kind that the request did not ask for: {kind!r}")
         known = (*_CALL_FIELDS, "content") if is_vendors else _CALL_FIELDS
         check_other_fields(block, known, f"a block of the type {kind}")
         optional_text(block, "text")
@@ -162,7 +160,7 @@ class AnthropicCalls:
         block_kind, kind = as_text(block.get("type")), optional_text(delta, "type")
         name = _CHANGES.get(block_kind, {}).get(kind)
         if name is None:
-            raise Unreadable(f"a block of the type {block_kind} has a change: {kind!r}")
+            raise Unjudgeable(f"a block of the type {block_kind} has a change: {kind!r}")
         check_other_fields(delta, (), kind)
         if kind == "citations_delta":
             self._citations.append(delta.get("citation"))
@@ -182,7 +180,7 @@ class AnthropicCalls:
             return "neutral", [stop]
         text, given = as_text(block.get("partial_json")), block.get("input")
         if text and given:
-            raise Unreadable("a tool call has its input twice")
+            raise Unjudgeable("a tool call has its input twice")
         if not text and given is not None:
             arguments = given if is_object(given) else None
         else:
@@ -203,7 +201,7 @@ class AnthropicCalls:
 
     def _open_block(self, event: JsonObject) -> JsonObject:
         if not self._is_open or event.get("index") != len(self._blocks) - 1:
-            raise Unreadable("an event is for a block that is not open")
+            raise Unjudgeable("an event is for a block that is not open")
         return self._blocks[-1]
 
     def _numbered(self, event: JsonObject) -> JsonObject:
@@ -217,14 +215,14 @@ class AnthropicCalls:
 
     def _change_message(self, event: JsonObject) -> Reading:
         if self._is_open:
-            raise Unreadable("a block of the message does not stop")
+            raise Unjudgeable("a block of the message does not stop")
         self._usage = as_object(event.get("usage"))
         check_other_fields(required_object(event.get("delta"), "delta"), (), "message_delta")
         return "neutral" if self.calls else "pass", [event]
 
     def _end_message(self, event: JsonObject) -> Reading:
         if self._is_open:
-            raise Unreadable("a block of the message does not stop")
+            raise Unjudgeable("a block of the message does not stop")
         self._state = "after"
         return "neutral", [event]
 

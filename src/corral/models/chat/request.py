@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from hashlib import sha256
 
 import msgspec
 
 from corral.errors import MediaInvalid
-from corral.messages import Audio, Document, Image, Message, Text, ToolCall, ToolResult
-from corral.model_types import Request, ResponseFormat, ToolChoice, ToolNamed, ToolSpec
-from corral.models.encoding import deep_merge, instructions, vendor_options
-from corral.models.openai.media import decode_text, encode_audio, encode_file, encode_url, file_name
+from corral.messages import Audio, Document, Image, Message, Text, ToolResult
+from corral.model_types import Request, ResponseFormat, ToolNamed
 from corral.models.openai.request import (
     JSON_INSTRUCTION,
+    add_sampling,
     encode_arguments,
+    encode_audio,
     encode_result,
+    encode_url,
+    file_name,
     mentions_json,
     refuses_sampling,
+    type_and_data,
 )
 from corral.models.openai.schema import is_strict
-from corral.models.spec import Encoded, Provider, Traits
+from corral.models.spec import Encoded, Provider, Traits, deep_merge, instructions, vendor_options
 from corral.values import Json, JsonObject
 
 PATH = "/chat/completions"
@@ -43,16 +47,34 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     if form is not None:
         body["response_format"] = form
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
-    if request.tool_choice is not None:
-        body["tool_choice"] = _choice(request.tool_choice)
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.parameters or {"type": "object", "properties": {}},
+                },
+            }
+            for tool in request.tools
+        ]
+    choice = request.tool_choice
+    if isinstance(choice, ToolNamed):
+        body["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+    elif choice is not None:
+        body["tool_choice"] = choice
     if request.max_tokens is not None:
         body[traits.max_tokens_field] = request.max_tokens
     if request.stop:
         body["stop"] = list(request.stop)
-    _add_sampling(body, request, traits, warnings)
+    add_sampling(
+        body, request, warnings, refused=traits.openai_model_names and refuses_sampling(request)
+    )
     body = _add_effort(body, request, provider, traits, warnings)
-    _add_metadata(body, request, provider, warnings)
+    if request.metadata and traits.takes_metadata:
+        body["metadata"] = {**request.metadata}
+    elif request.metadata:
+        warnings.append(f"metadata is left out: {provider.title} does not support it")
     if streamed:
         body.update(_STREAMED if traits.stream_usage else {"stream": True})
     options, headers = vendor_options(request, provider)
@@ -73,24 +95,6 @@ def _body(request: Request, provider: Provider, instruction_texts: list[str]) ->
         if message.role not in ("system", "developer"):
             messages += _encode_message(message, provider, traits)
     return {"model": request.model, "messages": messages}
-
-
-def _add_metadata(
-    body: JsonObject, request: Request, provider: Provider, warnings: list[str]
-) -> None:
-    if request.metadata and provider.traits.takes_metadata:
-        body["metadata"] = {**request.metadata}
-    elif request.metadata:
-        warnings.append(f"metadata is left out: {provider.title} does not support it")
-
-
-def _add_sampling(body: JsonObject, request: Request, traits: Traits, warnings: list[str]) -> None:
-    refused = traits.openai_model_names and refuses_sampling(request)
-    for name, value in (("temperature", request.temperature), ("top_p", request.top_p)):
-        if value is not None and refused:
-            warnings.append(f"{name} is left out: {request.model} does not accept it")
-        elif value is not None:
-            body[name] = value
 
 
 def _add_effort(
@@ -150,21 +154,6 @@ def _schema_format(form: ResponseFormat) -> JsonObject:
     return {"type": "json_schema", "json_schema": table}
 
 
-def _tool(tool: ToolSpec) -> JsonObject:
-    function: JsonObject = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters or {"type": "object", "properties": {}},
-    }
-    return {"type": "function", "function": function}
-
-
-def _choice(choice: ToolChoice) -> Json:
-    if isinstance(choice, ToolNamed):
-        return {"type": "function", "function": {"name": choice.name}}
-    return choice
-
-
 def _encode_message(message: Message, provider: Provider, traits: Traits) -> list[Json]:
     """The messages for one entry of the history. Tool results come first: they must follow the
     calls directly."""
@@ -199,7 +188,14 @@ def _encode_assistant(message: Message, provider: Provider, traits: Traits) -> l
             f"{provider.title} does not accept media in assistant messages",
             hint="Put it into a user message.",
         )
-    calls: list[Json] = [_call(call, traits) for call in message.tool_calls]
+    calls: list[Json] = [
+        {
+            "id": _id(call.id, traits),
+            "type": "function",
+            "function": {"name": call.name, "arguments": encode_arguments(call)},
+        }
+        for call in message.tool_calls
+    ]
     text = message.text
     if not text and not calls:
         return []  # thinking only, which is not sent back
@@ -210,11 +206,6 @@ def _encode_assistant(message: Message, provider: Provider, traits: Traits) -> l
             own = message.provider in (None, provider.name)
             entry[traits.reasoning_content_field] = message.reasoning if own else ""
     return [entry]
-
-
-def _call(call: ToolCall, traits: Traits) -> JsonObject:
-    function: JsonObject = {"name": call.name, "arguments": encode_arguments(call)}
-    return {"id": _id(call.id, traits), "type": "function", "function": function}
 
 
 def _id(id: str, traits: Traits) -> str:
@@ -234,14 +225,11 @@ def _media(part: Image | Audio | Document, provider: Provider) -> JsonObject:
             data, kind = encode_audio(part, provider)
             return {"type": "input_audio", "input_audio": {"data": data, "format": kind}}
         case Document():
-            return _document(part, provider)
-
-
-def _document(part: Document, provider: Provider) -> JsonObject:
-    """A PDF is sent as a file; a text document is sent as text."""
-    media_type, data = encode_file(part, provider)
+            pass
+    # A PDF is sent as a file; a text document is sent as text.
+    media_type, data = type_and_data(part, provider)
     if media_type.startswith("text/") or media_type == "application/json":
-        text = decode_text(data)
+        text = b64decode(data).decode("utf-8", "replace")
         return {"type": "text", "text": f"{part.name}:\n\n{text}" if part.name else text}
     if media_type != "application/pdf":
         raise MediaInvalid(
@@ -265,5 +253,6 @@ def ask_for_usage(body: bytes, request: JsonObject) -> bytes | None:
         return body.replace(b"{", b'{"stream_options":{"include_usage":true},', 1)
     if isinstance(options, dict) and options.get("include_usage") is True:
         return None
-    given = options if isinstance(options, dict) else {}
-    return msgspec.json.encode({**request, "stream_options": {**given, "include_usage": True}})
+    asked = {**options} if isinstance(options, dict) else {}
+    asked["include_usage"] = True
+    return msgspec.json.encode({**request, "stream_options": asked})

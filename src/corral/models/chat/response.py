@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.errors import StreamBroken
 from corral.model_types import Reason
-from corral.models.openai.errors import error_in_stream
+from corral.models.errors import invalid_response
+from corral.models.openai.response import error_in_stream
 from corral.models.spec import Provider, Translate
 from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Json, JsonObject, Usage, decode_or_none, decoder_for
@@ -34,24 +34,24 @@ class _Function(msgspec.Struct, gc=False):
     arguments: str | JsonObject | None = None
 
 
-class _Call(msgspec.Struct, gc=False):
+class _ChatCall(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
 
 
-class _Piece(msgspec.Struct, gc=False):
+class _ChatPiece(msgspec.Struct, gc=False):
     type: str = ""
     text: str | None = None
     thinking: Json = None
 
 
 class _Delta(msgspec.Struct, gc=False):
-    content: str | list[_Piece] | None = None
+    content: str | list[_ChatPiece] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[_ChatCall] | None = None
     function_call: _Function | None = None
 
 
@@ -62,43 +62,44 @@ class _Choice(msgspec.Struct, gc=False):
     finish_reason: str | None = None
 
 
-class _InputDetails(msgspec.Struct, gc=False):
+class _PromptDetails(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
     cache_write_tokens: int | None = None
 
 
-class _OutputDetails(msgspec.Struct, gc=False):
+class _CompletionDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct, gc=False):
+class _ChatUsage(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
-    prompt_tokens_details: _InputDetails | None = None
-    completion_tokens_details: _OutputDetails | None = None
+    prompt_tokens_details: _PromptDetails | None = None
+    completion_tokens_details: _CompletionDetails | None = None
     prompt_cache_hit_tokens: int | None = None
 
 
 class _Groq(msgspec.Struct, gc=False):
-    usage: _Usage | None = None
+    usage: _ChatUsage | None = None
     error: Json = None
 
 
-class _Chunk(msgspec.Struct, gc=False):
+class _ChatChunk(msgspec.Struct, gc=False):
     id: str | None = None
     model: str | None = None
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    usage: _ChatUsage | None = None
     error: Json = None
     x_groq: _Groq | None = None
 
 
-_decode = decoder_for(_Chunk).decode
+_NO_DELTA = _Delta()
+_decode = decoder_for(_ChatChunk).decode
 
 
 def translator(provider: Provider) -> Translate:
-    return _ResponseReader(provider).translate
+    return _ChatReader(provider).translate
 
 
 def is_usage_event(data: bytes) -> bool:
@@ -111,10 +112,10 @@ def is_usage_event(data: bytes) -> bool:
 
 
 def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
-    _ResponseReader(provider).translate([body], builder)
+    _ChatReader(provider).translate([body], builder)
 
 
-class _ResponseReader(msgspec.Struct, eq=False):
+class _ChatReader(msgspec.Struct, eq=False):
     """The state of one response: its tool calls, by the server's index and by our key."""
 
     _provider: Provider
@@ -153,25 +154,7 @@ class _ResponseReader(msgspec.Struct, eq=False):
                     builder.usage = _usage(more.usage)
 
     def _handle_choice(self, choice: _Choice, builder: ResponseBuilder) -> None:
-        delta = choice.message if choice.delta is None else choice.delta
-        if delta is not None:
-            self._handle_delta(delta, builder)
-        if choice.finish_reason:
-            self._finish(choice.finish_reason, builder)
-
-    def _done(self, builder: ResponseBuilder) -> None:
-        if builder.finish is None and self._answered:
-            builder.set_finish("other")  # complete, but without a reason
-
-    def _start(self, chunk: _Chunk, builder: ResponseBuilder) -> None:
-        if chunk.error is not None:
-            raise error_in_stream(self._provider, chunk.error, builder.model)
-        self._answered = True
-        if chunk.id or chunk.model:
-            self._started = True
-            builder.start(chunk.id, chunk.model)
-
-    def _handle_delta(self, delta: _Delta, builder: ResponseBuilder) -> None:
+        delta = (choice.message if choice.delta is None else choice.delta) or _NO_DELTA
         thought = delta.reasoning_content or delta.reasoning
         if thought:
             builder.add_thinking(thought)
@@ -188,11 +171,35 @@ class _ResponseReader(msgspec.Struct, eq=False):
             for call in delta.tool_calls:
                 self._handle_call(call, builder)
         if delta.function_call is not None:
-            self._handle_call(_Call(-1, None, delta.function_call), builder)
+            self._handle_call(_ChatCall(-1, None, delta.function_call), builder)
+        if choice.finish_reason:
+            for key in range(len(self._calls)):
+                builder.end_call(key)
+            reason = FINISHES.get(choice.finish_reason, "other")
+            if self._refused and reason == "stop":
+                builder.set_finish("content_filter", "refusal")
+            else:
+                builder.set_finish(reason, choice.finish_reason)
 
-    def _handle_call(self, call: _Call, builder: ResponseBuilder) -> None:
+    def _start(self, chunk: _ChatChunk, builder: ResponseBuilder) -> None:
+        if chunk.error is not None:
+            raise error_in_stream(self._provider, chunk.error, builder.model)
+        self._answered = True
+        if chunk.id or chunk.model:
+            self._started = True
+            builder.start(chunk.id, chunk.model)
+
+    def _handle_call(self, call: _ChatCall, builder: ResponseBuilder) -> None:
         function = call.function or _Function()
-        key = self._key(call, function.name)
+        # Some servers number no calls, and some number all of them 0: there a new id is a new call.
+        if call.index is not None:
+            key = self._keys_by_index.get(call.index)
+        elif call.id:
+            key = self._calls.index(call.id) if call.id in self._calls else None
+        else:
+            key = len(self._calls) - 1 if self._calls and not function.name else None
+        if key is not None and function.name and call.id and call.id != self._calls[key]:
+            key = None
         if key is None:
             if not function.name:
                 builder.add_provider_event("a piece of an unknown call", msgspec.to_builtins(call))
@@ -208,29 +215,7 @@ class _ResponseReader(msgspec.Struct, eq=False):
         if arguments:
             builder.add_arguments(key, arguments)
 
-    def _key(self, call: _Call, name: str | None) -> int | None:
-        """The key of the call that a piece belongs to; None for a new call. Some servers number
-        no calls, and some number all of them 0: there a new id is a new call."""
-        if call.index is not None:
-            key = self._keys_by_index.get(call.index)
-        elif call.id:
-            key = self._calls.index(call.id) if call.id in self._calls else None
-        else:
-            key = len(self._calls) - 1 if self._calls and not name else None
-        if key is not None and name and call.id and call.id != self._calls[key]:
-            return None
-        return key
-
-    def _finish(self, raw: str, builder: ResponseBuilder) -> None:
-        for key in range(len(self._calls)):
-            builder.end_call(key)
-        reason = FINISHES.get(raw, "other")
-        if self._refused and reason == "stop":
-            builder.set_finish("content_filter", "refusal")
-        else:
-            builder.set_finish(reason, raw)
-
-    def _without_choices(self, chunk: _Chunk, data: bytes, builder: ResponseBuilder) -> None:
+    def _without_choices(self, chunk: _ChatChunk, data: bytes, builder: ResponseBuilder) -> None:
         match decode_or_none(data):
             case {"object": "error"} | {"type": "error"} as decoded:
                 raise error_in_stream(self._provider, decoded, builder.model)
@@ -241,7 +226,8 @@ class _ResponseReader(msgspec.Struct, eq=False):
 
     def _handle_malformed(self, data: bytes, builder: ResponseBuilder, error: Exception) -> None:
         if data.strip() == b"[DONE]":
-            self._done(builder)
+            if builder.finish is None and self._answered:
+                builder.set_finish("other")  # complete, but without a reason
             return
         match decode_or_none(data):
             case {"error": dict() | str() as error_body}:
@@ -249,14 +235,10 @@ class _ResponseReader(msgspec.Struct, eq=False):
             case dict() as decoded if "choices" not in decoded:
                 builder.add_provider_event("chunk", decoded)
             case _:
-                sample = data[:200].decode("utf-8", "replace")
-                raise StreamBroken(
-                    f"{self._provider.title} sent an invalid response: {error}",
-                    frame=sample,
-                ) from error
+                raise invalid_response(self._provider, data, error) from error
 
 
-def _add_pieces(pieces: list[_Piece], builder: ResponseBuilder) -> None:
+def _add_pieces(pieces: list[_ChatPiece], builder: ResponseBuilder) -> None:
     """Content as a list of pieces, some of them thinking, as one vendor sends it."""
     for piece in pieces:
         if piece.text:
@@ -275,7 +257,7 @@ def _add_pieces(pieces: list[_Piece], builder: ResponseBuilder) -> None:
                 pass
 
 
-def _usage(usage: _Usage) -> Usage:
+def _usage(usage: _ChatUsage) -> Usage:
     read, written = usage.prompt_tokens, usage.completion_tokens
     input_details, output_details = usage.prompt_tokens_details, usage.completion_tokens_details
     thoughts = output_details.reasoning_tokens if output_details else None

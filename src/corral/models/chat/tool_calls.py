@@ -17,19 +17,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.models.strict_reading import (
-    Unreadable,
+from corral.models.tool_gate import (
+    DONE,
+    Reading,
+    Unjudgeable,
+    WireCall,
     check_other_fields,
+    encode_arguments,
     optional_index,
     optional_object,
     optional_objects,
     optional_text,
-)
-from corral.models.tool_gate import (
-    DONE,
-    Reading,
-    WireCall,
-    encode_arguments,
     parsed_arguments,
     wire_call,
 )
@@ -141,18 +139,18 @@ class ChatCalls:
         """Whether the change has calls."""
         # A change of the message, or the complete message.
         if change.get("function_call") is not None:
-            raise Unreadable("the message has a call in the form of old versions: 'function_call'")
+            raise Unjudgeable("the message has a call in the form of old versions: 'function_call'")
         check_other_fields(change, ("content", "tool_calls", "function_call"), "the message")
         content = change.get("content")
         if is_list(content):
             for part in optional_objects(change, "content"):
                 if part.get("type") not in _TEXT_PARTS:
-                    raise Unreadable(f"a part is of an unknown kind: {part.get('type')!r}")
+                    raise Unjudgeable(f"a part is of an unknown kind: {part.get('type')!r}")
         else:
             optional_text(change, "content")
         calls = optional_objects(change, "tool_calls")
         if calls and self._is_finished:
-            raise Unreadable("a tool call comes after the end of the message")
+            raise Unjudgeable("a tool call comes after the end of the message")
         for number, call in enumerate(calls):
             index = optional_index(call, "index")
             place = number if index is None else index
@@ -161,7 +159,7 @@ class ChatCalls:
             _check_call(call)
             _add(known, call)
             if known.get("function" if known.get("type") == "custom" else "custom") is not None:
-                raise Unreadable("a tool call is of two kinds")
+                raise Unjudgeable("a tool call is of two kinds")
         _add(self._message, {name: change[name] for name in change if name != "tool_calls"})
         return bool(calls)
 
@@ -214,7 +212,7 @@ class ChatCalls:
 def _only_choice(event: JsonObject) -> JsonObject | None:
     choices = optional_objects(event, "choices")
     if len(choices) > 1 or any(choice.get("index") not in (None, 0) for choice in choices):
-        raise Unreadable("the response has several choices")
+        raise Unjudgeable("the response has several choices")
     return choices[0] if choices else None
 
 
@@ -222,7 +220,7 @@ def _check_call(call: JsonObject) -> None:
     """A call, or a piece of one."""
     kind = optional_text(call, "type") or "function"
     if kind not in _LOCAL_TOOLS:
-        raise Unreadable(f"a tool call is of an unknown kind: {kind!r}")
+        raise Unjudgeable(f"a tool call is of an unknown kind: {kind!r}")
     check_other_fields(call, ("type", *_LOCAL_TOOLS), "a tool call")
     optional_text(call, "id")
     for field in _LOCAL_TOOLS:

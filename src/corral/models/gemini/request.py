@@ -20,7 +20,10 @@ from corral.messages import (
     ToolResult,
 )
 from corral.model_types import Request, ToolNamed
-from corral.models.encoding import (
+from corral.models.gemini.schema import to_gemini_schema
+from corral.models.spec import (
+    Encoded,
+    Provider,
     calls_by_id,
     deep_merge,
     instructions,
@@ -28,8 +31,6 @@ from corral.models.encoding import (
     media_url,
     vendor_options,
 )
-from corral.models.gemini.schema import to_gemini_schema
-from corral.models.spec import Encoded, Provider
 from corral.values import Json, JsonObject
 
 BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
@@ -59,8 +60,13 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
                 function["parameters"] = parameters
             declared.append(function)
         body["tools"] = [{"functionDeclarations": declared}]
-    if request.tool_choice is not None:
-        body["toolConfig"] = {"functionCallingConfig": _choice(request.tool_choice)}
+    choice = request.tool_choice
+    if isinstance(choice, ToolNamed):
+        named: JsonObject = {"mode": "ANY", "allowedFunctionNames": [choice.name]}
+        body["toolConfig"] = {"functionCallingConfig": named}
+    elif choice is not None:
+        mode = {"auto": "AUTO", "none": "NONE", "required": "ANY"}[choice]
+        body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}
     if config := _config(request, warnings):
         body["generationConfig"] = config
     if request.metadata:
@@ -79,12 +85,6 @@ def _path(start: str, model: str, streamed: bool) -> str:
     method = "streamGenerateContent?alt=sse" if streamed else "generateContent"
     name = model if "/" in model else f"models/{model}"
     return f"{start}{quote(name, safe='/@')}:{method}"
-
-
-def _choice(choice: str | ToolNamed) -> JsonObject:
-    if isinstance(choice, ToolNamed):
-        return {"mode": "ANY", "allowedFunctionNames": [choice.name]}
-    return {"mode": {"auto": "AUTO", "none": "NONE", "required": "ANY"}[choice]}
 
 
 def _config(request: Request, warnings: list[str]) -> JsonObject:
@@ -201,7 +201,16 @@ def _encode_part(
                 call["id"] = part.item_id
             return {"functionCall": call}
         case ToolResult():
-            return {"functionResponse": _encode_result(part, names, foreign_calls)}
+            made = names.get(part.call_id)
+            content = part.content
+            response: Json = content if isinstance(content, dict) else {"result": content}
+            returned: JsonObject = {
+                "name": part.name or (made.name if made else part.call_id),
+                "response": {"error": content} if part.is_error else response,
+            }
+            if made is not None and made.item_id and made.id not in foreign_calls:
+                returned["id"] = made.item_id
+            return {"functionResponse": returned}
         case Image() | Audio() | Document():
             address = media_url(part)
             if address is not None:
@@ -211,22 +220,3 @@ def _encode_part(
                 return {"fileData": given}
             data = b64encode(media_bytes(part)).decode()
             return {"inlineData": {"mimeType": part.media_type, "data": data}}
-
-
-def _encode_result(
-    result: ToolResult, names: dict[str, ToolCall], foreign_calls: set[str]
-) -> JsonObject:
-    made = names.get(result.call_id)
-    content = result.content
-    response: Json
-    if result.is_error:
-        response = {"error": content}
-    else:
-        response = content if isinstance(content, dict) else {"result": content}
-    returned: JsonObject = {
-        "name": result.name or (made.name if made else result.call_id),
-        "response": response,
-    }
-    if made is not None and made.item_id and made.id not in foreign_calls:
-        returned["id"] = made.item_id
-    return returned

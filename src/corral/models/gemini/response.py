@@ -8,9 +8,8 @@ import msgspec
 
 from corral.errors import ContentRefused, CorralError, StreamBroken
 from corral.model_types import Reason
-from corral.models.errors import ErrorFacts, error_from_failure, vendor_error
-from corral.models.reset_headers import next_midnight
-from corral.models.spec import Failure, Provider, Translate
+from corral.models.errors import VendorFacts, error_from_failure, next_midnight, vendor_error
+from corral.models.spec import FailedResponse, Provider, Translate
 from corral.protocol.response_builder import ResponseBuilder
 from corral.values import Json, JsonObject, Usage, convert_to, decode_or_none, decoder_for
 
@@ -33,24 +32,24 @@ FINISHES: dict[str, Reason] = {
 }
 
 
-class _Call(msgspec.Struct, rename="camel", gc=False):
+class _GeminiCall(msgspec.Struct, rename="camel", gc=False):
     name: str = ""
     args: Json = None
     id: str | None = None
 
 
-class _Piece(msgspec.Struct, rename="camel", gc=False):
+class _GeminiPart(msgspec.Struct, rename="camel", gc=False):
     text: str | None = None
     thought: bool = False
     thought_signature: str | None = None
-    function_call: _Call | None = None
+    function_call: _GeminiCall | None = None
     inline_data: Json = None
     executable_code: Json = None
     code_execution_result: Json = None
 
 
 class _Content(msgspec.Struct, gc=False):
-    parts: list[_Piece] = []
+    parts: list[_GeminiPart] = []
 
 
 class _Candidate(msgspec.Struct, rename="camel", gc=False):
@@ -61,7 +60,7 @@ class _Candidate(msgspec.Struct, rename="camel", gc=False):
     grounding_metadata: Json = None
 
 
-class _Usage(msgspec.Struct, rename="camel", gc=False):
+class _GeminiUsage(msgspec.Struct, rename="camel", gc=False):
     prompt_token_count: int | None = None
     candidates_token_count: int | None = None
     thoughts_token_count: int | None = None
@@ -81,21 +80,21 @@ class _Failed(msgspec.Struct):
     details: Json = None
 
 
-class _Chunk(msgspec.Struct, rename="camel", gc=False):
+class _GeminiChunk(msgspec.Struct, rename="camel", gc=False):
     candidates: list[_Candidate] = []
-    usage_metadata: _Usage | None = None
+    usage_metadata: _GeminiUsage | None = None
     model_version: str | None = None
     response_id: str | None = None
     prompt_feedback: _Feedback | None = None
     error: _Failed | None = None
 
 
-_decode = decoder_for(_Chunk).decode
+_decode = decoder_for(_GeminiChunk).decode
 
 
 def translator(provider: Provider) -> Translate:
     def translate(datas: list[bytes], parts: ResponseBuilder) -> None:
-        counted: _Usage | None = None
+        counted: _GeminiUsage | None = None
         for data in datas:
             chunk = _chunk(data, provider)
             _handle_chunk(chunk, parts, provider)
@@ -112,7 +111,7 @@ def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> None:
     _count(chunk.usage_metadata, parts)
 
 
-def _chunk(data: bytes, provider: Provider) -> _Chunk:
+def _chunk(data: bytes, provider: Provider) -> _GeminiChunk:
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -124,7 +123,7 @@ def _chunk(data: bytes, provider: Provider) -> _Chunk:
         ) from error
 
 
-def _handle_chunk(chunk: _Chunk, parts: ResponseBuilder, provider: Provider) -> None:
+def _handle_chunk(chunk: _GeminiChunk, parts: ResponseBuilder, provider: Provider) -> None:
     if chunk.error is not None:
         raise _error(provider, chunk.error, parts.model)
     feedback = chunk.prompt_feedback
@@ -140,25 +139,21 @@ def _handle_chunk(chunk: _Chunk, parts: ResponseBuilder, provider: Provider) -> 
     if (id != parts.id or model != parts.model) and (id or model):
         parts.start(id, model)
     for candidate in chunk.candidates:
-        if not candidate.index:
-            _handle_candidate(candidate, parts)
+        if candidate.index:
+            continue  # only one answer was requested
+        if candidate.content is not None:
+            for piece in candidate.content.parts:
+                _handle_piece(piece, parts)
+        if candidate.grounding_metadata is not None:
+            parts.add_provider_event("groundingMetadata", candidate.grounding_metadata)
+        raw = candidate.finish_reason
+        if raw is not None:
+            parts.set_finish(FINISHES.get(raw, "other"), raw)
+            if candidate.finish_message:
+                parts.warnings.append(candidate.finish_message)
 
 
-def _handle_candidate(candidate: _Candidate, parts: ResponseBuilder) -> None:
-    content = candidate.content
-    if content is not None:
-        for piece in content.parts:
-            _handle_piece(piece, parts)
-    if candidate.grounding_metadata is not None:
-        parts.add_provider_event("groundingMetadata", candidate.grounding_metadata)
-    raw = candidate.finish_reason
-    if raw is not None:
-        parts.set_finish(FINISHES.get(raw, "other"), raw)
-        if candidate.finish_message:
-            parts.warnings.append(candidate.finish_message)
-
-
-def _handle_piece(piece: _Piece, parts: ResponseBuilder) -> None:
+def _handle_piece(piece: _GeminiPart, parts: ResponseBuilder) -> None:
     if piece.function_call is not None:
         made = piece.function_call
         args: Json = {} if made.args is None else made.args
@@ -181,7 +176,7 @@ def _handle_piece(piece: _Piece, parts: ResponseBuilder) -> None:
         parts.set_signature(piece.thought_signature, "thinking" if piece.thought else "text")
 
 
-def _count(usage: _Usage | None, parts: ResponseBuilder) -> None:
+def _count(usage: _GeminiUsage | None, parts: ResponseBuilder) -> None:
     if usage is None:
         return
     read, written = usage.prompt_token_count, usage.candidates_token_count
@@ -218,20 +213,20 @@ def error_body(status: int, message: str) -> JsonObject:
     return {"error": {"code": status, "message": message, "status": name}}
 
 
-def failure(failure: Failure) -> CorralError:
+def failure(failure: FailedResponse) -> CorralError:
     match decode_or_none(failure.body):
         case {"error": dict(error)} | [{"error": dict(error)}, *_]:
             try:
-                found = convert_to(error, _Failed, strict=False)
+                failed = convert_to(error, _Failed, strict=False)
             except msgspec.ValidationError:  # an error of a proxy in a similar format
                 return error_from_failure(failure, None)
-            return _error(failure.provider, found, failure.model, failure)
+            return _error(failure.provider, failed, failure.model, failure)
         case _:
             return error_from_failure(failure, None)
 
 
 def _error(
-    provider: Provider, error: _Failed, model: str, failure: Failure | None = None
+    provider: Provider, error: _Failed, model: str, failure: FailedResponse | None = None
 ) -> CorralError:
     """Google's ``details`` hold the retry delay, the quota that is spent, and a bad key. Its
     message is the same for the quota of a minute and of a day."""
@@ -256,7 +251,7 @@ def _error(
     day_ends = None
     if spent and failure is not None:
         day_ends = next_midnight(_QUOTA_ZONE, failure.now)
-    facts = ErrorFacts(
+    facts = VendorFacts(
         name=name,
         code=code,
         # The delay that comes with the quota of a day is that of a minute.

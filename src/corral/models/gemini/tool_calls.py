@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from corral.models.strict_reading import (
-    Unreadable,
+from corral.models.tool_gate import (
+    Reading,
+    Unjudgeable,
+    WireCall,
     check_other_fields,
     optional_object,
     optional_objects,
     optional_text,
+    wire_call,
 )
-from corral.models.tool_gate import Reading, WireCall, wire_call
 from corral.values import Json, JsonObject, as_list, as_objects, is_list, is_object
 
 _FUNCTIONS = ("functionDeclarations", "function_declarations")
@@ -63,13 +65,13 @@ class GeminiCalls:
         self._last |= {name: body[name] for name in _KEPT if name in body}
         candidates = optional_objects(body, "candidates")
         if len(candidates) > 1:
-            raise Unreadable("the response has several candidates")
+            raise Unjudgeable("the response has several candidates")
         return _with(body, "candidates", [self._read_candidate(each) for each in candidates])
 
     def _read_candidate(self, candidate: JsonObject) -> JsonObject:
         check_other_fields(candidate, ("content", "index"), "the candidate")
         if candidate.get("index") not in (None, 0):
-            raise Unreadable("the response has a second candidate")
+            raise Unjudgeable("the response has a second candidate")
         content = optional_object(candidate, "content")
         check_other_fields(content, ("parts",), "the content")
         parts = [self._read_part(part) for part in optional_objects(content, "parts")]
@@ -82,12 +84,12 @@ class GeminiCalls:
         for name, value in part.items():
             is_structure = is_object(value) or is_list(value)
             if name not in (*_PARTS, *_BESIDE) and is_structure:
-                raise Unreadable(f"a part is of an unknown kind: {name!r}")
+                raise Unjudgeable(f"a part is of an unknown kind: {name!r}")
         kinds = [name for name in _PARTS if name in part]
         if len(kinds) > 1:
-            raise Unreadable(f"a part is of several kinds: {', '.join(kinds)}")
+            raise Unjudgeable(f"a part is of several kinds: {', '.join(kinds)}")
         if any(name in _VENDOR_PARTS for name in kinds) and not self._has_vendor_tools:
-            raise Unreadable(f"a part is of a kind that the request did not ask for: {kinds[0]!r}")
+            raise Unjudgeable(f"a part is of a kind that the request did not ask for: {kinds[0]!r}")
         optional_text(part, "text")
         if "functionCall" in part:
             part["functionCall"] = self._read_call(optional_object(part, "functionCall"))
@@ -99,7 +101,7 @@ class GeminiCalls:
         if made.get("willContinue") is False:
             unknown.discard("willContinue")
         if unknown:
-            raise Unreadable(f"a functionCall has an unknown field: {min(unknown)!r}")
+            raise Unjudgeable(f"a functionCall has an unknown field: {min(unknown)!r}")
         args = made.get("args", {})
         call = wire_call(
             optional_text(made, "id"),
@@ -111,11 +113,19 @@ class GeminiCalls:
         return {**named, "name": call.name, "args": call.arguments}
 
     def next_request(self, request: JsonObject, results: Sequence[str]) -> JsonObject | None:
-        made = [part for part in self._parts if _is_sent_back(part)]
-        answers = [_answer(call, text) for call, text in zip(self.calls, results, strict=True)]
+        made: list[Json] = []
+        for part in self._parts:
+            is_plain = part.keys() <= {"text", "thought"}
+            if not is_plain or (part.get("thought") is not True and part.get("text")):
+                made.append(part)
+        answers: list[Json] = []
+        for call, text in zip(self.calls, results, strict=True):
+            named: JsonObject = {"id": call.call_id} if call.call_id else {}
+            answer: JsonObject = {**named, "name": call.name, "response": {"error": text}}
+            answers.append({"functionResponse": answer})
         contents = [*as_list(request.get("contents"))]
-        contents.append({"role": "model", "parts": [*made]})
-        contents.append({"role": "user", "parts": [*answers]})
+        contents.append({"role": "model", "parts": made})
+        contents.append({"role": "user", "parts": answers})
         return {**request, "contents": contents}
 
     def closing_events(self, text: str) -> list[Json]:
@@ -130,13 +140,3 @@ class GeminiCalls:
 def _with(holder: JsonObject, name: str, value: Json) -> JsonObject:
     """A copy with another value of a field that it has."""
     return {**holder, name: value} if holder.get(name) is not None else holder
-
-
-def _is_sent_back(part: JsonObject) -> bool:
-    is_plain = part.keys() <= {"text", "thought"}
-    return not (is_plain and (part.get("thought") is True or not part.get("text")))
-
-
-def _answer(call: WireCall, text: str) -> JsonObject:
-    named: JsonObject = {"id": call.call_id} if call.call_id else {}
-    return {"functionResponse": {**named, "name": call.name, "response": {"error": text}}}

@@ -7,6 +7,7 @@ encrypted reasoning that came with it.
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from functools import lru_cache
 
 import msgspec
@@ -16,6 +17,7 @@ from corral.messages import (
     Audio,
     Document,
     Image,
+    Media,
     Message,
     RedactedThinking,
     Text,
@@ -23,11 +25,17 @@ from corral.messages import (
     ToolCall,
     ToolResult,
 )
-from corral.model_types import Request, ResponseFormat, ToolNamed, ToolSpec
-from corral.models.encoding import deep_merge, instructions, media_url, vendor_options
-from corral.models.openai.media import encode_file, encode_url, file_name
+from corral.model_types import Request, ToolNamed
 from corral.models.openai.schema import is_strict
-from corral.models.spec import Encoded, Provider
+from corral.models.spec import (
+    Encoded,
+    Provider,
+    deep_merge,
+    instructions,
+    media_bytes,
+    media_url,
+    vendor_options,
+)
 from corral.values import Json, JsonObject, as_object
 
 PATH = "/responses"
@@ -66,19 +74,33 @@ def _add_settings(
     body: JsonObject, request: Request, provider: Provider, warnings: list[str]
 ) -> None:
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        body["tools"] = [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.parameters or {"type": "object", "properties": {}},
+                "strict": False,  # the default is true, which rejects optional parameters
+            }
+            for tool in request.tools
+        ]
     if request.tool_choice is not None:
         choice = request.tool_choice
         body["tool_choice"] = (
             {"type": "function", "name": choice.name} if isinstance(choice, ToolNamed) else choice
         )
-    if request.response_format is not None and request.response_format.type != "text":
-        body["text"] = {"format": _format(request.response_format)}
+    form = request.response_format
+    if form is not None and form.type == "json":
+        body["text"] = {"format": {"type": "json_object"}}
+    elif form is not None and form.type == "json_schema":
+        schema: JsonObject = {"type": "json_schema", "name": form.name, "schema": form.schema}
+        schema["strict"] = is_strict(form.schema)
+        body["text"] = {"format": schema}
     if request.max_tokens is not None:
         body["max_output_tokens"] = request.max_tokens
     if request.metadata:
         body["metadata"] = {**request.metadata}
-    _add_sampling(body, request, warnings)
+    add_sampling(body, request, warnings, refused=refuses_sampling(request))
     if request.stop:
         warnings.append(
             f"stop is left out: the Responses API of {provider.title} does not support it"
@@ -101,36 +123,12 @@ def refuses_sampling(request: Request) -> bool:
     return request.reasoning_effort not in (None, "none")
 
 
-def _add_sampling(body: JsonObject, request: Request, warnings: list[str]) -> None:
-    if request.temperature is None and request.top_p is None:
-        return
-    refused = refuses_sampling(request)
+def add_sampling(body: JsonObject, request: Request, warnings: list[str], *, refused: bool) -> None:
     for name, value in (("temperature", request.temperature), ("top_p", request.top_p)):
         if value is not None and refused:
             warnings.append(f"{name} is left out: {request.model} does not accept it")
         elif value is not None:
             body[name] = value
-
-
-def _tool(tool: ToolSpec) -> JsonObject:
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.parameters or {"type": "object", "properties": {}},
-        "strict": False,  # the default is true, which rejects optional parameters
-    }
-
-
-def _format(form: ResponseFormat) -> JsonObject:
-    if form.type == "json":
-        return {"type": "json_object"}
-    return {
-        "type": "json_schema",
-        "name": form.name,
-        "schema": form.schema,
-        "strict": is_strict(form.schema),
-    }
 
 
 def _input(request: Request, provider: Provider) -> list[Json]:
@@ -163,8 +161,12 @@ def _encode_message(message: Message, provider: Provider) -> list[Json]:
     items: list[Json] = []
     for part in message.content:
         match part:
+            case Text() if message.role == "assistant":
+                phase = part.signature if own and part.signature in PHASES else None
+                content: JsonObject = {"type": "output_text", "text": part.text}
+                _add_content(items, "assistant", content, phase)
             case Text():
-                _add_text(items, message, part, own)
+                _add_content(items, "user", {"type": "input_text", "text": part.text})
             case Thinking():
                 if own and _is_returnable(part):
                     items.append(
@@ -180,7 +182,15 @@ def _encode_message(message: Message, provider: Provider) -> list[Json]:
             case RedactedThinking():
                 pass
             case ToolCall():
-                items.append(_encode_call(part, thought))
+                call: JsonObject = {
+                    "type": "function_call",
+                    "call_id": part.id,
+                    "name": part.name,
+                    "arguments": encode_arguments(part),
+                }
+                if thought and part.item_id:
+                    call["id"] = part.item_id
+                items.append(call)
             case ToolResult():
                 items.append(
                     {
@@ -197,26 +207,6 @@ def _encode_message(message: Message, provider: Provider) -> list[Json]:
                     )
                 _add_content(items, "user", _media(part, provider))
     return items
-
-
-def _encode_call(call: ToolCall, with_id: bool) -> JsonObject:
-    item: JsonObject = {
-        "type": "function_call",
-        "call_id": call.id,
-        "name": call.name,
-        "arguments": encode_arguments(call),
-    }
-    if with_id and call.item_id:
-        item["id"] = call.item_id
-    return item
-
-
-def _add_text(items: list[Json], message: Message, part: Text, own: bool) -> None:
-    if message.role != "assistant":
-        _add_content(items, "user", {"type": "input_text", "text": part.text})
-        return
-    phase = part.signature if own and part.signature in PHASES else None
-    _add_content(items, "assistant", {"type": "output_text", "text": part.text}, phase)
 
 
 def _add_content(
@@ -268,9 +258,80 @@ def _media(part: Image | Audio | Document, provider: Provider) -> JsonObject:
             address = media_url(part)
             if address is not None and not address.startswith("data:"):
                 return {"type": "input_file", "file_url": encode_url(part, provider)}
-            media_type, data = encode_file(part, provider)
+            media_type, data = type_and_data(part, provider)
             return {
                 "type": "input_file",
                 "filename": file_name(part, media_type),
                 "file_data": f"data:{media_type};base64,{data}",
             }
+
+
+FORMATS = {
+    "audio/mpeg": "mp3",
+    "audio/mp3": "mp3",
+    "audio/wav": "wav",
+    "audio/wave": "wav",
+    "audio/x-wav": "wav",
+    "audio/vnd.wave": "wav",
+}
+
+
+def encode_url(part: Image | Document, provider: Provider) -> str:
+    """The web URL of the part, or its bytes as a ``data:`` URL."""
+    address = media_url(part)
+    if address is None:
+        return f"data:{_media_type(part)};base64,{_base64(part)}"
+    if address[:5].lower() in ("http:", "https", "data:"):
+        return address
+    scheme = address.partition(":")[0]
+    raise MediaInvalid(
+        f"{provider.title} cannot fetch {address[:80]!r}",
+        hint=f"It accepts https URLs and files, but no {scheme}: URL.",
+    )
+
+
+def encode_audio(part: Audio, provider: Provider) -> tuple[str, str]:
+    """Base64 and the format. Only bytes can be sent, in one of two formats."""
+    media_type, data = type_and_data(part, provider)
+    if media_type not in FORMATS:
+        raise MediaInvalid(
+            f"{provider.title} does not accept audio of type {media_type}",
+            hint="Send it as WAV or MP3.",
+        )
+    return data, FORMATS[media_type]
+
+
+def file_name(part: Document, media_type: str) -> str:
+    """A file name: both APIs need one and derive the file type from its extension."""
+    if part.name:
+        return part.name
+    ending = media_type.partition(";")[0].rpartition("/")[2]
+    return f"document.{'txt' if ending == 'plain' else ending or 'pdf'}"
+
+
+def type_and_data(part: Media, provider: Provider) -> tuple[str, str]:
+    """The media type and Base64 of a part that holds bytes."""
+    address = media_url(part)
+    if address is None:
+        return _media_type(part), _base64(part)
+    head, comma, data = address.partition(",")
+    if head[:5].lower() == "data:" and head.endswith(";base64") and comma:
+        return part.media_type or head[5:-7].partition(";")[0].lower(), data
+    kind = type(part).__name__.lower()
+    raise MediaInvalid(
+        f"{provider.title} does not accept the URL of a {kind}: {address[:80]!r}",
+        hint=f"Download the {kind} and send the file.",
+    )
+
+
+def _media_type(part: Media) -> str:
+    if not part.media_type:
+        raise MediaInvalid(
+            f"the type of this {type(part).__name__.lower()} is unknown",
+            hint="Set media_type, for example media_type='image/png'.",
+        )
+    return part.media_type
+
+
+def _base64(part: Media) -> str:
+    return b64encode(media_bytes(part)).decode()

@@ -7,14 +7,156 @@ read again.
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
-from corral.errors import StreamBroken
+from corral.errors import ContentRefused, CorralError
 from corral.model_types import Reason
-from corral.models.openai.errors import error_in_stream
-from corral.models.spec import Provider, Translate
+from corral.models.errors import VendorFacts, error_from_failure, invalid_response, vendor_error
+from corral.models.spec import FailedResponse, Provider, Translate
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, Usage, as_list, as_object, decode_or_none, decoder_for
+from corral.values import Json, JsonObject, Usage, as_list, as_object, decode_or_none, decoder_for
+
+LIMITS = {
+    "requests_limit": "x-ratelimit-limit-requests",
+    "requests_remaining": "x-ratelimit-remaining-requests",
+    "requests_reset": "x-ratelimit-reset-requests",
+    "tokens_limit": "x-ratelimit-limit-tokens",
+    "tokens_remaining": "x-ratelimit-remaining-tokens",
+    "tokens_reset": "x-ratelimit-reset-tokens",
+}
+
+RESETS = ("x-ratelimit-reset",)
+"""Sent by other servers with the same format."""
+
+REFUSED = frozenset(
+    {
+        "bio_policy",
+        "content_filter",
+        "content_policy_violation",
+        "cyber_policy",
+        "image_content_policy_violation",
+        "invalid_prompt",  # its message: the prompt was flagged as violating the usage policy
+        "misalignment_policy_violation",
+        "moderation_blocked",
+    }
+)
+
+BY_CODE = {
+    "context_length_exceeded": "INVALID_ARGUMENT",
+    "insufficient_quota": "RESOURCE_EXHAUSTED",
+    "invalid_api_key": "UNAUTHENTICATED",
+    "model_not_found": "NOT_FOUND",
+    "rate_limit_exceeded": "RESOURCE_EXHAUSTED",
+}
+"""Codes that are more specific than their HTTP status."""
+
+BY_TYPE = {
+    "authentication_error": "UNAUTHENTICATED",
+    "insufficient_quota": "RESOURCE_EXHAUSTED",
+    "invalid_request_error": "INVALID_ARGUMENT",
+    "not_found_error": "NOT_FOUND",
+    "permission_error": "PERMISSION_DENIED",
+    "rate_limit_error": "RESOURCE_EXHAUSTED",
+    "tokens": "RESOURCE_EXHAUSTED",
+    "requests": "RESOURCE_EXHAUSTED",
+}
+"""Used only for errors inside a stream, which have no HTTP status."""
+
+_IMAGE = re.compile(r"(invalid|unsupported|empty|failed_to_download)_image|^image_")
+_WAIT = re.compile(r"try again in (?:(\d+)m(?!s))?(?:([\d.]+)(ms|s))?", re.IGNORECASE)
+
+
+_ERROR_CODES = {401: "invalid_api_key", 402: "budget_exceeded", 429: "rate_limit_exceeded"}
+
+
+def error_body(status: int, message: str) -> JsonObject:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    code = _ERROR_CODES.get(status)
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def failure(failure: FailedResponse) -> CorralError:
+    return _error(
+        failure.provider, _error_object(decode_or_none(failure.body)), failure.model, failure
+    )
+
+
+def error_in_stream(provider: Provider, error: Json, model: str) -> CorralError:
+    """The error for an error object in a response whose HTTP status was a success."""
+    return _error(provider, _error_object({"error": error}), model, None)
+
+
+def _error_object(body: Json) -> JsonObject:
+    """The error object. Not all servers nest it, and some send only a text."""
+    match body:
+        case {"error": dict(error)} | [{"error": dict(error)}, *_]:
+            return error
+        case {"error": str(message), "code": str(code)}:
+            return {"message": message, "code": code}
+        case {"error": str(message)} | {"detail": str(message)}:
+            return {"message": message}
+        case {"detail": [{"msg": str(message)}, *_]}:
+            return {"message": message}
+        case _:
+            return body if isinstance(body, dict) and "message" in body else {}
+
+
+def _error(
+    provider: Provider, error: JsonObject, model: str, failure: FailedResponse | None
+) -> CorralError:
+    message, code, kind = _text(error, "message"), _text(error, "code"), _text(error, "type")
+    named = code or kind
+    match error:
+        case {"metadata": {"raw": str(raw)}}:  # a router's copy of the vendor's message
+            message = f"{message}: {raw[:300]}"
+        case _:
+            pass
+    status = failure.status if failure else None
+    # Routers put the status of the vendor into the code.
+    if status is None and code and code.isdecimal() and 400 <= int(code) < 600:
+        status = int(code)
+    if named in REFUSED:
+        return ContentRefused(
+            f"{provider.title} refused: {message or named}",
+            hint="Rephrase the prompt: the vendor's content policy refused it.",
+            provider=provider.name,
+            http_status=status,
+            provider_code=named,
+        )
+    name, delay = _name(code or "", kind or "", status), _delay_from_message(message or "")
+    facts = VendorFacts(name=name, code=named, retry_after=delay)
+    if failure is None:
+        text = message or named or "an error without a message"
+        return vendor_error(provider, text, facts, status=status, model=model)
+    if any(header in failure.headers for header in ("retry-after", "retry-after-ms")):
+        facts = msgspec.structs.replace(facts, retry_after=None)
+    return error_from_failure(failure, message, facts)
+
+
+def _name(code: str, kind: str, status: int | None) -> str | None:
+    """The name of the error, where the code or the type is more specific than the status."""
+    if code in BY_CODE or status is not None:
+        return BY_CODE.get(code)
+    return BY_TYPE.get(kind) or ("INVALID_ARGUMENT" if _IMAGE.search(code) else None)
+
+
+def _text(error: JsonObject, name: str) -> str | None:
+    value = error.get(name)
+    return str(value) if isinstance(value, str | int) and value != "" else None
+
+
+def _delay_from_message(message: str) -> float | None:
+    found = _WAIT.search(message)
+    if found is None or not (found[1] or found[2]):
+        return None
+    try:
+        rest = float(found[2] or 0)
+    except ValueError:
+        return None
+    return int(found[1] or 0) * 60 + (rest / 1000 if found[3] == "ms" else rest)
+
 
 INCOMPLETE: dict[str, Reason] = {
     "max_output_tokens": "length",
@@ -44,6 +186,12 @@ REPEATED_EVENTS = frozenset(
 ITEM_EVENTS = frozenset({"response.output_item.added", "response.output_item.done"})
 THOUGHTS = frozenset({"response.reasoning_summary_text.delta", "response.reasoning_text.delta"})
 _READ = THOUGHTS | BEGINS | ENDS.keys()
+_READ_PREFIXES = (
+    "response.output_text.delta",
+    "response.refusal.delta",
+    "response.output_item.",
+    "response.function_call_arguments.delta",
+)
 _NONE = msgspec.Raw()
 
 
@@ -74,7 +222,7 @@ class _OutputDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct, gc=False):
+class _ResponseUsage(msgspec.Struct, gc=False):
     input_tokens: int | None = None
     output_tokens: int | None = None
     input_tokens_details: _InputDetails | None = None
@@ -89,7 +237,7 @@ class _ResponseHead(msgspec.Struct, gc=False):
     id: str | None = None
     model: str | None = None
     status: str | None = None
-    usage: _Usage | None = None
+    usage: _ResponseUsage | None = None
     error: Json = None
     incomplete_details: _Incomplete | None = None
 
@@ -104,7 +252,7 @@ class _TypedResponse(_ResponseHead, gc=False):
     output: list[_Item] | None = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _ResponseEvent(msgspec.Struct, gc=False):
     type: str = ""
     delta: str = ""
     output_index: int = -1
@@ -115,7 +263,7 @@ class _Event(msgspec.Struct, gc=False):
     response: _Response | None = None
 
 
-_decode = decoder_for(_Event).decode
+_decode = decoder_for(_ResponseEvent).decode
 _decode_item = decoder_for(_Item).decode
 _decode_response = decoder_for(_Response).decode
 _decode_typed_response = decoder_for(_TypedResponse).decode
@@ -130,8 +278,12 @@ def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
     reader = _ResponseReader(provider)
     try:
         typed = _decode_typed_response(body)
-    except _DECODE_ERRORS:
-        reader.end(_untyped_response(body, provider), builder)
+    except _DECODE_ERRORS:  # one of its items has fields of other types
+        try:
+            untyped = _decode_response(body)
+        except _DECODE_ERRORS as error:
+            raise invalid_response(provider, body, error) from error
+        reader.end(untyped, builder)
         return
     reader.start(typed, builder, typed.status)
     for index, item in enumerate(typed.output or ()):
@@ -139,14 +291,6 @@ def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
             data = as_list(as_object(decode_or_none(body)).get("output"))[index]
             _add_unknown_item(item, data, builder)
     reader.finish(typed, builder, typed.status)
-
-
-def _untyped_response(body: bytes, provider: Provider) -> _Response:
-    """The response if one of its items has fields of other types."""
-    try:
-        return _decode_response(body)
-    except _DECODE_ERRORS as error:
-        raise _invalid_response(provider, body, error) from error
 
 
 class _ResponseReader(msgspec.Struct, eq=False):
@@ -173,7 +317,7 @@ class _ResponseReader(msgspec.Struct, eq=False):
             else:
                 self._handle_event(event, data, builder)
 
-    def _handle_event(self, event: _Event, data: bytes, builder: ResponseBuilder) -> None:
+    def _handle_event(self, event: _ResponseEvent, data: bytes, builder: ResponseBuilder) -> None:
         kind, index = event.type, event.output_index
         if kind == "response.function_call_arguments.delta":
             key = index if index >= 0 else event.item_id
@@ -194,7 +338,13 @@ class _ResponseReader(msgspec.Struct, eq=False):
             if event.response is not None:
                 builder.start(event.response.id, event.response.model)
         elif kind not in REPEATED_EVENTS:
-            self._handle_unknown(kind, data, builder)
+            # Events without a unified form; and errors, in one of two formats.
+            decoded = decode_or_none(data)
+            is_error = kind == "error" or not kind
+            if is_error and isinstance(decoded, dict) and (kind or decoded.get("error")):
+                body = decoded.get("error") or decoded
+                raise error_in_stream(self._provider, body, builder.model)
+            builder.add_provider_event(kind or "unknown", decoded)
 
     def end(
         self, response: _Response, builder: ResponseBuilder, event_status: str | None = None
@@ -228,7 +378,7 @@ class _ResponseReader(msgspec.Struct, eq=False):
         elif status == "cancelled":
             builder.set_finish("other", status)
 
-    def _handle_reasoning(self, event: _Event, builder: ResponseBuilder) -> None:
+    def _handle_reasoning(self, event: _ResponseEvent, builder: ResponseBuilder) -> None:
         index = (event.output_index, event.type, event.summary_index, event.content_index)
         if (
             self._last_reasoning
@@ -303,23 +453,18 @@ class _ResponseReader(msgspec.Struct, eq=False):
         else:
             builder.end_part()
 
-    def _handle_unknown(self, kind: str, data: bytes, builder: ResponseBuilder) -> None:
-        """Events without a unified form; and errors, in one of two formats."""
-        decoded = decode_or_none(data)
-        if isinstance(decoded, dict) and (kind == "error" or (not kind and decoded.get("error"))):
-            raise error_in_stream(self._provider, decoded.get("error") or decoded, builder.model)
-        builder.add_provider_event(kind or "unknown", decoded)
-
     def _handle_malformed(self, data: bytes, builder: ResponseBuilder, error: Exception) -> None:
         if data.strip() == b"[DONE]":
             return  # some servers send it at the end of every stream
         match decode_or_none(data):
-            case {"type": str(kind)} as decoded if not _is_read(kind):
+            case {"type": str(kind)} as decoded if not (
+                kind in _READ or kind.startswith(_READ_PREFIXES)
+            ):
                 builder.add_provider_event(kind, decoded)
             case {"error": dict() | str() as error_body}:
                 raise error_in_stream(self._provider, error_body, builder.model)
             case _:
-                raise _invalid_response(self._provider, data, error) from error
+                raise invalid_response(self._provider, data, error) from error
 
 
 def _add_unknown_item(item: _Item, data: Json, builder: ResponseBuilder) -> None:
@@ -327,19 +472,7 @@ def _add_unknown_item(item: _Item, data: Json, builder: ResponseBuilder) -> None
     builder.add_provider_event(str(kind or item.type), data)
 
 
-def _is_read(kind: str) -> bool:
-    return kind in _READ or kind.startswith(
-        ("response.output_text.delta", "response.refusal.delta", "response.output_item.",
-         "response.function_call_arguments.delta")
-    )  # fmt: skip
-
-
-def _invalid_response(provider: Provider, data: bytes, error: Exception) -> StreamBroken:
-    sample = data[:200].decode("utf-8", "replace")
-    return StreamBroken(f"{provider.title} sent an invalid response: {error}", frame=sample)
-
-
-def _usage(usage: _Usage) -> Usage:
+def _usage(usage: _ResponseUsage) -> Usage:
     """Usage. Input includes cached tokens, output includes reasoning."""
     read, written = usage.input_tokens, usage.output_tokens
     input_details, output_details = usage.input_tokens_details, usage.output_tokens_details

@@ -55,19 +55,16 @@ def _follows_rules(schema: Json) -> bool:
     if "format" in schema and schema["format"] not in FORMATS:
         return False
     kinds = schema.get("type")
-    if (kinds == "object" or "object" in as_list(kinds)) and not _is_closed(schema):
-        return False
+    if kinds == "object" or "object" in as_list(kinds):
+        # An object must allow no other properties and require all of its own.
+        properties, required = schema.get("properties"), schema.get("required", [])
+        if schema.get("additionalProperties") is not False or not isinstance(properties, dict):
+            return False
+        if not isinstance(required, list) or {*map(str, required)} != properties.keys():
+            return False
     if kinds == "array" and "items" not in schema:
         return False
-    return all(_follows_rules(each) for each in _nested(schema))
-
-
-def _is_closed(schema: JsonObject) -> bool:
-    """Whether an object allows no other properties and requires all of its own."""
-    properties, required = schema.get("properties"), schema.get("required", [])
-    if schema.get("additionalProperties") is not False or not isinstance(properties, dict):
-        return False
-    return isinstance(required, list) and {*map(str, required)} == properties.keys()
+    return all(map(_follows_rules, _nested(schema)))
 
 
 def _nested(schema: JsonObject) -> list[Json]:

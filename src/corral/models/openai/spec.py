@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from corral.models.openai.errors import LIMITS, RESETS, error_body, failure
 from corral.models.openai.request import encode
-from corral.models.openai.response import read, translator
+from corral.models.openai.response import LIMITS, RESETS, error_body, failure, read, translator
 from corral.models.spec import Provider, Wire
 
 WIRE = Wire(

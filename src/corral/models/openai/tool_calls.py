@@ -19,21 +19,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from corral.models.strict_reading import (
+from corral.models.tool_gate import (
     Incomplete,
-    Unreadable,
+    Reading,
+    Unjudgeable,
+    WireCall,
     check_other_fields,
+    encode_arguments,
     optional_index,
     optional_object,
     optional_objects,
     optional_text,
-    required_object,
-)
-from corral.models.tool_gate import (
-    Reading,
-    WireCall,
-    encode_arguments,
     parsed_arguments,
+    required_object,
     wire_call,
 )
 from corral.values import Json, JsonObject, as_list, as_objects, as_text
@@ -186,7 +184,7 @@ class ResponsesCalls:
         if reader is None:
             return "neutral", []
         if self._is_ended:
-            raise Unreadable(f"{kind} comes after the end of the response")
+            raise Unjudgeable(f"{kind} comes after the end of the response")
         check_other_fields(event, ("item", "response", "part", "type"), kind)
         step, events = reader(event)
         return step, [self._numbered(each) for each in events]
@@ -213,14 +211,14 @@ class ResponsesCalls:
         self._response = response = required_object(event.get("response"), "response")
         check_other_fields(response, ("output", *_ECHOES), "the response")
         if optional_objects(response, "output"):
-            raise Unreadable("the response begins with output")
+            raise Unjudgeable("the response begins with output")
         return "neutral", [] if self._is_continued else [event]
 
     def _begin_item(self, event: JsonObject) -> Reading:
         item = required_object(event.get("item"), "item")
         kind, index = self._check_item(item), optional_index(event, "output_index")
         if index not in (None, self._started):
-            raise Unreadable("the items of the response do not follow each other")
+            raise Unjudgeable("the items of the response do not follow each other")
         number = self._count_item()
         self._open[number] = _OpenItem(kind, item)
         if kind in _CALLS:
@@ -236,7 +234,7 @@ class ResponsesCalls:
     def _count_item(self) -> int:
         """The number of an item that starts."""
         if self._started == MOST_ITEMS:
-            raise Unreadable(f"the response has more than {MOST_ITEMS} items")
+            raise Unjudgeable(f"the response has more than {MOST_ITEMS} items")
         self._started += 1
         return self._started - 1
 
@@ -245,12 +243,14 @@ class ResponsesCalls:
         kind = optional_text(item, "type")
         if kind in _VENDOR_ITEMS:
             if not self._has_vendor_tools:
-                raise Unreadable(f"an item is of a kind that the request did not ask for: {kind!r}")
+                raise Unjudgeable(
+                    f"an item is of a kind that the request did not ask for: {kind!r}"
+                )
             return kind
         if kind in _BUILT_IN and _BUILT_IN[kind] not in self._tool_types:
-            raise Unreadable(f"an item is of a kind that the request did not ask for: {kind!r}")
+            raise Unjudgeable(f"an item is of a kind that the request did not ask for: {kind!r}")
         if kind not in _CALLS and kind not in _CONTENTS:
-            raise Unreadable(f"an item is of an unknown kind: {kind!r}")
+            raise Unjudgeable(f"an item is of an unknown kind: {kind!r}")
         check_other_fields(item, ("type", "content", "summary"), f"an item of the type {kind}")
         if kind in _CALLS:
             return kind
@@ -279,10 +279,10 @@ class ResponsesCalls:
         index = optional_index(event, "output_index")
         item = self._open.get(self._last_open() if index is None else index)
         if item is None or item.kind not in _INPUTS:
-            raise Unreadable(f"{kind} is for an item that is not open")
+            raise Unjudgeable(f"{kind} is for an item that is not open")
         name, events = _INPUTS[item.kind]
         if not kind.startswith(f"response.{events}."):
-            raise Unreadable(f"{kind} is for an item of the type {item.kind}")
+            raise Unjudgeable(f"{kind} is for an item of the type {item.kind}")
         if kind.endswith(".delta"):
             item.changes.append(optional_text(event, "delta"))
         else:
@@ -300,10 +300,10 @@ class ResponsesCalls:
         if started is None:
             # Some servers send the item only once, at its end.
             if index not in (None, self._started):
-                raise Unreadable("the items of the response do not follow each other")
+                raise Unjudgeable("the items of the response do not follow each other")
             number, started = self._count_item(), _OpenItem(kind, item)
         if (kind, item.get("id")) != (started.kind, started.item.get("id", item.get("id"))):
-            raise Unreadable("an item ends as another one than it started")
+            raise Unjudgeable("an item ends as another one than it started")
         if kind not in _CALLS:
             self._items[number] = item
             return "neutral", [event]
@@ -319,11 +319,11 @@ class ResponsesCalls:
             text = optional_text(item, name)
             before = optional_text(started.item, "name") if started else ""
             if before not in ("", optional_text(item, "name")):
-                raise Unreadable("a tool call ends with another name than it started")
+                raise Unjudgeable("a tool call ends with another name than it started")
             streamed = "".join(started.changes) if started else ""
             result = (started.result if started else "") or text
             if (streamed or text, result) != (text, text):
-                raise Unreadable("the input of a tool call is not what was streamed")
+                raise Unjudgeable("the input of a tool call is not what was streamed")
         call = self._read_call(item)
         self.calls.append(call)
         if kind == "function_call":
@@ -337,7 +337,7 @@ class ResponsesCalls:
             # The tools of a server may be grouped: then the call has the name of the group apart.
             group = optional_text(item, "namespace")
             if group and group not in self._namespaces:
-                raise Unreadable(f"a tool call is in a namespace that is not known: {group!r}")
+                raise Unjudgeable(f"a tool call is in a namespace that is not known: {group!r}")
             name = f"{group.removesuffix('__')}__{name}" if group else name
             return wire_call(call_id, name, parsed_arguments(optional_text(item, "arguments")))
         if kind == "custom_tool_call":
@@ -353,9 +353,9 @@ class ResponsesCalls:
         if self.has_open_call:
             raise Incomplete("the response ends before one of its tool calls")
         if output and self._items and listed != self.calls:
-            raise Unreadable("the response ends with other tool calls than it had")
+            raise Unjudgeable("the response ends with other tool calls than it had")
         if listed and not self._items:
-            raise Unreadable("the response ends with tool calls that did not come before")
+            raise Unjudgeable("the response ends with tool calls that did not come before")
         made = [self._items[number] for number in sorted(self._items)] or output
         if made or self._shown:
             listing: list[Json] = [*self._shown, *made]
@@ -431,7 +431,7 @@ def _tools(request: JsonObject) -> Iterator[JsonObject]:
 def _check_part(part: JsonObject, known: Sequence[str]) -> None:
     kind = optional_text(part, "type")
     if kind not in known:
-        raise Unreadable(f"a part is of an unknown kind: {kind!r}")
+        raise Unjudgeable(f"a part is of an unknown kind: {kind!r}")
     check_other_fields(part, ("type",), f"a part of the type {kind}")
 
 

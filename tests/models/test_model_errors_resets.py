@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from corral.errors import CorralError, QuotaSpent, RateLimited
+from corral.models.errors import next_midnight, read_time
 from corral.models.registry import find_provider
-from corral.models.reset_headers import next_midnight, read_time
-from corral.models.spec import Failure
+from corral.models.spec import FailedResponse
 
 NOW = 1_790_000_000.0
 """2026-09-21 14:13:20 UTC."""
@@ -19,7 +19,7 @@ def failure(vendor: str, body: object, **headers: str) -> CorralError:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     data = msgspec.json.encode(body)
     return provider.wire.failure(
-        Failure(provider=provider, model="m", status=429, body=data, headers=named, now=NOW)
+        FailedResponse(provider=provider, model="m", status=429, body=data, headers=named, now=NOW)
     )
 
 

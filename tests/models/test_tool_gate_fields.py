@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from corral.models.strict_reading import (
-    Unreadable,
+from corral.models.tool_gate import (
+    Unjudgeable,
     check_other_fields,
     check_prototypes,
     optional_index,
@@ -40,13 +40,13 @@ def test_a_field_is_missing_or_null_or_has_its_type(
     assert read({"f": given}, "f") == given
     assert read({}, "f") == read({"f": None}, "f") == empty
     for value in wrong:
-        with pytest.raises(Unreadable, match="f is not"):
+        with pytest.raises(Unjudgeable, match="f is not"):
             read({"f": value}, "f")
 
 
 @pytest.mark.parametrize("other", CALLS)
 def test_an_unknown_field_that_may_hold_a_call_is_refused(other: JsonObject) -> None:
-    with pytest.raises(Unreadable, match="may hold a tool call"):
+    with pytest.raises(Unjudgeable, match="may hold a tool call"):
         check_other_fields({"known": 1, **other}, ("known",), "the response")
     check_other_fields(other, tuple(other), "the response")
 
@@ -59,5 +59,5 @@ def test_other_unknown_fields_pass() -> None:
 
 def test_an_object_that_changes_how_others_are_read_is_refused() -> None:
     check_prototypes({"a": ["__proto__"]})
-    with pytest.raises(Unreadable, match="__proto__"):
+    with pytest.raises(Unjudgeable, match="__proto__"):
         check_prototypes([{"a": [{"__proto__": {"functionCall": {}}}]}])
