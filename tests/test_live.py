@@ -17,9 +17,10 @@ from support.scripted_acp import agent
 import corral
 from corral import live
 from corral.events import Decision, PermissionDecision, PermissionRequest
+from corral.publishing import link
 from corral.publishing.records import folder
 from corral.run_kwargs import RunKwargs
-from corral.sessions import session_link, sinks
+from corral.sessions import sinks
 from corral.sessions.permissions import Asker
 
 ASK = "ask execute make it"
@@ -189,7 +190,7 @@ async def test_a_run_without_a_free_descriptor_is_only_not_visible(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(sinks, "PUBLISH_AFTER", 0.0)
-    monkeypatch.setattr(session_link, "current", refuse)
+    monkeypatch.setattr(link, "current", refuse)
     asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
     result = corral.result_from_events(await run(workspace, "text hello\nsleep 0.1"))
     assert (result.status, tries, reports) == ("success", [True], [])

@@ -52,7 +52,7 @@ async def run(workspace: Path, orders: str, **options: Unpack[RunKwargs]) -> cor
     return await corral.run(agent(), orders, **given)
 
 
-def end(status: str = "success") -> notify.Notification:
+def end(status: str = "success") -> notify.RunMessage:
     facts = RunFacts(kind="session", id="s-1")
     return notify.end_message(facts, notify.RunEnd(status=status))
 

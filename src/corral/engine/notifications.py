@@ -9,7 +9,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from corral.publishing import notify
-from corral.publishing.notify import Notification, RunEnd, RunFacts
+from corral.publishing.notify import RunEnd, RunFacts, RunMessage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corral.engine.batch.results import BatchReport
 
 
-async def send(target: str, on: object, messages: Sequence[Notification]) -> None:
+async def send(target: str, on: object, messages: Sequence[RunMessage]) -> None:
     """Send those messages that ``notify_on`` wants. Never raises, and takes a bounded time."""
     notifier = notify.Notifier(
         target, lambda problem: warnings.warn(f"not notified: {problem}", stacklevel=2)
@@ -28,7 +28,7 @@ async def send(target: str, on: object, messages: Sequence[Notification]) -> Non
     await notifier.finish()
 
 
-def batch_message(name: str, report: BatchReport, cwd: str, db: str | None) -> Notification:
+def batch_message(name: str, report: BatchReport, cwd: str, db: str | None) -> RunMessage:
     facts = RunFacts(kind="batch", id=name, cwd=cwd, db=db)
     status = report.stopped or ("success" if report.ok else "fail")
     text = f"{report.succeeded:,} of {report.total:,} tasks succeeded, {report.failed:,} failed"

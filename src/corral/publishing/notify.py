@@ -97,7 +97,7 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: int | None = None
 
 
-class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The JSON that is sent."""
 
     version: int = 1
@@ -133,7 +133,7 @@ def check(target: str) -> None:
         raise ConfigError("notify is empty", hint="Give a command or a URL.")
 
 
-def asked_message(run: RunFacts, event: Happened, asked: Asked) -> Notification:
+def asked_message(run: RunFacts, event: Happened, asked: Asked) -> RunMessage:
     """The message that a person is needed, with a token to answer."""
     answer: AnswerLink | None = None
     expires = asked.deadline or time.time() + tokens.LIFETIME
@@ -153,11 +153,11 @@ def asked_message(run: RunFacts, event: Happened, asked: Asked) -> Notification:
         given = "--allow" if event == "permission" else "TEXT"
         command = f"corral sessions answer --token {token} {given}"
         answer = AnswerLink(token=token, expires=expires, command=command)
-    return Notification(event=event, time=time.time(), run=run, asked=asked, answer=answer)
+    return RunMessage(event=event, time=time.time(), run=run, asked=asked, answer=answer)
 
 
-def end_message(run: RunFacts, ended: RunEnd) -> Notification:
-    return Notification(event="end", time=time.time(), run=run, ended=ended)
+def end_message(run: RunFacts, ended: RunEnd) -> RunMessage:
+    return RunMessage(event="end", time=time.time(), run=run, ended=ended)
 
 
 class Notifier:
@@ -168,7 +168,7 @@ class Notifier:
         self._on_failure = on_failure
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def send(self, message: Notification) -> None:
+    def send(self, message: RunMessage) -> None:
         """Start to send; the run goes on."""
         task = asyncio.get_running_loop().create_task(self._deliver(message))
         self._tasks.add(task)
@@ -194,13 +194,13 @@ class Notifier:
                 self._on_failure(f"{_shown(self._target)} took longer than {END_TIMEOUT:g} s")
                 await asyncio.wait(late, timeout=1.0)
 
-    async def _deliver(self, message: Notification) -> None:
+    async def _deliver(self, message: RunMessage) -> None:
         problem = await deliver(self._target, message)
         if problem is not None:
             self._on_failure(problem)
 
 
-async def deliver(target: str, message: Notification) -> str | None:
+async def deliver(target: str, message: RunMessage) -> str | None:
     """Send a message, with all attempts. Returns why it failed; None if it arrived."""
     body = msgspec.json.encode(message)
     problem = ""

@@ -74,7 +74,7 @@ from corral.values import T
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
     from corral.policy import Policy, Preset
-    from corral.sessions.session_link import SessionLink
+    from corral.publishing.link import SessionLink
     from corral.sessions.tools.hooks import Before
     from corral.values import Json
 

@@ -16,7 +16,7 @@ from corral.system.environment import SecretRedactor
 from corral.system.redaction import StreamRedactor
 
 
-class _OpenMessage(msgspec.Struct):
+class _HeldMessage(msgspec.Struct):
     """The message under way of the agent, or of one of its sub-agents."""
 
     pieces: StreamRedactor
@@ -41,7 +41,7 @@ class EventRedactor:
 
     def __init__(self, redactor: SecretRedactor) -> None:
         self._redactor = redactor
-        self._messages: dict[str | None, _OpenMessage] = {}
+        self._messages: dict[str | None, _HeldMessage] = {}
         self._outputs: dict[str, tuple[StreamRedactor, str | None]] = {}
 
     def take(self, items: list[RawEvent]) -> list[RawEvent]:
@@ -149,7 +149,7 @@ class EventRedactor:
 
     def _message(
         self, parent: str | None, message_id: str | None, out: list[RawEvent], *, is_text: bool
-    ) -> _OpenMessage:
+    ) -> _HeldMessage:
         """The message that a delta continues; a message that it ends is released."""
         message = self._messages.get(parent)
         if message is not None and (
@@ -158,10 +158,10 @@ class EventRedactor:
             self._release(message, out)
             message = None
         if message is None:
-            message = _OpenMessage(StreamRedactor(self._redactor), parent, is_text, message_id)
+            message = _HeldMessage(StreamRedactor(self._redactor), parent, is_text, message_id)
             self._messages[parent] = message
         return message
 
-    def _release(self, message: _OpenMessage, out: list[RawEvent]) -> None:
+    def _release(self, message: _HeldMessage, out: list[RawEvent]) -> None:
         if message.pieces.pending and (rest := message.rest()) is not None:
             out.append(rest)

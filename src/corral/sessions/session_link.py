@@ -8,12 +8,8 @@ with a token. The first answer counts.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import time
-import warnings
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
@@ -22,166 +18,19 @@ from msgspec.structs import replace
 
 from corral.core.display import shorten
 from corral.core.nesting import decode_json
-from corral.errors import ConfigError, StorageFailed
+from corral.errors import StorageFailed
 from corral.events import AgentQuestion, Done, PermissionRequest, QuestionField
 from corral.publishing import notify, tokens
-from corral.publishing.publisher import LiveEntry, LiveQuestion, RunControls, current
-from corral.publishing.records import LiveRun, Pending, State, folder
+from corral.publishing.link import SessionLink
+from corral.publishing.publisher import LiveEntry, LiveQuestion
+from corral.publishing.records import LiveRun, Pending, folder
 from corral.system.environment import SecretRedactor
 from corral.values import convert_to
 
 if TYPE_CHECKING:
     from corral.core.question_replies import AnswerLike
-    from corral.core.spending import Raise
-    from corral.metering.budget import Budget
     from corral.sessions.prepared_run import PreparedRun
     from corral.sessions.store import SessionRecord
-
-
-_log = logging.getLogger("corral.live")
-
-
-class SessionLink:
-    """Made when it is first needed. The session's record holds it, and closes it."""
-
-    __slots__ = ("__weakref__", "_end_watch", "_notifier", "entry", "problems")
-
-    def __init__(self) -> None:
-        self.entry: LiveEntry | None = None
-        self.problems: Sequence[str] = ()
-        """Messages that could not be sent, and why."""
-        self._notifier: notify.Notifier | None = None
-        self._end_watch: Callable[[], None] = _nothing
-        """Ends the watch on the budget."""
-
-    def publish(
-        self,
-        run: LiveRun,
-        cancel: Callable[[], None],
-        steer: WeakMethod[Callable[[str], None]] | None,
-        budget: Budget | None = None,
-    ) -> LiveEntry:
-        """Show the current turn to others. ``cancel`` and ``steer`` do not keep it alive."""
-
-        def steer_turn(text: str) -> None:
-            function = steer() if steer is not None else None
-            if function is not None:
-                function(text)
-
-        def add_budget(more: Raise) -> None:
-            if budget is None:
-                return
-            if budget.owner:
-                raise ConfigError(
-                    "this session has no budget of its own: it uses that of the run"
-                    f" {budget.owner}",
-                    hint=f"Raise that: corral sessions budget {budget.owner} +AMOUNT",
-                )
-            budget.raise_limits(more)
-
-        controls = RunControls(
-            loop=asyncio.get_running_loop(),
-            cancel=cancel,
-            steer=None if steer is None else steer_turn,
-            add_budget=add_budget if budget is not None else None,
-        )
-        self._unwatch()
-        if budget is not None:
-            run = _with_budget(run, budget)
-            self._end_watch = self._watch(budget)
-        if self.entry is None:
-            self.entry = current().add(run, controls)
-        else:
-            self.entry.update(run, controls)
-        return self.entry
-
-    def show_limit(self, until: float | None) -> None:
-        """Show that the turn waits for a rate limit until then, or (None) that it goes on."""
-        if self.entry is not None:
-            state: State = "running" if until is None else "rate_limited"
-            self.entry.update(replace(self.entry.run, state=state, until=until))
-
-    def _watch(self, budget: Budget) -> Callable[[], None]:
-        """Show what is spent from now on, and whether a call waits. A budget may live longer than
-        the session, and calls back in any thread."""
-        loop, weak = asyncio.get_running_loop(), weakref.ref(self)
-
-        def show() -> None:
-            link = weak()
-            entry = None if link is None else link.entry
-            if entry is not None and (run := _with_budget(entry.run, budget)) != entry.run:
-                entry.update(run)
-
-        def changed() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(show)
-
-        *_, outermost = budget.chain()
-        return outermost.on_change(changed)
-
-    def _unwatch(self) -> None:
-        end, self._end_watch = self._end_watch, _nothing
-        end()
-
-    def turn_ended(self) -> None:
-        self._unwatch()
-        if self.entry is not None:
-            self.entry.set_idle()
-
-    def close(self) -> None:
-        """The session is closed."""
-        self._unwatch()
-        if self.entry is not None:
-            self.entry.close()
-            self.entry = None
-        problems, self.problems = self.problems, ()
-        for problem in problems:
-            warnings.warn(f"not notified: {problem}", stacklevel=3)
-
-    def __del__(self) -> None:
-        """The session was dropped without being closed."""
-        self._unwatch()
-        if self.entry is not None:
-            self.entry.drop()
-
-    def notify(self, prepared: PreparedRun, message: notify.Notification) -> None:
-        """Send a message, if the run's options want it."""
-        run = prepared.run
-        if run.notify is None or not notify.wants(run.notify_on, message.event):
-            return
-        if self._notifier is None:
-            self._notifier = notify.Notifier(run.notify, self._on_failure)
-        self._notifier.send(message)
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether messages are on their way."""
-        return self._notifier is not None and self._notifier.is_sending
-
-    async def finish(self) -> None:
-        """Wait for messages on their way, for a bounded time."""
-        if self._notifier is not None:
-            await self._notifier.finish()
-
-    def _on_failure(self, problem: str) -> None:
-        _log.warning("a notification was not sent: %s", problem)
-        self.problems = (*self.problems, problem)
-
-
-def _nothing() -> None:
-    pass
-
-
-def _with_budget(run: LiveRun, budget: Budget) -> LiveRun:
-    """The run with what is spent now, and whether a call waits."""
-    states = budget.states()
-    is_paused = any(each.is_paused for each in states)
-    state = run.state
-    if is_paused and state == "running":
-        state = "paused"
-    elif not is_paused and state == "paused":
-        state = "running"
-    return replace(run, budgets=states, state=state)
 
 
 LONGEST_TEXT = 4000
@@ -230,7 +79,7 @@ def notify_question(
     """Send a message about a question, if the run's options want it."""
     asked = notify.Asked(text=question[:LONGEST_TEXT])
     facts = _run_facts(prepared, record, title)
-    _link(record).notify(prepared, notify.asked_message(facts, "question", asked))
+    _link(record).notify(prepared.run, notify.asked_message(facts, "question", asked))
 
 
 def notify_end(prepared: PreparedRun, record: SessionRecord, title: str, done: Done) -> None:
@@ -243,7 +92,9 @@ def notify_end(prepared: PreparedRun, record: SessionRecord, title: str, done: D
         cost_usd=done.cost.usd,
         tokens=done.usage.total,
     )
-    _link(record).notify(prepared, notify.end_message(_run_facts(prepared, record, title), ended))
+    _link(record).notify(
+        prepared.run, notify.end_message(_run_facts(prepared, record, title), ended)
+    )
 
 
 def _link(record: SessionRecord) -> SessionLink:
@@ -315,7 +166,7 @@ async def ask_everyone(
             deadline=pending.deadline,
         )
         facts = _run_facts(prepared, record, entry.run.title)
-        link.notify(prepared, notify.asked_message(facts, pending.kind, asked))
+        link.notify(prepared.run, notify.asked_message(facts, pending.kind, asked))
     question = LiveQuestion(pending, request if isinstance(request, AgentQuestion) else None)
     given, by = await _first_answer(entry, question, local)
     return given, "asked" if by == HERE else f"answered with {by}"

@@ -48,7 +48,7 @@ from corral.values import (
 )
 
 if TYPE_CHECKING:
-    from corral.sessions.session_link import SessionLink
+    from corral.publishing.link import SessionLink
     from corral.system.git.changes import Snapshot
     from corral.system.sandbox.repository_guard import GitNotice
 

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from corral.agents.spec import AcpTransport, Launch
+    from corral.publishing.link import SessionLink
     from corral.run_kwargs import RunKwargs
     from corral.sessions.limits.conversation import HandedConversation
     from corral.sessions.prepared_run import PreparedRun
-    from corral.sessions.session_link import SessionLink
     from corral.system.environment import SecretRedactor
 
 
