@@ -136,7 +136,7 @@ def imports_at_load(path: Path) -> Iterator[str]:
 
 def test_every_file_was_found() -> None:
     assert len(MODULES) > 40
-    assert {"corral.events", "corral.protocol.lines", "corral.agents.registry"} <= NAMES
+    assert {"corral.events", "corral.protocol.ndjson", "corral.agents.registry"} <= NAMES
 
 
 def test_a_module_imports_its_own_layer_and_the_layers_below() -> None:

@@ -27,7 +27,7 @@ from support.pattern_inputs import Shape, shapes
 
 from corral.agents import registry
 from corral.agents.spec import AcpTransport
-from corral.system.git.ignore import Rule
+from corral.system.git.scan import Rule
 
 IGNORED = tuple(Rule(each).source for each in (b"*a*a*b", b"?*[a-c]*x", b"a*", b"[!a]*b*"))
 SOURCE = Path(__file__).parents[1] / "src"
@@ -78,20 +78,20 @@ MADE: dict[tuple[str, str], str | Examples] = {
             if isinstance(agent.transport, AcpTransport)
         },
     ),
-    ("corral.protocol.replay_match", "f'({forms})'"): Examples(
+    ("corral.system.cassette.replay", "f'({forms})'"): Examples(
         "finditer", r"(/tmp/a|/tmp/a\-b|\\/tmp)"
     ),
-    ("corral.protocol.schema.build", "as_text(below.get('pattern'))"): "is compiled, and not run",
-    ("corral.protocol.schema.validate", "pattern"): "of the schema, over at most MAX_MATCHED",
+    ("corral.protocol.schema", "as_text(below.get('pattern'))"): "is compiled, and not run",
+    ("corral.protocol.schema", "pattern"): "of the schema, over at most MAX_MATCHED",
     ("corral.core.shell_patterns", "regex"): Examples(
         "fullmatch", r"-[a-z]+|!|[-+]?[0-9]+(?:\.[0-9]+)?"
     ),
-    ("corral.system.git.ignore", "self.source"): Examples("fullmatch", *IGNORED),
-    ("corral.system.git.ignore", "_expression(part)"): Examples("fullmatch", *IGNORED),
-    ("corral.system.git.ignore", "b'|'.join((b'(?:%s)' % each for each in by_name))"): Examples(
+    ("corral.system.git.scan", "self.source"): Examples("fullmatch", *IGNORED),
+    ("corral.system.git.scan", "_expression(part)"): Examples("fullmatch", *IGNORED),
+    ("corral.system.git.scan", "b'|'.join((b'(?:%s)' % each for each in by_name))"): Examples(
         "fullmatch", b"|".join(b"(?:%s)" % each for each in IGNORED)
     ),
-    ("corral.system.redaction", "f'[{first}]'"): Examples("finditer", "[abc]"),
+    ("corral.system.environment", "f'[{first}]'"): Examples("finditer", "[abc]"),
     ("corral.testing.hostile", r"f'{self.marker} ([\\w./-]*\\w)'"): SCRIPT,
     ("corral.testing.model_server.script", "self.pattern"): SCRIPT,
     ("corral.values", "f'[^A-Za-z0-9{re.escape(allowed)}]'"): Examples(

@@ -10,8 +10,7 @@ from corral.events import Event, PermissionRequest, Thinking, ToolOutput, ToolRe
 from corral.models import registry
 from corral.result import result_from_events
 from corral.sessions import store
-from corral.system.environment import SecretRedactor, for_commands, is_secret
-from corral.system.redaction import StreamRedactor
+from corral.system.environment import SecretRedactor, StreamRedactor, for_commands, is_secret
 from corral.testing import Call, Turn, call, fail, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

@@ -12,7 +12,7 @@ from corral import errors
 from corral.core.nesting import MAX_DEPTH, decode_json, decode_toml, is_too_deep
 from corral.messages import ToolCall
 from corral.protocol.response_builder import ResponseBuilder
-from corral.protocol.schema.build import schema_of
+from corral.protocol.schema import schema_of
 from corral.system import config
 from corral.testing.model_server.script import Script
 

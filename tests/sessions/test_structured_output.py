@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from corral import errors
 from corral.events import Error
-from corral.protocol.schema.build import schema_of
+from corral.protocol.schema import schema_of
 from corral.result import Answer, Result
 from corral.sessions.structured_output import (
     SubmitTool,

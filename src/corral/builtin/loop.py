@@ -79,8 +79,7 @@ from corral.model_types import (
     ThinkingDelta,
 )
 from corral.sessions.structured_output import SUBMIT
-from corral.system.environment import SecretRedactor
-from corral.system.redaction import StreamRedactor
+from corral.system.environment import SecretRedactor, StreamRedactor
 from corral.values import Cost, Json, Usage, add_by_model
 
 if TYPE_CHECKING:

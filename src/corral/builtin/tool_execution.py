@@ -36,8 +36,7 @@ from corral.sessions.permissions import PermissionBroker
 from corral.sessions.tools.hooks import Deny, Edit, HookAnswer, ToolRequest, maybe_await
 from corral.sessions.tools.tools import Tools
 from corral.system.clock import Stopwatch
-from corral.system.environment import SecretRedactor
-from corral.system.redaction import StreamRedactor
+from corral.system.environment import SecretRedactor, StreamRedactor
 from corral.values import Json
 
 Emit = Callable[[RawEvent], None]

@@ -35,7 +35,7 @@ from corral.sessions.api import run
 from corral.sessions.deadlines import unreachable
 from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import PreparedRun
-from corral.system import compile_cache, config, paths, programs
+from corral.system import config, install, paths, programs
 from corral.system.environment import gather
 from corral.system.http.reachability import why_unreachable
 from corral.system.process.tree import ProcessRegistry
@@ -95,7 +95,7 @@ async def examine(name: str) -> DoctorReport:
             report["tested_version"] = prepared.agent.package.tested
             report["program"] = prepared.program.path
             report["found_by"] = prepared.program.source
-            cache = compile_cache.find(prepared.program)
+            cache = install.find_compile_cache(prepared.program)
             report["compile_cache"] = None if cache is None else cache.describe()
             report["credential"] = ready.credential
             report["accepts"] = ready.accepts
@@ -212,7 +212,7 @@ async def fill_compile_cache(agent: AgentSpec, found: programs.FoundProgram) -> 
     """Fill Node's compile cache of an installed agent: one scripted prompt with each of its
     interfaces, so that the modules are those of a real run. No key is used and nothing is spent.
     Raises ``CorralError``; then there is no cache."""
-    with compile_cache.filling(agent, found) as program:
+    with install.filling_compile_cache(agent, found) as program:
         for each in registry.all_agents():
             if each.package != agent.package:
                 continue

@@ -25,7 +25,7 @@ from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode
 from corral.policy import PRESETS, Policy, SandboxRow
 from corral.sessions import credentials, enforcement
-from corral.system import compile_cache, config, install, programs
+from corral.system import config, install, programs
 from corral.values import JsonObject, as_texts
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def install_agent(name: str, quiet: bool) -> None:
     if not quiet and not programs.managed_program(agent).exists():
         echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
     found = install.install(agent)
-    cache = compile_cache.find(found)
+    cache = install.find_compile_cache(found)
     if cache is not None and cache.state == "not filled":
         from corral.cli.agent_checks import fill_compile_cache
 

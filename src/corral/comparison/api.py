@@ -33,8 +33,7 @@ from corral.engine.dbos import database
 from corral.engine.worker.executor import unpack_options
 from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
-from corral.system.blocking import blocking
-from corral.system.threads import in_thread
+from corral.system.threads import blocking, in_thread
 from corral.values import as_object
 
 PROMPT = "{{prompt}}"

@@ -12,7 +12,7 @@ from corral.errors import ConfigError
 from corral.pipelines.attempts import PATCH
 from corral.sessions.retention import Pruned
 from corral.system import clock, git
-from corral.system.git import merge
+from corral.system.git import worktree
 
 
 def find_attempt(found: ComparisonSummary, text: str) -> AttemptRow:
@@ -64,8 +64,8 @@ def apply(name: str, attempt: str, *, check: bool = False) -> tuple[AttemptRow, 
     else:
         git.require("applying a patch")
     try:
-        files = merge.merge_into(root, folder, task.commit, row.commit, check=check)
-    except merge.Conflict as error:
+        files = worktree.merge_into(root, folder, task.commit, row.commit, check=check)
+    except worktree.Conflict as error:
         raise ConfigError(
             f"the changes of {row.id} do not fit your files: {error.message}",
             hint=f"Nothing was changed. The patch is {Path(row.folder, PATCH)}",

@@ -31,7 +31,7 @@ from corral.pipelines.execution.verifier import digest_of
 from corral.run_kwargs import RunKwargs
 from corral.sessions.structured_output import answer_schema
 from corral.system import clock, config, fs, git, paths
-from corral.system.git import merge, repository, source_repository
+from corral.system.git import repository, source_repository, worktree
 from corral.system.git.worktree import name_part, repository_root
 from corral.values import Json, decode_as
 
@@ -453,7 +453,7 @@ class _Builder:
             return self._copy(CompareTask(id="", prompt="", folder=str(self._cwd)))
         inside = str(self._cwd.resolve().relative_to(root.resolve()))
         if self._options.include_uncommitted:
-            return root, merge.snapshot_of(root, head), inside
+            return root, worktree.snapshot_of(root, head), inside
         with suppress(CorralError):
             if source_repository.has_changes(self._cwd):
                 self.notes.append(
@@ -474,7 +474,7 @@ class _Builder:
             elif task.hidden:
                 shutil.copytree(task.folder, draft, symlinks=True, ignore=_ignore(task))
             source = draft if task.is_empty or task.hidden else Path(task.folder)
-            commit = merge.folder_repository(own, source)
+            commit = worktree.folder_repository(own, source)
         except OSError as error:
             raise StorageFailed(f"{task.folder} cannot be copied: {error}") from error
         finally:

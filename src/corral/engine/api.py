@@ -38,10 +38,10 @@ from corral.pipelines.linter.finding import Rule
 from corral.pipelines.scheduler.commands import Question
 from corral.pipelines.scheduler.outcome import Outcome, not_json
 from corral.pipelines.transforms import Transform
-from corral.protocol.schema.build import schema_of
+from corral.protocol.schema import schema_of
 from corral.run_kwargs import RunKwargs
 from corral.system import paths
-from corral.system.blocking import sync_twin
+from corral.system.threads import sync_twin
 from corral.values import Cost, Json, JsonObject, T, Usage, as_object, as_text, as_texts
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from corral.core.spending import Amounts, Raise
 from corral.core.tracebacks import short_traceback_async
 from corral.engine import open_questions, query, run_list, service
 from corral.pipelines.scheduler.commands import Answer
-from corral.system.blocking import sync_twin
+from corral.system.threads import sync_twin
 
 if TYPE_CHECKING:
     from corral.events import Decision

@@ -38,7 +38,7 @@ from corral.model_types import (
     TextDelta,
     ToolDone,
 )
-from corral.system.blocking import iterate, sync_twin
+from corral.system.threads import iterate, sync_twin
 
 if TYPE_CHECKING:
     from corral.metering.rate_limits import LimitWaits

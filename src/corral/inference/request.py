@@ -14,7 +14,7 @@ from corral.inference.results import Step
 from corral.messages import Message, Part, Text, ToolCall, ToolResult, message_from_dict, to_parts
 from corral.model_types import Request, ResponseFormat, ToolChoice, ToolNamed, ToolSpec
 from corral.prompt import Prompt
-from corral.protocol.schema.build import Schema
+from corral.protocol.schema import Schema
 from corral.sessions.tools.tools import Tool, Tools
 from corral.values import (
     Effort,

@@ -20,9 +20,9 @@ from corral.inference.request import PromptInput, RequestOptions
 from corral.inference.results import Generation
 from corral.model_types import Response, ResponseFormat, TextDelta
 from corral.protocol.partial_json import NO_VALUE, NoValue, PartialJson
-from corral.protocol.schema.build import Schema
+from corral.protocol.schema import Schema
 from corral.sessions.structured_output import REPAIRS, answer_schema, find, repair_prompt
-from corral.system.blocking import sync_twin
+from corral.system.threads import sync_twin
 from corral.values import Json, T, T_co, slug
 
 NoObjectError = NoObject

@@ -54,7 +54,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.models.spec import EVENT_STREAM, LARGEST_BODY, Wire
-from corral.protocol.strict_sse import KEEP_ALIVE, SentEvent, StrictEvents, UnknownForm
+from corral.protocol.sse import KEEP_ALIVE, SentEvent, StrictEvents, UnknownForm
 from corral.values import Json, JsonObject, as_object, decode_or_none, is_list, is_object
 
 _CALL_WORDS = frozenset(

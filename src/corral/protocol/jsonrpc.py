@@ -14,8 +14,16 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from corral.events import Error, Log, Unknown
-from corral.protocol.lines import MAX_LINE_SIZE, SAMPLE_SIZE, Lines, Oversized, is_one_per_line
-from corral.protocol.ndjson import DECODE_ERRORS, decode_malformed, oversized_error
+from corral.protocol.ndjson import (
+    DECODE_ERRORS,
+    MAX_LINE_SIZE,
+    SAMPLE_SIZE,
+    Lines,
+    Oversized,
+    decode_malformed,
+    is_one_per_line,
+    oversized_error,
+)
 from corral.values import Json, JsonObject, decoder_for
 
 Id: TypeAlias = int | float | str

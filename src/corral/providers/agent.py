@@ -22,8 +22,8 @@ from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import resolve_prompt
 from corral.sessions.session import Session
 from corral.system import api_keys, config
-from corral.system.blocking import blocking
 from corral.system.paths import sessions
+from corral.system.threads import blocking
 from corral.values import DeniedCall, is_sequence, number_or_none
 
 SAMPLES = 3

@@ -18,7 +18,7 @@ from corral.result import Result
 from corral.sessions import store
 from corral.sessions.session import Session
 from corral.system import config, programs
-from corral.system.blocking import LoopThread, sync_twin, warn_of_blocking
+from corral.system.threads import LoopThread, sync_twin, warn_of_blocking
 from corral.values import T
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from corral.events import Event, Text, Thinking, ToolOutput, ToolResult, ToolUse
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.system.environment import SecretRedactor
-from corral.system.redaction import StreamRedactor
+from corral.system.environment import SecretRedactor, StreamRedactor
 
 
 class _HeldMessage(msgspec.Struct):

@@ -26,9 +26,16 @@ from corral.options import RunOptions
 from corral.policy import Policy, SandboxRow
 from corral.sessions.prepared_run import PreparedRun
 from corral.system import environment, fs, own_state, paths
-from corral.system.sandbox import credentials
-from corral.system.sandbox.box import Box, Endpoint, interpreter_folders, is_inside, is_system
-from corral.system.sandbox.sandbox import Sandbox, Support, find_support
+from corral.system.sandbox.box import (
+    CREDENTIALS,
+    Box,
+    Endpoint,
+    credentials_to_cover,
+    interpreter_folders,
+    is_inside,
+    is_system,
+)
+from corral.system.sandbox.sandbox import Sandbox, Support, enforced_rows, find_support
 
 if TYPE_CHECKING:
     from corral.system.hook_socket import HookSocket
@@ -147,7 +154,7 @@ def agent_sandbox(
         endpoints=(*base.endpoints, *_endpoints(prepared, launch)),
     )
     if not box.network and any(name.lower().endswith("_proxy") for name in environment.variables()):
-        from corral.system.sandbox.outside import proxy_of
+        from corral.system.sandbox.host_proxy import proxy_of
 
         for endpoint in box.endpoints:
             proxy_of(endpoint)  # raises ConfigError for a proxy that corral cannot use
@@ -206,13 +213,11 @@ def rows_before_a_run(
 def _rows(
     agent: AgentSpec, support: Support, box: Box, endpoints: Iterable[Endpoint]
 ) -> tuple[SandboxRow, ...]:
-    from corral.system.sandbox import cells
-
     home = str(paths.user_home())
     box = msgspec.structs.replace(_covered(box), endpoints=(*box.endpoints, *endpoints))
     others = [name for each in registry.all_agents() for name in each.credential_files]
-    names = {*credentials.NAMES, *others} - {*agent.credential_files}
-    return cells.rows(support, box, home, [os.path.join(home, name) for name in sorted(names)])
+    names = {*CREDENTIALS, *others} - {*agent.credential_files}
+    return enforced_rows(support, box, home, [os.path.join(home, name) for name in sorted(names)])
 
 
 def _hosts(agent: AgentSpec, environ: Mapping[str, str]) -> Iterator[Endpoint]:
@@ -292,7 +297,7 @@ def _inside(paths: Iterable[str], folders: Iterable[str]) -> Iterator[str]:
 def _covered(box: Box) -> Box:
     """The same box, without credentials in the folders that it shows."""
     home = str(paths.user_home())
-    found = credentials.to_cover(home, _logins, (*box.writable, *box.readable))
+    found = credentials_to_cover(home, _logins, (*box.writable, *box.readable))
     return msgspec.structs.replace(box, hidden=(*box.hidden, *found))
 
 

@@ -158,7 +158,7 @@ class TurnRecorder:
             return
 
         def write() -> None:
-            from corral.system.git.file_diffs import diff_since  # loads difflib
+            from corral.system.git.changes import diff_since  # loads difflib
 
             file = self._record.diff_file(self._record.meta.turns + 1)
             text = self._redactor.clean_text(diff_since(before, files))

@@ -19,7 +19,7 @@ from typing import Generic, NamedTuple, TypeVar, cast
 import msgspec
 
 from corral.errors import ConfigError, SchemaInvalid, SchemaNotMet
-from corral.protocol.schema.build import Schema, schema_not_met, schema_of
+from corral.protocol.schema import Schema, schema_not_met, schema_of
 from corral.result import Answer, Result, with_output, without_output
 from corral.sessions.tools.tools import Tool
 from corral.values import Json, JsonObject, add_by_model, join_files

@@ -415,7 +415,7 @@ class Turn(Generic[T_co]):
             error = self._network.cause_of(error)
             await self._network.stop()
         if isinstance(error, RateLimited) and error.retry_after is None and not error.resets_at:
-            from corral.system.reset_times import find_reset
+            from corral.system.clock import find_reset
 
             error.resets_at = find_reset(error.message, time.time())
         return error or self._setup.fail()

@@ -2,22 +2,50 @@
 
 It is installed in a managed folder and runs offline afterwards. The folder appears when it is
 complete, also if several processes install at the same time.
+
+Node's compile cache
+--------------------
+Node 22.1 and newer can store the compiled form of a program's modules and read it at the next
+start. The entries are code that Node executes without a look at the source, apart from a checksum.
+So they are protected like the program itself:
+
+- They are in the folder of the installed agent, which only its owner can read, one set for each
+  version of the agent and each Node. They disappear with the version. The sandbox shows the folder
+  read-only.
+- They are written in one run only, when the agent is installed: outside the sandbox, in an empty
+  folder, with a scripted model (``filling_compile_cache``). The cache appears when it is complete.
+- Every other run only reads them. Node has no read-only mode: ``enable.cjs`` says how it is done,
+  also for root, and without the sandbox.
+- The cache is turned on with ``--require``, not with ``NODE_COMPILE_CACHE``, which every program
+  that the agent starts would inherit.
+
+Another Node has another cache; ``corral agents install`` fills it. Node ignores an entry that is
+damaged or belongs to another source, and compiles the module. A program that the user installed is
+started unchanged: corral neither knows when it changes nor may write beside it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Generator
 from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from corral.agents.spec import AgentSpec
 from corral.errors import BrokenInstall, NotInstalled, StorageFailed
 from corral.system import programs
 
-SECONDS = 600
+INSTALL_SECONDS = 600
 
 
 def install(agent: AgentSpec) -> programs.FoundProgram:
@@ -37,7 +65,9 @@ def install(agent: AgentSpec) -> programs.FoundProgram:
         npm = _npm()
         draft = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(3).hex()}")
         for stale in target.parent.glob(f".{target.name}.*"):
-            if time.time() - stale.stat().st_mtime > 2 * SECONDS:  # its installer was killed
+            if (
+                time.time() - stale.stat().st_mtime > 2 * INSTALL_SECONDS
+            ):  # its installer was killed
                 shutil.rmtree(stale, ignore_errors=True)
         try:
             draft.mkdir(parents=True)
@@ -81,12 +111,12 @@ def _ci(npm: str, folder: str, agent: AgentSpec) -> None:
             cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=SECONDS,
+            timeout=INSTALL_SECONDS,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise BrokenInstall(
-            f"npm took longer than {SECONDS} s", hint="Check the network and try again."
+            f"npm took longer than {INSTALL_SECONDS} s", hint="Check the network and try again."
         ) from error
     if done.returncode != 0:
         message = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
@@ -96,3 +126,109 @@ def _ci(npm: str, folder: str, agent: AgentSpec) -> None:
             f"npm could not install {agent.package.npm}@{agent.package.tested}:\n{message[-2000:]}",
             hint="Check the network and npm's own settings, then try again.",
         )
+
+
+OLDEST_NODE = (22, 1)
+"""The first Node that has ``module.enableCompileCache``."""
+STALE_SECONDS = 3600
+_ENTRIES = "entries"
+
+State = Literal["on", "not filled", "Node is too old", "not installed by corral"]
+
+
+class CompileCache(msgspec.Struct, frozen=True):
+    """The compile cache of a Node program."""
+
+    state: State
+    node: str
+    """The version of Node."""
+
+    def describe(self) -> str:
+        """For a person."""
+        oldest = ".".join(map(str, OLDEST_NODE))
+        reason = {
+            "on": "on",
+            "not filled": "off: run `corral agents install` to fill it for this Node",
+            "Node is too old": f"off: Node {oldest} or newer is needed",
+            "not installed by corral": "off: the program was not installed by corral",
+        }[self.state]
+        return f"{reason} (Node {self.node})"
+
+
+def find_compile_cache(found: programs.FoundProgram) -> CompileCache | None:
+    """The state of the cache of a program; None if it is no Node script."""
+    if len(found.argv) < 2:
+        return None
+    node, script = found.argv[0], found.argv[-1]
+    try:
+        done = subprocess.run(
+            [node, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=programs.VERSION_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BrokenInstall(f"{node} --version failed: {error}") from error
+    version = done.stdout.decode("utf-8", "replace").strip().removeprefix("v")
+    return CompileCache(_state(found, script, version), version)
+
+
+def _state(found: programs.FoundProgram, script: str, version: str) -> State:
+    if "--require" in found.argv:
+        return "on"
+    if programs.compile_cache(script, found.argv[0]) is None:
+        return "not installed by corral"
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    return "not filled" if numbers >= OLDEST_NODE else "Node is too old"
+
+
+@contextlib.contextmanager
+def filling_compile_cache(agent: AgentSpec, found: programs.FoundProgram) -> Generator[str]:
+    """A program that starts the agent and fills its cache. The cache is used from the end of the
+    block on; if the block raises, nothing stays. Raises ``BrokenInstall`` if Node wrote nothing."""
+    node, script = found.argv
+    folder = programs.compile_cache(script, node)
+    if folder is None:
+        raise ValueError(f"{found.path} was not installed by corral")
+    target = Path(folder)
+    target.parent.mkdir(mode=0o700, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(3).hex()}")
+    draft.mkdir(mode=0o700)
+    try:
+        (draft / _ENTRIES).mkdir(mode=0o700)
+        fill, start, package = draft / "fill.cjs", draft / "start", draft / "package.json"
+        fill.write_bytes(_node_file(fill.name))
+        # With it, the version need not be asked for.
+        known = {"name": agent.package.npm, "version": found.version}
+        package.write_bytes(msgspec.json.encode(known))
+        command = shlex.join((node, "--require", str(fill), script))
+        start.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+        start.chmod(0o700)
+        yield str(start)
+        if not any((draft / _ENTRIES).glob("*/*")):
+            raise BrokenInstall(f"Node wrote no compile cache for {found.path}")
+        for each in (fill, start, package):
+            each.unlink()
+        (draft / programs.ENABLE_CACHE).write_bytes(_node_file(programs.ENABLE_CACHE))
+        with contextlib.suppress(OSError):  # another process filled it first
+            draft.rename(target)
+        _remove_others(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            target.parent.rmdir()  # if nothing is in it
+
+
+def _remove_others(target: Path) -> None:
+    """Caches of other Nodes, and what killed processes left."""
+    for each in target.parent.iterdir():
+        is_draft = each.name.startswith(".")
+        with contextlib.suppress(OSError):
+            is_new = time.time() - each.stat().st_mtime < STALE_SECONDS
+            if each != target and not (is_draft and is_new):
+                shutil.rmtree(each, ignore_errors=True)
+
+
+def _node_file(name: str) -> bytes:
+    return resources.files("corral.system").joinpath("node_files", name).read_bytes()

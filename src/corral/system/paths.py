@@ -1,4 +1,8 @@
-"""The folders that corral uses, and the files it reads settings from."""
+"""The folders that corral uses, the files it reads settings from, and answers of programs.
+
+The answers are cached by the program's path, size and modification time. It is only a
+cache: if it cannot be read or written, the program is asked again.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ import os
 import pwd
 import stat
 import sys
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+
+import msgspec
 
 from corral.errors import ConfigError, StorageFailed
 
@@ -158,3 +165,26 @@ def announced() -> tuple[str, ...]:
     """The files that this process and those that started it announced."""
     inherited = os.environ.get(OWN_FILES, "").split(os.pathsep)
     return tuple(dict.fromkeys((*filter(None, inherited), *_announced)))
+
+
+def answer_key(program: str, *words: str) -> str:
+    """The key of a program's answer. It changes when the file at this path changes."""
+    info = os.stat(program)
+    return ":".join((program, str(info.st_size), str(info.st_mtime_ns), *words))
+
+
+def known_answer(topic: str, key: str) -> str | None:
+    return _read_answers(topic).get(key)
+
+
+def remember_answer(topic: str, key: str, answer: str) -> None:
+    known = {**_read_answers(topic), key: answer}
+    with suppress(OSError):
+        write_private(cache() / f"{topic}.json", msgspec.json.encode(known))
+
+
+def _read_answers(topic: str) -> dict[str, str]:
+    with suppress(OSError, msgspec.MsgspecError):
+        file = cache() / f"{topic}.json"
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+    return {}

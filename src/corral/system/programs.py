@@ -3,7 +3,7 @@
 Order: ``program=``, ``corral.toml``, ``PATH``, the managed folder. A program that is a Node script
 is started as ``node script``: so a missing Node is known before anything runs. The script of
 a managed agent gets Node's compile cache, if it was filled for this Node
-(``corral.system.compile_cache``).
+(``corral.system.install``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from corral.agents.spec import AgentSpec
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
-from corral.system import fs, paths, version_cache
+from corral.system import fs, paths
 from corral.values import decode_as
 from corral.version import __version__
 
@@ -197,8 +197,8 @@ def _package_of(path: str) -> str:
 
 def _reported_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | None:
     """The version from ``--version``, cached by path, size and modification time."""
-    key = version_cache.cache_key(argv[-1])
-    known = version_cache.get("versions", key)
+    key = paths.answer_key(argv[-1])
+    known = paths.known_answer("versions", key)
     if known is not None:
         return known
     try:
@@ -221,7 +221,7 @@ def _reported_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str
             hint=f"Run: {install_command(agent)}",
             stderr=completed.stderr.decode("utf-8", "replace")[-2000:],
         )
-    version_cache.put("versions", key, found[0])
+    paths.remember_answer("versions", key, found[0])
     return found[0]
 
 

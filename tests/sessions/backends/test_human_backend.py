@@ -26,7 +26,7 @@ from corral.sessions import store
 from corral.sessions.prepare import prepare
 from corral.sessions.store import UNFINISHED
 from corral.system import platform
-from corral.system.file_watch import Watch
+from corral.system.terminal import Watch
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 AWAITED = "the answer is awaited in: "

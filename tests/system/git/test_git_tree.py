@@ -17,7 +17,7 @@ from support.hostile_git import git, make_repository
 
 from corral.errors import StorageFailed
 from corral.system.fs import open_regular, parent_below
-from corral.system.git import changes, command, ignore, scan
+from corral.system.git import changes, command, scan
 from corral.system.git.repository import checked
 from corral.system.git.worktree import Change, SharedWorktree, TaskWorktree, repository_root
 from corral.values import path_from_printable, printable_path
@@ -331,9 +331,9 @@ def test_ignore_files_mean_what_git_says(tmp_path: Path) -> None:
 
 
 def test_a_pattern_is_matched_in_linear_time() -> None:
-    rules = ignore.Rules(b"*a" * 60 + b"*b\n" + b"**/a/" * 60 + b"b\n")
+    rules = scan.Rules(b"*a" * 60 + b"*b\n" + b"**/a/" * 60 + b"b\n")
     assert rules.verdict([b"a" * 255] * 15, is_folder=False) is None
-    assert ignore.Rules(b"*a*a*b\n").verdict([b"xaxaxb"], is_folder=False) is True
+    assert scan.Rules(b"*a*a*b\n").verdict([b"xaxaxb"], is_folder=False) is True
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from support.raw_server import ConnectionHandler, RawConnection, plain, raw_serv
 
 from corral.errors import ConfigError, CorralError, NetworkFailed
 from corral.system.http.client import Http
-from corral.system.http.proxy import Proxy, proxy_for
-from corral.system.http.request import encode_head, parse_url
+from corral.system.http.request import Proxy, encode_head, parse_url, proxy_for
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from support.sandbox import needs_sandbox
 
 from corral.system import paths
 from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox import landlock, repositories, repository_guard
+from corral.system.sandbox import repositories, repository_guard, sandbox
 from corral.system.sandbox.box import Box, interpreter_folders
 from corral.system.sandbox.repository_guard import GitNotice, RepositoryGuard
 from corral.system.sandbox.sandbox import Sandbox, Support, find_support
@@ -273,7 +273,7 @@ def test_what_a_killed_corral_left_is_checked_by_the_next_one(
     assert not paths.git_checks().exists()
 
 
-@pytest.mark.skipif(landlock.version() < 3, reason="this kernel has no Landlock")
+@pytest.mark.skipif(sandbox.landlock_version() < 3, reason="this kernel has no Landlock")
 async def test_landlock_cannot_forbid_it_but_settings_are_put_back(
     project: Path, traps: Traps
 ) -> None:

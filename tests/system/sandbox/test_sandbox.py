@@ -18,7 +18,7 @@ from support.sandbox import needs_sandbox
 from corral.errors import SandboxFailed
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.tree import ProcessRegistry
-from corral.system.sandbox import diagnosis, landlock
+from corral.system.sandbox import diagnosis, sandbox
 from corral.system.sandbox.box import (
     Box,
     Endpoint,
@@ -273,7 +273,7 @@ async def test_a_workspace_that_is_reached_by_a_link_works(workspace: Path, tmp_
 
 
 async def test_landlock_limits_writing(workspace: Path, tmp_path: Path) -> None:
-    if not landlock.version():
+    if not sandbox.landlock_version():
         pytest.skip("this kernel has no Landlock")
     command = f"echo x > inside; echo x > {tmp_path}/outside"
     _, _, stderr = await run(command, box(workspace), Support(method="landlock"))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from corral.policy import SANDBOX_CELLS, SandboxRow
-from corral.system.sandbox import bubblewrap, cells, seccomp
+from corral.system.sandbox import bubblewrap, sandbox, seccomp
 from corral.system.sandbox.box import Box, Endpoint
 from corral.system.sandbox.sandbox import Support
 
@@ -18,7 +18,7 @@ BUBBLEWRAP = Support(method="bubblewrap")
 
 def rows(box: Box, support: Support = BUBBLEWRAP) -> dict[str, SandboxRow]:
     home = os.path.expanduser("~")
-    found = cells.rows(support, box, home, [f"{home}/.ssh", f"{home}/.netrc"])
+    found = sandbox.enforced_rows(support, box, home, [f"{home}/.ssh", f"{home}/.netrc"])
     assert tuple(row.cell for row in found) == SANDBOX_CELLS
     return {row.cell: row for row in found}
 
@@ -92,4 +92,4 @@ def test_a_processor_without_a_filter_is_reported(
 def test_landlock_limits_writing_and_nothing_else(box: Box) -> None:
     landlock = levels(box, Support(method="landlock"))
     assert [cell for cell, level in landlock.items() if level == "sandbox"] == ["write outside"]
-    assert cells.rows(Support(method=None), box, "/home/x") == ()
+    assert sandbox.enforced_rows(Support(method=None), box, "/home/x") == ()

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 from corral.errors import CorralError
 from corral.events import FileKind, ToolKind
-from corral.protocol.schema.build import Schema, schema_of
+from corral.protocol.schema import Schema, schema_of
 from corral.values import Json
 
 ROOM = 100

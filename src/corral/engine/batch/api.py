@@ -48,10 +48,10 @@ from corral.engine.dbos import database
 from corral.engine.dbos.database import require
 from corral.engine.worker import executor
 from corral.errors import BudgetExceeded, ConfigError
-from corral.protocol.schema.build import Schema
+from corral.protocol.schema import Schema
 from corral.run_kwargs import RunKwargs
-from corral.system.blocking import blocking
 from corral.system.clock import Stopwatch
+from corral.system.threads import blocking
 from corral.values import Json, T, T_co
 
 if TYPE_CHECKING:

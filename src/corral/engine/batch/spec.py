@@ -24,7 +24,7 @@ from corral.pipelines.execution import preflight
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
 from corral.pipelines.run_limits import run_limits
-from corral.protocol.schema.build import Schema
+from corral.protocol.schema import Schema
 from corral.run_kwargs import RunKwargs
 from corral.sessions.tools.hooks import Before
 from corral.system import paths

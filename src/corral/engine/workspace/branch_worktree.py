@@ -27,10 +27,9 @@ from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.execution.run_dir import RunDir
 from corral.system import fs, git, paths
 from corral.system.git import source_repository
-from corral.system.git.merge import Conflict
 from corral.system.git.repository import write_patch
 from corral.system.git.source_repository import Repository
-from corral.system.git.worktree import SharedWorktree, branch_name
+from corral.system.git.worktree import Conflict, SharedWorktree, branch_name
 from corral.values import Json, decode_as
 
 PATCH = "changes.patch"

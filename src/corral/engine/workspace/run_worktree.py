@@ -100,7 +100,7 @@ async def save(config: RunConfig, outcome: Outcome, visit: str) -> Outcome:
     if worktree is None:
         return outcome
     from corral.engine.workspace import branch_worktree
-    from corral.system.git.merge import Conflict
+    from corral.system.git.worktree import Conflict
 
     try:
         at = await asyncio.to_thread(branch_worktree.commit, worktree, f"corral: {visit}")

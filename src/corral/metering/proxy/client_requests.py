@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote_plus, unquote_to_bytes
 import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from corral.system.http.encoding import decompressor_for
+from corral.system.http.client import decompressor_for
 
 LARGEST_TARGET = 16 * 1024
 """Characters."""

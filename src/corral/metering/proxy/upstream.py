@@ -23,9 +23,9 @@ import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from corral.errors import NetworkFailed
+from corral.system.http.client import Decompressor, decompressor_for
 from corral.system.http.connect import connect
 from corral.system.http.connection import LARGEST_HEAD, READ
-from corral.system.http.encoding import Decompressor, decompressor_for
 from corral.system.http.request import Origin
 
 SHORTEST_KEY = 16

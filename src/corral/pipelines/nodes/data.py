@@ -25,7 +25,7 @@ from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.scheduler import routing
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.templates import PLACEHOLDER, as_text, fill, find
-from corral.protocol.schema.build import Schema
+from corral.protocol.schema import Schema
 from corral.sessions.structured_output import find as find_json
 from corral.system import fs
 from corral.system.environment import variable

@@ -62,14 +62,12 @@ from corral.errors import ConfigError
 from corral.events import AgentQuestion, Decision, Error, Log, ToolUse, Unknown, Vendor
 from corral.protocol import jsonrpc
 from corral.protocol.acp import methods
-from corral.protocol.acp.conversation import AcpConversation
+from corral.protocol.acp.conversation import AcpConversation, shell_command
 from corral.protocol.acp.frames import PermissionOption, PermissionParams, SessionUpdate, Update
 from corral.protocol.acp.methods import Block, Offer
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
-from corral.protocol.acp.tool_calls import shell_command
 from corral.protocol.jsonrpc import Call, Failure, Id, Message, Notification, Peer, Reply
-from corral.protocol.lines import MAX_LINE_SIZE
-from corral.protocol.ndjson import RawEvent
+from corral.protocol.ndjson import MAX_LINE_SIZE, RawEvent
 from corral.values import Json, JsonObject, McpServer, as_object, as_text, convert_to, text_or_none
 
 FILE_METHODS = frozenset({"fs/read_text_file", "fs/write_text_file"})

@@ -1,15 +1,19 @@
 """One ACP session: turns the agent's updates into raw events.
 
 A tool call goes through these states: *open* (announced, perhaps without details), *reported* (its
-``tool_use`` event was emitted) and *closed* (its ``tool_result`` event was emitted). It is reported
-as soon as it has started, or has details and something else arrives. ``AcpClient`` describes the
+``tool_use`` event was emitted) and *closed* (its ``tool_result`` event was emitted). Agents open a
+call without details and fill it by updates (``OpenToolCall``). One ``tool_use`` event is emitted:
+as soon as the call has started, or has details and something else arrives. A content list
+*replaces* the earlier one, so an output event holds what was added. ``AcpClient`` describes the
 states of the session. Nothing here waits.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import msgspec
@@ -19,6 +23,10 @@ from corral.events import (
     PlanEntry,
     Text,
     Thinking,
+    ToolKind,
+    ToolOutput,
+    ToolResult,
+    ToolStatus,
     ToolUse,
     Unknown,
     UsageReport,
@@ -34,15 +42,271 @@ from corral.protocol.acp.frames import (
     Tokens,
     ToolCall,
     ToolCallUpdate,
+    ToolContent,
     ToolFields,
     Update,
     UsageUpdate,
     UserChunk,
 )
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.acp.tool_calls import FINAL_STATUSES, OpenCall
+from corral.protocol.common_events import unavailable_message
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.values import Cost, Json, Usage, as_object, convert_to, subtract_by_model
+from corral.values import (
+    Cost,
+    Json,
+    JsonObject,
+    Usage,
+    as_object,
+    as_texts,
+    convert_to,
+    subtract_by_model,
+)
+
+KINDS: dict[str, ToolKind] = {
+    "read": "read",
+    "edit": "edit",
+    "delete": "delete",
+    "move": "move",
+    "search": "search",
+    "execute": "execute",
+    "think": "think",
+    "fetch": "fetch",
+    "switch_mode": "think",
+}
+"""The protocol's kinds. Any other is ``other``, which a policy treats like the shell."""
+
+PERMISSION_DENIED = "permission was refused"
+"""Used where the agent gives no reason."""
+
+
+class OpenCall:
+    """The state of one call. ``id`` is unique in its conversation and never empty."""
+
+    def __init__(self, id: str, quirks: AcpQuirks) -> None:
+        self.id = id
+        self._quirks = quirks
+        self._fields = ToolFields()
+        self._tool_name: str | None = None
+        self._output = ""
+        self.is_reported = False
+        """Its ``tool_use`` event was emitted."""
+        self.outcome: Literal["denied", "cancelled"] | None = None
+        """How we answered its permission request. The agent's final update may still come."""
+
+    @property
+    def has_details(self) -> bool:
+        """Whether input or content is known."""
+        return bool(self._fields.raw_input or self._fields.content)
+
+    @property
+    def has_started(self) -> bool:
+        return self._fields.status not in (None, "pending")
+
+    def merge(self, fields: ToolFields) -> None:
+        """Take over what the update sets. Empty values do not replace earlier ones."""
+        mine = self._fields
+        if self._tool_name is None:
+            self._tool_name = _name_from_fields(fields, self._quirks)
+        mine.title = fields.title or mine.title
+        mine.kind = fields.kind or mine.kind
+        mine.status = fields.status or mine.status
+        mine.raw_input = fields.raw_input or mine.raw_input
+        mine.content = fields.content or mine.content
+        mine.locations = fields.locations or mine.locations
+
+    def tool_use(self) -> ToolUse:
+        """The ``tool_use`` event for what is known now."""
+        name = self._name()
+        kind = self._kind(name)
+        return ToolUse(
+            self.id,
+            name,
+            kind=kind,
+            title=self._fields.title,
+            input=self._input(kind),
+            paths=self._paths(),
+        )
+
+    def _name(self) -> str:
+        match self._fields.raw_input:
+            case {"server": str(server), "tool": str(tool)} if self._quirks.mcp_from_input:
+                return f"mcp__{server}__{tool}"
+            case _:
+                return self._unavailable_tool() or self._tool_name or self._fields.kind or "other"
+
+    def _kind(self, name: str) -> ToolKind:
+        quirks, title = self._quirks, self._fields.title
+        if quirks.outside_title and title == quirks.outside_title:
+            return "edit"
+        if quirks.mcp_prefixes and name.startswith(quirks.mcp_prefixes):
+            return "mcp"
+        return quirks.kinds.get(name) or KINDS.get(self._fields.kind or "", "other")
+
+    def _input(self, kind: ToolKind) -> Json:
+        mine = self._fields
+        if mine.raw_input:
+            return mine.raw_input
+        input = _input_from_content(mine.content or ())
+        if kind == "execute" and self._quirks.title_is_command and mine.title:
+            return {**(input or {}), "command": mine.title}
+        return input
+
+    def _paths(self) -> tuple[str, ...]:
+        mine, key = self._fields, self._quirks.path_key
+        paths = [location.path for location in mine.locations or ()]
+        paths += [part.path for part in mine.content or () if part.type == "diff"]
+        paths += _values_of_key(key, mine.raw_input) if key else ()
+        return tuple(dict.fromkeys(filter(None, paths)))
+
+    def _unavailable_tool(self) -> str | None:
+        """The name of the unavailable tool that the model called, if this call reports that."""
+        prefix = self._quirks.unavailable_tool
+        match self._fields.raw_input:
+            case {"tool": str(name), "error": str(error)} if prefix and error.startswith(prefix):
+                return name
+            case _:
+                return None
+
+    def output_delta(self, fields: ToolFields) -> ToolOutput | None:
+        """What this update adds to the output of a running call."""
+        text = _content_text(fields.content or ())
+        if self._fields.status != "in_progress" or not text or text == self._output:
+            return None
+        added = text.removeprefix(self._output)
+        self._output = text
+        return ToolOutput(self.id, added)
+
+    def result(self, fields: ToolFields, *, cancelling: bool) -> ToolResult:
+        """The ``tool_result`` event for an update with a final status."""
+        text = _result_text(fields) or self._output or None
+        if fields.status == "completed" and (missing := self._unavailable_tool()):
+            error = unavailable_message(missing)
+            return ToolResult(self.id, "denied", name=missing, error=error)
+        if fields.status == "completed":
+            return ToolResult(self.id, "success", name=self.tool_use().name, output=text)
+        if self._was_denied(fields, text or ""):
+            return ToolResult(self.id, "denied", name=self.tool_use().name, error=text)
+        was_cancelled = cancelling or fields.status in ("cancelled", "canceled")
+        status: ToolStatus = self.outcome or ("cancelled" if was_cancelled else "error")
+        text = text or (PERMISSION_DENIED if status == "denied" else None)
+        return ToolResult(self.id, status, name=self.tool_use().name, error=text)
+
+    def _was_denied(self, fields: ToolFields, error: str) -> bool:
+        """Whether the agent's own rules denied the call."""
+        code = self._quirks.denied_code
+        if code and _output_code(fields) == code:
+            return True
+        return any(denied in error for denied in self._quirks.denied_texts)
+
+    def result_without_update(self) -> ToolResult:
+        """The ``tool_result`` event of a denied call for which no final update came."""
+        name = self.tool_use().name
+        if self.outcome == "denied":
+            return ToolResult(self.id, "denied", name=name, error=PERMISSION_DENIED)
+        return ToolResult(self.id, "cancelled", name=name)
+
+
+FINAL_STATUSES = frozenset({"completed", "failed", "cancelled", "canceled"})
+
+
+def shell_command(call: ToolUse) -> str | None:
+    """The shell command that the call would run, if its input has one."""
+    match call.input:
+        case {"command": str(command), "args": [*words]} if words:
+            return shlex.join([command, *map(str, words)])
+        case {"command": str(command)} | {"cmd": str(command)}:
+            return command
+        case {"command": [str(program), "-c" | "-lc", str(command)]} if _is_shell(program):
+            return command
+        case {"command": list(words)} if words and all(isinstance(word, str) for word in words):
+            return shlex.join(as_texts(words))
+        case {"commands": list(lines)} if lines and all(isinstance(line, str) for line in lines):
+            return "\n".join(as_texts(lines))
+        case _:
+            return None
+
+
+def _is_shell(program: str) -> bool:
+    return program.rpartition("/")[2] in ("sh", "bash", "dash", "zsh")
+
+
+def _name_from_fields(fields: ToolFields, quirks: AcpQuirks) -> str | None:
+    if fields.name:
+        return fields.name
+    found = fields.meta if quirks.name_from_meta else None
+    for key in quirks.name_from_meta:
+        found = as_object(found).get(key)
+    if isinstance(found, str) and found:
+        return found
+    if quirks.name_from_id and quirks.name_from_id in fields.tool_call_id:
+        return fields.tool_call_id.split(quirks.name_from_id)[0] or None
+    if quirks.name_before_text and fields.title:
+        return fields.title.partition(quirks.name_before_text)[0]
+    return fields.title if quirks.name_from_title else None
+
+
+def _values_of_key(key: str, input: Json) -> Iterator[str]:
+    """The values of this key in an object and in the lists of objects inside it."""
+    if isinstance(input, dict):
+        found = input.get(key)
+        if isinstance(found, str):
+            yield found
+        for value in input.values():
+            for each in value if isinstance(value, list) else ():
+                yield from _values_of_key(key, each)
+
+
+def _input_from_content(content: Iterable[ToolContent]) -> JsonObject | None:
+    """An input made from the content, for a call whose input was not sent."""
+    changes: list[Json] = [
+        {"path": part.path, "old_text": part.old_text, "new_text": part.new_text}
+        for part in content
+        if part.type == "diff"
+    ]
+    if changes:
+        return {"changes": changes}
+    text = _content_text(content)
+    return {"description": text} if text else None
+
+
+def _content_text(content: Iterable[ToolContent]) -> str:
+    found: list[str] = []
+    for part in content:
+        match part.content:
+            case {"text": str(text)} | {"resource": {"text": str(text)}}:
+                found.append(text)
+            case _:
+                pass
+    return "\n".join(found)
+
+
+def _output_code(fields: ToolFields) -> str | None:
+    match fields.raw_output:
+        case {"code": str(code)}:
+            return code
+        case _:
+            return None
+
+
+def _result_text(fields: ToolFields) -> str | None:
+    """The text of the result. Raw output is preferred: content is formatted for display."""
+    raw = fields.raw_output
+    shown = _content_text(fields.content or ())
+    match raw:
+        case str(text) if text:
+            return text
+        case (
+            {"error": str(text)}
+            | {"output": str(text)}
+            | {"content": str(text)}
+            | {"message": str(text)}
+        ):
+            return shown or text
+        case None | "" | {} | []:
+            return shown or None
+        case _:
+            return shown or msgspec.json.encode(raw).decode()
+
 
 MAX_CLOSED_IDS = 1024
 """Ids of closed calls that are remembered, to tell a late update from a new call."""

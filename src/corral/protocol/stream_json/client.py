@@ -65,7 +65,7 @@ from corral.messages import Part
 from corral.protocol.common_events import build_tool_use, warning
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.protocol.stream_json import frames
-from corral.protocol.stream_json.fields import (
+from corral.protocol.stream_json.frames import (
     add_model_usage,
     content_text,
     encode_part,

@@ -30,7 +30,7 @@ from corral.protocol.acp.client import (
     FileRequest,
     PermissionWithdrawn,
 )
-from corral.protocol.named_paths import named_paths
+from corral.protocol.common_events import named_paths
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import (
     Asker,

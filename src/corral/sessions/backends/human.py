@@ -23,7 +23,7 @@ from corral.sessions.store import QuestionFile, SessionRecord, title_of
 from corral.sessions.tools.tools import GivenTools
 from corral.system import terminal
 from corral.system.environment import SecretRedactor
-from corral.system.file_watch import Watch
+from corral.system.terminal import Watch
 
 STABLE_SECONDS = 1.0
 """Seconds that an answer found at the start must stay as it is: it may be half written."""

@@ -32,8 +32,7 @@ from corral.errors import CorralError, PermissionRefused, PolicyNotLoaded, Strea
 from corral.events import PermissionRequest, ToolResult
 from corral.models.tool_gate import WireCall
 from corral.policy import Action, Policy
-from corral.protocol.common_events import build_tool_use
-from corral.protocol.named_paths import named_paths
+from corral.protocol.common_events import build_tool_use, named_paths
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import (
     Granted,

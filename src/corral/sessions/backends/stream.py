@@ -467,7 +467,7 @@ def _question(
         other, shown = control.edited(ask, arguments)
         return replace(_question(other, shown, control, write), new_input=arguments)
 
-    from corral.protocol.named_paths import named_paths
+    from corral.protocol.common_events import named_paths
     from corral.sessions.permissions import PermissionQuestion
 
     action = Action(ask.name, ask.kind, ask.command, own=ask.own)

@@ -33,8 +33,7 @@ import msgspec
 
 from corral.errors import ConfigError, SchemaInvalid
 from corral.events import Event, ToolResult, ToolUse
-from corral.protocol.schema.build import Schema, schema_of
-from corral.protocol.schema.validate import check
+from corral.protocol.schema import Schema, check, schema_of
 from corral.sessions.tools.hooks import (
     Deny,
     Edit,

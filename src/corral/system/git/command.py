@@ -18,7 +18,7 @@ file that an agent could have written:
 
 git is never asked to compare or add files of a work tree: that would read attribute and ignore
 files, and start git in embedded repositories. Files are listed, read and written by
-``corral.system.git.scan``, ``tree`` and ``checkout``.
+``corral.system.git.scan`` and ``tree``.
 
 Who calls: the other modules of this package, from any thread. ``call`` blocks. Several calls may
 run at once; ``locked`` is for work that only one process of the machine may do at a time.

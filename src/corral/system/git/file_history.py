@@ -17,7 +17,7 @@ import msgspec
 
 from corral.errors import StorageFailed
 from corral.system import paths
-from corral.system.git import checkout, command, repository, scan, settings
+from corral.system.git import command, repository, scan, settings, tree
 from corral.system.git import tree as git_tree
 from corral.system.git.scan import Scope
 from corral.values import decode_as, printable_path
@@ -90,7 +90,7 @@ class FileHistory:
             return []
         turn = self.turns[-1]
         changes = repository.differences(self._own, turn.after, turn.before)
-        checkout.update(self._own, self._folder, changes, force=False)
+        tree.update(self._own, self._folder, changes, force=False)
         self._save(self.turns[:-1])
         return [printable_path(os.fsdecode(change.path)) for change in changes]
 

@@ -14,7 +14,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from corral.errors import ConfigError
-from corral.system.http.proxy import Proxy, proxy_for
+from corral.system.http.request import Proxy, proxy_for
 from corral.system.threads import NoThread, in_own_thread
 
 LONGEST_WAIT = 10.0

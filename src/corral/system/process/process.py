@@ -58,7 +58,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from corral.system import fs, paths, platform, version_cache
+from corral.system import fs, paths, platform
 from corral.system.process.streams import (
     FollowedFile,
     Pipe,
@@ -748,12 +748,12 @@ def _works(name: str, *options: str) -> bool:
     tool = _tool(name)
     if tool is None:
         return False
-    key = version_cache.cache_key(tool, *options)
-    known = version_cache.get("launchers", key)
+    key = paths.answer_key(tool, *options)
+    known = paths.known_answer("launchers", key)
     if known is None:
         probe = subprocess.run([tool, *options, "--", "true"], capture_output=True, check=False)
         known = "works" if probe.returncode == 0 else "fails"
-        version_cache.put("launchers", key, known)
+        paths.remember_answer("launchers", key, known)
     return known == "works"
 
 

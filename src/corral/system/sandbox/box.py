@@ -3,6 +3,10 @@
 The file system in the sandbox starts empty. The system's folders are added read-only, the
 workspace and other folders of the run writable. Everything else does not exist there: the user's
 home, other projects, temporary files, the sockets of daemons.
+
+The sandbox shows nothing of the home but tool chains and what the caller names. Should a path in
+which programs keep logins, keys and passwords be in a shown folder all the same, it is covered
+(``credentials_to_cover``).
 """
 
 from __future__ import annotations
@@ -11,13 +15,13 @@ import functools
 import os
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import msgspec
 
 from corral.core.host_rules import HostRule
-from corral.system import fs
+from corral.system import fs, paths
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """The folder of corral's modules."""
@@ -169,7 +173,7 @@ class Wrapped(msgspec.Struct, frozen=True, kw_only=True):
     """The command starts the program as a child, and the kernel ends everything inside when the
     command or corral ends. Otherwise the command executes the program."""
     control: socket.socket | None = None
-    """The listening sockets arrive here; or, with ``is_entered``, what ``listeners`` needs to open
+    """The listening sockets arrive here; or, with ``is_entered``, what ``gateway`` needs to open
     them, and the command waits for one byte."""
     is_entered: bool = False
     addresses: tuple[Address, ...] = ()
@@ -363,3 +367,122 @@ def interpreter_folders() -> tuple[str, ...]:
         os.path.dirname(interpreter()),
     )
     return tuple(dict.fromkeys(fs.real_path(folder) for folder in folders))
+
+
+_URLS = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_OF_TOOLS = ("npm_config_proxy", "npm_config_https_proxy")
+"""Settings of npm, which win over the common variables."""
+_OTHERS = ("FTP_PROXY", "PIP_PROXY", "CARGO_HTTP_PROXY", "NO_PROXY", "npm_config_noproxy")
+
+
+def replace_proxy(environ: Mapping[str, str], box: Box) -> dict[str, str]:
+    """The environment without the user's proxies; with corral's if the box has hosts. Programs do
+    not use it for the endpoints of the box: these have addresses inside."""
+    known = {name.lower() for name in (*_URLS, *_OF_TOOLS, *_OTHERS)}
+    values = {name: value for name, value in environ.items() if name.lower() not in known}
+    found = next((each for each in addresses(box) if each.endpoint == PROXY), None)
+    if found is None:
+        return values
+    url = f"http://{found}"
+    for name in _URLS:
+        values |= {name: url, name.lower(): url}
+    hosts = (endpoint.host for endpoint in box.endpoints)
+    direct = ",".join(dict.fromkeys(("localhost", "127.0.0.1", "::1", *hosts)))
+    values |= dict.fromkeys(("NO_PROXY", "no_proxy", "npm_config_noproxy"), direct)
+    values |= dict.fromkeys(_OF_TOOLS, url)
+    # Node.js obeys the common variables only with this one.
+    return {**values, "NODE_USE_ENV_PROXY": "1"}
+
+
+CREDENTIALS = (
+    ".ssh",
+    ".gnupg",
+    ".pki",
+    ".password-store",
+    ".netrc",
+    ".pgpass",
+    ".my.cnf",
+    ".git-credentials",
+    ".vault-token",
+    ".aws",
+    ".azure",
+    ".oci",
+    ".kube",
+    ".docker",
+    ".terraform.d",
+    ".npmrc",
+    ".yarnrc.yml",
+    ".pypirc",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".gem/credentials",
+    ".m2/settings.xml",
+    ".gradle/gradle.properties",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/git/credentials",
+    ".config/glab-cli",
+    ".config/hub",
+    ".config/op",
+    ".config/pip",
+    ".config/rclone",
+    ".config/containers",
+    ".local/share/keyrings",
+    ".local/share/kwalletd",
+    ".local/share/uv/credentials",
+    ".local/share/containers",
+    ".mozilla",
+    ".thunderbird",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".config/BraveSoftware",
+    ".config/microsoft-edge",
+    ".config/vivaldi",
+    "Library/Keychains",
+    "Library/Cookies",
+    "Library/Application Support/Google/Chrome",
+    "Library/Application Support/Firefox",
+)
+"""Folders and files. Those of agents are in their specs."""
+_LIBRARIES = (".local/lib", ".local/lib64", ".local/libexec")
+"""Libraries of programs, without credentials."""
+
+
+def credentials_to_cover(
+    home: str, logins: Callable[[], Iterable[str]], shown: Iterable[str]
+) -> Iterator[str]:
+    """The paths of credentials that are in a shown folder. One that is itself shown, or contains
+    what is shown, was named by the caller. ``logins``: the files of agents. It is called only if
+    one of them can be in a shown folder."""
+    folders = [fs.real_path(folder) for folder in dict.fromkeys(shown)]
+    may_have = _may_have_logins(home, filter(os.path.isdir, folders))
+    names = [*CREDENTIALS, *(logins() if may_have else ())]
+    for name in dict.fromkeys(names):
+        file = os.path.join(home, name)
+        if os.path.exists(file):
+            path = fs.real_path(file)
+            is_named = any(is_inside(folder, path) for folder in folders)
+            if not is_named and any(is_inside(path, folder) for folder in folders):
+                yield path
+
+
+def _may_have_logins(home: str, folders: Iterable[str]) -> bool:
+    """Whether a folder is in a hidden entry of the home, or contains one: agents keep their logins
+    there."""
+    try:
+        entries = _hidden_entries(home)
+    except OSError:
+        return True
+    tools = (os.path.join(home, name) for name in (*TOOLCHAINS, *_LIBRARIES))
+    without = [fs.real_path(path) for path in (str(paths.home()), *filter(os.path.exists, tools))]
+    others = [path for path in folders if not any(is_inside(path, each) for each in without)]
+    pairs = ((path, entry) for path in others for entry in entries)
+    return any(is_inside(path, entry) or is_inside(entry, path) for path, entry in pairs)
+
+
+def _hidden_entries(home: str) -> list[str]:
+    """Without links."""
+    real = os.path.realpath(home)
+    with os.scandir(real) as found:
+        entries = [entry for entry in found if entry.name.startswith(".")]
+    return [os.path.realpath(each.path) if each.is_symlink() else each.path for each in entries]

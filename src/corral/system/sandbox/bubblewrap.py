@@ -8,7 +8,7 @@ which has pid 1 in the sandbox. The kernel ends everything in the sandbox when t
 ``bwrap`` itself ends (``--die-with-parent``), daemons included.
 
 - Without a network, corral opens listening sockets in that of the sandbox before the program runs,
-  and accepts the connections: see ``listeners`` and ``gateway``. Where it cannot or should not
+  and accepts the connections: see ``gateway``. Where it cannot or should not
   enter the sandbox, the program ``inner`` runs there first and sends the sockets to corral.
 - The name server inside is one that does not exist and is not waited for: some programs wait five
   seconds for a name server before they give up.
@@ -29,7 +29,7 @@ import socket
 import msgspec
 
 from corral.system import paths
-from corral.system.sandbox import listeners, seccomp
+from corral.system.sandbox import gateway, seccomp
 from corral.system.sandbox.box import (
     PACKAGE,
     Address,
@@ -99,7 +99,7 @@ def wrap(program: str, box: Box, home: str, *, can_enter: bool = False) -> Wrapp
         options = _options(box, home, opened)
         if not found:
             return _wrapped(program, options, opened)
-        if can_enter and listeners.is_cheap():
+        if can_enter and gateway.can_enter_cheaply():
             # ``bwrap`` says who it is, and waits for an answer before it runs the program.
             ours, theirs = socket.socketpair()
             with contextlib.ExitStack() as undo:
@@ -164,8 +164,8 @@ def _low_port(box: Box) -> list[str]:
 
 
 def layout(box: Box, home: str) -> list[str]:
-    """The arguments that separate the sandbox from the machine; ``cells`` derives from them what it
-    enforces."""
+    """The arguments that separate the sandbox from the machine; ``sandbox`` derives from them
+    what it enforces."""
     network = () if box.network else ("--unshare-net",)
     return [*_NAMESPACES, *network, *mounts(box, home)]
 

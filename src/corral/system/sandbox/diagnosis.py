@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from corral.errors import SandboxFailed
-from corral.system import paths, platform, version_cache
+from corral.system import paths, platform
 from corral.system.process.tree import ProcessRegistry, environment_with
-from corral.system.sandbox import bubblewrap, listeners
+from corral.system.sandbox import bubblewrap, gateway
 from corral.system.sandbox.box import Box, Endpoint, Wrapped, interpreter_folders
 
 FIXED_VERSION = (0, 12)
@@ -37,12 +37,12 @@ _NOT_PERMITTED = ("not permitted", "Permission denied", "Read-only file system")
 
 def version(program: str) -> tuple[int, ...] | None:
     """None for a build that does not say its version."""
-    key = version_cache.cache_key(program, "--version")
-    known = version_cache.get("sandbox", key)
+    key = paths.answer_key(program, "--version")
+    known = paths.known_answer("sandbox", key)
     if known is None:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
         known = done.stdout.strip()
-        version_cache.put("sandbox", key, known)
+        paths.remember_answer("sandbox", key, known)
     numbers = re.search(r"(?<!\d)(\d+(?:\.\d+)+)", known)
     return tuple(map(int, numbers[1].split("."))) if numbers else None
 
@@ -131,11 +131,11 @@ def _answer(control: socket.socket, wrapped: Wrapped) -> list[socket.socket]:
     """The sockets that were opened inside. Then the sandbox continues."""
     control.settimeout(_LONGEST_TRIAL)
     text = b""
-    while (info := listeners.parse_info(text)) is None:
+    while (info := gateway.parse_info(text)) is None:
         if not (part := control.recv(4096)):
             return []
         text += part
-    opened = listeners.open_inside(info, wrapped.addresses)
+    opened = gateway.open_inside(info, wrapped.addresses)
     control.send(b".")
     return opened
 

@@ -219,7 +219,7 @@ def find_dangers(part: Part, old: bytes | None, folders: Iterable[str]) -> list[
         return [f"{Path(part.path).parent.name}/{Path(part.path).name}"]
     if part.content is None:
         return [f"{Path(part.path).name} is a link, too large or no plain file"]
-    from corral.system.git.harmless_settings import find_others
+    from corral.system.git.dangerous_settings import find_not_harmless
 
     roots = [*folders]
 
@@ -227,5 +227,5 @@ def find_dangers(part: Part, old: bytes | None, folders: Iterable[str]) -> list[
         tree = os.path.realpath(os.path.join(part.git_dir, value))
         return any(is_inside(tree, root) for root in roots)
 
-    known = {*find_others(old or b"", is_tree)}
-    return [each for each in find_others(part.content, is_tree) if each not in known]
+    known = {*find_not_harmless(old or b"", is_tree)}
+    return [each for each in find_not_harmless(part.content, is_tree) if each not in known]

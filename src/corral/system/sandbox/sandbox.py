@@ -1,20 +1,36 @@
-"""Which sandbox this machine has, and how a program is started in it."""
+"""Which sandbox this machine has, how a program is started in it, and what it enforces.
+
+Bubblewrap (``bubblewrap``) is the first choice. Landlock is the second: a program can write only
+where it may. It needs no privileges and no user namespaces. It covers writing to files only:
+reading, the network and the sockets of this machine stay as they are, and so do the mode, owner,
+times and attributes of files. ``restrict.py`` runs before the program, restricts itself and
+executes the program, which inherits the restriction with all that it starts. Root loses its
+capabilities: with them it could write to a disk, or make the device of one.
+
+``enforced_rows`` returns a row for each way out of the workspace. The rows are derived from what
+the sandbox is built of. For bubblewrap that is the list of its arguments: a folder that is mounted is
+not hidden, whatever a document says.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from corral.errors import SandboxFailed
-from corral.system import platform, version_cache
-from corral.system.sandbox import listeners
-from corral.system.sandbox.box import Box, Wrapped
+from corral.policy import SandboxCell, SandboxRow
+from corral.system import paths, platform
+from corral.system.sandbox import bubblewrap, gateway, seccomp
+from corral.system.sandbox.box import Box, Wrapped, is_inside, program_text, replace_proxy
 
 if TYPE_CHECKING:
     from corral.system.sandbox.repository_guard import GitNotice, RepositoryGuard
+
 
 Method = Literal["bubblewrap", "landlock"]
 _WORKS, _ENTERS = "works", "enters"
@@ -31,7 +47,7 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is not bubblewrap."""
     hint: str = ""
     can_enter: bool = False
-    """Corral can open sockets in the network of the sandbox: see ``listeners``."""
+    """Corral can open sockets in the network of the sandbox: see ``gateway``."""
 
     @property
     def is_complete(self) -> bool:
@@ -67,15 +83,11 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
             box = msgspec.structs.replace(box, read_only=(*box.read_only, *read_only))
         match self.support.method:
             case "bubblewrap":
-                from corral.system.sandbox import bubblewrap
-
                 return bubblewrap.wrap(
                     self.support.program, box, home, can_enter=self.support.can_enter
                 )
             case "landlock":
-                from corral.system.sandbox import landlock
-
-                return landlock.wrap(box)
+                return wrap_by_landlock(box)
             case None:
                 raise SandboxFailed(f"there is no sandbox: {self.support.reason}")
 
@@ -84,8 +96,6 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
         they cannot be reached from inside, and their URLs may contain passwords."""
         if self.box.network or not self.support.is_complete:
             return given
-        from corral.system.sandbox.proxy_variables import replace_proxy
-
         return replace_proxy(given, self.box)
 
 
@@ -97,17 +107,15 @@ def find_support(workspace: str | None = None) -> Support:
             reason="corral has a sandbox on Linux only",
             hint="Run corral on Linux or in a container, with sandbox='off'.",
         )
-    from corral.system.sandbox import bubblewrap
-
     program = bubblewrap.find(workspace)
     support = probe(program) if program else None
     if support is not None and support.method is not None:
         return support
     reason = support.reason if support else "bubblewrap is not installed"
-    from corral.system.sandbox import diagnosis, landlock
+    from corral.system.sandbox import diagnosis
 
     return Support(
-        method="landlock" if landlock.is_usable() else None,
+        method="landlock" if landlock_version() >= OLDEST_LANDLOCK else None,
         program=program or "",
         reason=reason,
         hint=diagnosis.advice(reason) if program else diagnosis.INSTALL,
@@ -117,10 +125,10 @@ def find_support(workspace: str | None = None) -> Support:
 def probe(program: str) -> Support:
     """Try ``bwrap``. That it works is remembered until the program changes or the machine is
     restarted, for each way to open sockets inside."""
-    enters = listeners.is_cheap()
+    enters = gateway.can_enter_cheaply()
     way = "enter" if enters else "inner"
-    key = version_cache.cache_key(program, "probe", way, platform.boot_id(), str(os.geteuid()))
-    result = version_cache.get("sandbox", key)
+    key = paths.answer_key(program, "probe", way, platform.boot_id(), str(os.geteuid()))
+    result = paths.known_answer("sandbox", key)
     reason = ""
     if result not in (_WORKS, _ENTERS):
         from corral.system.sandbox import diagnosis
@@ -131,7 +139,7 @@ def probe(program: str) -> Support:
         elif (reason := diagnosis.try_sandbox(program) or "") == "":
             result = _WORKS
         if result is not None:
-            version_cache.put("sandbox", key, result)
+            paths.remember_answer("sandbox", key, result)
     return Support(
         method=None if reason else "bubblewrap",
         program=program,
@@ -153,9 +161,148 @@ def describe(support: Support) -> str:
     )
     if support.method is None:
         return f"none. {reason}. {support.hint}"
-    from corral.system.sandbox import landlock
 
     return (
-        f"writes only, by Landlock (version {landlock.version()}): reading, network, sockets and"
+        f"writes only, by Landlock (version {landlock_version()}): reading, network, sockets and"
         f" processes are not limited. {reason}. {support.hint}"
     )
+
+
+_MOUNTS = {
+    "--bind": "writable",
+    "--ro-bind": "readable",
+    "--ro-bind-data": "empty",
+    "--symlink": "empty",
+}
+_EMPTY = ("--tmpfs", "--dev", "--proc")
+_NO_FILTER = "corral has no filter of system calls for this processor"
+_MOST_NAMES = 3
+
+
+def enforced_rows(
+    support: Support, box: Box, home: str, secrets: Iterable[str] = ()
+) -> tuple[SandboxRow, ...]:
+    """The rows of a box. ``secrets``: paths with credentials of others than the agent."""
+    match support.method:
+        case "bubblewrap":
+            return _by_bubblewrap(box, home, secrets)
+        case "landlock":
+            named = [os.path.realpath(path) for path in box.writable]
+            cwd = os.path.realpath(box.cwd)
+            why = "Landlock limits writing only"
+            return (
+                _denied("read outside", why, False),
+                _denied("write outside", _more_folders(named, cwd), True),
+                _inside(cwd in named),
+                SandboxRow("network", "allow") if box.network else _denied("network", why, False),
+                _denied("local sockets", why, False),
+                _denied("other processes", why, False),
+                _denied("credentials", "they can be read, and not changed", False),
+            )
+        case None:
+            return ()
+
+
+class _Mounts:
+    """The file system inside: path → ``writable``, ``readable`` or ``empty``."""
+
+    def __init__(self, options: Sequence[str]) -> None:
+        self._kinds = {"/": "empty"}
+        words = iter(options)
+        for word in words:
+            if word in _MOUNTS:
+                source, path = next(words), next(words)
+                self._kinds[path] = "empty" if source == "/dev/null" else _MOUNTS[word]
+            elif word in _EMPTY:
+                self._kinds[next(words)] = "empty"
+
+    def kind(self, path: str) -> str:
+        while path not in self._kinds:
+            path = os.path.dirname(path)
+        return self._kinds[path]
+
+    def paths(self, kind: str) -> list[str]:
+        return [path for path, each in self._kinds.items() if each == kind]
+
+
+def _by_bubblewrap(box: Box, home: str, secrets: Iterable[str]) -> tuple[SandboxRow, ...]:
+    options = bubblewrap.layout(box, home)
+    mounts = _Mounts(options)
+    cwd = os.path.realpath(box.cwd)
+    seen = [path for path in ("/", home) if mounts.kind(path) != "empty"]
+    named = [os.path.realpath(path) for path in box.writable]
+    elsewhere = [
+        path
+        for path in map(os.path.realpath, mounts.paths("writable"))
+        if not any(is_inside(path, folder) for folder in named)
+    ]
+    shown = [path for path in secrets if mounts.kind(path) != "empty" and os.path.exists(path)]
+    sockets = "no Unix socket can be opened" if seccomp.is_supported() else _NO_FILTER
+    return (
+        _denied("read outside", "the system's programs and added folders can be read", not seen),
+        _denied("write outside", _more_folders(named, cwd), not elsewhere),
+        _inside(mounts.kind(cwd) == "writable"),
+        _network(box, is_limited="--unshare-net" in options),
+        _denied("local sockets", sockets, seccomp.is_supported()),
+        _denied("other processes", "they cannot be seen", "--unshare-pid" in options),
+        _denied("credentials", _names(shown) or "none but the agent's own", not shown),
+    )
+
+
+def _denied(cell: SandboxCell, note: str, is_enforced: bool) -> SandboxRow:
+    return SandboxRow(cell, "deny", "sandbox" if is_enforced else "impossible", note)
+
+
+def _inside(can_write: bool) -> SandboxRow:
+    return SandboxRow("write inside", "allow") if can_write else _denied("write inside", "", True)
+
+
+def _network(box: Box, *, is_limited: bool) -> SandboxRow:
+    if box.network:
+        return SandboxRow("network", "allow")
+    named = (*(endpoint.host for endpoint in box.endpoints), *map(str, box.hosts))
+    hosts = list(dict.fromkeys(named))
+    reached = _names(hosts) or "the model and the given tool servers"
+    return _denied("network", f"only {reached} can be reached", is_limited)
+
+
+def _more_folders(folders: Sequence[str], cwd: str) -> str:
+    more = [path for path in folders if not is_inside(path, cwd)]
+    return f"also writable: {_names(more)}" if more else ""
+
+
+def _names(names: Sequence[str]) -> str:
+    rest = len(names) - _MOST_NAMES
+    more = [f"{rest} more"] if rest > 0 else []
+    return ", ".join([*names[:_MOST_NAMES], *more])
+
+
+OLDEST_LANDLOCK = 3
+"""The first version that can forbid every way to write. Older ones let a file be emptied."""
+_CREATE_RULESET = 444
+_VERSION = 1
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
+"""Devices that programs write to. Not ``shm``: other programs have their memory there."""
+
+
+@functools.cache
+def landlock_version() -> int:
+    """The version of the kernel's interface; 0 if it has none."""
+    if not platform.LINUX:
+        return 0
+    found: int = platform.libc().syscall(_CREATE_RULESET, None, 0, _VERSION)
+    return max(found, 0)
+
+
+def wrap_by_landlock(box: Box) -> Wrapped:
+    writable = [*box.writable, *(f"/dev/{name}" for name in _DEVICES)]
+    found = [os.path.realpath(path) for path in writable if os.path.exists(path)]
+    head = (
+        sys.executable,
+        "-SIc",
+        program_text("restrict.py"),
+        str(landlock_version()),
+        str(len(found)),
+        *found,
+    )
+    return Wrapped(argv=head)

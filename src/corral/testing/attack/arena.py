@@ -24,8 +24,7 @@ from typing import Self
 
 from corral.agents import registry
 from corral.system import paths
-from corral.system.sandbox import credentials
-from corral.system.sandbox.box import interpreter
+from corral.system.sandbox.box import CREDENTIALS, interpreter
 from corral.testing.attack.attempts.attempt import Attempt
 from corral.testing.attack.attempts.ways_out import END
 from corral.testing.kits import RecordingServer
@@ -143,7 +142,7 @@ class _SharedMemory:
 def _plant_logins(text: str) -> Iterator[Path]:
     """A file in the user's home, and one in each folder there that holds credentials."""
     home = Path.home()
-    folders = [home / name for name in credentials.NAMES]
+    folders = [home / name for name in CREDENTIALS]
     for folder in (home, *(each for each in folders if each.is_dir())):
         file = folder / f"corral-canary-{secrets.token_hex(6)}"
         with contextlib.suppress(OSError):
@@ -154,7 +153,7 @@ def _plant_logins(text: str) -> Iterator[Path]:
 def _existing_logins(own: tuple[str, ...]) -> Iterator[Path]:
     """The login files of other agents and programs. Only their digests are used."""
     others = [name for agent in registry.all_agents() for name in agent.credential_files]
-    for name in dict.fromkeys((*credentials.NAMES, *others)):
+    for name in dict.fromkeys((*CREDENTIALS, *others)):
         file = Path.home() / name
         if name not in own and file.is_file() and os.access(file, os.R_OK):
             yield file

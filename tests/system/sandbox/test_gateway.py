@@ -19,9 +19,9 @@ from support.sandbox import needs_sandbox
 from corral.errors import SandboxFailed
 from corral.system import platform
 from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox import listeners
+from corral.system.sandbox import gateway
 from corral.system.sandbox.box import Address, Box, Endpoint, Wrapped, interpreter_folders
-from corral.system.sandbox.listeners import Info
+from corral.system.sandbox.gateway import SandboxInfo
 from corral.system.sandbox.sandbox import Sandbox, find_support
 
 pytestmark = needs_sandbox
@@ -44,8 +44,8 @@ def other_network() -> Iterator[int]:
         process.kill()
 
 
-def info(pid: int) -> Info:
-    return Info(pid, os.stat(f"/proc/{pid}/ns/net").st_ino)
+def info(pid: int) -> SandboxInfo:
+    return SandboxInfo(pid, os.stat(f"/proc/{pid}/ns/net").st_ino)
 
 
 def networks() -> set[int]:
@@ -66,7 +66,7 @@ def test_they_listen_in_the_other_network_and_every_thread_stays_in_ours(
     other_network: int,
 ) -> None:
     before = networks()
-    opened = listeners.open_inside(info(other_network), (LOW, HIGH))
+    opened = gateway.open_inside(info(other_network), (LOW, HIGH))
     assert listening(other_network) == {"0101007F:01BB", "0100007F:1FBB"}
     # A thread that was joined is listed for a moment.
     wait_until(lambda: networks() == before, "all threads to be in our network")
@@ -78,10 +78,10 @@ def test_they_listen_in_the_other_network_and_every_thread_stays_in_ours(
 FORK = """
 import os, sys
 from corral.system import platform
-from corral.system.sandbox import listeners
+from corral.system.sandbox import gateway
 from corral.system.sandbox.box import Address, Endpoint
 platform.can_enter_networks = lambda: False
-info = listeners.Info(int(sys.argv[1]), int(sys.argv[2]))
+info = listeners.SandboxInfo(int(sys.argv[1]), int(sys.argv[2]))
 low, high = Address(Endpoint("a", 443), "127.0.1.1"), Address(Endpoint("b", 8123), "127.0.0.1")
 opened = listeners.open_inside(info, (low, high))
 print([each.getsockname() for each in opened], any(each.get_inheritable() for each in opened))
@@ -110,7 +110,7 @@ def test_a_fork_opens_them_where_a_thread_may_not(other_network: int) -> None:
 def test_an_address_in_use_is_an_error_and_leaves_nothing_open(other_network: int) -> None:
     before = os.listdir("/proc/self/fd")
     with pytest.raises(SandboxFailed, match="Address already in use"):
-        listeners.open_inside(info(other_network), (HIGH, HIGH))
+        gateway.open_inside(info(other_network), (HIGH, HIGH))
     assert os.listdir("/proc/self/fd") == before
     assert listening(other_network) == set()
 
@@ -118,17 +118,17 @@ def test_an_address_in_use_is_an_error_and_leaves_nothing_open(other_network: in
 def test_nothing_is_opened_in_the_network_of_another_process() -> None:
     """The sandbox has ended, and its pid belongs to another process, or to none."""
     ours = os.stat("/proc/self/ns/net").st_ino
-    assert listeners.open_inside(Info(os.getpid(), ours + 1), (HIGH,)) == []
+    assert gateway.open_inside(SandboxInfo(os.getpid(), ours + 1), (HIGH,)) == []
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
-    assert listeners.open_inside(Info(ended.pid, ours + 1), (HIGH,)) == []
+    assert gateway.open_inside(SandboxInfo(ended.pid, ours + 1), (HIGH,)) == []
 
 
 def test_an_incomplete_report_is_waited_for_and_one_without_a_network_is_an_error() -> None:
-    assert listeners.parse_info(b'{\n "child-pid": 7,') is None
-    assert listeners.parse_info(b'{"child-pid": 7, "net-namespace": 8, "x": 1}') == Info(7, 8)
+    assert gateway.parse_info(b'{\n "child-pid": 7,') is None
+    assert gateway.parse_info(b'{"child-pid": 7, "net-namespace": 8, "x": 1}') == SandboxInfo(7, 8)
     with pytest.raises(SandboxFailed, match="net-namespace"):
-        listeners.parse_info(b'{"child-pid": 7}')
+        gateway.parse_info(b'{"child-pid": 7}')
 
 
 def test_a_process_with_threads_is_not_forked() -> None:
@@ -204,13 +204,14 @@ NO_THREAD = """
 import os, resource
 from corral.errors import SandboxFailed
 from corral.system import platform
-from corral.system.sandbox import listeners
+from corral.system.sandbox import gateway
 
 platform.can_enter_networks = lambda: True
 used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), -1))  # less than the stack of a thread
 try:
-    listeners.open_inside(listeners.Info(os.getpid(), os.stat("/proc/self/ns/net").st_ino), ())
+    network = os.stat("/proc/self/ns/net").st_ino
+    gateway.open_inside(gateway.SandboxInfo(os.getpid(), network), ())
 except SandboxFailed as error:
     print(error)
 """

@@ -16,7 +16,7 @@ import corral
 from corral import Policy, errors
 from corral.agents import registry
 from corral.agents.spec import AgentSpec
-from corral.system import compile_cache, paths, programs
+from corral.system import install, paths, programs
 from corral.values import JsonObject
 
 pytestmark = [pytest.mark.seconds, needs_node22]
@@ -74,7 +74,7 @@ def located(agent: AgentSpec) -> programs.FoundProgram:
 def filled(agent: AgentSpec) -> Path:
     """The entries of the cache, after a run that filled it."""
     found = located(agent)
-    with compile_cache.filling(agent, found) as program:
+    with install.filling_compile_cache(agent, found) as program:
         call((program,))
     folder = programs.compile_cache(found.argv[-1], found.argv[0])
     assert folder is not None
@@ -95,7 +95,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def state(agent: AgentSpec) -> str:
-    cache = compile_cache.find(located(agent))
+    cache = install.find_compile_cache(located(agent))
     assert cache is not None
     return cache.state
 
@@ -172,7 +172,7 @@ def test_a_damaged_or_missing_cache_does_no_harm(agent: AgentSpec, harm: str) ->
 def test_a_run_that_fails_leaves_no_cache(agent: AgentSpec) -> None:
     with (
         pytest.raises(errors.BrokenInstall, match="wrote no compile cache"),
-        compile_cache.filling(agent, located(agent)),
+        install.filling_compile_cache(agent, located(agent)),
     ):
         pass
     assert not (programs.managed_folder(agent) / "compile-cache").exists()
@@ -204,7 +204,7 @@ def test_an_older_node_is_started_as_before(
     monkeypatch.setenv("PATH", f"{old}{os.pathsep}{os.environ['PATH']}")
     found = located(agent)
     assert found.argv == (str(old / "node"), os.path.realpath(found.path))
-    cache = compile_cache.find(found)
+    cache = install.find_compile_cache(found)
     assert cache is not None
     assert cache.describe() == "off: Node 22.1 or newer is needed (Node 20.20.2)"
 
@@ -220,7 +220,7 @@ def test_a_cache_beside_a_program_of_the_user_is_never_used(
     shutil.copytree(entries.parent.parent, planted)
     found = programs.locate(agent, str(package / "gemini.mjs"))
     assert "--require" not in found.argv
-    cache = compile_cache.find(found)
+    cache = install.find_compile_cache(found)
     assert cache is not None
     assert cache.state == "not installed by corral"
     assert not str(package).startswith(str(paths.managed()))

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.system.environment import SecretRedactor
-from corral.system.redaction import StreamRedactor
+from corral.system.environment import SecretRedactor, StreamRedactor
 
 SECRETS = {"A": "abcabcabd", "B": "cabd-and-more", "C": "abcabcabdef", "D": "ddddabca"}
 

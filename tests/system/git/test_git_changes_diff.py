@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.repositories import git
 
-from corral.system.git import changes, file_diffs
-from corral.system.git.file_diffs import MAX_COMPARED, MAX_FILE, diff_since, split_lines, unified
+from corral.system.git import changes
+from corral.system.git.changes import MAX_COMPARED, MAX_FILE, diff_since, split_lines, unified
 
 ROOM = 1 << 20
 
@@ -55,7 +55,7 @@ def test_what_is_not_known_binary_or_large_is_only_named(tmp_path: Path) -> None
 
 
 def test_a_long_diff_is_cut_at_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_diffs, "MAX_TOTAL", 150)
+    monkeypatch.setattr(changes, "MAX_TOTAL", 150)
     found = diff(tmp_path, {name: name.encode() * 20 for name in ("a", "b", "c")})
     assert "+++ b/a" in found
     assert found.endswith("# 2 more files are not shown: the diff is too long\n")

@@ -10,7 +10,7 @@ from support.repositories import git, repository
 
 from corral.errors import StorageFailed
 from corral.system import fs
-from corral.system.git import merge
+from corral.system.git import worktree
 from corral.values import printable_path
 
 __all__ = ["repository"]
@@ -22,7 +22,7 @@ def changed(repository: Path, files: dict[str, str]) -> tuple[str, str]:
     for name, text in files.items():
         (repository / name).parent.mkdir(exist_ok=True)
         (repository / name).write_text(text)
-    new = merge.snapshot_of(repository, base)
+    new = worktree.snapshot_of(repository, base)
     git(repository, "reset", "-q", "--hard")
     git(repository, "clean", "-q", "-fd")
     return base, new
@@ -35,9 +35,9 @@ def test_changes_in_other_places_are_merged(repository: Path) -> None:
     base, new = changed(repository, {"file": text.replace("line 1\n", "theirs\n"), "b/new": "x\n"})
     (repository / "file").write_text(text.replace("line 18\n", "ours\n"))
     index = git(repository, "diff", "--cached", "--name-only")
-    assert merge.merge_into(repository, repository, base, new, check=True) == ("b/new", "file")
+    assert worktree.merge_into(repository, repository, base, new, check=True) == ("b/new", "file")
     assert not (repository / "b").exists()
-    assert merge.merge_into(repository, repository, base, new, check=False) == ("b/new", "file")
+    assert worktree.merge_into(repository, repository, base, new, check=False) == ("b/new", "file")
     merged = (repository / "file").read_text()
     assert "theirs\n" in merged
     assert "ours\n" in merged
@@ -49,8 +49,8 @@ def test_changes_in_other_places_are_merged(repository: Path) -> None:
 def test_a_conflict_changes_nothing(repository: Path) -> None:
     base, new = changed(repository, {"file": "theirs\n", "another": "x\n"})
     (repository / "file").write_text("ours\n")
-    with pytest.raises(merge.Conflict, match="file"):
-        merge.merge_into(repository, repository, base, new, check=False)
+    with pytest.raises(worktree.Conflict, match="file"):
+        worktree.merge_into(repository, repository, base, new, check=False)
     assert (repository / "file").read_text() == "ours\n"
     assert not (repository / "another").exists()
 
@@ -61,8 +61,8 @@ def test_a_conflict_names_the_file_as_it_is(repository: Path) -> None:
     base, new = changed(repository, dict.fromkeys(names, "theirs\n"))
     for name in names:
         (repository / name).write_text("ours\n")
-    with pytest.raises(merge.Conflict) as caught:
-        merge.merge_into(repository, repository, base, new, check=False)
+    with pytest.raises(worktree.Conflict) as caught:
+        worktree.merge_into(repository, repository, base, new, check=False)
     for name in names:
         assert printable_path(name) in caught.value.message
     assert "größe 漢.txt" in caught.value.message
@@ -74,7 +74,7 @@ def test_an_ignored_file_in_the_way_is_not_overwritten(repository: Path) -> None
     (repository / ".git" / "info" / "exclude").write_text("made\n")
     (repository / "made").write_text("ours\n")
     with pytest.raises(StorageFailed, match="made was changed meanwhile"):
-        merge.merge_into(repository, repository, base, new, check=False)
+        worktree.merge_into(repository, repository, base, new, check=False)
     assert (repository / "made").read_text() == "ours\n"
     assert not (repository / "another").exists()
 
@@ -93,7 +93,7 @@ def test_what_was_written_is_undone_if_writing_fails(
 
     monkeypatch.setattr(fs, "move_into_place", full)
     with pytest.raises(StorageFailed, match="No space left"):
-        merge.merge_into(repository, repository, base, new, check=False)
+        worktree.merge_into(repository, repository, base, new, check=False)
     assert (repository / "file").read_text() == "one\n"
     assert not (repository / "a").exists()
     assert not git(repository, "status", "--short")
@@ -102,6 +102,6 @@ def test_what_was_written_is_undone_if_writing_fails(
 def test_a_folder_is_copied_into_a_new_repository(workspace: Path, tmp_path: Path) -> None:
     (workspace / "sub").mkdir()
     (workspace / "sub" / "file").write_text("x\n")
-    commit = merge.folder_repository(tmp_path / "own", workspace)
+    commit = worktree.folder_repository(tmp_path / "own", workspace)
     assert git(tmp_path / "own", "ls-tree", "-r", "--name-only", commit) == "sub/file"
     assert not (workspace / ".git").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.events import ToolKind
-from corral.protocol.named_paths import named_paths, patched_paths
+from corral.protocol.common_events import named_paths, patched_paths
 from corral.values import Json
 
 PATCH = """*** Begin Patch

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from corral.system.process.process import Exit, Process, ProcessSpec
-from corral.system.sandbox import landlock
+from corral.system.sandbox import sandbox
 from corral.system.sandbox.box import Box
 from corral.system.sandbox.sandbox import Sandbox, Support, describe
 
 pytestmark = pytest.mark.skipif(
-    landlock.version() < 3, reason="this kernel has no Landlock, or one that permits truncation"
+    sandbox.landlock_version() < 3,
+    reason="this kernel has no Landlock, or one that permits truncation",
 )
 
 WRITES = """
@@ -89,7 +90,7 @@ attempt("write after a rename outside", write)
 
 def run(command: list[str], folder: Path, *writable: Path) -> subprocess.Popen[str]:
     box = Box(cwd=str(folder), writable=tuple(map(str, writable)))
-    argv = [*landlock.wrap(box).argv, *command]
+    argv = [*sandbox.wrap_by_landlock(box).argv, *command]
     return subprocess.Popen(
         argv, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -142,5 +143,5 @@ def test_it_is_reported_as_writes_only() -> None:
     support = Support(method="landlock", reason="bubblewrap is not installed", hint="Install it.")
     assert not support.is_complete
     text = describe(support)
-    assert text.startswith(f"writes only, by Landlock (version {landlock.version()})")
+    assert text.startswith(f"writes only, by Landlock (version {sandbox.landlock_version()})")
     assert text.endswith("bubblewrap is not installed. Install it.")

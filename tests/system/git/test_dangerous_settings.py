@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from corral.system.git.dangerous_settings import is_dangerous
-from corral.system.git.harmless_settings import LARGEST, find_others
+from corral.system.git.dangerous_settings import LARGEST, find_not_harmless, is_dangerous
 
 
 def others(text: str) -> list[str]:
-    return find_others(text.encode(), lambda tree: tree == "../tree")
+    return find_not_harmless(text.encode(), lambda tree: tree == "../tree")
 
 
 def git(*words: str, cwd: Path) -> None:
@@ -36,7 +35,7 @@ def test_what_git_writes_by_itself_is_harmless(tmp_path: Path) -> None:
     files = [first / ".git/config", *(second / ".git").rglob("config*")]
     assert len(files) == 4
     trees = {"../../../sub"}
-    assert [find_others(file.read_bytes(), trees.__contains__) for file in files] == [[]] * 4
+    assert [find_not_harmless(file.read_bytes(), trees.__contains__) for file in files] == [[]] * 4
 
 
 @pytest.mark.parametrize(
