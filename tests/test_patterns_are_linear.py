@@ -27,9 +27,9 @@ from support.pattern_inputs import Shape, shapes
 
 from corral.agents import registry
 from corral.agents.spec import AcpTransport
-from corral.system.git.scan import Rule
+from corral.system.git.scan import IgnoreRule
 
-IGNORED = tuple(Rule(each).source for each in (b"*a*a*b", b"?*[a-c]*x", b"a*", b"[!a]*b*"))
+IGNORED = tuple(IgnoreRule(each).source for each in (b"*a*a*b", b"?*[a-c]*x", b"a*", b"[!a]*b*"))
 SOURCE = Path(__file__).parents[1] / "src"
 SEARCHES = frozenset({"search", "sub", "subn", "split", "findall", "finditer"})
 METHODS = SEARCHES | {"match", "fullmatch"}

@@ -13,7 +13,15 @@ from support.stream_checks import no_deadline
 
 from corral.events import Error, Log, Unknown
 from corral.protocol import jsonrpc
-from corral.protocol.jsonrpc import CLOSED, Call, Failure, Message, Notification, Peer, Reply
+from corral.protocol.jsonrpc import (
+    CLOSED,
+    CallFailure,
+    CallReply,
+    IncomingCall,
+    Message,
+    Notification,
+    Peer,
+)
 
 
 class Tick(msgspec.Struct, tag_field="method", tag="tick"):
@@ -43,32 +51,32 @@ def test_a_call_is_a_line_with_a_new_id() -> None:
 
 
 CONVERSATIONS: list[tuple[str, bytes, list[Message | Tick]]] = [
-    ("reply", line(id=1, result={"x": 1}), [Reply(1, "a", {"x": 1})]),
-    ("null-result", line(id=1, result=None), [Reply(1, "a", None)]),
-    ("no-result", line(id=1), [Reply(1, "a", None)]),
-    ("null-error-beside-a-result", line(id=1, result=2, error=None), [Reply(1, "a", 2)]),
-    ("text-id", line(id="1", result=2), [Reply(1, "a", 2)]),
-    ("float-id", line(id=1.0, result=2), [Reply(1, "a", 2)]),
+    ("reply", line(id=1, result={"x": 1}), [CallReply(1, "a", {"x": 1})]),
+    ("null-result", line(id=1, result=None), [CallReply(1, "a", None)]),
+    ("no-result", line(id=1), [CallReply(1, "a", None)]),
+    ("null-error-beside-a-result", line(id=1, result=2, error=None), [CallReply(1, "a", 2)]),
+    ("text-id", line(id="1", result=2), [CallReply(1, "a", 2)]),
+    ("float-id", line(id=1.0, result=2), [CallReply(1, "a", 2)]),
     (
         "failure",
         line(id=2, error={"code": -32000, "message": "no", "data": [1]}),
-        [Failure(2, "b", -32000, "no", [1])],
+        [CallFailure(2, "b", -32000, "no", [1])],
     ),
-    ("bare-failure", line(id=2, error={}), [Failure(2, "b", 0, "")]),
-    ("call", line(id=0, method="ask", params={"y": 2}), [Call(0, "ask", {"y": 2})]),
-    ("text-call", line(id="u-1", method="ask"), [Call("u-1", "ask", None)]),
+    ("bare-failure", line(id=2, error={}), [CallFailure(2, "b", 0, "")]),
+    ("call", line(id=0, method="ask", params={"y": 2}), [IncomingCall(0, "ask", {"y": 2})]),
+    ("text-call", line(id="u-1", method="ask"), [IncomingCall("u-1", "ask", None)]),
     ("note", line(method="tell", params=[1]), [Notification("tell", [1])]),
     ("null-id-note", line(id=None, method="tell"), [Notification("tell", None)]),
     ("common", line(method="tick", params=[1]), [Tick([1])]),
     ("common-in-another-shape", line(method="tick", params={}), [Notification("tick", {})]),
-    ("common-as-a-call", line(method="tick", params=[1], id=5), [Call(5, "tick", [1])]),
+    ("common-as-a-call", line(method="tick", params=[1], id=5), [IncomingCall(5, "tick", [1])]),
     (
         "half-a-character",
         b'{"method":"tell","params":"\\ud83d"}\n',
         [Notification("tell", "\ufffd")],
     ),
     ("bad-bytes", b'{"method":"tell","params":"\xff"}\n', [Notification("tell", "\ufffd")]),
-    ("terminal-codes", b"\x1b[0m" + line(id=1, result=1), [Reply(1, "a", 1)]),
+    ("terminal-codes", b"\x1b[0m" + line(id=1, result=1), [CallReply(1, "a", 1)]),
     ("log", b"Loading...\n", [Log("Loading...")]),
     ("no-message", b'{"jsonrpc":"2.0"}\n', [Unknown({"jsonrpc": "2.0"})]),
     ("coloured-no-message", b'\x1b[0m{"x":"\\ud83d"}\n', [Unknown({"x": "\ufffd"})]),
@@ -88,7 +96,7 @@ def test_a_malformed_line_is_reported_and_the_next_is_read() -> None:
     error, reply = waiting("a").receive(b'{"id":1,\n' + line(id=1, result=3))
     assert isinstance(error, Error)
     assert (error.code, error.recoverable) == ("malformed_line", True)
-    assert reply == Reply(1, "a", 3)
+    assert reply == CallReply(1, "a", 3)
 
 
 @pytest.mark.parametrize("id", [7, "7", "nobody", -1, 1e300, 0])
@@ -105,7 +113,7 @@ def test_a_second_reply_to_a_call_is_reported_and_changes_nothing() -> None:
     first, second, third = waiting("a").receive(
         line(id=1, result=1) + line(id=1, result=2) + line(id=1, error={"code": 1, "message": "x"})
     )
-    assert first == Reply(1, "a", 1)
+    assert first == CallReply(1, "a", 1)
     for repeated in (second, third):
         assert isinstance(repeated, Error)
         assert "twice" in repeated.message
@@ -123,8 +131,8 @@ def test_every_pending_call_fails_when_the_other_side_exits() -> None:
     peer = waiting("a", "b", "c")
     peer.receive(line(id=2, result=1))
     assert peer.fail_pending("gone") == [
-        Failure(1, "a", CLOSED, "gone"),
-        Failure(3, "c", CLOSED, "gone"),
+        CallFailure(1, "a", CLOSED, "gone"),
+        CallFailure(3, "c", CLOSED, "gone"),
     ]
     assert peer.fail_pending("gone") == []
     (late,) = peer.receive(line(id=1, result=1))
@@ -134,7 +142,7 @@ def test_every_pending_call_fails_when_the_other_side_exits() -> None:
 def test_a_last_line_without_its_newline_counts() -> None:
     peer = waiting("a")
     assert peer.receive(line(id=1, result=1).rstrip()) == []
-    assert peer.end() == [Reply(1, "a", 1)]
+    assert peer.end() == [CallReply(1, "a", 1)]
 
 
 def test_an_oversized_line_is_one_error_and_the_next_is_read() -> None:
@@ -167,7 +175,7 @@ def test_an_id_that_is_only_similar_to_that_of_a_call_matches_no_call(id: str) -
     peer = Peer(Tick)
     peer.call("a", {})
     found = peer.receive(b'{"jsonrpc":"2.0","id":%s,"result":{}}\n' % id.encode())
-    assert not any(isinstance(message, Reply | Failure) for message in found)
+    assert not any(isinstance(message, CallReply | CallFailure) for message in found)
     assert list(peer.pending) == [1]
 
 
@@ -176,21 +184,21 @@ def test_an_id_may_come_back_as_text_or_with_a_zero_fraction(id: str) -> None:
     peer = Peer(Tick)
     peer.call("a", {})
     [reply] = peer.receive(b'{"jsonrpc":"2.0","id":%s,"result":{}}\n' % id.encode())
-    assert isinstance(reply, Reply)
+    assert isinstance(reply, CallReply)
 
 
 def test_the_other_side_can_read_what_is_written() -> None:
     there = Peer(Tick)
     id, call = there.call("ask", {"ü": "\n"})
-    assert Peer(Tick).receive(call) == [Call(id, "ask", {"ü": "\n"})]
-    assert there.receive(jsonrpc.result(id, {"x": 1})) == [Reply(id, "ask", {"x": 1})]
+    assert Peer(Tick).receive(call) == [IncomingCall(id, "ask", {"ü": "\n"})]
+    assert there.receive(jsonrpc.result(id, {"x": 1})) == [CallReply(id, "ask", {"x": 1})]
     id, _ = there.call("ask", None)
     assert there.receive(jsonrpc.failure(id, 5, "no", {"y": 2})) == [
-        Failure(id, "ask", 5, "no", {"y": 2})
+        CallFailure(id, "ask", 5, "no", {"y": 2})
     ]
     id, _ = there.call("what", None)
     (refused,) = there.receive(jsonrpc.method_not_found(id, "what"))
-    assert isinstance(refused, Failure)
+    assert isinstance(refused, CallFailure)
     assert refused.code == -32601
     assert there.receive(jsonrpc.notification("tell", [1])) == [Notification("tell", [1])]
 

@@ -30,7 +30,7 @@ from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.sandbox import agent_sandbox, command_sandbox, named_hosts
 from corral.sessions.tools.hooks import ToolRequest
 from corral.system import config
-from corral.system.sandbox.box import Endpoint
+from corral.system.sandbox.box import SandboxEndpoint
 
 NO_NETWORK = Policy(write="allow", shell="allow", network="deny")
 
@@ -89,7 +89,7 @@ def test_a_policy_that_names_hosts_gets_the_sandbox(workspace: Path) -> None:
         commands = command_sandbox(run)
         assert commands is not None
         assert [str(rule) for rule in commands.box.hosts] == ["pypi.org", "localhost:5432"]
-        assert Endpoint("localhost", 5432) in commands.box.endpoints
+        assert SandboxEndpoint("localhost", 5432) in commands.box.endpoints
     without = prepared(workspace, policy=Policy(shell="deny", network_hosts=hosts))
     assert without.sandbox is None  # there are no commands that could reach a host
 

@@ -28,7 +28,7 @@ from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.sandbox import command_sandbox
 from corral.system import paths
 from corral.system.sandbox import repository_guard
-from corral.system.sandbox.box import Endpoint, mounts
+from corral.system.sandbox.box import SandboxEndpoint, mounts
 from corral.system.sandbox.repository_guard import GitNotice
 
 pytestmark = needs_sandbox
@@ -170,12 +170,12 @@ def test_a_writable_folder_that_is_a_link_out_of_the_workspace_is_refused(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("http://127.0.0.1:8080/v1", Endpoint("127.0.0.1", 8080)),
-        ("https://models.example/v1", Endpoint("models.example", 443)),
-        ("http://[::1]:90/", Endpoint("::1", 90)),
+        ("http://127.0.0.1:8080/v1", SandboxEndpoint("127.0.0.1", 8080)),
+        ("https://models.example/v1", SandboxEndpoint("models.example", 443)),
+        ("http://[::1]:90/", SandboxEndpoint("::1", 90)),
     ],
 )
-def test_the_host_of_a_base_url_can_be_reached(text: str, expected: Endpoint) -> None:
+def test_the_host_of_a_base_url_can_be_reached(text: str, expected: SandboxEndpoint) -> None:
     assert list(sandbox.urls(text)) == [expected]
 
 

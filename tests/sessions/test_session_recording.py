@@ -357,7 +357,7 @@ async def test_a_recorded_agent_neither_sees_nor_changes_the_recording(workspace
     assert (workspace / "shown").read_text() == ""
     assert "forged" not in recording.read_text()
     (take,) = format.read(recording)
-    assert isinstance(take.entries[-1], format.Ended)
+    assert isinstance(take.entries[-1], format.ProgramEnded)
 
 
 async def test_a_secret_that_an_agent_reads_is_not_in_the_recording(

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corral.system import path_guard
-from corral.system.path_guard import PathGuard, Refused, open_beneath, outward_links, resolve
+from corral.system.path_guard import PathGuard, PathRefused, open_beneath, outward_links, resolve
 
 
 @pytest.fixture
@@ -211,9 +211,9 @@ def test_a_name_that_is_not_utf8_is_checked(tree: Path) -> None:
     (tree / os.fsdecode(b"bad\xff")).symlink_to("../out")
     links = outward_links(str(tree))
     assert str(tree / os.fsdecode(b"bad\xff")) in {link.path for link in links.found}
-    with pytest.raises(Refused):
+    with pytest.raises(PathRefused):
         PathGuard(str(tree)).check(os.fsdecode(b"bad\xff/secret"), "read")
-    with pytest.raises(Refused):
+    with pytest.raises(PathRefused):
         resolve("half \ud800 character", str(tree))
 
 
@@ -234,7 +234,7 @@ def test_the_path_that_check_returns_was_checked_even_if_a_link_is_replaced(
         return resolve(path, cwd)
 
     monkeypatch.setattr(path_guard, "resolve", swapping)
-    with pytest.raises(Refused):
+    with pytest.raises(PathRefused):
         PathGuard(str(tree)).check("swapped/new", "write")
 
 

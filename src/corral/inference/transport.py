@@ -22,7 +22,7 @@ from corral.models.spec import FailedResponse, Provider
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
 from corral.system import clock
-from corral.system.api_keys import Access, TokenCache, with_token
+from corral.system.api_keys import ProviderAccess, TokenCache, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.values import SHORTEST_SECRET, convert_to, decode_or_none
 
@@ -56,7 +56,7 @@ def attach_provider(error: CorralError, provider: Provider, key: str | None) -> 
 class ModelAccess(NamedTuple):
     """How a model is called, for these values of the environment."""
 
-    access: Access
+    access: ProviderAccess
     name: str
     """The vendor's name of the model."""
     catalogue: Catalogue

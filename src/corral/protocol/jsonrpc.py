@@ -35,7 +35,7 @@ CLOSED = -32099
 """Our own code, in the range reserved for implementations: the other side has exited."""
 
 
-class Reply(msgspec.Struct, frozen=True):
+class CallReply(msgspec.Struct, frozen=True):
     """The result of one of our calls."""
 
     id: int
@@ -43,7 +43,7 @@ class Reply(msgspec.Struct, frozen=True):
     result: Json
 
 
-class Failure(msgspec.Struct, frozen=True):
+class CallFailure(msgspec.Struct, frozen=True):
     """The error of one of our calls."""
 
     id: int
@@ -53,7 +53,7 @@ class Failure(msgspec.Struct, frozen=True):
     data: Json = None
 
 
-class Call(msgspec.Struct, frozen=True):
+class IncomingCall(msgspec.Struct, frozen=True):
     """A call from the other side. Reply with ``result``, ``failure`` or ``method_not_found``."""
 
     id: Id
@@ -68,7 +68,7 @@ class Notification(msgspec.Struct, frozen=True):
     params: Json
 
 
-Message: TypeAlias = Reply | Failure | Call | Notification | Log | Error | Unknown
+Message: TypeAlias = CallReply | CallFailure | IncomingCall | Notification | Log | Error | Unknown
 N = TypeVar("N")
 
 
@@ -119,9 +119,9 @@ class Peer(Generic[N]):
         self._pending[self._last_id] = method
         return self._last_id, _line({"id": self._last_id, "method": method, "params": params})
 
-    def fail_pending(self, message: str, code: int = CLOSED) -> list[Failure]:
+    def fail_pending(self, message: str, code: int = CLOSED) -> list[CallFailure]:
         """Fail every pending call: the other side has exited."""
-        failed = [Failure(id, method, code, message) for id, method in self._pending.items()]
+        failed = [CallFailure(id, method, code, message) for id, method in self._pending.items()]
         self._pending.clear()
         return failed
 
@@ -176,7 +176,7 @@ class Peer(Generic[N]):
         if isinstance(frame.method, str):
             if frame.id is UNSET or frame.id is None:
                 return Notification(frame.method, frame.params)
-            return Call(frame.id, frame.method, frame.params)
+            return IncomingCall(frame.id, frame.method, frame.params)
         error = frame.error
         if frame.id is None or frame.id is UNSET:
             # The reply to a line whose id the other side could not read.
@@ -189,8 +189,8 @@ class Peer(Generic[N]):
             what = "answered call {} twice" if is_repeated else "answered unknown call {}"
             return _stray_reply("the agent " + what.format(repr(frame.id)))
         if error is not None:
-            return Failure(id, method, int(error.code), error.message, error.data)
-        return Reply(id, method, frame.result)
+            return CallFailure(id, method, int(error.code), error.message, error.data)
+        return CallReply(id, method, frame.result)
 
 
 def notification(method: str, params: object) -> bytes:

@@ -63,7 +63,7 @@ TYPES: dict[str, tuple[str, Callable[[Json], bool]]] = {
 }
 
 
-class Limit(NamedTuple):
+class LimitKeyword(NamedTuple):
     """A keyword that limits a number or a length."""
 
     size_of: Callable[[Json], float | None]
@@ -89,19 +89,19 @@ def _is_multiple(value: float, of: float) -> bool:
 
 
 LENGTH_LIMITS = {
-    "minLength": Limit(_text_length, ge, "at least {} characters"),
-    "maxLength": Limit(_text_length, le, "at most {} characters"),
-    "minItems": Limit(_item_count, ge, "at least {} items"),
-    "maxItems": Limit(_item_count, le, "at most {} items"),
-    "minProperties": Limit(_property_count, ge, "at least {} properties"),
-    "maxProperties": Limit(_property_count, le, "at most {} properties"),
+    "minLength": LimitKeyword(_text_length, ge, "at least {} characters"),
+    "maxLength": LimitKeyword(_text_length, le, "at most {} characters"),
+    "minItems": LimitKeyword(_item_count, ge, "at least {} items"),
+    "maxItems": LimitKeyword(_item_count, le, "at most {} items"),
+    "minProperties": LimitKeyword(_property_count, ge, "at least {} properties"),
+    "maxProperties": LimitKeyword(_property_count, le, "at most {} properties"),
 }
 LIMITS = {
-    "minimum": Limit(number_or_none, ge, "at least {}"),
-    "maximum": Limit(number_or_none, le, "at most {}"),
-    "exclusiveMinimum": Limit(number_or_none, gt, "more than {}"),
-    "exclusiveMaximum": Limit(number_or_none, lt, "less than {}"),
-    "multipleOf": Limit(number_or_none, _is_multiple, "a multiple of {}"),
+    "minimum": LimitKeyword(number_or_none, ge, "at least {}"),
+    "maximum": LimitKeyword(number_or_none, le, "at most {}"),
+    "exclusiveMinimum": LimitKeyword(number_or_none, gt, "more than {}"),
+    "exclusiveMaximum": LimitKeyword(number_or_none, lt, "less than {}"),
+    "multipleOf": LimitKeyword(number_or_none, _is_multiple, "a multiple of {}"),
     **LENGTH_LIMITS,
 }
 """Keyword → what it limits."""

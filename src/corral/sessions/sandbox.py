@@ -29,7 +29,7 @@ from corral.system import environment, fs, own_state, paths
 from corral.system.sandbox.box import (
     CREDENTIALS,
     Box,
-    Endpoint,
+    SandboxEndpoint,
     credentials_to_cover,
     interpreter_folders,
     is_inside,
@@ -165,7 +165,7 @@ def agent_sandbox(
         box = msgspec.structs.replace(
             box,
             readable=(*box.readable, hook.folder),
-            endpoints=(*box.endpoints, Endpoint("127.0.0.1", hook.port)),
+            endpoints=(*box.endpoints, SandboxEndpoint("127.0.0.1", hook.port)),
         )
     return Sandbox(support=prepared.sandbox, box=box, report=report)
 
@@ -211,7 +211,7 @@ def rows_before_a_run(
 
 
 def _rows(
-    agent: AgentSpec, support: Support, box: Box, endpoints: Iterable[Endpoint]
+    agent: AgentSpec, support: Support, box: Box, endpoints: Iterable[SandboxEndpoint]
 ) -> tuple[SandboxRow, ...]:
     home = str(paths.user_home())
     box = msgspec.structs.replace(_covered(box), endpoints=(*box.endpoints, *endpoints))
@@ -220,9 +220,9 @@ def _rows(
     return enforced_rows(support, box, home, [os.path.join(home, name) for name in sorted(names)])
 
 
-def _hosts(agent: AgentSpec, environ: Mapping[str, str]) -> Iterator[Endpoint]:
+def _hosts(agent: AgentSpec, environ: Mapping[str, str]) -> Iterator[SandboxEndpoint]:
     for host in named_hosts(agent.hosts, environ):
-        yield Endpoint(host, _PORTS["https"])
+        yield SandboxEndpoint(host, _PORTS["https"])
 
 
 def _base(prepared: PreparedRun) -> Box:
@@ -416,7 +416,7 @@ def _depth_in_home(real: str) -> int | None:
     return len(parts) - 3 if parts[1:2] in (("home",), ("Users",)) else None
 
 
-def _endpoints(prepared: PreparedRun, launch: Launch) -> Iterator[Endpoint]:
+def _endpoints(prepared: PreparedRun, launch: Launch) -> Iterator[SandboxEndpoint]:
     """The model and the tool servers that the run was given."""
     agent = prepared.agent
     texts = [*prepared.environment.agent_values.values(), *launch.env.values()]
@@ -438,14 +438,14 @@ def named_hosts(hosts: Iterable[str], environ: Mapping[str, str]) -> Iterator[st
             yield host.format(**values)
 
 
-def _local_endpoints(policy: Policy) -> Iterator[Endpoint]:
+def _local_endpoints(policy: Policy) -> Iterator[SandboxEndpoint]:
     """Servers of this machine that the policy names: reached directly, as programs expect."""
     for rule in policy.host_rules():
         if rule.is_local:
-            yield from (Endpoint(rule.host, port) for port in rule.ports)
+            yield from (SandboxEndpoint(rule.host, port) for port in rule.ports)
 
 
-def urls(text: str) -> Iterator[Endpoint]:
+def urls(text: str) -> Iterator[SandboxEndpoint]:
     """The hosts and ports of all URLs in a text."""
     if "://" not in text:
         return
@@ -456,4 +456,4 @@ def urls(text: str) -> Iterator[Endpoint]:
         except ValueError:
             continue
         if parts.hostname:
-            yield Endpoint(parts.hostname, port)
+            yield SandboxEndpoint(parts.hostname, port)

@@ -26,7 +26,7 @@ class Credentials(Protocol):
 TokenCache: TypeAlias = dict[str, Credentials]
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
+class ProviderAccess(msgspec.Struct, frozen=True, kw_only=True):
     """A provider, its base URL and its key."""
 
     provider: Provider
@@ -36,7 +36,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """For ``{name}`` in paths."""
 
     def __repr__(self) -> str:
-        return f"Access({self.provider.name!r}, {self.base_url!r})"
+        return f"ProviderAccess({self.provider.name!r}, {self.base_url!r})"
 
     @property
     def headers(self) -> dict[str, str]:
@@ -86,7 +86,7 @@ def access(
     *,
     key: str | None = None,
     base_url: str | None = None,
-) -> Access:
+) -> ProviderAccess:
     """Find the base URL and the key. Raises ``MissingKey`` with the variable's name, and
     ``ConfigError``."""
     environ = os.environ if environ is None else environ
@@ -94,7 +94,7 @@ def access(
     url = _base_url(provider, base_url or _first(provider.base_url_env, environ))
     for name, value in extras.items():
         url = url.replace(f"{{{name}}}", value)
-    return Access(
+    return ProviderAccess(
         provider=provider,
         base_url=url,
         key=_checked_key(provider, key or _first(provider.key_env, environ)),
@@ -142,7 +142,7 @@ def _checked_key(provider: Provider, key: str | None) -> str | None:
     return key
 
 
-async def with_token(found: Access, cache: TokenCache) -> Access:
+async def with_token(found: ProviderAccess, cache: TokenCache) -> ProviderAccess:
     """For a provider that takes a token instead of a key: return a copy with a valid token. The
     credentials are stored in ``cache``."""
     if found.provider.credentials is None or found.key is not None:

@@ -45,19 +45,20 @@ Access = Literal["read", "write"]
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Refused(Exception):
+class PathRefused(Exception):
     """A path that the agent may not use; the text says why."""
 
 
 def resolve(path: str, cwd: str) -> str:
-    """The absolute path without links, ``.`` and ``..``; it need not exist. Raises ``Refused``."""
+    """The absolute path without links, ``.`` and ``..``; it need not exist. Raises
+    ``PathRefused``."""
     if not path or "\0" in path:
-        raise Refused(f"not a path: {path!r}")
+        raise PathRefused(f"not a path: {path!r}")
     if path.startswith("~"):
-        raise Refused(f"~ is not expanded: {path}")
+        raise PathRefused(f"~ is not expanded: {path}")
     ahead = _parts(os.path.join(cwd, path))
     if not os.path.isabs(cwd):
-        raise Refused(f"the folder is not absolute: {cwd}")
+        raise PathRefused(f"the folder is not absolute: {cwd}")
     real, hops = "/", 0
     while ahead:
         part = ahead.pop()
@@ -71,7 +72,7 @@ def resolve(path: str, cwd: str) -> str:
             continue
         hops += 1
         if hops > MOST_HOPS:
-            raise Refused(f"too many links: {path}")
+            raise PathRefused(f"too many links: {path}")
         if os.path.isabs(target):
             real = "/"
         ahead += _parts(target)
@@ -90,17 +91,17 @@ def _link(here: str, path: str) -> str | None:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM):
             return None
-        raise Refused(f"cannot be resolved: {path}: {error.strerror}") from error
+        raise PathRefused(f"cannot be resolved: {path}: {error.strerror}") from error
     except ValueError as error:
-        raise Refused(f"not a path: {path!r}") from error
+        raise PathRefused(f"not a path: {path!r}") from error
     if not stat.S_ISLNK(found.st_mode):
         return None
     if found.st_size == 0 or here.startswith("/proc/"):
-        raise Refused(f"leads through a link of the kernel: {path}")
+        raise PathRefused(f"leads through a link of the kernel: {path}")
     try:
         return os.readlink(here)
     except OSError as error:
-        raise Refused(f"cannot be resolved: {path}: {error.strerror}") from error
+        raise PathRefused(f"cannot be resolved: {path}: {error.strerror}") from error
 
 
 class PathGuard:
@@ -135,7 +136,7 @@ class PathGuard:
         return tuple(os.path.realpath(os.path.join(self.cwd, folder)) for folder in folders)
 
     def check(self, path: str, access: Access) -> str:
-        """The resolved path. Raises ``Refused`` if this access is not allowed."""
+        """The resolved path. Raises ``PathRefused`` if this access is not allowed."""
         for reading in _readings(path, self.cwd):
             self._check(resolve(reading, self.cwd), path, access)
         real = resolve(path, self.cwd)
@@ -146,22 +147,22 @@ class PathGuard:
         root = _root_of(real, self.writable if access == "write" else self.readable)
         if root is None:
             if access == "write" and _root_of(real, self.readable) is not None:
-                raise Refused(f"may be read but not written: {path}")
-            raise Refused(f"outside the workspace: {path}")
+                raise PathRefused(f"may be read but not written: {path}")
+            raise PathRefused(f"outside the workspace: {path}")
         from corral.system import own_state  # agents that use their own tools do not come here
 
         if own_state.holds(real, self.readable):
-            raise Refused(f"it belongs to corral: {path}")
+            raise PathRefused(f"it belongs to corral: {path}")
         if access == "write" and self._protects:
             protection = protection_of(real[len(root) :])
             if protection is not None:
-                raise Refused(f"protected ({protection.reason}): {path}")
+                raise PathRefused(f"protected ({protection.reason}): {path}")
 
     def root_of(self, real: str, access: Access) -> str:
         """The folder that contains what ``check`` returned."""
         root = _root_of(real, self.writable if access == "write" else self.readable)
         if root is None:
-            raise Refused(f"outside the workspace: {real}")
+            raise PathRefused(f"outside the workspace: {real}")
         return root
 
     def refusal(self, paths: Iterable[str], access: Access) -> str | None:
@@ -173,7 +174,7 @@ class PathGuard:
         for path in paths:
             try:
                 self.check(path, access)
-            except Refused as error:
+            except PathRefused as error:
                 return str(error)
         return None
 
@@ -202,7 +203,7 @@ class PathGuard:
     def _leads_out(self, path: str) -> Link | None:
         try:
             target = resolve(path, self.cwd)
-        except Refused:  # a circle, or a link of the kernel: it leads to no file
+        except PathRefused:  # a circle, or a link of the kernel: it leads to no file
             return Link(path, path, readable=False)
         if self.refusal((path,), "write") is None:
             return None
@@ -212,9 +213,9 @@ class PathGuard:
 def _readings(path: str, cwd: str) -> set[str]:
     """The path as it is, and as a program may read it."""
     if not path.strip():
-        raise Refused(f"not a path: {path!r}")
+        raise PathRefused(f"not a path: {path!r}")
     if path.lstrip().lower().startswith("file:"):
-        raise Refused(f"not a path but an address: {path}")
+        raise PathRefused(f"not a path but an address: {path}")
     plain = path.replace("\ufeff", " ")  # a blank to JavaScript
     found = {path, path.strip(), plain.strip(), " ".join(path.split())}
     found |= {each.removeprefix("@") or each for each in found}

@@ -16,7 +16,7 @@ from corral.agents.codex import controls
 from corral.agents.codex.spec import QUIRKS
 from corral.agents.spec import Launch, LaunchContext, TurnEnding
 from corral.options import RunOptions
-from corral.protocol.acp.conversation import OpenCall
+from corral.protocol.acp.conversation import OpenToolCall
 from corral.protocol.acp.frames import ToolFields
 from corral.protocol.ndjson import TurnEnd
 
@@ -131,10 +131,10 @@ def test_a_server_that_may_not_be_used_is_refused() -> None:
 
 
 def test_a_tool_of_an_mcp_server_is_recognized_by_its_input() -> None:
-    call = OpenCall("c", QUIRKS)
+    call = OpenToolCall("c", QUIRKS)
     call.merge(ToolFields(kind="execute", raw_input={"server": "corral", "tool": "double"}))
     assert (call.tool_use().name, call.tool_use().kind) == ("mcp__corral__double", "mcp")
-    plain = OpenCall("c", QUIRKS)
+    plain = OpenToolCall("c", QUIRKS)
     plain.merge(ToolFields(kind="execute", raw_input={"command": "ls"}))
     assert plain.tool_use().kind == "execute"
 

@@ -36,7 +36,7 @@ from corral.protocol.acp.client import (
     Emit,
     FileRequest,
     PermissionWithdrawn,
-    Send,
+    SendBytes,
 )
 from corral.protocol.acp.frames import PermissionOption
 from corral.protocol.acp.methods import (
@@ -102,7 +102,7 @@ def permission(id: Any = 0, session: str = "s", /, **call: Any) -> bytes:
 
 
 def sent(command: Command) -> Any:
-    assert isinstance(command, Send)
+    assert isinstance(command, SendBytes)
     return json.loads(command.data)
 
 
@@ -834,7 +834,7 @@ def test_a_request_with_the_id_of_an_open_request_is_rejected() -> None:
     assert any(isinstance(command, AcpPermissionRequest) for command in acp.receive(permission(7)))
     repeated = acp.receive(permission(7, toolCallId="other"))
     assert not any(isinstance(command, AcpPermissionRequest) for command in repeated)
-    [sent] = [command for command in repeated if isinstance(command, Send)]
+    [sent] = [command for command in repeated if isinstance(command, SendBytes)]
     assert b"-32600" in sent.data
 
 

@@ -14,7 +14,7 @@ from corral.protocol.acp.client import (
     Command,
     Emit,
     PermissionWithdrawn,
-    Send,
+    SendBytes,
 )
 from corral.protocol.acp.methods import Offer, TextBlock, initialize_params
 
@@ -31,7 +31,7 @@ def ask(id: Any = 0, session: str = "s", **more: Any) -> bytes:
 
 
 def sent(command: Command) -> Any:
-    assert isinstance(command, Send)
+    assert isinstance(command, SendBytes)
     return json.loads(command.data)
 
 

@@ -27,7 +27,7 @@ from corral.protocol.acp.client import (
     Emit,
     FileRequest,
     PermissionWithdrawn,
-    Send,
+    SendBytes,
 )
 from corral.protocol.acp.frames import PASSED_THROUGH
 from corral.protocol.acp.methods import Block, Offer, read_initialize, read_session
@@ -178,7 +178,7 @@ def as_json(command: Command) -> Iterator[dict[str, Any]]:
             yield {"serve": command.request_id, "method": command.method, "params": command.params}
         case PermissionWithdrawn():
             yield {"withdrawn": command.request_id}
-        case Send():
+        case SendBytes():
             yield {"send": json.loads(command.data)}
         case AcpQuestion():
             yield {"question": command.request_id}

@@ -20,7 +20,7 @@ from corral.protocol.acp.client import (
     Command,
     Emit,
     FileRequest,
-    Send,
+    SendBytes,
     SentCall,
 )
 from corral.protocol.acp.methods import Offer, TextBlock, read_initialize, read_session
@@ -67,7 +67,7 @@ class Wired:
 
     def _carry_out(self, command: Command, react: React) -> None:
         match command:
-            case Send():
+            case SendBytes():
                 self.write(command.data)
             case Emit():
                 self.items += command.events
@@ -162,7 +162,7 @@ def test_a_file_is_served(wired: Wired) -> None:
 
 def test_a_turn_is_cancelled(wired: Wired) -> None:
     sent = wired.acp.prompt("/w:", [TextBlock("wait")])
-    notice = b"".join(c.data for c in wired.acp.cancel("/w:") if isinstance(c, Send))
+    notice = b"".join(c.data for c in wired.acp.cancel("/w:") if isinstance(c, SendBytes))
     wired.settle((sent[0], sent[1] + notice))
     (finish,) = wired.items
     assert isinstance(finish, TurnEnd)

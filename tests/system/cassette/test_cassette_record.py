@@ -16,7 +16,7 @@ import pytest
 
 from corral.errors import ConfigError
 from corral.system.cassette import format
-from corral.system.cassette.format import DataEntry, Ended, StreamClosed, Take
+from corral.system.cassette.format import DataEntry, ProgramEnded, StreamClosed, Take
 from corral.system.cassette.record import QUIET
 from corral.system.environment import SecretRedactor
 
@@ -105,7 +105,7 @@ def test_every_byte_is_passed_on_and_recorded(path: Path, data: bytes) -> None:
     take = only(path)
     assert take.input == received(take) == data
     assert StreamClosed() in take.entries
-    assert take.entries[-1] == Ended(0, None)
+    assert take.entries[-1] == ProgramEnded(0, None)
 
 
 def test_text_without_a_possible_secret_is_returned_at_once(path: Path) -> None:
@@ -118,13 +118,13 @@ def test_stderr_and_the_exit_code_are_passed_on(path: Path) -> None:
     done = recorded(path, python("import sys; sys.stderr.write('oh'); sys.exit(41)"))
     assert (done.returncode, done.stderr) == (41, b"oh")
     assert received(only(path), "err") == b"oh"
-    assert only(path).entries[-1] == Ended(41, None)
+    assert only(path).entries[-1] == ProgramEnded(41, None)
 
 
 def test_a_killed_program_is_recorded_as_killed(path: Path) -> None:
     done = recorded(path, python("import os; os.kill(os.getpid(), 9)"))
     assert done.returncode == -signal.SIGKILL
-    assert only(path).entries[-1] == Ended(None, 9)
+    assert only(path).entries[-1] == ProgramEnded(None, 9)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
@@ -168,7 +168,7 @@ def test_input_that_was_closed_before_the_program_was_ended_is_recorded_first(pa
         process.stdin.close()
         process.terminate()
         assert process.wait(60) == -signal.SIGTERM
-    assert only(path).entries[-2:] == [StreamClosed(), Ended(None, signal.SIGTERM)]
+    assert only(path).entries[-2:] == [StreamClosed(), ProgramEnded(None, signal.SIGTERM)]
 
 
 def test_a_killed_recorder_leaves_what_was_recorded(path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_killed_recorder_leaves_what_was_recorded(path: Path) -> None:
         process.wait(30)
     take = only(path)
     assert take.input == received(take) == b"first\n"
-    assert not any(isinstance(entry, Ended) for entry in take.entries)
+    assert not any(isinstance(entry, ProgramEnded) for entry in take.entries)
 
 
 def test_an_incomplete_last_line_is_skipped_and_invalid_lines_are_errors(path: Path) -> None:
@@ -249,7 +249,7 @@ def test_background_processes_do_not_delay_the_recorder(path: Path) -> None:
     done = recorded(path, python(code))
     os.kill(int(done.stdout), signal.SIGKILL)
     assert done.returncode == 0
-    assert only(path).entries[-1] == Ended(0, None)
+    assert only(path).entries[-1] == ProgramEnded(0, None)
 
 
 def test_a_reader_that_closes_the_output_is_noticed_by_the_program(path: Path) -> None:

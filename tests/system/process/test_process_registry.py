@@ -18,7 +18,7 @@ import pytest
 from corral import errors
 from corral.system.process import tree
 from corral.system.process.process import Process, ProcessSpec
-from corral.system.process.tree import Entry, ProcessRegistry
+from corral.system.process.tree import ProcessRegistry, RegistryEntry
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -197,7 +197,7 @@ def test_entries_of_another_container_are_ignored(folder: Path) -> None:
     file = folder / f"{entry.mark}.json"
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(entry, pid_space="other")))
     assert process_registry.entries() == process_registry.reap() == []
-    assert msgspec.json.decode(file.read_bytes(), type=Entry).pid == entry.pid
+    assert msgspec.json.decode(file.read_bytes(), type=RegistryEntry).pid == entry.pid
 
 
 def test_files_that_are_not_entries_are_skipped(folder: Path) -> None:

@@ -20,13 +20,19 @@ from corral.errors import SandboxFailed
 from corral.system import platform
 from corral.system.process.process import Process, ProcessSpec
 from corral.system.sandbox import gateway
-from corral.system.sandbox.box import Address, Box, Endpoint, Wrapped, interpreter_folders
+from corral.system.sandbox.box import (
+    Box,
+    InnerAddress,
+    SandboxEndpoint,
+    Wrapped,
+    interpreter_folders,
+)
 from corral.system.sandbox.gateway import SandboxInfo
 from corral.system.sandbox.sandbox import Sandbox, find_support
 
 pytestmark = needs_sandbox
-LOW = Address(Endpoint("models.example", 443), "127.0.1.1")
-HIGH = Address(Endpoint("127.0.0.1", 8123), "127.0.0.1")
+LOW = InnerAddress(SandboxEndpoint("models.example", 443), "127.0.1.1")
+HIGH = InnerAddress(SandboxEndpoint("127.0.0.1", 8123), "127.0.0.1")
 
 
 @pytest.fixture
@@ -79,11 +85,12 @@ FORK = """
 import os, sys
 from corral.system import platform
 from corral.system.sandbox import gateway
-from corral.system.sandbox.box import Address, Endpoint
+from corral.system.sandbox.box import InnerAddress, SandboxEndpoint
 platform.can_enter_networks = lambda: False
-info = listeners.SandboxInfo(int(sys.argv[1]), int(sys.argv[2]))
-low, high = Address(Endpoint("a", 443), "127.0.1.1"), Address(Endpoint("b", 8123), "127.0.0.1")
-opened = listeners.open_inside(info, (low, high))
+info = gateway.SandboxInfo(int(sys.argv[1]), int(sys.argv[2]))
+low = InnerAddress(SandboxEndpoint("a", 443), "127.0.1.1")
+high = InnerAddress(SandboxEndpoint("b", 8123), "127.0.0.1")
+opened = gateway.open_inside(info, (low, high))
 print([each.getsockname() for each in opened], any(each.get_inheritable() for each in opened))
 print(open(f"/proc/{info.pid}/net/tcp").read().count(" 0A "))
 print(os.stat("/proc/self/ns/net").st_ino != info.network)
@@ -151,7 +158,7 @@ async def test_the_program_gets_no_descriptor_and_no_right(tmp_path: Path) -> No
         cwd=str(tmp_path),
         writable=(str(tmp_path),),
         readable=interpreter_folders(),
-        endpoints=(Endpoint("models.example", 443),),
+        endpoints=(SandboxEndpoint("models.example", 443),),
     )
     command = ["sh", "-c", "ls /proc/$$/fd; grep CapEff /proc/self/status; cat /proc/net/tcp"]
     process = await Process.start(

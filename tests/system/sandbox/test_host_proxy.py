@@ -18,13 +18,13 @@ from support.sandbox import needs_sandbox
 
 from corral.core.host_rules import parse_host_rule
 from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox.box import Box, Endpoint, interpreter_folders
-from corral.system.sandbox.host_proxy import HostProxy, Refused, parse_request
+from corral.system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
+from corral.system.sandbox.host_proxy import HostProxy, RequestRefused, parse_request
 from corral.system.sandbox.sandbox import Sandbox, find_support
 
 
 async def run(
-    command: str, workspace: Path, *hosts: str, endpoints: tuple[Endpoint, ...] = ()
+    command: str, workspace: Path, *hosts: str, endpoints: tuple[SandboxEndpoint, ...] = ()
 ) -> str:
     """What the command prints in a sandbox that reaches these hosts."""
     box = Box(
@@ -85,7 +85,7 @@ async def test_a_server_of_this_machine_is_reached_under_its_own_name(
             f"curl -sS http://localhost:{server.port}/x",
             workspace,
             f"localhost:{server.port}",
-            endpoints=(Endpoint("localhost", server.port),),
+            endpoints=(SandboxEndpoint("localhost", server.port),),
         )
     assert output == "local server\n"
 
@@ -140,7 +140,7 @@ async def test_an_endpoint_is_reached_through_the_users_proxy(
         output = await run(
             "curl -sS http://models.example:8443/x; env",
             workspace,
-            endpoints=(Endpoint("models.example", 8443),),
+            endpoints=(SandboxEndpoint("models.example", 8443),),
         )
         assert output.startswith("the model's service\n")
         assert "proxy-password" not in output
@@ -149,7 +149,7 @@ async def test_an_endpoint_is_reached_through_the_users_proxy(
         output = await run(
             "curl -sS -m 20 http://models.example:8443/x || echo failed",
             workspace,
-            endpoints=(Endpoint("models.example", 8443),),
+            endpoints=(SandboxEndpoint("models.example", 8443),),
         )
         assert "failed" in output
         assert proxy.connected == ["models.example:8443"]
@@ -218,7 +218,7 @@ def test_a_plain_request_is_sent_on_without_headers_for_the_proxy() -> None:
         "POST /x?y=1 HTTP/1.1", "Host: a.example:8080", "Connection: close", "Accept: */*",
         "Content-Length: 2", "", "",
     ]  # fmt: skip
-    with pytest.raises(Refused, match="malformed"):
+    with pytest.raises(RequestRefused, match="malformed"):
         parse_request(b"GET http://a/ HTTP/1.1\r\nX: 1\r\n folded\r\n\r\n")
 
 

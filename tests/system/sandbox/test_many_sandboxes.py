@@ -17,7 +17,7 @@ from support.sandbox import needs_sandbox
 from support.scripted_agent import child_pids, open_descriptors
 
 from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox.box import Box, Endpoint, interpreter_folders
+from corral.system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
 from corral.system.sandbox.sandbox import Sandbox, find_support
 
 pytestmark = needs_sandbox
@@ -30,7 +30,7 @@ def sandbox(workspace: Path) -> Sandbox:
         cwd=str(workspace),
         writable=(str(workspace),),
         readable=interpreter_folders(),
-        endpoints=(Endpoint("models.example", 443),),
+        endpoints=(SandboxEndpoint("models.example", 443),),
     )
     return Sandbox(support=find_support(), box=box)
 
@@ -79,11 +79,11 @@ async def test_a_hundred_sandboxes_at_once_leave_nothing(
 KILLED = """
 import asyncio, os, sys
 from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox.box import Box, Endpoint, interpreter_folders
+from corral.system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
 from corral.system.sandbox.sandbox import Sandbox, find_support
 
 async def main(folder, seconds):
-    endpoints = (Endpoint("models.example", 443),)
+    endpoints = (SandboxEndpoint("models.example", 443),)
     box = Box(cwd=folder, writable=(folder,), readable=interpreter_folders(), endpoints=endpoints)
     command = f"(setsid sleep {seconds} &) ; trap '' TERM; echo ready; sleep {seconds}"
     made = Sandbox(support=find_support(), box=box)

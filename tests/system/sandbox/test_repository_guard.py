@@ -332,7 +332,7 @@ async def test_a_link_that_appears_meanwhile_is_not_followed(
     git(workspace / "new/one", "config", "core.fsmonitor", traps.program("evil"))
     usual = repositories.find_dangers
 
-    def swap(part: repositories.Part, old: bytes | None, folders: Iterable[str]) -> list[str]:
+    def swap(part: repositories.GitPart, old: bytes | None, folders: Iterable[str]) -> list[str]:
         found = usual(part, old, folders)
         if found:
             (workspace / "new/one").rename(workspace / "old")

@@ -21,7 +21,7 @@ from corral.system.process.tree import ProcessRegistry
 from corral.system.sandbox import diagnosis, sandbox
 from corral.system.sandbox.box import (
     Box,
-    Endpoint,
+    SandboxEndpoint,
     addresses,
     hosts_file,
     interpreter_folders,
@@ -40,7 +40,7 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-def box(workspace: Path, *endpoints: Endpoint) -> Box:
+def box(workspace: Path, *endpoints: SandboxEndpoint) -> Box:
     return Box(
         cwd=str(workspace),
         writable=(str(workspace),),
@@ -119,7 +119,7 @@ async def test_it_does_not_see_other_processes(workspace: Path) -> None:
 
 async def test_it_reaches_the_given_endpoint_and_no_other(workspace: Path) -> None:
     async with echo_server() as given, echo_server() as other:
-        inside = box(workspace, Endpoint("127.0.0.1", given))
+        inside = box(workspace, SandboxEndpoint("127.0.0.1", given))
         command = CONNECT % (sys.executable, "127.0.0.1", given)
         assert (await run(command, inside))[1] == "echo hello\n"
         exited, output, stderr = await run(CONNECT % (sys.executable, "127.0.0.1", other), inside)
@@ -136,7 +136,9 @@ async def test_it_reaches_a_host_by_its_name(workspace: Path) -> None:
         except OSError:
             pytest.skip("this machine's own name does not lead to its loopback address")
         command = CONNECT % (sys.executable, name, port)
-        assert (await run(command, box(workspace, Endpoint(name, port))))[1] == "echo hello\n"
+        assert (await run(command, box(workspace, SandboxEndpoint(name, port))))[
+            1
+        ] == "echo hello\n"
 
 
 SOCKETS = """%s -c "
@@ -349,11 +351,11 @@ def test_an_error_of_the_sandbox_is_distinguished_from_one_of_the_program() -> N
 def test_each_host_has_its_own_address(workspace: Path) -> None:
     inside = box(
         workspace,
-        Endpoint("127.0.0.1", 8080),
-        Endpoint("localhost", 8080),
-        Endpoint("a.example", 443),
-        Endpoint("a.example", 80),
-        Endpoint("b.example", 443),
+        SandboxEndpoint("127.0.0.1", 8080),
+        SandboxEndpoint("localhost", 8080),
+        SandboxEndpoint("a.example", 443),
+        SandboxEndpoint("a.example", 80),
+        SandboxEndpoint("b.example", 443),
     )
     assert [str(address) for address in addresses(inside)] == [
         "127.0.0.1:8080",

@@ -10,7 +10,7 @@ import pytest
 
 from corral.policy import SANDBOX_CELLS, SandboxRow
 from corral.system.sandbox import bubblewrap, sandbox, seccomp
-from corral.system.sandbox.box import Box, Endpoint
+from corral.system.sandbox.box import Box, SandboxEndpoint
 from corral.system.sandbox.sandbox import Support
 
 BUBBLEWRAP = Support(method="bubblewrap")
@@ -53,7 +53,7 @@ def test_what_a_box_shows_is_not_denied(box: Box) -> None:
 
 
 def test_the_network_row_names_what_can_be_reached(box: Box) -> None:
-    box = msgspec.structs.replace(box, endpoints=(Endpoint("model.example", 443),))
+    box = msgspec.structs.replace(box, endpoints=(SandboxEndpoint("model.example", 443),))
     assert rows(box)["network"].note == "only model.example can be reached"
     free = msgspec.structs.replace(box, network=True)
     assert rows(free)["network"] == SandboxRow("network", "allow")

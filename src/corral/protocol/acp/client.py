@@ -7,7 +7,7 @@ One ``AcpClient`` is one agent process with any number of sessions. The caller
 (``sessions/acp/connection.py``) owns the process: it passes the bytes of the agent's stdout to
 ``receive`` and executes the returned commands in order:
 
-- ``Send``: write these bytes to the agent's stdin;
+- ``SendBytes``: write these bytes to the agent's stdin;
 - ``Emit``: raw events of one session, or of the process where ``session_id`` is ``None``;
 - ``AcpPermissionRequest``: the agent asks for permission; reply with ``answer_permission``;
 - ``AcpQuestion``: the agent asks a person (``elicitation/create``); reply with
@@ -66,7 +66,15 @@ from corral.protocol.acp.conversation import AcpConversation, shell_command
 from corral.protocol.acp.frames import PermissionOption, PermissionParams, SessionUpdate, Update
 from corral.protocol.acp.methods import Block, Offer
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
-from corral.protocol.jsonrpc import Call, Failure, Id, Message, Notification, Peer, Reply
+from corral.protocol.jsonrpc import (
+    CallFailure,
+    CallReply,
+    Id,
+    IncomingCall,
+    Message,
+    Notification,
+    Peer,
+)
 from corral.protocol.ndjson import MAX_LINE_SIZE, RawEvent
 from corral.values import Json, JsonObject, McpServer, as_object, as_text, convert_to, text_or_none
 
@@ -79,7 +87,7 @@ SentCall: TypeAlias = tuple[int, bytes]
 """The id of a call to the agent, and the bytes to write."""
 
 
-class Send(msgspec.Struct, frozen=True):
+class SendBytes(msgspec.Struct, frozen=True):
     """Write these bytes to the agent's stdin."""
 
     data: bytes
@@ -144,11 +152,11 @@ class CallFinished(msgspec.Struct, frozen=True):
     method: str
     session_id: str | None
     result: Json = None
-    error: Failure | None = None
+    error: CallFailure | None = None
 
 
 Command: TypeAlias = (
-    Send
+    SendBytes
     | Emit
     | AcpPermissionRequest
     | AcpQuestion
@@ -260,7 +268,7 @@ class AcpClient:
         notification: before it, the agent would take that for a denial and continue."""
         self._conversation(session_id).cancel_turn()
         out: list[Command] = [
-            Send(jsonrpc.notification("session/cancel", {"sessionId": session_id}))
+            SendBytes(jsonrpc.notification("session/cancel", {"sessionId": session_id}))
         ]
         for ask in [
             ask for ask in self._permission_requests.values() if ask.session_id == session_id
@@ -286,7 +294,7 @@ class AcpClient:
         if answers is not None:
             content = schema_answers(asked.schema, answers, self.quirks.note_fields)
             reply = {"action": "accept", "content": content}
-        return [Send(jsonrpc.result(request_id, reply))]
+        return [SendBytes(jsonrpc.result(request_id, reply))]
 
     def answer_permission(self, request_id: Id, option_id: str | None) -> list[Command]:
         """Reply with the chosen option, or with *cancelled* for ``None``. Returns nothing if the
@@ -301,7 +309,7 @@ class AcpClient:
         outcome: JsonObject = {"outcome": "cancelled"}
         if option_id is not None:
             outcome = {"outcome": "selected", "optionId": option_id}
-        out: list[Command] = [Send(jsonrpc.result(request_id, {"outcome": outcome}))]
+        out: list[Command] = [SendBytes(jsonrpc.result(request_id, {"outcome": outcome}))]
         if option_id is None or not kinds[option_id].startswith("allow"):
             items = _session_events(out, ask.session_id)
             status: Literal["denied", "cancelled"] = "cancelled" if option_id is None else "denied"
@@ -313,7 +321,7 @@ class AcpClient:
         if request_id not in self._file_requests:
             return []
         self._file_requests.discard(request_id)
-        return [Send(jsonrpc.result(request_id, result))]
+        return [SendBytes(jsonrpc.result(request_id, result))]
 
     def reject_file_request(
         self, request_id: Id, message: str, code: int = jsonrpc.INTERNAL_ERROR
@@ -321,7 +329,7 @@ class AcpClient:
         if request_id not in self._file_requests:
             return []
         self._file_requests.discard(request_id)
-        return [Send(jsonrpc.failure(request_id, code, message))]
+        return [SendBytes(jsonrpc.failure(request_id, code, message))]
 
     def answer_missing_file(self, request_id: Id, path: str) -> list[Command]:
         """Reply to the read of a missing file in the way the agent can handle."""
@@ -384,11 +392,11 @@ class AcpClient:
             else:
                 take = None
                 match message:
-                    case Reply():
+                    case CallReply():
                         self._handle_reply(message, out)
-                    case Failure():
+                    case CallFailure():
                         self._handle_failure(message, out)
-                    case Call():
+                    case IncomingCall():
                         self._handle_call(message, out)
                     case Notification():
                         self._handle_notification(message, out)
@@ -398,7 +406,7 @@ class AcpClient:
                         assert_never(message)
         return _without_empty_emits(out)
 
-    def _handle_reply(self, reply: Reply, out: list[Command]) -> None:
+    def _handle_reply(self, reply: CallReply, out: list[Command]) -> None:
         session_id = self._call_sessions.pop(reply.id, None)
         if session_id is not None and reply.method == "session/prompt":
             self._withdraw_permissions(session_id, out)
@@ -409,7 +417,7 @@ class AcpClient:
             self._conversations.pop(session_id, None)
         out.append(CallFinished(reply.id, reply.method, session_id, result=reply.result))
 
-    def _handle_failure(self, failure: Failure, out: list[Command]) -> None:
+    def _handle_failure(self, failure: CallFailure, out: list[Command]) -> None:
         session_id = self._call_sessions.pop(failure.id, None)
         if session_id is not None and failure.method == "session/prompt":
             self._withdraw_permissions(session_id, out)
@@ -427,14 +435,14 @@ class AcpClient:
                 del pending[request_id]
                 out.append(PermissionWithdrawn(session_id, request_id))
 
-    def _handle_call(self, call: Call, out: list[Command]) -> None:
+    def _handle_call(self, call: IncomingCall, out: list[Command]) -> None:
         if any(
             call.id in pending
             for pending in (self._permission_requests, self._questions, self._file_requests)
         ):
             # The reply could not be distinguished from the reply to the first request.
             message = f"the id {str(call.id)[:50]!r} belongs to a request that is still open"
-            out.append(Send(jsonrpc.failure(call.id, jsonrpc.INVALID_REQUEST, message)))
+            out.append(SendBytes(jsonrpc.failure(call.id, jsonrpc.INVALID_REQUEST, message)))
             _session_events(out, _session_id_in(call.params)).append(Unknown(call.params))
         elif call.method == "session/request_permission":
             self._handle_permission_request(call, out)
@@ -446,17 +454,17 @@ class AcpClient:
             self._file_requests.add(call.id)
             out.append(FileRequest(_session_id_in(call.params), call.id, call.method, call.params))
         else:
-            out.append(Send(jsonrpc.method_not_found(call.id, call.method)))
+            out.append(SendBytes(jsonrpc.method_not_found(call.id, call.method)))
             rejected: Json = {"method": call.method, "params": call.params}
             _session_events(out, _session_id_in(call.params)).append(
                 Vendor("refused_call", rejected)
             )
 
-    def _handle_permission_request(self, call: Call, out: list[Command]) -> None:
+    def _handle_permission_request(self, call: IncomingCall, out: list[Command]) -> None:
         try:
             params = convert_to(call.params, PermissionParams)
         except msgspec.ValidationError as error:
-            out.append(Send(jsonrpc.failure(call.id, jsonrpc.INVALID_PARAMS, str(error))))
+            out.append(SendBytes(jsonrpc.failure(call.id, jsonrpc.INVALID_PARAMS, str(error))))
             _session_events(out, _session_id_in(call.params)).append(Unknown(call.params))
             return
         session_id = params.session_id
@@ -468,12 +476,12 @@ class AcpClient:
         self._permission_requests[call.id] = ask
         out.append(ask)
 
-    def _handle_question(self, call: Call, params: JsonObject, out: list[Command]) -> None:
+    def _handle_question(self, call: IncomingCall, params: JsonObject, out: list[Command]) -> None:
         """A form is passed on. A page that is to be opened is declined."""
         from corral.protocol.question_forms import schema_fields
 
         if params.get("mode") not in (None, "form"):
-            out.append(Send(jsonrpc.result(call.id, {"action": "decline"})))
+            out.append(SendBytes(jsonrpc.result(call.id, {"action": "decline"})))
             return
         session_id, schema = as_text(params.get("sessionId")), params.get("requestedSchema")
         question = AgentQuestion(
@@ -491,7 +499,7 @@ class AcpClient:
         asked = self._questions.pop(request_id, None) if isinstance(request_id, Id) else None
         if asked is None:
             return False
-        out.append(Send(jsonrpc.failure(asked.request_id, REQUEST_CANCELLED, "cancelled")))
+        out.append(SendBytes(jsonrpc.failure(asked.request_id, REQUEST_CANCELLED, "cancelled")))
         out.append(PermissionWithdrawn(asked.session_id, asked.request_id))
         return True
 

@@ -38,9 +38,9 @@ from corral.protocol.acp.frames import (
     CostAmount,
     MessageChunk,
     PlanUpdate,
+    PromptTokens,
     ThoughtChunk,
-    Tokens,
-    ToolCall,
+    ToolCallFrame,
     ToolCallUpdate,
     ToolContent,
     ToolFields,
@@ -79,7 +79,7 @@ PERMISSION_DENIED = "permission was refused"
 """Used where the agent gives no reason."""
 
 
-class OpenCall:
+class OpenToolCall:
     """The state of one call. ``id`` is unique in its conversation and never empty."""
 
     def __init__(self, id: str, quirks: AcpQuirks) -> None:
@@ -329,11 +329,11 @@ class AcpConversation:
         self._replaying = replaying
         self._cancelling = False
         self._message_id: str | None = None
-        self._open: dict[str, OpenCall] = {}
+        self._open: dict[str, OpenToolCall] = {}
         """Open calls by id, in order of arrival."""
-        self._ready: dict[str, OpenCall] = {}
+        self._ready: dict[str, OpenToolCall] = {}
         """Open calls that have details and are not reported yet."""
-        self._without_id: OrderedDict[str, OpenCall] = OrderedDict()
+        self._without_id: OrderedDict[str, OpenToolCall] = OrderedDict()
         """Open calls that came without an id, the oldest first."""
         self._closed: dict[str, None] = {}
         self._generated_ids = 0
@@ -457,7 +457,7 @@ class AcpConversation:
                 self._report_ready(items)
                 if update.content.text:
                     items.append(Thinking(update.content.text, message_id=update.message_id))
-            case ToolCall():
+            case ToolCallFrame():
                 self._handle_tool_call(update, items)
             case ToolCallUpdate():
                 self._handle_tool_update(update, items)
@@ -468,7 +468,7 @@ class AcpConversation:
             case UserChunk() | MessageChunk():
                 pass
 
-    def _handle_tool_call(self, update: ToolCall, items: list[RawEvent]) -> None:
+    def _handle_tool_call(self, update: ToolCallFrame, items: list[RawEvent]) -> None:
         call = self._open.get(update.tool_call_id)
         if (
             call is None
@@ -503,29 +503,29 @@ class AcpConversation:
         elif (output := call.output_delta(update)) is not None:
             items.append(output)
 
-    def _open_call(self, agent_id: str) -> OpenCall:
+    def _open_call(self, agent_id: str) -> OpenToolCall:
         self._closed.pop(agent_id, None)
         id = agent_id
         while not id or id in self._open:
             self._generated_ids += 1
             id = f"call-{self._generated_ids}"
-        call = self._open[id] = OpenCall(id, self._quirks)
+        call = self._open[id] = OpenToolCall(id, self._quirks)
         if not agent_id:
             self._without_id[id] = call
         return call
 
-    def _merge_fields(self, call: OpenCall, fields: ToolFields) -> None:
+    def _merge_fields(self, call: OpenToolCall, fields: ToolFields) -> None:
         call.merge(fields)
         if not call.is_reported and call.has_details:
             self._ready[call.id] = call
 
-    def _find_open_call(self, agent_id: str) -> OpenCall | None:
+    def _find_open_call(self, agent_id: str) -> OpenToolCall | None:
         """The open call with this id; for an empty id the oldest call without one."""
         if agent_id:
             return self._open.get(agent_id)
         return next(iter(self._without_id.values()), None)
 
-    def _report(self, call: OpenCall, items: list[RawEvent]) -> None:
+    def _report(self, call: OpenToolCall, items: list[RawEvent]) -> None:
         if not call.is_reported:
             call.is_reported = True
             self._ready.pop(call.id, None)
@@ -537,7 +537,7 @@ class AcpConversation:
         for call in list(self._ready.values()):
             self._report(call, items)
 
-    def _finish_call(self, call: OpenCall, fields: ToolFields, items: list[RawEvent]) -> None:
+    def _finish_call(self, call: OpenToolCall, fields: ToolFields, items: list[RawEvent]) -> None:
         self._report(call, items)
         items.append(call.result(fields, cancelling=self._cancelling))
         self._close_call(call.id)
@@ -566,7 +566,7 @@ class AcpConversation:
         if self._quirks.usage != "chunks" or not isinstance(meta, dict):
             return
         try:
-            tokens = convert_to(meta.get("usage"), Tokens | None)
+            tokens = convert_to(meta.get("usage"), PromptTokens | None)
         except msgspec.ValidationError:
             items.append(Unknown(meta))
             return

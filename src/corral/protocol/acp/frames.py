@@ -12,19 +12,19 @@ from msgspec import UNSET, UnsetType
 from corral.values import Json, JsonObject
 
 
-class Frame(msgspec.Struct, rename="camel"):
+class AcpFrame(msgspec.Struct, rename="camel"):
     pass
 
 
-class Text(Frame, gc=False, tag_field="type", tag="text"):
+class TextContent(AcpFrame, gc=False, tag_field="type", tag="text"):
     text: str
 
 
-class Location(Frame):
+class Location(AcpFrame):
     path: str = ""
 
 
-class ToolContent(Frame):
+class ToolContent(AcpFrame):
     """One of ``content`` (a block), ``diff`` and ``terminal``."""
 
     type: str = ""
@@ -34,7 +34,7 @@ class ToolContent(Frame):
     new_text: str | None = None
 
 
-class ToolFields(Frame):
+class ToolFields(AcpFrame):
     tool_call_id: str = ""
     name: str | None = None
     title: str | None = None
@@ -47,22 +47,22 @@ class ToolFields(Frame):
     meta: Json = msgspec.field(default=None, name="_meta")
 
 
-class MessageChunk(Frame, gc=False, tag_field="sessionUpdate", tag="agent_message_chunk"):
-    content: Text
+class MessageChunk(AcpFrame, gc=False, tag_field="sessionUpdate", tag="agent_message_chunk"):
+    content: TextContent
     message_id: str | None = None
     meta: Json = msgspec.field(default=None, name="_meta")
 
 
-class ThoughtChunk(Frame, gc=False, tag_field="sessionUpdate", tag="agent_thought_chunk"):
-    content: Text
+class ThoughtChunk(AcpFrame, gc=False, tag_field="sessionUpdate", tag="agent_thought_chunk"):
+    content: TextContent
     message_id: str | None = None
 
 
-class UserChunk(Frame, gc=False, tag_field="sessionUpdate", tag="user_message_chunk"):
+class UserChunk(AcpFrame, gc=False, tag_field="sessionUpdate", tag="user_message_chunk"):
     pass
 
 
-class ToolCall(ToolFields, tag_field="sessionUpdate", tag="tool_call"):
+class ToolCallFrame(ToolFields, tag_field="sessionUpdate", tag="tool_call"):
     pass
 
 
@@ -70,38 +70,44 @@ class ToolCallUpdate(ToolFields, tag_field="sessionUpdate", tag="tool_call_updat
     pass
 
 
-class PlanEntryFrame(Frame):
+class PlanEntryFrame(AcpFrame):
     content: str
     status: str | None = None
     priority: str | None = None
 
 
-class PlanUpdate(Frame, tag_field="sessionUpdate", tag="plan"):
+class PlanUpdate(AcpFrame, tag_field="sessionUpdate", tag="plan"):
     entries: list[PlanEntryFrame]
 
 
-class CostAmount(Frame):
+class CostAmount(AcpFrame):
     amount: float
     currency: str = "USD"
 
 
-class UsageUpdate(Frame, tag_field="sessionUpdate", tag="usage_update"):
+class UsageUpdate(AcpFrame, tag_field="sessionUpdate", tag="usage_update"):
     used: int | None = None
     size: int | None = None
     cost: CostAmount | None = None
 
 
 Update = (
-    MessageChunk | ThoughtChunk | UserChunk | ToolCall | ToolCallUpdate | PlanUpdate | UsageUpdate
+    MessageChunk
+    | ThoughtChunk
+    | UserChunk
+    | ToolCallFrame
+    | ToolCallUpdate
+    | PlanUpdate
+    | UsageUpdate
 )
 
 
-class UpdateParams(Frame, gc=False):
+class UpdateParams(AcpFrame, gc=False):
     session_id: str
     update: Update
 
 
-class SessionUpdate(Frame, gc=False, tag_field="method", tag="session/update"):
+class SessionUpdate(AcpFrame, gc=False, tag_field="method", tag="session/update"):
     """The most frequent frame. With an id it would be a call, which the general decoder reads."""
 
     params: UpdateParams
@@ -129,13 +135,13 @@ class PermissionOption(msgspec.Struct, frozen=True, rename="camel"):
     kind: str = ""
 
 
-class PermissionParams(Frame):
+class PermissionParams(AcpFrame):
     session_id: str
     tool_call: ToolFields = msgspec.field(default_factory=ToolFields)
     options: list[PermissionOption] = []
 
 
-class Tokens(Frame):
+class PromptTokens(AcpFrame):
     input_tokens: int | None = None
     output_tokens: int | None = None
     thought_tokens: int | None = None
@@ -158,104 +164,104 @@ class QuotaTokens(msgspec.Struct):
     camel_total: int | None = msgspec.field(default=None, name="totalTokens")
 
 
-class ModelUsage(msgspec.Struct):
+class QuotaModelUsage(msgspec.Struct):
     model: str
     token_count: QuotaTokens | None = None
 
 
 class Quota(msgspec.Struct):
     token_count: QuotaTokens | None = None
-    model_usage: list[ModelUsage] | None = None
+    model_usage: list[QuotaModelUsage] | None = None
 
 
 class PromptMeta(msgspec.Struct):
     quota: Quota | None = None
 
 
-class PromptResult(Frame):
+class PromptResult(AcpFrame):
     stop_reason: str = ""
-    usage: Tokens | None = None
+    usage: PromptTokens | None = None
     meta: PromptMeta | None = msgspec.field(default=None, name="_meta")
 
 
-class AgentInfo(Frame):
+class AgentInfo(AcpFrame):
     name: str = ""
     title: str | None = None
     version: str | None = None
 
 
-class PromptCapabilities(Frame):
+class PromptCapabilities(AcpFrame):
     image: bool = False
     audio: bool = False
     embedded_context: bool = False
 
 
-class McpCapabilities(Frame):
+class McpCapabilities(AcpFrame):
     http: bool = False
     sse: bool = False
 
 
-class AgentCapabilities(Frame):
+class AgentCapabilities(AcpFrame):
     load_session: bool = False
     prompt_capabilities: PromptCapabilities | None = None
     mcp_capabilities: McpCapabilities | None = None
     session_capabilities: JsonObject | None = None
 
 
-class AuthMethod(Frame):
+class AuthMethod(AcpFrame):
     id: str
     name: str = ""
     description: str | None = None
 
 
-class InitializeResult(Frame):
+class InitializeResult(AcpFrame):
     protocol_version: int | str | None = None
     agent_info: AgentInfo | None = None
     agent_capabilities: AgentCapabilities | None = None
     auth_methods: list[AuthMethod] | None = None
 
 
-class Model(Frame):
+class Model(AcpFrame):
     model_id: str
     name: str = ""
 
 
-class Models(Frame):
+class Models(AcpFrame):
     available_models: list[Model] = []
     current_model_id: str | None = None
 
 
-class Mode(Frame):
+class Mode(AcpFrame):
     id: str
     name: str = ""
 
 
-class Modes(Frame):
+class Modes(AcpFrame):
     available_modes: list[Mode] = []
     current_mode_id: str | None = None
 
 
-class ConfigOption(Frame):
+class ConfigOption(AcpFrame):
     id: str
     category: str | None = None
     current_value: Json = None
     options: list[Json] | None = None
 
 
-class SessionResult(Frame):
+class SessionResult(AcpFrame):
     session_id: str = ""
     modes: Modes | None = None
     models: Models | None = None
     config_options: list[ConfigOption] | None = None
 
 
-class SessionEntry(Frame):
+class SessionEntry(AcpFrame):
     session_id: str
     cwd: str | None = None
     title: str | None = None
     updated_at: str | None = None
 
 
-class ListResult(Frame):
+class ListResult(AcpFrame):
     sessions: list[SessionEntry] = []
     next_cursor: str | None = None

@@ -20,10 +20,10 @@ from corral.protocol.acp.frames import (
     Modes,
     PromptCapabilities,
     PromptResult,
+    PromptTokens,
     Quota,
     QuotaTokens,
     SessionResult,
-    Tokens,
 )
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import TurnEnd
@@ -326,7 +326,7 @@ def failed_turn_end(code: int, message: str, data: Json) -> TurnEnd:
     return TurnEnd(ok=False, kind=str(code), message=text)
 
 
-def usage_from_tokens(reply: Tokens, *, complete: bool = True) -> Usage:
+def usage_from_tokens(reply: PromptTokens, *, complete: bool = True) -> Usage:
     """Usage as we count it. Agents differ in whether ``input`` includes cached tokens and
     ``output`` includes reasoning; the total shows which."""
     if reply.input_tokens is None and reply.output_tokens is None:
@@ -368,7 +368,7 @@ def _usage_from_quota(count: QuotaTokens) -> Usage:
     if count.input_tokens is not None or count.output_tokens is not None:
         return Usage(input=count.input_tokens, output=count.output_tokens, coverage="partial")
     written = count.camel_write if count.camel_write is not None else count.camel_write_input
-    reply = Tokens(
+    reply = PromptTokens(
         input_tokens=count.camel_input,
         output_tokens=count.camel_output,
         cached_read_tokens=count.camel_read,

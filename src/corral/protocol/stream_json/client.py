@@ -129,7 +129,7 @@ class StreamJsonClient:
         self._interrupted = False
         self._wants_schema = False
         self._api_error: tuple[str | None, str] | None = None
-        self._model_usage: dict[str, frames.ModelUsage] = {}
+        self._model_usage: dict[str, frames.StreamModelUsage] = {}
         self.open_requests: dict[str, StreamPermissionRequest] = {}
         """Permission requests without an answer, by id."""
         self.open_questions: dict[str, StreamQuestion] = {}
@@ -154,7 +154,7 @@ class StreamJsonClient:
                 self._handle_user(frame, items)
             case frames.SystemFrame():
                 self._handle_system(frame, items)
-            case frames.ResultFrame():
+            case frames.TurnResultFrame():
                 self._handle_result(frame, items)
             case frames.ControlRequest():
                 self._handle_control_request(frame, items)
@@ -411,7 +411,7 @@ class StreamJsonClient:
         """The request as it would be with other arguments. Its answer sends them to the agent."""
         return self._permission_request(ask.request_id, ask.name, ask.call_id, arguments)
 
-    def _handle_result(self, frame: frames.ResultFrame, items: list[RawEvent]) -> None:
+    def _handle_result(self, frame: frames.TurnResultFrame, items: list[RawEvent]) -> None:
         usage, cost, model = self._add_usage(frame)
         if self._background_agents and not frame.is_error:
             items.append(UsageReport(usage, cost=cost))
@@ -434,7 +434,7 @@ class StreamJsonClient:
             )
         )
 
-    def _add_usage(self, frame: frames.ResultFrame) -> tuple[Usage, Cost, str | None]:
+    def _add_usage(self, frame: frames.TurnResultFrame) -> tuple[Usage, Cost, str | None]:
         """Usage, cost and model of the turn so far, this result included."""
         for name, more in frame.model_usage_since_last_result.items():
             self._model_usage[name] = add_model_usage(self._model_usage.get(name), more)
@@ -444,7 +444,7 @@ class StreamJsonClient:
         return usage, cost, model
 
     def _add_structured_output(
-        self, frame: frames.ResultFrame, items: list[RawEvent], *, expected: bool
+        self, frame: frames.TurnResultFrame, items: list[RawEvent], *, expected: bool
     ) -> None:
         if frame.structured_output is not None:
             items.append(Text(msgspec.json.encode(frame.structured_output).decode()))

@@ -55,7 +55,7 @@ class SystemFrame(msgspec.Struct, omit_defaults=True, tag_field="type", tag="sys
     tasks: tuple[TaskInfo, ...] = ()
 
 
-class Block(msgspec.Struct):
+class ContentBlock(msgspec.Struct):
     """A part of a message; which fields are set depends on its type."""
 
     type: str
@@ -69,16 +69,16 @@ class Block(msgspec.Struct):
     is_error: bool | None = None
 
 
-class Message(msgspec.Struct):
+class StreamMessage(msgspec.Struct):
     id: str = ""
     model: str = ""
-    content: str | list[Block] = ""
+    content: str | list[ContentBlock] = ""
 
 
 class AssistantFrame(msgspec.Struct, tag_field="type", tag="assistant"):
     """One complete block of an answer."""
 
-    message: Message
+    message: StreamMessage
     parent_tool_use_id: str | None = None
     error: str | None = None
     is_api_error_message: bool = False
@@ -92,13 +92,13 @@ class ToolResultMeta(msgspec.Struct):
 class UserFrame(msgspec.Struct, tag_field="type", tag="user"):
     """Tool results, or text that the program sends in the user's name."""
 
-    message: Message
+    message: StreamMessage
     parent_tool_use_id: str | None = None
     tool_use_result: Json = None
     tool_result_meta: tuple[ToolResultMeta, ...] = ()
 
 
-class Hunk(msgspec.Struct):
+class PatchHunk(msgspec.Struct):
     lines: tuple[str, ...] = ()
 
 
@@ -116,7 +116,7 @@ class FileToolResult(msgspec.Struct, rename="camel"):
 
     type: str | None = None
     file_path: str | None = None
-    structured_patch: tuple[Hunk, ...] | None = None
+    structured_patch: tuple[PatchHunk, ...] | None = None
     bash_edit_diff: EditedFiles | None = None
 
 
@@ -129,7 +129,7 @@ class Delta(msgspec.Struct):
 class ModelEvent(msgspec.Struct):
     type: str
     delta: Delta | None = None
-    message: Message | None = None
+    message: StreamMessage | None = None
 
 
 class StreamEventFrame(msgspec.Struct, tag_field="type", tag="stream_event"):
@@ -139,7 +139,7 @@ class StreamEventFrame(msgspec.Struct, tag_field="type", tag="stream_event"):
     parent_tool_use_id: str | None = None
 
 
-class ModelUsage(msgspec.Struct, rename="camel"):
+class StreamModelUsage(msgspec.Struct, rename="camel"):
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_input_tokens: int = 0
@@ -166,7 +166,7 @@ class SessionTokens(msgspec.Struct):
     total_tokens: int = 0
 
 
-class ResultFrame(msgspec.Struct, tag_field="type", tag="result"):
+class TurnResultFrame(msgspec.Struct, tag_field="type", tag="result"):
     """The result of a turn, or an early one while sub-agents work in the background."""
 
     subtype: str = ""
@@ -179,7 +179,7 @@ class ResultFrame(msgspec.Struct, tag_field="type", tag="result"):
     structured_output: Json = None
     error: Json = None
     usage: Json = None
-    model_usage_since_last_result: dict[str, ModelUsage] = {}
+    model_usage_since_last_result: dict[str, StreamModelUsage] = {}
     """Used because ``usage`` does not include sub-agents, and ``modelUsage`` and
     ``total_cost_usd`` include earlier runs of the session."""
 
@@ -224,7 +224,7 @@ Frames = (
     | AssistantFrame
     | UserFrame
     | StreamEventFrame
-    | ResultFrame
+    | TurnResultFrame
     | ControlRequest
     | ControlResponse
     | ControlCancel
@@ -260,7 +260,7 @@ def content_text(content: Json) -> str:
     if isinstance(content, str):
         return content
     try:
-        blocks = convert_to(content, list[Block])
+        blocks = convert_to(content, list[ContentBlock])
     except msgspec.ValidationError:
         return ""
     return "\n".join(block.text for block in blocks if block.text)
@@ -297,13 +297,13 @@ def retry_warning(frame: SystemFrame) -> Error:
     return retrying(f"{which} failed{why}: the agent tries again{wait}")
 
 
-def error_kind(frame: ResultFrame, api_error: str | None) -> str:
+def error_kind(frame: TurnResultFrame, api_error: str | None) -> str:
     """The agent's name for the failure of a turn; ``api_error`` is the last error of the API."""
     kind = api_error if frame.subtype == "success" else frame.subtype
     return kind or str(frame.api_error_status or "error")
 
 
-def error_message(frame: ResultFrame) -> str:
+def error_message(frame: TurnResultFrame) -> str:
     """The agent's description of a failed turn; empty if it gives none."""
     message = as_text(as_object(frame.error).get("message"))
     return frame.result or "; ".join(frame.errors) or message
@@ -315,11 +315,11 @@ def strip_error_tags(text: str) -> str:
     return inner.removeprefix("Error: ").strip()
 
 
-def add_model_usage(before: ModelUsage | None, more: ModelUsage) -> ModelUsage:
+def add_model_usage(before: StreamModelUsage | None, more: StreamModelUsage) -> StreamModelUsage:
     if before is None:
         return more
 
-    return ModelUsage(
+    return StreamModelUsage(
         input_tokens=before.input_tokens + more.input_tokens,
         output_tokens=before.output_tokens + more.output_tokens,
         cache_read_input_tokens=before.cache_read_input_tokens + more.cache_read_input_tokens,
@@ -352,7 +352,7 @@ def session_usage(given: Json) -> Usage:
     )
 
 
-def to_usage(spent: ModelUsage) -> Usage:
+def to_usage(spent: StreamModelUsage) -> Usage:
     read, written = spent.cache_read_input_tokens, spent.cache_creation_input_tokens
     return Usage(
         input=spent.input_tokens + read + written,
@@ -364,11 +364,11 @@ def to_usage(spent: ModelUsage) -> Usage:
     )
 
 
-def total_usage(spent: Mapping[str, ModelUsage]) -> tuple[Usage, Cost, str | None]:
+def total_usage(spent: Mapping[str, StreamModelUsage]) -> tuple[Usage, Cost, str | None]:
     """Usage, cost, and the model with most output: a small model may be used too."""
     if not spent:
         return Usage(), Cost(), None
-    total: ModelUsage | None = None
+    total: StreamModelUsage | None = None
     for each in spent.values():
         total = add_model_usage(total, each)
     if total is None:

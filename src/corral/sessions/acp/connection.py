@@ -73,7 +73,7 @@ from corral.protocol.acp.client import (
     Emit,
     FileRequest,
     PermissionWithdrawn,
-    Send,
+    SendBytes,
 )
 from corral.protocol.acp.methods import (
     AgentFeatures,
@@ -514,7 +514,7 @@ class AcpConnection:
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
-                case Send():
+                case SendBytes():
                     self._write(command.data)
                 case Emit():
                     self._deliver(command)

@@ -81,12 +81,12 @@ class Given(msgspec.Struct, frozen=True):
     text: str
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ProgramEnded(msgspec.Struct, frozen=True):
     code: int | None
     signal: int | None
 
 
-Entry: TypeAlias = DataEntry | StreamClosed | Given | Ended
+Entry: TypeAlias = DataEntry | StreamClosed | Given | ProgramEnded
 
 
 class Take(msgspec.Struct, frozen=True):
@@ -104,7 +104,7 @@ class Take(msgspec.Struct, frozen=True):
         return b"".join(entry.data for entry in data if entry.dir == "in")
 
 
-class _Line(msgspec.Struct):
+class _TakeLine(msgspec.Struct):
     """Any line except the first of a take."""
 
     take: str
@@ -138,7 +138,7 @@ def read(path: str | Path) -> list[Take]:
                     raise ConfigError(f"the recording was made by a newer corral: {path}")
                 takes[head.take] = Take(head, [])
                 continue
-            found = decode_as(line, _Line)
+            found = decode_as(line, _TakeLine)
             takes[found.take].entries.append(_entry(found))
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
             if number == len(lines) - 1:
@@ -149,7 +149,7 @@ def read(path: str | Path) -> list[Take]:
     return list(takes.values())
 
 
-def _entry(line: _Line) -> Entry:
+def _entry(line: _TakeLine) -> Entry:
     data = line.base64 if line.base64 is not None else (line.data or "").encode()
     if line.file is not None:
         return Given(line.file, line.data or "")
@@ -157,7 +157,7 @@ def _entry(line: _Line) -> Entry:
         return StreamClosed()
     if line.dir is not None:
         return DataEntry(line.dir, data)
-    return Ended(line.exit, line.signal)
+    return ProgramEnded(line.exit, line.signal)
 
 
 class Writer:

@@ -26,7 +26,14 @@ from pathlib import Path
 from corral.errors import CorralError
 from corral.system import paths
 from corral.system.cassette import format
-from corral.system.cassette.format import DataEntry, Direction, Ended, Entry, StreamClosed, Take
+from corral.system.cassette.format import (
+    DataEntry,
+    Direction,
+    Entry,
+    ProgramEnded,
+    StreamClosed,
+    Take,
+)
 from corral.system.cassette.record import die, write
 from corral.system.environment import SecretRedactor, named_secrets
 from corral.values import Json
@@ -268,7 +275,7 @@ def _replay_text(recording: _Recording, sent: str) -> int:
     """A program that reads all its input at the start."""
     take, like = recording.choose(sent, None)
     for entry in merge_entries(take.entries):
-        if isinstance(entry, Ended):
+        if isinstance(entry, ProgramEnded):
             return _end(entry)
         if isinstance(entry, DataEntry) and entry.dir != "in":
             _output(entry, like)
@@ -389,7 +396,7 @@ class _Conversation:
                     line = self._early[0] if self._early else self._next(None)
                     if line is not None:
                         raise _Differs(self._other(END, self._recording.got(line), like))
-                case Ended():
+                case ProgramEnded():
                     return _end(entry)
                 case _:
                     pass
@@ -456,7 +463,9 @@ def merge_entries(entries: list[Entry]) -> Iterator[Entry]:
     for entry in entries:
         if not isinstance(entry, DataEntry):
             for dir in list(partial):
-                if isinstance(entry, Ended) or (isinstance(entry, StreamClosed) and dir == "in"):
+                if isinstance(entry, ProgramEnded) or (
+                    isinstance(entry, StreamClosed) and dir == "in"
+                ):
                     yield DataEntry(dir, partial.pop(dir))
             yield entry
             continue
@@ -510,7 +519,7 @@ def _output(entry: DataEntry, like: ReplayMatcher) -> None:
         os._exit(1)  # the reader is gone
 
 
-def _end(entry: Ended) -> int:
+def _end(entry: ProgramEnded) -> int:
     now = time.time()
     for used in _used("").glob("*"):
         with contextlib.suppress(OSError):

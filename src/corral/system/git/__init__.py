@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from corral.system.git.command import (
-    Access,
+    GitAccess,
+    GitLimits,
     GitOutput,
-    Limits,
     is_installed,
     locked,
     redact,
@@ -25,9 +25,9 @@ from corral.system.git.repository import (
 )
 
 __all__ = [
-    "Access",
+    "GitAccess",
+    "GitLimits",
     "GitOutput",
-    "Limits",
     "call",
     "changed_files",
     "check",

@@ -88,7 +88,7 @@ def take_snapshot(root: Path, *, room: int = 0) -> Snapshot:
     index = _index_of(root) if scope is not None else None
     indexed = _indexed(root) if scope is not None else {}
     tracked = frozenset(os.fsencode(path) for path in indexed)
-    reader = _Reader(HASHED_TOTAL, room)
+    reader = _ContentReader(HASHED_TOTAL, room)
     files, complete = _stat_all(root, _paths(root, scope, tracked), indexed, reader)
     staged = {
         path: entry.blob
@@ -107,7 +107,7 @@ def take_snapshot_after(before: Snapshot) -> Snapshot:
     if before.scope is not None:
         # A file that was tracked before is compared even if it is ignored now.
         paths = chain(before.files, (path for path in paths if path not in before.files))
-    files, complete = _stat_all(root, paths, {}, _Reader(0, 0))
+    files, complete = _stat_all(root, paths, {}, _ContentReader(0, 0))
     return Snapshot(before.root, files, complete)
 
 
@@ -187,7 +187,7 @@ def _is_still(entry: IndexEntry, seen: Seen) -> bool:
     return entry.is_still(seen.size, seen.mtime, seen.ctime, seen.inode)
 
 
-class _Reader:
+class _ContentReader:
     """Reads files for their digests. Small contents are kept while there is room."""
 
     def __init__(self, budget: int, room: int) -> None:
@@ -210,7 +210,7 @@ class _Reader:
 
 
 def _stat_all(
-    root: Path, paths: Iterable[str], indexed: Mapping[str, IndexEntry], reader: _Reader
+    root: Path, paths: Iterable[str], indexed: Mapping[str, IndexEntry], reader: _ContentReader
 ) -> tuple[dict[str, Seen], bool]:
     """The state of every file, and whether all files were read. A file that is not as in the index
     gets a digest."""
@@ -277,7 +277,7 @@ def _index_of(root: Path) -> IndexStamp | None:
     return IndexStamp(path, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
-def _prefix(root: Path, found: scan.Layout | None) -> bytes | None:
+def _prefix(root: Path, found: scan.RepositoryLayout | None) -> bytes | None:
     if found is None or found.top is None:
         return None
     below = os.path.relpath(os.path.abspath(root), found.top)

@@ -132,12 +132,12 @@ class GitOutput(msgspec.Struct, frozen=True, kw_only=True):
         return self.out.decode("utf-8", "surrogateescape")
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class GitLimits(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = TIMEOUT
     output: int = OUTPUT_LIMIT
 
 
-class Access(msgspec.Struct, frozen=True, kw_only=True):
+class GitAccess(msgspec.Struct, frozen=True, kw_only=True):
     """What a call may use besides its git folder."""
 
     protocols: str = ""
@@ -146,8 +146,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """Read the user's and the system's configuration, and pass what is needed to log in."""
 
 
-LOCAL = Access()
-REMOTE = Access(protocols=NETWORK, user_config=True)
+LOCAL = GitAccess()
+REMOTE = GitAccess(protocols=NETWORK, user_config=True)
 
 
 @contextmanager
@@ -180,8 +180,8 @@ def redact(text: str) -> str:
 def call(
     git_dir: Path,
     *words: str,
-    access: Access = LOCAL,
-    limits: Limits | None = None,
+    access: GitAccess = LOCAL,
+    limits: GitLimits | None = None,
     env: Mapping[str, str] | None = None,
     feed: Iterable[bytes] = (),
     output: IO[bytes] | None = None,
@@ -213,7 +213,7 @@ def call(
     except OSError as error:
         raise StorageFailed(f"git {_summary_of(words)}: {error}") from error
     try:
-        out, errors, is_cut = _exchange(process, iter(feed), output, limits or Limits())
+        out, errors, is_cut = _exchange(process, iter(feed), output, limits or GitLimits())
     except TimeoutError as error:
         raise StorageFailed(f"git {_summary_of(words)}: it did not end in time") from error
     finally:
@@ -274,7 +274,7 @@ def _exchange(
     process: subprocess.Popen[bytes],
     feed: Iterator[bytes],
     output: IO[bytes] | None,
-    limits: Limits,
+    limits: GitLimits,
 ) -> tuple[bytes, bytes, bool]:
     """Write the input and read both outputs until git ends. Raises ``TimeoutError``."""
     if process.stdin is None or process.stdout is None or process.stderr is None:
@@ -328,7 +328,7 @@ def _path() -> str:
     return os.pathsep.join(folder for folder in folders if os.path.isabs(folder))
 
 
-def _environment(access: Access) -> dict[str, str]:
+def _environment(access: GitAccess) -> dict[str, str]:
     names = (*_BASE_ENV, *_LOGIN_ENV) if access.user_config else _BASE_ENV
     passed = {
         name: value

@@ -47,14 +47,14 @@ _HARMLESS = {
 _REMOTE_HELPER = re.compile(r"[A-Za-z0-9+.-]+::")
 
 
-class Finding(msgspec.Struct, frozen=True):
+class DangerousSetting(msgspec.Struct, frozen=True):
     """A setting of a repository that makes git start a program or read another file."""
 
     name: str
     value: str
 
 
-def find(folder: Path) -> list[Finding]:
+def find(folder: Path) -> list[DangerousSetting]:
     """The dangerous settings of the repository around a folder. Includes count, whatever they
     contain. The user's own configuration is not read. Raises ``StorageFailed``."""
     found = scan.find_repository(folder)
@@ -63,23 +63,23 @@ def find(folder: Path) -> list[Finding]:
     paths = dict.fromkeys(
         (found.common / "config", found.git_dir / "config", found.git_dir / "config.worktree")
     )
-    findings: list[Finding] = []
+    findings: list[DangerousSetting] = []
     for path in paths:
         data = read_small(path, settings.LARGEST)
         rows = settings.parse(data or b"")
         if data is None and path.exists():
-            findings.append(Finding(str(path), "not a regular file, or too large"))
+            findings.append(DangerousSetting(str(path), "not a regular file, or too large"))
         elif data and data.strip() and not rows:
-            findings.append(Finding(str(path), "git cannot parse this file"))
-        findings += [Finding(*row) for row in rows if is_dangerous(*row)]
+            findings.append(DangerousSetting(str(path), "git cannot parse this file"))
+        findings += [DangerousSetting(*row) for row in rows if is_dangerous(*row)]
     hooks = found.common / "hooks"
     if hooks.is_dir():
         names = sorted(each.name for each in hooks.iterdir() if each.suffix != ".sample")
-        findings += [Finding("hook", name) for name in names]
+        findings += [DangerousSetting("hook", name) for name in names]
     return findings
 
 
-def starts_programs(folder: Path) -> list[Finding]:
+def starts_programs(folder: Path) -> list[DangerousSetting]:
     """The settings that have an effect already when git only compares files: ``git status`` or
     ``git diff`` there starts the program. Raises ``StorageFailed``."""
     return [found for found in find(folder) if _LOOKING.match(found.name.lower())]

@@ -13,8 +13,8 @@ import msgspec
 
 from corral.errors import StorageFailed
 from corral.system.git import command, scan, settings, stub
-from corral.system.git.command import LOCAL, Access, GitOutput, Limits
-from corral.system.git.scan import Layout
+from corral.system.git.command import LOCAL, GitAccess, GitLimits, GitOutput
+from corral.system.git.scan import RepositoryLayout
 from corral.values import printable_path
 
 # Kept as text: re compiles them when first needed.
@@ -30,7 +30,7 @@ _INDEX_FACTS = re.compile(
 """What follows the path of an entry in the output of ``ls-files -z --stage --debug``."""
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class TreeEntry(msgspec.Struct, frozen=True, gc=False):
     """A file of a commit."""
 
     mode: str
@@ -38,10 +38,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     id: str
 
 
-class Difference(msgspec.Struct, frozen=True, gc=False):
+class TreeDifference(msgspec.Struct, frozen=True, gc=False):
     path: bytes
-    old: Entry | None
-    new: Entry | None
+    old: TreeEntry | None
+    new: TreeEntry | None
 
 
 _FULL = ("unable to write", "No space left", "file write error", "Disk quota exceeded")
@@ -56,7 +56,7 @@ def make_bare(place: Path) -> None:
     (place / "HEAD").write_text("ref: refs/heads/main\n")
 
 
-def locate(folder: Path) -> Layout:
+def locate(folder: Path) -> RepositoryLayout:
     """The repository around a folder. Raises ``StorageFailed``."""
     found = scan.find_repository(folder)
     if found is None:
@@ -84,8 +84,8 @@ def stub_of(folder: Path) -> Path:
 def call(
     folder: Path,
     *words: str,
-    access: Access = LOCAL,
-    limits: Limits | None = None,
+    access: GitAccess = LOCAL,
+    limits: GitLimits | None = None,
     env: Mapping[str, str] | None = None,
     feed: Iterable[bytes] = (),
     output: IO[bytes] | None = None,
@@ -145,28 +145,28 @@ def commit(folder: Path, tree: str, parents: Sequence[str], message: str) -> str
     return run(folder, "commit-tree", tree, *before, "-F", "-", env=who, feed=(text,))
 
 
-def entries(folder: Path, tree: str) -> dict[bytes, Entry]:
+def entries(folder: Path, tree: str) -> dict[bytes, TreeEntry]:
     """All files of a tree or commit. Raises ``StorageFailed``."""
     words = ("ls-tree", "-r", "-z", "--full-tree", tree)
-    found: dict[bytes, Entry] = {}
+    found: dict[bytes, TreeEntry] = {}
     for row in checked(words, call(folder, *words)).out.split(b"\0"):
         info, tab, path = row.partition(b"\t")
         if tab:
             mode, _, name = info.split(b" ")
-            found[path] = Entry(mode.decode(), name.decode())
+            found[path] = TreeEntry(mode.decode(), name.decode())
     return found
 
 
-def differences(folder: Path, old: str, new: str) -> list[Difference]:
+def differences(folder: Path, old: str, new: str) -> list[TreeDifference]:
     """What differs between two trees or commits. Raises ``StorageFailed``."""
     words = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new)
     fields = checked(words, call(folder, *words)).out.split(b"\0")
-    found: list[Difference] = []
+    found: list[TreeDifference] = []
     for info, path in zip(fields[::2], fields[1::2], strict=False):
         old_mode, new_mode, old_id, new_id, _ = info.decode().removeprefix(":").split(" ")
-        was, now = Entry(old_mode, old_id), Entry(new_mode, new_id)
+        was, now = TreeEntry(old_mode, old_id), TreeEntry(new_mode, new_id)
         found.append(
-            Difference(
+            TreeDifference(
                 path=path,
                 old=was if was.mode != "000000" else None,
                 new=now if now.mode != "000000" else None,
@@ -207,7 +207,7 @@ _DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color")
 def patch(folder: Path, old: str, new: str, limit: int) -> str:
     """The difference as text; empty if it is longer than ``limit`` bytes or not UTF-8. Raises
     ``StorageFailed``."""
-    answer = call(folder, *_DIFF, old, new, limits=Limits(output=limit))
+    answer = call(folder, *_DIFF, old, new, limits=GitLimits(output=limit))
     if answer.is_cut:
         return ""
     try:
@@ -218,7 +218,7 @@ def patch(folder: Path, old: str, new: str, limit: int) -> str:
 
 def write_patch(folder: Path, old: str, new: str, output: IO[bytes]) -> None:
     """Write the difference, of any size, to a file. Raises ``StorageFailed``."""
-    limits = Limits(output=1 << 62)
+    limits = GitLimits(output=1 << 62)
     checked(_DIFF, call(folder, *_DIFF, old, new, output=output, limits=limits))
 
 
@@ -234,7 +234,7 @@ class IndexEntry(msgspec.Struct, frozen=True, gc=False):
         return self.stamp == (size, mtime, ctime, inode & 0xFFFFFFFF)
 
 
-def read_index(found: Layout, below: bytes = b"") -> dict[bytes, IndexEntry] | None:
+def read_index(found: RepositoryLayout, below: bytes = b"") -> dict[bytes, IndexEntry] | None:
     """The entries of the index by their path from the top; only those in the folder ``below``,
     which ends with a slash. None if git cannot read the index file alone (a split or sparse index
     needs the repository)."""
@@ -242,12 +242,12 @@ def read_index(found: Layout, below: bytes = b"") -> dict[bytes, IndexEntry] | N
     return None if listed is None else _parse_index(listed)
 
 
-def index_names(found: Layout, below: bytes = b"") -> set[bytes]:
+def index_names(found: RepositoryLayout, below: bytes = b"") -> set[bytes]:
     """The paths in the index; empty if the index cannot be read."""
     return {path for path in (_list_index(found, below) or b"").split(b"\0") if path}
 
 
-def _list_index(found: Layout, below: bytes, *options: str) -> bytes | None:
+def _list_index(found: RepositoryLayout, below: bytes, *options: str) -> bytes | None:
     path = found.git_dir / "index"
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
@@ -265,7 +265,7 @@ def _list_index(found: Layout, below: bytes, *options: str) -> bytes | None:
             "GIT_WORK_TREE": str(place),
             "GIT_LITERAL_PATHSPECS": "1",
         }
-        answer = command.call(place, *words, env=env, limits=Limits(seconds=INDEX_SECONDS))
+        answer = command.call(place, *words, env=env, limits=GitLimits(seconds=INDEX_SECONDS))
     except StorageFailed:
         return None
     return None if answer.code or answer.is_cut else answer.out

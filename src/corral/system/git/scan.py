@@ -52,7 +52,7 @@ _CLASSES = {
 Component = re.Pattern[bytes] | None
 
 
-class Rule:
+class IgnoreRule:
     """One line of an ignore file."""
 
     __slots__ = ("components", "is_folder_only", "is_negated", "name", "source")
@@ -113,15 +113,15 @@ class Rules:
         return None
 
 
-def parse(data: bytes) -> list[Rule]:
+def parse(data: bytes) -> list[IgnoreRule]:
     """The rules of an ignore file, in its order."""
-    found: list[Rule] = []
+    found: list[IgnoreRule] = []
     for raw in data.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         line = _without_trailing_spaces(raw.removesuffix(b"\r"))
         if not line or line.startswith(b"#") or b"\0" in line:
             continue
         try:
-            found.append(Rule(line))
+            found.append(IgnoreRule(line))
         except (ValueError, re.error, OverflowError):
             continue
         if len(found) >= MOST_RULES:
@@ -256,7 +256,7 @@ MOST_ENTRIES = 2_000_000
 """Files and folders that one listing looks at."""
 
 
-class Layout(msgspec.Struct, frozen=True, kw_only=True):
+class RepositoryLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The folders of a repository."""
 
     top: Path | None
@@ -272,16 +272,16 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return read_head(self.git_dir)
 
 
-def find_repository(folder: Path) -> Layout | None:
+def find_repository(folder: Path) -> RepositoryLayout | None:
     """Find the repository around a folder: a work tree, or a bare repository."""
     folder = Path(os.path.abspath(folder))
     for each in (folder, *folder.parents):
         if (git_dir := _pointed_to(each / ".git")) is not None:
             common = _common(git_dir)
             if common is not None:
-                return Layout(top=each, git_dir=git_dir, common=common)
+                return RepositoryLayout(top=each, git_dir=git_dir, common=common)
         if (common := _common(each)) is not None:
-            return Layout(top=None, git_dir=each, common=common)
+            return RepositoryLayout(top=None, git_dir=each, common=common)
     return None
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from corral.errors import StorageFailed
 from corral.system.fs import read_small
 from corral.system.git import stub
-from corral.system.git.command import Access, Limits, call, program
+from corral.system.git.command import GitAccess, GitLimits, call, program
 
 LARGEST = 1024 * 1024
 """Bytes of a configuration file that are read."""
@@ -45,7 +45,7 @@ def parse(data: bytes) -> tuple[tuple[str, str], ...]:
     if not data.strip():
         return ()
     words = ("config", "--file", "-", "--no-includes", "--null", "--list")
-    answer = call(stub.blank(), *words, feed=(data,), limits=Limits(seconds=30.0))
+    answer = call(stub.blank(), *words, feed=(data,), limits=GitLimits(seconds=30.0))
     if answer.code:
         return ()
     rows = (row.partition("\n") for row in answer.text.split("\0") if row)
@@ -117,8 +117,8 @@ def _read_user_settings(values: tuple[str, ...], changed: tuple[int, ...]) -> di
     wanted = r"^(user\.(name|email)|core\.excludesfile)$"
     words = ("config", "--includes", "--show-scope", "--null", "--get-regexp", wanted)
     try:
-        access = Access(user_config=True)
-        answer = call(stub.blank(), *words, access=access, limits=Limits(seconds=30.0))
+        access = GitAccess(user_config=True)
+        answer = call(stub.blank(), *words, access=access, limits=GitLimits(seconds=30.0))
     except StorageFailed:
         return {}
     fields = answer.text.split("\0")

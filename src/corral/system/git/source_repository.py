@@ -82,10 +82,10 @@ def _fetch(root: Path, url: str, *words: str) -> git.GitOutput:
     return git.call(root, *_FETCH, *options, "--", place, *names, access=access)
 
 
-def _location(url: str) -> tuple[str, git.Access]:
+def _location(url: str) -> tuple[str, git.GitAccess]:
     """The address that git contacts, and how. For a repository on this machine, its stub."""
     if (path := _local(url)) is not None:
-        return str(git.stub_of(path)), git.Access(protocols="file")
+        return str(git.stub_of(path)), git.GitAccess(protocols="file")
     return url, command.REMOTE
 
 

@@ -18,12 +18,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 import stat
-import tempfile
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -35,8 +32,8 @@ from corral.system import fs
 from corral.system import paths as system_paths
 from corral.system.fs import open_regular, parent_below
 from corral.system.git import repository, scan, stub
-from corral.system.git.command import Limits
-from corral.system.git.repository import Difference, Entry
+from corral.system.git.command import GitLimits
+from corral.system.git.repository import TreeDifference, TreeEntry
 from corral.system.git.scan import Scope
 from corral.values import printable_path
 
@@ -72,7 +69,7 @@ def write_cache(path: Path, cache: Mapping[bytes, Known]) -> None:
     system_paths.write_private(path, msgspec.msgpack.encode(list(cache.items())))
 
 
-def fresh_cache(place: Path, entries: Mapping[bytes, Entry]) -> Cache:
+def fresh_cache(place: Path, entries: Mapping[bytes, TreeEntry]) -> Cache:
     """For a tree that was checked out just now, before anybody works in it."""
     base, cache = os.fsencode(place), Cache()
     for path, entry in entries.items():
@@ -95,16 +92,20 @@ def write_tree(root: Path, place: Path, at: str, cache: Cache, scope: Scope) -> 
 
 
 def _look(
-    root: Path, place: Path, base: Mapping[bytes, Entry], cache: Cache, scope: Scope
-) -> dict[bytes, Entry]:
+    root: Path, place: Path, base: Mapping[bytes, TreeEntry], cache: Cache, scope: Scope
+) -> dict[bytes, TreeEntry]:
     """Every file with its id. Files whose content is new are stored."""
-    found: dict[bytes, Entry] = {}
+    found: dict[bytes, TreeEntry] = {}
     fresh: list[bytes] = []
     some = next(iter(base.values()), None)
     algorithm = "sha256" if some is not None and len(some.id) == 64 else "sha1"
     old = dict(cache)
     cache.clear()
-    with _opened(place) as top:
+    with contextlib.ExitStack() as opened:
+        try:
+            top = opened.enter_context(_opened(place))
+        except OSError as error:
+            raise StorageFailed(f"{place} cannot be read: {error.strerror}") from error
         for path in _paths(place, base, scope):
             try:
                 seen = _identify(top, path, old.get(path), algorithm)
@@ -123,18 +124,18 @@ def _look(
         for path, name in _store(root, top, fresh).items() if fresh else ():
             if found[path].id != name:  # changed since
                 cache.pop(path, None)
-                found[path] = Entry(found[path].mode, name)
+                found[path] = TreeEntry(found[path].mode, name)
     return found
 
 
 def _identify(
     top: int, path: bytes, known: Known | None, algorithm: str
-) -> tuple[Entry, Known | None] | None:
+) -> tuple[TreeEntry, Known | None] | None:
     """A file's entry, and what to remember of it; None for what git does not store. Raises
     ``OSError``."""
     info = os.stat(path, dir_fd=top, follow_symlinks=False)
     if known is not None and known.stamp == _stamp(info):
-        return Entry(_mode(info) or "", known.id), known
+        return TreeEntry(_mode(info) or "", known.id), known
     # Read it only through real folders: a link to elsewhere may have been put there meanwhile.
     with parent_below(top, path) as (folder, name):
         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -144,22 +145,19 @@ def _identify(
         stamp, now = _stamp(info), time.time_ns()
         blob = _hash(*_content(folder, name), algorithm)
     rested = now - info.st_ctime_ns > _REST
-    return Entry(mode, blob), Known(stamp, blob) if rested else None
+    return TreeEntry(mode, blob), Known(stamp, blob) if rested else None
 
 
 @contextmanager
 def _opened(place: Path) -> Generator[int]:
+    number = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StorageFailed(f"{place} cannot be read: {error.strerror}") from error
-    try:
-        yield fd
+        yield number
     finally:
-        os.close(fd)
+        os.close(number)
 
 
-def _paths(place: Path, base: Mapping[bytes, Entry], scope: Scope) -> Iterator[bytes]:
+def _paths(place: Path, base: Mapping[bytes, TreeEntry], scope: Scope) -> Iterator[bytes]:
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
             where = printable_path(os.fsdecode(error.filename or b""))
@@ -173,8 +171,8 @@ def _paths(place: Path, base: Mapping[bytes, Entry], scope: Scope) -> Iterator[b
 
 
 def _submodules(
-    root: Path, place: Path, base: Mapping[bytes, Entry], found: dict[bytes, Entry]
-) -> dict[bytes, Entry]:
+    root: Path, place: Path, base: Mapping[bytes, TreeEntry], found: dict[bytes, TreeEntry]
+) -> dict[bytes, TreeEntry]:
     """With the submodules of the base that are as they were."""
     entries = found
     for path, entry in base.items():
@@ -191,7 +189,7 @@ def _submodules(
 
 
 def _is_same(
-    root: Path, folder: Path, commit: str, prefix: bytes, inside: Mapping[bytes, Entry]
+    root: Path, folder: Path, commit: str, prefix: bytes, inside: Mapping[bytes, TreeEntry]
 ) -> bool:
     """Whether a submodule's folder holds this commit's files and nothing else."""
     its_own = scan.find_repository(folder)
@@ -202,13 +200,13 @@ def _is_same(
     answer = repository.call(root, *words, env=env)
     rows = (row.partition(b"\t") for row in answer.out.split(b"\0") if row)
     listed = {
-        prefix + b"/" + path: Entry(info.split(b" ")[0].decode(), info.split(b" ")[2].decode())
+        prefix + b"/" + path: TreeEntry(info.split(b" ")[0].decode(), info.split(b" ")[2].decode())
         for info, _, path in rows
     }
     return answer.code == 0 and listed == dict(inside)
 
 
-def _id_of(root: Path, found: Mapping[bytes, Entry]) -> str:
+def _id_of(root: Path, found: Mapping[bytes, TreeEntry]) -> str:
     with stub.temporary() as place:
         env = {"GIT_INDEX_FILE": str(place / "index")}
         rows = (
@@ -337,7 +335,7 @@ def fill(root: Path, place: Path, commit: str, index: Path) -> None:
     repository.run(root, "read-tree", "--reset", "-u", commit, env=env)
 
 
-def update(root: Path, place: Path, changes: Sequence[Difference], *, force: bool) -> None:
+def update(root: Path, place: Path, changes: Sequence[TreeDifference], *, force: bool) -> None:
     """Bring a work tree from one commit to another. Without ``force`` nothing is touched unless
     every file to change is as in the earlier commit. Raises ``StorageFailed``."""
     try:
@@ -347,72 +345,74 @@ def update(root: Path, place: Path, changes: Sequence[Difference], *, force: boo
                     _verify(top, place, change)
             for change in changes:
                 if change.old is not None and (change.new is None or force):
-                    _remove(top, change, force=force)
-            _write(root, top, [each for each in changes if each.new is not None], force=force)
+                    _remove(top, change.path, change.old, force=force)
+            written = [(change.path, change.new) for change in changes if change.new is not None]
+            _write(root, top, written, force=force)
     except OSError as error:
         raise StorageFailed(f"{place} cannot be updated: {error}") from error
 
 
-def _verify(top: int, place: Path, change: Difference) -> None:
-    """Raises ``StorageFailed``."""
+def _verify(top: int, place: Path, change: TreeDifference) -> None:
+    """Raise ``StorageFailed`` unless the file is as before or after the change."""
     try:
-        with _parent(top, change.path) as (folder, name):
+        with parent_below(top, change.path) as (folder, name):
             info = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (FileNotFoundError, NotADirectoryError):
         info = None
-    wanted = change.old
-    if wanted is None and info is None:
+    if change.old is None and info is None:
         return
-    if wanted is not None and wanted.mode == SUBMODULE:
+    if change.old is not None and change.old.mode == SUBMODULE:
         return
     some = change.old or change.new
     if info is not None and some is not None:
         current = hash_blob(os.path.join(os.fsencode(place), change.path), len(some.id))
-        if current and Entry(_mode(info), current) in (change.old, change.new):
+        if current and TreeEntry(_mode(info) or "", current) in (change.old, change.new):
             return
     raise StorageFailed(f"{_shown(change.path)} was changed meanwhile")
 
 
-def _remove(top: int, change: Difference, *, force: bool) -> None:
-    parts = change.path.split(b"/")
+def _remove(top: int, path: bytes, entry: TreeEntry, *, force: bool) -> None:
+    """Remove a file, and the folders above it that are empty then."""
     try:
-        with _parent(top, change.path) as (folder, name):
-            if change.old is not None and change.old.mode == SUBMODULE:
+        with parent_below(top, path) as (folder, name):
+            if entry.mode == SUBMODULE:
                 with contextlib.suppress(OSError):  # not empty: it has other files
                     os.rmdir(name, dir_fd=folder)
             else:
-                _unlink(folder, name, force=force)
+                try:
+                    os.unlink(name, dir_fd=folder)
+                except IsADirectoryError:
+                    if force:
+                        import shutil
+
+                        shutil.rmtree(name, dir_fd=folder)
     except (FileNotFoundError, NotADirectoryError):
         return
-    for depth in range(len(parts) - 1, 0, -1):
+    while b"/" in path:
+        path = path.rpartition(b"/")[0]
         try:
-            with _parent(top, b"/".join(parts[:depth])) as (folder, name):
+            with parent_below(top, path) as (folder, name):
                 os.rmdir(name, dir_fd=folder)
         except OSError:
             return  # not empty
 
 
-def _unlink(folder: int, name: bytes, *, force: bool) -> None:
-    try:
-        os.unlink(name, dir_fd=folder)
-    except IsADirectoryError:
-        if force:
-            shutil.rmtree(name, dir_fd=folder)
+def _write(
+    root: Path, top: int, written: Sequence[tuple[bytes, TreeEntry]], *, force: bool
+) -> None:
+    import tempfile  # slow to load, and most runs write no files
 
-
-def _write(root: Path, top: int, changes: Sequence[Difference], *, force: bool) -> None:
-    wanted = [(each.path, each.new) for each in changes if each.new is not None]
-    blobs = [entry.id for _, entry in wanted if entry.mode != SUBMODULE]
+    blobs = [entry.id for _, entry in written if entry.mode != SUBMODULE]
     with tempfile.TemporaryFile(dir=stub.folder()) as contents:
         if blobs:
             feed = (f"{name}\n".encode() for name in blobs)
-            limits = Limits(output=1 << 62)
+            limits = GitLimits(output=1 << 62)
             words = ("cat-file", "--batch")
             answer = repository.call(root, *words, feed=feed, output=contents, limits=limits)
             repository.checked(words, answer)
             contents.seek(0)
-        for path, entry in wanted:
-            with _parent(top, path, make=True, force=force) as (folder, name):
+        for path, entry in written:
+            with _made_parent(top, path, force=force) as (folder, name):
                 if entry.mode == SUBMODULE:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, dir_fd=folder)
@@ -423,16 +423,30 @@ def _write(root: Path, top: int, changes: Sequence[Difference], *, force: bool) 
 
 
 def _replace(
-    folder: int, name: bytes, entry: Entry, contents: IO[bytes], size: int, *, force: bool
+    folder: int, name: bytes, entry: TreeEntry, contents: IO[bytes], size: int, *, force: bool
 ) -> None:
-    draft = b".corral-" + secrets.token_hex(8).encode()
+    """Replace a file in an open folder by the next ``size`` bytes of ``contents``."""
+    draft = b".corral-" + os.urandom(8).hex().encode()
     try:
-        _write_draft(folder, draft, entry, contents, size)
+        if entry.mode == LINK:
+            os.symlink(contents.read(size), draft, dir_fd=folder)
+        else:
+            mode = 0o777 if entry.mode == "100755" else 0o666
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(draft, flags, mode, dir_fd=folder), "wb") as file:
+                while size:
+                    data = contents.read(min(size, _CHUNK))
+                    if not data:
+                        raise StorageFailed("git cat-file: the output ended too early")
+                    size -= len(data)
+                    file.write(data)
         try:
             fs.move_into_place(draft, name, dir_fd=folder)
         except IsADirectoryError:
             if not force:
                 raise
+            import shutil
+
             shutil.rmtree(name, dir_fd=folder)
             fs.move_into_place(draft, name, dir_fd=folder)
     except OSError:
@@ -441,49 +455,24 @@ def _replace(
         raise
 
 
-def _write_draft(folder: int, draft: bytes, entry: Entry, contents: IO[bytes], size: int) -> None:
-    if entry.mode == LINK:
-        os.symlink(contents.read(size), draft, dir_fd=folder)
-    else:
-        mode = 0o777 if entry.mode == "100755" else 0o666
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with os.fdopen(os.open(draft, flags, mode, dir_fd=folder), "wb") as file:
-            for chunk in _chunks(contents, size):
-                file.write(chunk)
-
-
-def _chunks(contents: IO[bytes], size: int) -> Iterable[bytes]:
-    while size:
-        data = contents.read(min(size, _CHUNK))
-        if not data:
-            raise StorageFailed("git cat-file: the output ended too early")
-        size -= len(data)
-        yield data
-
-
 @contextmanager
-def _parent(
-    top: int, path: bytes, *, make: bool = False, force: bool = False
-) -> Generator[tuple[int, bytes]]:
-    """The open folder that holds a path, and the last part. No link on the way is followed."""
-    *parts, name = path.split(b"/")
+def _made_parent(top: int, path: bytes, *, force: bool) -> Generator[tuple[int, bytes]]:
+    """As ``fs.parent_below``, and folders that are missing are made. With ``force`` a file in the
+    place of a folder is removed."""
+    above, _, name = path.rpartition(b"/")
     at = os.dup(top)
     try:
-        for part in parts:
-            if make:
-                _make_folder(at, part, force=force)
+        for part in above.split(b"/") if above else ():
+            try:
+                os.mkdir(part, dir_fd=at)
+            except FileExistsError:
+                mode = os.stat(part, dir_fd=at, follow_symlinks=False).st_mode
+                if force and not stat.S_ISDIR(mode):
+                    os.unlink(part, dir_fd=at)
+                    os.mkdir(part, dir_fd=at)
             inner = os.open(part, _FOLDER, dir_fd=at)
             os.close(at)
             at = inner
         yield at, name
     finally:
         os.close(at)
-
-
-def _make_folder(at: int, part: bytes, *, force: bool) -> None:
-    try:
-        os.mkdir(part, dir_fd=at)
-    except FileExistsError:
-        if force and not stat.S_ISDIR(os.stat(part, dir_fd=at, follow_symlinks=False).st_mode):
-            os.unlink(part, dir_fd=at)
-            os.mkdir(part, dir_fd=at)

@@ -92,7 +92,9 @@ def merge_into(root: Path, place: Path, base: str, new: str, *, check: bool) -> 
             tree.update(root, place, changes, force=False)
         except StorageFailed:
             if _work_tree(root, place, base) != current:
-                undone = [repository.Difference(path=c.path, old=c.new, new=c.old) for c in changes]
+                undone = [
+                    repository.TreeDifference(path=c.path, old=c.new, new=c.old) for c in changes
+                ]
                 tree.update(root, place, undone, force=True)
             raise
     return git.changed_files(root, current, merged)

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from corral.errors import StreamBroken
 from corral.system.http.connect import connect
-from corral.system.http.connection import READ, Connection, broken_stream
+from corral.system.http.connection import READ, HttpConnection, broken_stream
 from corral.system.http.request import Origin, Target, encode_head, parse_url
 
 PIECE = 256 * 1024
@@ -122,9 +122,9 @@ class Http:
 
     def _reset(self) -> None:
         self._buffer = memoryview(b"")
-        self._open: set[Connection] = set()
+        self._open: set[HttpConnection] = set()
         self._connecting = 0
-        self._idle: dict[Origin, list[Connection]] = {}
+        self._idle: dict[Origin, list[HttpConnection]] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweeping: asyncio.TimerHandle | None = None
 
@@ -205,7 +205,7 @@ class Http:
             self._targets[url] = target
         return target
 
-    def _idle_connection(self, origin: Origin) -> Connection | None:
+    def _idle_connection(self, origin: Origin) -> HttpConnection | None:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._reset()  # connections of another loop cannot be used
@@ -218,7 +218,7 @@ class Http:
                 return connection
         return None
 
-    async def _new_connection(self, origin: Origin) -> Connection:
+    async def _new_connection(self, origin: Origin) -> HttpConnection:
         """A new connection. At the limit, the next one that is free."""
         loop = asyncio.get_running_loop()
         while len(self._open) + self._connecting >= CONNECTIONS:
@@ -238,9 +238,9 @@ class Http:
                 return connection
         return await self._connect(origin, loop)
 
-    async def _connect(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> Connection:
-        def make_connection() -> Connection:
-            return Connection(
+    async def _connect(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> HttpConnection:
+        def make_connection() -> HttpConnection:
+            return HttpConnection(
                 loop, self._buffer, origin.authority, self._read_timeout, self._on_lost
             )
 
@@ -263,11 +263,11 @@ class Http:
                 waiter.set_result(None)
                 return
 
-    def _on_lost(self, connection: Connection) -> None:
+    def _on_lost(self, connection: HttpConnection) -> None:
         self._open.discard(connection)
         self._wake_next()
 
-    def _return(self, connection: Connection, origin: Origin) -> None:
+    def _return(self, connection: HttpConnection, origin: Origin) -> None:
         if not connection.release(IDLE):
             return
         idle = self._idle.get(origin)
@@ -302,7 +302,7 @@ def _media_type(content_type: bytes) -> str:
     return content_type.partition(b";")[0].strip().lower().decode("latin-1")
 
 
-class Headers(Mapping[str, str]):
+class ResponseHeaders(Mapping[str, str]):
     """Headers of a response. Names are case-insensitive; the values of a repeated header are joined
     with a comma."""
 
@@ -339,11 +339,11 @@ class HttpResponse:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: HttpConnection,
         origin: Origin,
-        return_connection: Callable[[Connection, Origin], None],
+        return_connection: Callable[[HttpConnection, Origin], None],
     ) -> None:
-        self._connection: Connection | None = connection
+        self._connection: HttpConnection | None = connection
         self._origin = origin
         self._return = return_connection
         self._is_complete = False
@@ -357,8 +357,8 @@ class HttpResponse:
         return 200 <= self.status < 300
 
     @property
-    def headers(self) -> Headers:
-        return Headers(self._fields)
+    def headers(self) -> ResponseHeaders:
+        return ResponseHeaders(self._fields)
 
     def has_any(self, names: frozenset[bytes]) -> bool:
         """Whether one of these headers is there. ``wire_names`` makes the names."""

@@ -58,7 +58,7 @@ LARGE = 64 * 1024
 _KEEP_ALIVE = re.compile(rb"timeout *= *(\d{1,6})")
 
 
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One connection. ``server`` names the server in errors. ``buffer`` may be shared by all
     connections of a loop: it is empty between two callbacks."""
 
@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         buffer: memoryview,
         server: str,
         read_timeout: float,
-        on_lost: Callable[[Connection], None],
+        on_lost: Callable[[HttpConnection], None],
     ) -> None:
         self._loop = loop
         self._buffer = buffer

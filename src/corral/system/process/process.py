@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 ``Process`` is the public handle. It has no thread and no task. The event loop in which it was
-started holds a ``Child`` (callbacks for the exit, stdout, stderr and stdin), and the ``Child``
-holds a ``ProcessTree``. The loop never holds the ``Process``: if the caller drops it, the run is
+started holds a ``ChildProcess`` (callbacks for the exit, stdout, stderr and stdin), which holds a
+``ProcessTree``. The loop never holds the ``Process``: if the caller drops it, the run is
 killed, also at the end of the interpreter. Thousands of them run at the same time: what is not
 needed while a program runs is not held, and what few need is made when they need it.
 
@@ -142,7 +142,7 @@ class Process:
 
     __slots__ = ("_child",)
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: ChildProcess) -> None:
         self._child = child
         _running.add(child)
 
@@ -208,7 +208,7 @@ class Process:
                     registry.add(tree, argv[0])
                     tree.registry = registry
                 tail = Stderr(loop, err, spec.stderr_tail, _stderr_callback(spec))
-                child = Child(loop, popen=popen, tree=tree, feed=feed, out=out, err=tail)
+                child = ChildProcess(loop, popen=popen, tree=tree, feed=feed, out=out, err=tail)
                 child.recording = spec.recording
                 child.guard = guard
             undo.pop_all()
@@ -342,7 +342,7 @@ def _open_sandbox(
     return wrapped
 
 
-async def _open_gateway(child: Child, wrapped: Wrapped, sandbox: Sandbox) -> None:
+async def _open_gateway(child: ChildProcess, wrapped: Wrapped, sandbox: Sandbox) -> None:
     """The program starts when this is done. Raises ``SandboxFailed``; then nothing is left."""
     if wrapped.control is None:
         return
@@ -391,7 +391,7 @@ def _stderr_callback(spec: ProcessSpec) -> Callable[[bytes], None] | None:
     return record
 
 
-class Child:
+class ChildProcess:
     """What the event loop holds of a process, and what must be released when it is dropped."""
 
     __slots__ = (
@@ -640,7 +640,7 @@ class Child:
                 _reap_later(self.loop, REAP_PAUSES[0])
 
 
-_running: set[Child] = set()
+_running: set[ChildProcess] = set()
 """Those that were started and have not ended."""
 _homes: dict[tuple[int, int], tuple[int, int]] = {}
 """The processes and threads in which programs were started: one object for each."""

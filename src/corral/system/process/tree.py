@@ -335,7 +335,7 @@ def _try_reap(pid: int) -> bool:
         return True
 
 
-class Entry(msgspec.Struct, frozen=True):
+class RegistryEntry(msgspec.Struct, frozen=True):
     """A started process, and the process that started it."""
 
     pid: int
@@ -396,7 +396,7 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
         self, pid: int, start_time: str, mark: str, number: int | None, program: str
     ) -> bytes:
         us = platform.get_process(os.getpid())
-        entry = Entry(
+        entry = RegistryEntry(
             pid=pid,
             start_time=start_time,
             pgid=pid,
@@ -416,21 +416,21 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
         with contextlib.suppress(OSError):
             self._file(mark).unlink(missing_ok=True)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[RegistryEntry]:
         """All entries; ``is_orphaned`` says whether the owner is gone. Entries of another container
         on this machine are left out: their pids mean nothing here."""
-        entries: list[Entry] = []
+        entries: list[RegistryEntry] = []
         for file in sorted(self.folder.glob("*.json")):
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                entry = decode_as(file.read_bytes(), Entry)
+                entry = decode_as(file.read_bytes(), RegistryEntry)
                 if entry.boot != platform.boot_id() or entry.pid_space == platform.pid_namespace():
                     entries.append(entry)
         return entries
 
-    def reap(self) -> list[Entry]:
+    def reap(self) -> list[RegistryEntry]:
         """End what is left of runs whose owner is gone, and remove their entries. Returns the
         removed entries. Blocks."""
-        removed: list[Entry] = []
+        removed: list[RegistryEntry] = []
         for entry in self.entries():
             if entry.is_orphaned and (entry.boot != platform.boot_id() or _end_left_behind(entry)):
                 self.remove(entry.mark)
@@ -441,7 +441,7 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
         return self.folder / f"{mark}.json"
 
 
-def _end_left_behind(entry: Entry) -> bool:
+def _end_left_behind(entry: RegistryEntry) -> bool:
     tree = ProcessTree.left_behind(entry.pid, entry.start_time, entry.mark, entry.number)
     tree.kill(REAPING)
     return tree.gone

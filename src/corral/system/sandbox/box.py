@@ -100,7 +100,7 @@ TOOLCHAINS = (
 """Folders of the home that contain programs and no credentials. Shown read-only."""
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class SandboxEndpoint(msgspec.Struct, frozen=True):
     """An address outside that a program in the sandbox can connect to."""
 
     host: str
@@ -143,19 +143,19 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
     """Writable folders under other names. Only bubblewrap has them."""
     network: bool = False
     """The network of the machine. Without it, only ``endpoints`` can be reached."""
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[SandboxEndpoint, ...] = ()
     hosts: tuple[HostRule, ...] = ()
     """Further hosts, which programs reach through a proxy."""
 
 
-PROXY = Endpoint("proxy.corral.internal", 3128)
+PROXY = SandboxEndpoint("proxy.corral.internal", 3128)
 """Where programs in the sandbox find the proxy to ``Box.hosts``. It is corral itself."""
 
 
-class Address(msgspec.Struct, frozen=True):
+class InnerAddress(msgspec.Struct, frozen=True):
     """Where an endpoint is found inside."""
 
-    endpoint: Endpoint
+    endpoint: SandboxEndpoint
     ip: str
 
     def __str__(self) -> str:
@@ -176,14 +176,14 @@ class Wrapped(msgspec.Struct, frozen=True, kw_only=True):
     """The listening sockets arrive here; or, with ``is_entered``, what ``gateway`` needs to open
     them, and the command waits for one byte."""
     is_entered: bool = False
-    addresses: tuple[Address, ...] = ()
+    addresses: tuple[InnerAddress, ...] = ()
 
 
-def addresses(box: Box) -> tuple[Address, ...]:
+def addresses(box: Box) -> tuple[InnerAddress, ...]:
     """Each endpoint gets an address of the loopback network inside. Hosts elsewhere get one each,
     which a hosts file maps their names to, so a program needs no proxy and TLS is end to end."""
     hosts: dict[str, str] = {}
-    found: dict[Address, None] = {}
+    found: dict[InnerAddress, None] = {}
     for endpoint in (*((PROXY,) if box.hosts else ()), *box.endpoints):
         if endpoint.is_local:
             ip = "127.0.0.1"
@@ -191,8 +191,8 @@ def addresses(box: Box) -> tuple[Address, ...]:
             ip = hosts.setdefault(
                 endpoint.host, f"127.0.{1 + len(hosts) // 250}.{1 + len(hosts) % 250}"
             )
-        found[Address(endpoint, ip)] = None
-    unique: dict[str, Address] = {}
+        found[InnerAddress(endpoint, ip)] = None
+    unique: dict[str, InnerAddress] = {}
     for address in found:
         unique.setdefault(str(address), address)
     return tuple(unique.values())

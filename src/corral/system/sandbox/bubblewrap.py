@@ -32,8 +32,8 @@ from corral.system import paths
 from corral.system.sandbox import gateway, seccomp
 from corral.system.sandbox.box import (
     PACKAGE,
-    Address,
     Box,
+    InnerAddress,
     Wrapped,
     addresses,
     hosts_file,
@@ -139,7 +139,7 @@ def _wrapped(program: str, options: list[str], opened: list[int]) -> Wrapped:
 
 
 def _with_inner(
-    program: str, options: list[str], found: tuple[Address, ...], opened: list[int]
+    program: str, options: list[str], found: tuple[InnerAddress, ...], opened: list[int]
 ) -> Wrapped:
     ours, theirs = socket.socketpair()
     with contextlib.ExitStack() as undo:

@@ -20,7 +20,7 @@ from corral.errors import SandboxFailed
 from corral.system import paths, platform
 from corral.system.process.tree import ProcessRegistry, environment_with
 from corral.system.sandbox import bubblewrap, gateway
-from corral.system.sandbox.box import Box, Endpoint, Wrapped, interpreter_folders
+from corral.system.sandbox.box import Box, SandboxEndpoint, Wrapped, interpreter_folders
 
 FIXED_VERSION = (0, 12)
 """Older versions can be made to follow a link out of the sandbox while they build it
@@ -66,7 +66,7 @@ def try_sandbox(program: str, *, can_enter: bool = False) -> str | None:
     """Build one and run a program in it. Return why that failed. ``can_enter``: open its sockets
     from outside."""
     # A low port, because that needs one more right than a high port.
-    box = Box(cwd="/", readable=interpreter_folders(), endpoints=(Endpoint("127.0.0.1", 9),))
+    box = Box(cwd="/", readable=interpreter_folders(), endpoints=(SandboxEndpoint("127.0.0.1", 9),))
     try:
         home = os.path.expanduser("~")
         wrapped = bubblewrap.wrap(program, box, home, can_enter=can_enter)

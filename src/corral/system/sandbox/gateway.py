@@ -42,7 +42,7 @@ import msgspec
 
 from corral.errors import CorralError, SandboxFailed
 from corral.system import platform
-from corral.system.sandbox.box import PROXY, Address, Box, Endpoint, Wrapped
+from corral.system.sandbox.box import PROXY, Box, InnerAddress, SandboxEndpoint, Wrapped
 from corral.values import decode_as
 
 LARGEST_FORK = 128 << 20
@@ -77,7 +77,7 @@ def parse_info(text: bytes) -> SandboxInfo | None:
         raise SandboxFailed(f"bubblewrap says {error} of the sandbox") from error
 
 
-def open_inside(info: SandboxInfo, addresses: Sequence[Address]) -> list[socket.socket]:
+def open_inside(info: SandboxInfo, addresses: Sequence[InnerAddress]) -> list[socket.socket]:
     """One socket for each address; none if the sandbox has ended already. Blocks for a few
     milliseconds. Raises ``SandboxFailed`` if that is not permitted."""
     try:
@@ -103,7 +103,7 @@ def _open(path: str, files: contextlib.ExitStack) -> int:
     return number
 
 
-def _listen(spaces: Sequence[int], addresses: Sequence[Address]) -> list[socket.socket]:
+def _listen(spaces: Sequence[int], addresses: Sequence[InnerAddress]) -> list[socket.socket]:
     """Enter the namespaces, for ever, and open the sockets."""
     for space in spaces:
         platform.enter_namespace(space)
@@ -121,7 +121,7 @@ def _listen(spaces: Sequence[int], addresses: Sequence[Address]) -> list[socket.
     return opened
 
 
-def _in_thread(spaces: Sequence[int], addresses: Sequence[Address]) -> list[socket.socket]:
+def _in_thread(spaces: Sequence[int], addresses: Sequence[InnerAddress]) -> list[socket.socket]:
     opened: list[socket.socket] = []
     errors: list[OSError] = []
 
@@ -142,7 +142,7 @@ def _in_thread(spaces: Sequence[int], addresses: Sequence[Address]) -> list[sock
     return opened
 
 
-def _in_fork(spaces: Sequence[int], addresses: Sequence[Address]) -> list[socket.socket]:
+def _in_fork(spaces: Sequence[int], addresses: Sequence[InnerAddress]) -> list[socket.socket]:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -166,7 +166,9 @@ def from_number(number: int) -> socket.socket:
     return socket.socket(fileno=number)
 
 
-def _serve_fork(theirs: socket.socket, spaces: Sequence[int], addresses: Sequence[Address]) -> None:
+def _serve_fork(
+    theirs: socket.socket, spaces: Sequence[int], addresses: Sequence[InnerAddress]
+) -> None:
     """Everything that the fork does. It never returns."""
     try:
         opened = _listen(spaces, addresses)
@@ -241,7 +243,7 @@ class Gateway:
             self._listeners.append(listener)
             self._loop.add_reader(listener.fileno(), self._accept, listener, address.endpoint)
 
-    def _accept(self, listener: socket.socket, endpoint: Endpoint) -> None:
+    def _accept(self, listener: socket.socket, endpoint: SandboxEndpoint) -> None:
         with contextlib.suppress(OSError):
             accepted, _ = listener.accept()
             accepted.setblocking(False)
@@ -274,7 +276,7 @@ class Gateway:
             await asyncio.wait(self._tasks, timeout=LONGEST_END)
 
 
-async def _forward(accepted: socket.socket, endpoint: Endpoint, box: Box) -> None:
+async def _forward(accepted: socket.socket, endpoint: SandboxEndpoint, box: Box) -> None:
     # Loaded when the agent runs already, not on the way to its start.
     from corral.system.sandbox.host_proxy import open_outside, relay
 

@@ -37,13 +37,13 @@ import msgspec
 from corral.core.host_rules import HostRule, find_rule
 from corral.errors import ConfigError, NetworkFailed
 from corral.system.http.request import Proxy, authority, proxy_for
-from corral.system.sandbox.box import Endpoint
+from corral.system.sandbox.box import SandboxEndpoint
 
 Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 CHUNK = 1 << 16
 
 
-def proxy_of(endpoint: Endpoint) -> Proxy | None:
+def proxy_of(endpoint: SandboxEndpoint) -> Proxy | None:
     """The user's proxy for an endpoint. Raises ``ConfigError`` for a kind that is not supported."""
     if endpoint.is_local:
         return None
@@ -51,7 +51,7 @@ def proxy_of(endpoint: Endpoint) -> Proxy | None:
     return proxy_for(f"{scheme}://{authority(endpoint.host, endpoint.port)}")
 
 
-async def open_outside(endpoint: Endpoint) -> Streams:
+async def open_outside(endpoint: SandboxEndpoint) -> Streams:
     """Connect to an endpoint, through the user's proxy if there is one. Raises ``OSError``,
     ``NetworkFailed`` or ``ConfigError``."""
     proxy = proxy_of(endpoint)
@@ -60,7 +60,7 @@ async def open_outside(endpoint: Endpoint) -> Streams:
     return await open_through(proxy, endpoint)
 
 
-async def open_through(proxy: Proxy, endpoint: Endpoint) -> Streams:
+async def open_through(proxy: Proxy, endpoint: SandboxEndpoint) -> Streams:
     from corral.system.http.connect import open_tunnel
 
     return await open_tunnel(proxy, endpoint.host, endpoint.port)
@@ -107,7 +107,7 @@ _FOR_PROXIES = ("connection", "host", "keep-alive", "upgrade")
 """Headers that are not sent on, besides those that start with ``proxy-``."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The answer to a request that is not served."""
 
     def __init__(self, status: str, text: str) -> None:
@@ -116,7 +116,7 @@ class Refused(Exception):
         self.text = text
 
 
-class Request(msgspec.Struct, frozen=True):
+class ProxyRequest(msgspec.Struct, frozen=True):
     method: str
     host: str
     port: int
@@ -130,8 +130,8 @@ class Request(msgspec.Struct, frozen=True):
         return self.method == "CONNECT"
 
     @property
-    def endpoint(self) -> Endpoint:
-        return Endpoint(self.host, self.port)
+    def endpoint(self) -> SandboxEndpoint:
+        return SandboxEndpoint(self.host, self.port)
 
     @property
     def where(self) -> str:
@@ -149,14 +149,14 @@ class Request(msgspec.Struct, frozen=True):
         return "\r\n".join([*lines, *kept, "", ""]).encode("latin-1")
 
 
-def parse_request(head: bytes) -> Request:
-    """Raises ``Refused``."""
+def parse_request(head: bytes) -> ProxyRequest:
+    """Raises ``RequestRefused``."""
     first, *headers = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     method, target = _parse_line(first)
     if any(line[:1] in " \t" or ":" not in line for line in headers):
-        raise Refused("400 Bad Request", "a header is malformed")
+        raise RequestRefused("400 Bad Request", "a header is malformed")
     is_tunnel = method == "CONNECT"
-    refused = Refused("400 Bad Request", f"not a request to a proxy: {first[:200]}")
+    refused = RequestRefused("400 Bad Request", f"not a request to a proxy: {first[:200]}")
     try:
         url = urlsplit(f"http://{target}" if is_tunnel else target)
         host, port = url.hostname, url.port
@@ -165,14 +165,14 @@ def parse_request(head: bytes) -> Request:
     if not host or url.scheme != "http" or (is_tunnel and port is None):
         raise refused
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    return Request(method, host, port or _HTTP, "" if is_tunnel else path, tuple(headers))
+    return ProxyRequest(method, host, port or _HTTP, "" if is_tunnel else path, tuple(headers))
 
 
 def _parse_line(line: str) -> tuple[str, str]:
-    """The method and the target of a request. Raises ``Refused``."""
+    """The method and the target of a request. Raises ``RequestRefused``."""
     parts = line.split(" ")
     if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
-        raise Refused("400 Bad Request", "this is a proxy for HTTP")
+        raise RequestRefused("400 Bad Request", "this is a proxy for HTTP")
     return parts[0], parts[1]
 
 
@@ -195,7 +195,10 @@ class HostProxy:
     """Serves the connections of one sandbox."""
 
     def __init__(
-        self, rules: Sequence[HostRule], endpoints: Sequence[Endpoint], resolve: Resolve = resolve
+        self,
+        rules: Sequence[HostRule],
+        endpoints: Sequence[SandboxEndpoint],
+        resolve: Resolve = resolve,
     ) -> None:
         self._rules = rules
         self._endpoints = frozenset(endpoints)
@@ -209,7 +212,7 @@ class HostProxy:
                 head = await reader.readuntil(b"\r\n\r\n")
             request = parse_request(head)
             outside = await self._connect(request)
-        except Refused as refused:
+        except RequestRefused as refused:
             writer.write(_response(refused))
         except (asyncio.LimitOverrunError, asyncio.IncompleteReadError, OSError):
             pass
@@ -220,20 +223,21 @@ class HostProxy:
         finally:
             writer.close()
 
-    async def _connect(self, request: Request) -> Streams:
-        """The connection outside, on which a plain request was sent already. Raises ``Refused``."""
+    async def _connect(self, request: ProxyRequest) -> Streams:
+        """The connection outside, on which a plain request was sent already. Raises
+        ``RequestRefused``."""
         addresses = await self._addresses(request)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 return await _open(request, addresses)
         except (OSError, NetworkFailed, ConfigError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise Refused(
+            raise RequestRefused(
                 "502 Bad Gateway", f"{request.where} cannot be reached: {why or 'timeout'}"
             ) from error
 
-    async def _addresses(self, request: Request) -> list[str]:
-        """Where to connect to. Raises ``Refused`` for what the policy does not allow."""
+    async def _addresses(self, request: ProxyRequest) -> list[str]:
+        """Where to connect to. Raises ``RequestRefused`` for what the policy does not allow."""
         host, port = request.host, request.port
         if request.endpoint in self._endpoints:
             return [host]
@@ -247,7 +251,7 @@ class HostProxy:
         try:
             found = await self._resolve(host, port)
         except OSError as error:
-            raise Refused("502 Bad Gateway", f"{host} cannot be resolved") from error
+            raise RequestRefused("502 Bad Gateway", f"{host} cannot be resolved") from error
         allowed = [address for address in found if rule.may_lead_to(address)]
         if not allowed:
             raise self._denied(
@@ -256,13 +260,13 @@ class HostProxy:
             )
         return allowed
 
-    def _denied(self, why: str) -> Refused:
+    def _denied(self, why: str) -> RequestRefused:
         _log.warning("a program in the sandbox was refused a connection: %s", why)
         allowed = ", ".join(map(str, self._rules))
-        return Refused("403 Forbidden", f"{why}. It allows: {allowed}")
+        return RequestRefused("403 Forbidden", f"{why}. It allows: {allowed}")
 
 
-async def _open(request: Request, addresses: list[str]) -> Streams:
+async def _open(request: ProxyRequest, addresses: list[str]) -> Streams:
     proxy = _proxy_to(request)
     if proxy is None:
         streams = await open_first(addresses, request.port)
@@ -275,7 +279,7 @@ async def _open(request: Request, addresses: list[str]) -> Streams:
     return streams
 
 
-def _proxy_to(request: Request) -> Proxy | None:
+def _proxy_to(request: ProxyRequest) -> Proxy | None:
     """The user's own proxy."""
     if request.endpoint.is_local:
         return None
@@ -289,7 +293,7 @@ def _is_address(host: str) -> bool:
     return False
 
 
-def _response(refused: Refused) -> bytes:
+def _response(refused: RequestRefused) -> bytes:
     body = f"corral: {refused.text}\n".encode()
     head = (
         f"HTTP/1.1 {refused.status}",

@@ -36,7 +36,7 @@ _FOLDERS = ("hooks", "remotes", "branches")
 """Each file of these is a part. The last two name places to fetch from, as git did once."""
 
 
-class Part(msgspec.Struct, frozen=True, gc=False):
+class GitPart(msgspec.Struct, frozen=True, gc=False):
     """A file of a repository that git obeys."""
 
     path: str
@@ -48,7 +48,7 @@ class Part(msgspec.Struct, frozen=True, gc=False):
     """The folder of the repository, for settings."""
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundRepositories(msgspec.Struct, frozen=True):
     """The repositories below some folders."""
 
     entries: tuple[str, ...]
@@ -59,7 +59,7 @@ class Found(msgspec.Struct, frozen=True):
     """False if there were too many files."""
 
 
-def find(folders: Iterable[str], skipped: Iterable[str] = ()) -> Found:
+def find(folders: Iterable[str], skipped: Iterable[str] = ()) -> FoundRepositories:
     """Search these folders, but not those in ``skipped``. All are absolute and without links. Links
     are not followed."""
     entries: list[str] = []
@@ -77,10 +77,10 @@ def find(folders: Iterable[str], skipped: Iterable[str] = ()) -> Found:
             continue
         seen += len(found)
         if seen > MOST_ENTRIES or len(unreadable) > MOST_UNREADABLE:
-            return Found(_sorted(entries), frozenset(unreadable), is_complete=False)
+            return FoundRepositories(_sorted(entries), frozenset(unreadable), is_complete=False)
         below = _take_folders(folder, found, entries)
         pending += [path for path in below if path not in omitted]
-    return Found(_sorted(entries), frozenset(unreadable))
+    return FoundRepositories(_sorted(entries), frozenset(unreadable))
 
 
 def _take_folders(
@@ -141,7 +141,7 @@ def _read_line(path: str) -> str:
     return os.fsdecode(read_small(os.path.realpath(path), _LARGEST) or b"").strip()
 
 
-def read_parts(entry: str) -> Iterator[Part]:
+def read_parts(entry: str) -> Iterator[GitPart]:
     """The parts of a repository that exist."""
     top = os.path.dirname(entry) if os.path.basename(entry).lower() == ".git" else entry
     for git_dir in git_dirs(entry):
@@ -156,7 +156,7 @@ def read_parts(entry: str) -> Iterator[Part]:
             yield from _read_all(os.path.join(git_dir, name))
 
 
-def _read_all(folder: str) -> Iterator[Part]:
+def _read_all(folder: str) -> Iterator[GitPart]:
     """Those in a folder. A link to a folder is a part itself: it can lead elsewhere later."""
     if os.path.islink(folder):
         yield _read(folder)
@@ -169,10 +169,10 @@ def _read_all(folder: str) -> Iterator[Part]:
         if not path.endswith(".sample"):
             yield _read(path)
     if len(paths) > MOST_FILES:
-        yield Part(folder, b"too many files")
+        yield GitPart(folder, b"too many files")
 
 
-def _read(path: str, git_dir: str = "") -> Part:
+def _read(path: str, git_dir: str = "") -> GitPart:
     digest = blake2b(digest_size=16)
     content: bytes | None = None
     try:
@@ -192,10 +192,10 @@ def _read(path: str, git_dir: str = "") -> Part:
                 digest.update(b"%d %d %d" % (info.st_ino, info.st_size, info.st_ctime_ns))
     except OSError as error:  # a folder, a pipe, or without permission to read
         digest.update(b"%d" % (error.errno or 0))
-    return Part(path, digest.digest(), content, git_dir)
+    return GitPart(path, digest.digest(), content, git_dir)
 
 
-def hook_folders(settings: Part, top: str) -> Iterator[str]:
+def hook_folders(settings: GitPart, top: str) -> Iterator[str]:
     """The folder of ``core.hooksPath`` in a settings file, if there is one. ``top``: the work tree.
     Includes are not followed."""
     if settings.content is None or b"hookspath" not in settings.content.lower():
@@ -212,7 +212,7 @@ def hook_folders(settings: Part, top: str) -> Iterator[str]:
             yield os.path.realpath(os.path.join(top, os.path.expanduser(value)))
 
 
-def find_dangers(part: Part, old: bytes | None, folders: Iterable[str]) -> list[str]:
+def find_dangers(part: GitPart, old: bytes | None, folders: Iterable[str]) -> list[str]:
     """Why git may start a program because of this part, which an agent made or changed; empty if it
     does not. ``old``: the settings that were there before. ``folders``: those of the agent."""
     if not part.git_dir:

@@ -11,7 +11,7 @@ there again. Two things close it:
   does that for ``MOST_MOUNTS`` of them, the highest ones; more would make the start slow.
 - No mount can forbid a name that does not exist yet, and an agent may clone or create a repository.
   So when the program has ended, every repository is looked at again. A part of one that git obeys
-  (``repositories.Part``), that is new or changed, that the program could write, and that is not
+  (``repositories.GitPart``), that is new or changed, that the program could write, and that is not
   known to be harmless, is renamed: git does not obey it any more, nothing is lost, and it is
   reported. Settings that were there before are put back.
 
@@ -46,7 +46,7 @@ import msgspec
 from corral.system import fs, paths
 from corral.system.sandbox import repositories
 from corral.system.sandbox.box import Box, is_inside
-from corral.system.sandbox.repositories import Found, Part
+from corral.system.sandbox.repositories import FoundRepositories, GitPart
 from corral.values import decode_as
 
 MOST_MOUNTS = 50
@@ -189,7 +189,7 @@ class RepositoryGuard:
             notices.append(GitNotice("git_unchecked", problem))
         return notices
 
-    def _dangers(self, part: Part) -> list[str]:
+    def _dangers(self, part: GitPart) -> list[str]:
         """Those that the program made, and that were not reported."""
         stamp, old = self._parts.get(part.path, (None, None))
         if stamp == part.stamp or (part.path, part.stamp) in self._reported:
@@ -198,7 +198,7 @@ class RepositoryGuard:
             return []
         return repositories.find_dangers(part, old, self._writable)
 
-    def _handle(self, entry: str, dangers: Mapping[Part, list[str]]) -> GitNotice:
+    def _handle(self, entry: str, dangers: Mapping[GitPart, list[str]]) -> GitNotice:
         is_named = os.path.basename(entry).lower() == ".git"
         folder = os.path.dirname(entry) if is_named else entry
         reasons = _listed(reason for found in dangers.values() for reason in found)
@@ -231,7 +231,7 @@ class RepositoryGuard:
             message += f" Do not use git there: not renamed: {_listed(failed)}."
         return GitNotice("git_quarantined", message)
 
-    def _quarantine(self, part: Part) -> str:
+    def _quarantine(self, part: GitPart) -> str:
         """Rename it, and put back what was there. Returns its new path. Raises ``OSError``."""
         root = next(each for each in self._writable if is_inside(part.path, each))
         path = os.fsencode(os.path.relpath(part.path, root))
@@ -242,7 +242,7 @@ class RepositoryGuard:
             new = self._rename(part, root, path)
         return os.path.join(os.path.dirname(part.path), os.fsdecode(new))
 
-    def _rename(self, part: Part, root: str, path: bytes) -> bytes:
+    def _rename(self, part: GitPart, root: str, path: bytes) -> bytes:
         top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with fs.parent_below(top, path) as (folder, name):
@@ -279,7 +279,9 @@ def _can_write(path: str, writable: Iterable[str], protected: Iterable[str]) -> 
     return not is_protected and any(is_inside(path, each) for each in writable)
 
 
-def _to_mount(found: Found, parts: Iterable[Part], folders: Iterable[str]) -> Iterator[str]:
+def _to_mount(
+    found: FoundRepositories, parts: Iterable[GitPart], folders: Iterable[str]
+) -> Iterator[str]:
     """Each ``.git``, the folder that it names, and the folder of ``core.hooksPath``, as far as they
     are in the guarded folders. The highest come first."""
     roots = [*folders]
@@ -299,11 +301,11 @@ def _to_mount(found: Found, parts: Iterable[Part], folders: Iterable[str]) -> It
             yield path
 
 
-def _looked_at(found: Found) -> tuple[str, ...]:
+def _looked_at(found: FoundRepositories) -> tuple[str, ...]:
     return found.entries[:MOST_REPOSITORIES]
 
 
-def _unchecked(found: Found, known: set[str]) -> str:
+def _unchecked(found: FoundRepositories, known: set[str]) -> str:
     """Why not every repository could be looked at; empty if they were. ``known``: folders that
     could not be read before."""
     if not found.is_complete or len(found.entries) > MOST_REPOSITORIES:

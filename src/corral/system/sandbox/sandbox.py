@@ -8,8 +8,8 @@ executes the program, which inherits the restriction with all that it starts. Ro
 capabilities: with them it could write to a disk, or make the device of one.
 
 ``enforced_rows`` returns a row for each way out of the workspace. The rows are derived from what
-the sandbox is built of. For bubblewrap that is the list of its arguments: a folder that is mounted is
-not hidden, whatever a document says.
+the sandbox is built of. For bubblewrap that is the list of its arguments: a folder that is mounted
+is not hidden, whatever a document says.
 """
 
 from __future__ import annotations
