@@ -8,7 +8,7 @@ too many is better than one too few. ``ToolUse.paths`` is for reporting and list
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from corral.events import Error, ToolKind, ToolUse
 from corral.values import Json, as_objects, as_texts
@@ -33,25 +33,19 @@ def build_tool_use(
                 subject = value
                 paths = (value,) if key in _PATH_NAMES else ()
         else:
-            subject, paths = _subject(given), _path_arguments(given)
+            for key in _SUBJECTS:
+                if key in given and isinstance(value := given[key], str):
+                    subject = value
+                    break
+            # Most are missing, which ``in`` finds out fastest. Some models give one path twice.
+            named = [
+                path for name in PATHS if name in given and isinstance(path := given[name], str)
+            ]
+            paths = tuple(named) if len(named) < 2 else tuple(dict.fromkeys(named))
     title = f"{name} {subject}" if subject else name
     if parent is None:
         return ToolUse(call_id, name, kind, title, given, paths)
     return ToolUse(call_id, name, kind, title, given, paths, parent=parent)
-
-
-def _subject(given: Mapping[str, Json]) -> str | None:
-    for key in _SUBJECTS:
-        if key in given and isinstance(value := given[key], str):
-            return value
-    return None
-
-
-def _path_arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
-    """The path arguments, each once: some models give one twice."""
-    # Most are missing, which ``in`` finds out fastest.
-    found = [path for name in PATHS if name in given and isinstance(path := given[name], str)]
-    return tuple(found) if len(found) < 2 else tuple(dict.fromkeys(found))
 
 
 def unavailable_message(name: str) -> str:

@@ -133,35 +133,31 @@ class Peer(Generic[N]):
         return self._messages(self._lines.end())
 
     def _messages(self, blocks: Iterable[bytes | Oversized]) -> list[Message | N]:
-        found: list[Message | N] = []
+        messages: list[Message | N] = []
         for block in blocks:
             if isinstance(block, Oversized):
-                found.append(oversized_error(block, self._clean))
-            else:
-                self._decode_block(block if self._clean is None else self._clean(block), found)
-        return found
-
-    def _decode_block(self, block: bytes, found: list[Message | N]) -> None:
-        try:
-            frames = self._common_lines(block)
-            if is_one_per_line(block, len(frames)):
-                self.last_line = block[block.rfind(b"\n", 0, -1) + 1 :]
-                found += frames
-                return
-        except DECODE_ERRORS:
-            pass  # not only frequent notifications: decode again, line by line
-        for line in block.split(b"\n"):
-            if not line:
+                messages.append(oversized_error(block, self._clean))
                 continue
-            self.last_line = line
+            lines = block if self._clean is None else self._clean(block)
             try:
-                frame: N | _Frame | None = self._decode(line)
+                frames = self._common_lines(lines)
+                if is_one_per_line(lines, len(frames)):
+                    self.last_line = lines[lines.rfind(b"\n", 0, -1) + 1 :]
+                    messages += frames
+                    continue
             except DECODE_ERRORS:
-                frame = decode_malformed(line, self._decode, found.append)
-            if isinstance(frame, _Frame):
-                found.append(self._message(frame))
-            elif frame is not None:
-                found.append(frame)
+                pass  # not only frequent notifications: decode again, line by line
+            for line in filter(None, lines.split(b"\n")):
+                self.last_line = line
+                try:
+                    frame: N | _Frame | None = self._decode(line)
+                except DECODE_ERRORS:
+                    frame = decode_malformed(line, self._decode, messages.append)
+                if isinstance(frame, _Frame):
+                    messages.append(self._message(frame))
+                elif frame is not None:
+                    messages.append(frame)
+        return messages
 
     def _decode(self, line: bytes | str) -> N | _Frame:
         try:

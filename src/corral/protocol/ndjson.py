@@ -164,7 +164,9 @@ def decode_malformed(
     try:
         raw: Json = msgspec.json.decode(repaired)
     except (msgspec.MsgspecError, RecursionError) as error:
-        note(_malformed(str(error), text))
+        message = f"a line of the agent's output is not JSON: {error}: {text[:SAMPLE_SIZE]}"
+        facts: dict[str, Json] = {"sample": text[:SAMPLE_SIZE]}
+        note(Error("malformed_line", message, recoverable=True, phase="stream", facts=facts))
         return None
     try:
         return decode(repaired)
@@ -194,16 +196,6 @@ def _without_surrogates(text: str) -> str:
     except (ValueError, RecursionError):
         return text
     return plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _malformed(message: str, text: str) -> Error:
-    return Error(
-        code="malformed_line",
-        message=f"a line of the agent's output is not JSON: {message}: {text[:SAMPLE_SIZE]}",
-        recoverable=True,
-        phase="stream",
-        facts={"sample": text[:SAMPLE_SIZE]},
-    )
 
 
 class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,27 +251,22 @@ class NdjsonStream:
             if isinstance(block, Oversized):
                 items.append(oversized_error(block, self._clean))
                 continue
-            self._translate_block(block if self._clean is None else self._clean(block), items)
-        return items
-
-    def _translate_block(self, block: bytes, items: list[RawEvent]) -> None:
-        try:
-            frames = self._decoder.decode_lines(block)
-        except DECODE_ERRORS:
-            pass  # one line is malformed: decode again, each for itself
-        else:
-            if is_one_per_line(block, len(frames)):
-                self.last_line = block[block.rfind(b"\n", 0, -1) + 1 : -1]
-                items += self._translate(frames)
-                return
-        decode = self._decoder.decode
-        for line in block.split(b"\n"):
-            if not line:
-                continue
-            self.last_line = line
+            lines = block if self._clean is None else self._clean(block)
             try:
-                frame = decode(line)
+                frames = self._decoder.decode_lines(lines)
+                if is_one_per_line(lines, len(frames)):
+                    self.last_line = lines[lines.rfind(b"\n", 0, -1) + 1 : -1]
+                    items += self._translate(frames)
+                    continue
             except DECODE_ERRORS:
-                frame = decode_malformed(line, decode, items.append)
-            if frame is not None:
-                items += self._translate([frame])
+                pass  # one line is malformed: decode again, each for itself
+            decode = self._decoder.decode
+            for line in filter(None, lines.split(b"\n")):
+                self.last_line = line
+                try:
+                    frame = decode(line)
+                except DECODE_ERRORS:
+                    frame = decode_malformed(line, decode, items.append)
+                if frame is not None:
+                    items += self._translate([frame])
+        return items

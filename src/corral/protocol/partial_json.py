@@ -70,13 +70,18 @@ class PartialJson:
             if self._in_string:
                 self._feed_string(char, end)
             elif char == '"':
-                self._open_string(end)
+                self._in_string = True
+                if not self._is_key:
+                    self._mark(end, '"')
             elif char in "{[":
                 self._stack.append("}" if char == "{" else "]")
                 self._is_key = char == "{"
                 self._mark(end)
             elif char in "}]":
-                self._close_bracket(end)
+                if self._stack:
+                    self._stack.pop()
+                self._is_key = False
+                self._mark(end)
                 if not self._stack:
                     return
             elif char == ":":
@@ -84,17 +89,6 @@ class PartialJson:
             elif char == ",":
                 self._mark(end - 1)
                 self._is_key = self._stack[-1] == "}"
-
-    def _open_string(self, end: int) -> None:
-        self._in_string = True
-        if not self._is_key:
-            self._mark(end, '"')
-
-    def _close_bracket(self, end: int) -> None:
-        if self._stack:
-            self._stack.pop()
-        self._is_key = False
-        self._mark(end)
 
     def _feed_string(self, char: str, end: int) -> None:
         if self._unicode:
@@ -122,22 +116,20 @@ class PartialJson:
         if self._safe is None:
             return NO_VALUE
         end, closer = self._safe
-        text = "".join(self._pieces)
-        self._pieces = [text]
-        return _decode(text[:end] + closer, "".join(reversed(self._stack)))
-
-
-def _decode(text: str, closers: str) -> Json | NoValue:
-    try:
-        value: Json = msgspec.json.decode(text + closers)
-        return value
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        pass
-    if text.endswith('"') and (surrogate := _HALF_SURROGATE.search(text, max(0, len(text) - 4096))):
-        text = text[: surrogate.start(1)] + text[surrogate.end(1) :]
-    try:
-        # Models write unescaped line breaks into strings.
-        value = json.loads(text + closers, strict=False)
-        return value
-    except (ValueError, RecursionError):
-        return NO_VALUE
+        complete = "".join(self._pieces)
+        self._pieces = [complete]
+        text, closers = complete[:end] + closer, "".join(reversed(self._stack))
+        try:
+            value: Json = msgspec.json.decode(text + closers)
+            return value
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+            pass
+        half = _HALF_SURROGATE.search(text, max(0, len(text) - 4096)) if text[-1:] == '"' else None
+        if half is not None:
+            text = text[: half.start(1)] + text[half.end(1) :]
+        try:
+            # Models write unescaped line breaks into strings.
+            value = json.loads(text + closers, strict=False)
+            return value
+        except (ValueError, RecursionError):
+            return NO_VALUE

@@ -178,7 +178,22 @@ class ResponseBuilder(msgspec.Struct, eq=False):
     def end_call(self, key: object) -> None:
         part = self._calls.pop(key, None)
         if part is not None:
-            call = _finish_call(part)
+            written = "".join(part.pieces)
+            arguments: Json = {}
+            if written.strip():
+                try:
+                    arguments = decode_json(written)
+                except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+                    arguments = None
+            is_object = isinstance(arguments, dict)
+            call = ToolCall(
+                part.id,
+                part.name,
+                arguments if isinstance(arguments, dict) else {},
+                part.signature,
+                None if is_object else written,
+                part.item_id,
+            )
             self._parts[part.index] = call
             self.events.append(ToolCallEnd(part.index, call))
 
@@ -259,22 +274,3 @@ def _finish_part(part: _OpenPart) -> Part:
     if part.kind == "text":
         return Text(text, part.signature)
     return Thinking(text, part.signature, part.item_id)
-
-
-def _finish_call(part: _OpenPart) -> ToolCall:
-    written = "".join(part.pieces)
-    arguments: Json = {}
-    if written.strip():
-        try:
-            arguments = decode_json(written)
-        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-            arguments = None
-    is_object = isinstance(arguments, dict)
-    return ToolCall(
-        part.id,
-        part.name,
-        arguments if isinstance(arguments, dict) else {},
-        part.signature,
-        None if is_object else written,
-        part.item_id,
-    )

@@ -84,10 +84,6 @@ def _property_count(value: Json) -> int | None:
     return len(value) if isinstance(value, dict) else None
 
 
-def _is_multiple(value: float, of: float) -> bool:
-    return round(value / of, 9) % 1 == 0
-
-
 LENGTH_LIMITS = {
     "minLength": LimitKeyword(_text_length, ge, "at least {} characters"),
     "maxLength": LimitKeyword(_text_length, le, "at most {} characters"),
@@ -101,7 +97,9 @@ LIMITS = {
     "maximum": LimitKeyword(number_or_none, le, "at most {}"),
     "exclusiveMinimum": LimitKeyword(number_or_none, gt, "more than {}"),
     "exclusiveMaximum": LimitKeyword(number_or_none, lt, "less than {}"),
-    "multipleOf": LimitKeyword(number_or_none, _is_multiple, "a multiple of {}"),
+    "multipleOf": LimitKeyword(
+        number_or_none, lambda value, of: round(value / of, 9) % 1 == 0, "a multiple of {}"
+    ),
     **LENGTH_LIMITS,
 }
 """Keyword → what it limits."""
@@ -350,7 +348,10 @@ def schema_of(of: object, name: str | None = None) -> Schema[object]:
         )
     label = name or getattr(of, "__name__", None) or "result"
     try:
-        json = _type_schema(of)
+        if is_model(of):
+            json = of.model_json_schema()
+        else:
+            json = msgspec.json.schema(of, schema_hook=_model_schema)
     except Exception as error:  # the caller's own classes may raise anything here
         raise SchemaInvalid(f"{label} cannot be a JSON Schema: {error}") from error
     json = _hoist_definitions(json, label)
@@ -365,12 +366,6 @@ def is_model(kind: object) -> TypeGuard[type[PydanticModel]]:
     """Whether this is a pydantic model, by its methods."""
     methods = ("model_json_schema", "model_validate_json")
     return isinstance(kind, type) and all(callable(getattr(kind, name, None)) for name in methods)
-
-
-def _type_schema(kind: object) -> JsonObject:
-    if is_model(kind):
-        return kind.model_json_schema()
-    return msgspec.json.schema(kind, schema_hook=_model_schema)
 
 
 def _model_schema(kind: object) -> JsonObject:

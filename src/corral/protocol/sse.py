@@ -235,7 +235,15 @@ class StrictEvents:
     def _receive_line(self, line: bytes) -> list[SentEvent]:
         if line:
             self._is_empty = False
-            self._read_field(line)
+            if line.startswith(b":") and b"\r" not in line:
+                return []
+            field = _LINE.fullmatch(line)
+            name = field[1] if field else b""
+            if field is None or b"\r" in line or not _VALUES[name].fullmatch(field[2]):
+                raise UnknownForm(f"the stream has an unusual line: {line[:_SHOWN]!r}")
+            if name in self._fields:
+                raise UnknownForm(f"an event of the stream has several lines with {name.decode()}")
+            self._fields[name] = field[2]
             return []
         fields, self._fields, self._is_empty = self._fields, {}, True
         if b"data" in fields:
@@ -243,14 +251,3 @@ class StrictEvents:
         if b"event" in fields:
             raise UnknownForm("an event of the stream has a name and no data")
         return [KEEP_ALIVE]
-
-    def _read_field(self, line: bytes) -> None:
-        if line.startswith(b":") and b"\r" not in line:
-            return
-        field = _LINE.fullmatch(line)
-        name = field[1] if field else b""
-        if field is None or b"\r" in line or not _VALUES[name].fullmatch(field[2]):
-            raise UnknownForm(f"the stream has an unusual line: {line[:_SHOWN]!r}")
-        if name in self._fields:
-            raise UnknownForm(f"an event of the stream has several lines with {name.decode()}")
-        self._fields[name] = field[2]

@@ -392,10 +392,8 @@ class AcpClient:
             else:
                 take = None
                 match message:
-                    case CallReply():
-                        self._handle_reply(message, out)
-                    case CallFailure():
-                        self._handle_failure(message, out)
+                    case CallReply() | CallFailure():
+                        self._finish_call(message, out)
                     case IncomingCall():
                         self._handle_call(message, out)
                     case Notification():
@@ -406,27 +404,23 @@ class AcpClient:
                         assert_never(message)
         return _without_empty_emits(out)
 
-    def _handle_reply(self, reply: CallReply, out: list[Command]) -> None:
-        session_id = self._call_sessions.pop(reply.id, None)
-        if session_id is not None and reply.method == "session/prompt":
+    def _finish_call(self, answer: CallReply | CallFailure, out: list[Command]) -> None:
+        """One of our calls got its reply."""
+        session_id = self._call_sessions.pop(answer.id, None)
+        failure = answer if isinstance(answer, CallFailure) else None
+        if session_id is not None and answer.method == "session/prompt":
             self._withdraw_permissions(session_id, out)
-            self._conversation(session_id).finish_turn(
-                reply.result, _session_events(out, session_id)
-            )
-        if session_id is not None and reply.method == "session/close":
+            conversation, items = self._conversation(session_id), _session_events(out, session_id)
+            if isinstance(answer, CallReply):
+                conversation.finish_turn(answer.result, items)
+            else:
+                conversation.fail_turn(answer.code, answer.message, answer.data, items)
+        # A session that was closed, or could not be opened, has no state any more.
+        ends = ("session/load", "session/resume") if failure else ("session/close",)
+        if session_id is not None and answer.method in ends:
             self._conversations.pop(session_id, None)
-        out.append(CallFinished(reply.id, reply.method, session_id, result=reply.result))
-
-    def _handle_failure(self, failure: CallFailure, out: list[Command]) -> None:
-        session_id = self._call_sessions.pop(failure.id, None)
-        if session_id is not None and failure.method == "session/prompt":
-            self._withdraw_permissions(session_id, out)
-            items = _session_events(out, session_id)
-            conversation = self._conversation(session_id)
-            conversation.fail_turn(failure.code, failure.message, failure.data, items)
-        if session_id is not None and failure.method in ("session/load", "session/resume"):
-            self._conversations.pop(session_id, None)
-        out.append(CallFinished(failure.id, failure.method, session_id, error=failure))
+        result = answer.result if isinstance(answer, CallReply) else None
+        out.append(CallFinished(answer.id, answer.method, session_id, result, failure))
 
     def _withdraw_permissions(self, session_id: str, out: list[Command]) -> None:
         """The turn is over: its permission requests and questions need no reply any more."""
@@ -494,21 +488,16 @@ class AcpClient:
         asked = self._questions[call.id] = AcpQuestion(session_id, call.id, question, schema)
         out.append(asked)
 
-    def _handle_taken_back(self, request_id: Json, out: list[Command]) -> bool:
-        """The agent took a question back. Whether it was open."""
-        asked = self._questions.pop(request_id, None) if isinstance(request_id, Id) else None
-        if asked is None:
-            return False
-        out.append(SendBytes(jsonrpc.failure(asked.request_id, REQUEST_CANCELLED, "cancelled")))
-        out.append(PermissionWithdrawn(asked.session_id, asked.request_id))
-        return True
-
     def _handle_notification(self, note: Notification, out: list[Command]) -> None:
         session_id = _session_id_in(note.params)
-        if note.method == "$/cancel_request" and self._handle_taken_back(
-            as_object(note.params).get("requestId"), out
-        ):
-            return
+        if note.method == "$/cancel_request":
+            request_id = as_object(note.params).get("requestId")
+            asked = self._questions.pop(request_id, None) if isinstance(request_id, Id) else None
+            if asked is not None:  # the agent took an open question back
+                failure = jsonrpc.failure(asked.request_id, REQUEST_CANCELLED, "cancelled")
+                out.append(SendBytes(failure))
+                out.append(PermissionWithdrawn(asked.session_id, asked.request_id))
+                return
         items = _session_events(out, session_id)
         match note.method, note.params:
             case "session/update", {"update": update} if session_id is not None:

@@ -35,7 +35,6 @@ from corral.events import (
 from corral.protocol.acp import methods
 from corral.protocol.acp.frames import (
     PASSED_THROUGH,
-    CostAmount,
     MessageChunk,
     PlanUpdate,
     PromptTokens,
@@ -50,7 +49,7 @@ from corral.protocol.acp.frames import (
 )
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.common_events import unavailable_message
-from corral.protocol.ndjson import RawEvent, TurnEnd
+from corral.protocol.ndjson import RawEvent
 from corral.values import (
     Cost,
     Json,
@@ -116,47 +115,27 @@ class OpenToolCall:
 
     def tool_use(self) -> ToolUse:
         """The ``tool_use`` event for what is known now."""
-        name = self._name()
-        kind = self._kind(name)
-        return ToolUse(
-            self.id,
-            name,
-            kind=kind,
-            title=self._fields.title,
-            input=self._input(kind),
-            paths=self._paths(),
-        )
-
-    def _name(self) -> str:
-        match self._fields.raw_input:
-            case {"server": str(server), "tool": str(tool)} if self._quirks.mcp_from_input:
-                return f"mcp__{server}__{tool}"
+        fields, quirks = self._fields, self._quirks
+        match fields.raw_input:
+            case {"server": str(server), "tool": str(tool)} if quirks.mcp_from_input:
+                name = f"mcp__{server}__{tool}"
             case _:
-                return self._unavailable_tool() or self._tool_name or self._fields.kind or "other"
-
-    def _kind(self, name: str) -> ToolKind:
-        quirks, title = self._quirks, self._fields.title
-        if quirks.outside_title and title == quirks.outside_title:
-            return "edit"
-        if quirks.mcp_prefixes and name.startswith(quirks.mcp_prefixes):
-            return "mcp"
-        return quirks.kinds.get(name) or KINDS.get(self._fields.kind or "", "other")
-
-    def _input(self, kind: ToolKind) -> Json:
-        mine = self._fields
-        if mine.raw_input:
-            return mine.raw_input
-        input = _input_from_content(mine.content or ())
-        if kind == "execute" and self._quirks.title_is_command and mine.title:
-            return {**(input or {}), "command": mine.title}
-        return input
-
-    def _paths(self) -> tuple[str, ...]:
-        mine, key = self._fields, self._quirks.path_key
-        paths = [location.path for location in mine.locations or ()]
-        paths += [part.path for part in mine.content or () if part.type == "diff"]
-        paths += _values_of_key(key, mine.raw_input) if key else ()
-        return tuple(dict.fromkeys(filter(None, paths)))
+                name = self._unavailable_tool() or self._tool_name or fields.kind or "other"
+        kind = quirks.kinds.get(name) or KINDS.get(fields.kind or "", "other")
+        if quirks.outside_title and fields.title == quirks.outside_title:
+            kind = "edit"
+        elif quirks.mcp_prefixes and name.startswith(quirks.mcp_prefixes):
+            kind = "mcp"
+        input = fields.raw_input
+        if not input:
+            input = _input_from_content(fields.content or ())
+            if kind == "execute" and quirks.title_is_command and fields.title:
+                input = {**(input or {}), "command": fields.title}
+        paths = [location.path for location in fields.locations or ()]
+        paths += [part.path for part in fields.content or () if part.type == "diff"]
+        paths += _values_of_key(quirks.path_key, fields.raw_input) if quirks.path_key else ()
+        named = tuple(dict.fromkeys(filter(None, paths)))
+        return ToolUse(self.id, name, kind=kind, title=fields.title, input=input, paths=named)
 
     def _unavailable_tool(self) -> str | None:
         """The name of the unavailable tool that the model called, if this call reports that."""
@@ -184,19 +163,16 @@ class OpenToolCall:
             return ToolResult(self.id, "denied", name=missing, error=error)
         if fields.status == "completed":
             return ToolResult(self.id, "success", name=self.tool_use().name, output=text)
-        if self._was_denied(fields, text or ""):
+        quirks, code = self._quirks, as_object(fields.raw_output).get("code")
+        # The agent's own rules denied the call.
+        if (quirks.denied_code and code == quirks.denied_code) or any(
+            denied in (text or "") for denied in quirks.denied_texts
+        ):
             return ToolResult(self.id, "denied", name=self.tool_use().name, error=text)
         was_cancelled = cancelling or fields.status in ("cancelled", "canceled")
         status: ToolStatus = self.outcome or ("cancelled" if was_cancelled else "error")
         text = text or (PERMISSION_DENIED if status == "denied" else None)
         return ToolResult(self.id, status, name=self.tool_use().name, error=text)
-
-    def _was_denied(self, fields: ToolFields, error: str) -> bool:
-        """Whether the agent's own rules denied the call."""
-        code = self._quirks.denied_code
-        if code and _output_code(fields) == code:
-            return True
-        return any(denied in error for denied in self._quirks.denied_texts)
 
     def result_without_update(self) -> ToolResult:
         """The ``tool_result`` event of a denied call for which no final update came."""
@@ -216,7 +192,9 @@ def shell_command(call: ToolUse) -> str | None:
             return shlex.join([command, *map(str, words)])
         case {"command": str(command)} | {"cmd": str(command)}:
             return command
-        case {"command": [str(program), "-c" | "-lc", str(command)]} if _is_shell(program):
+        case {"command": [str(program), "-c" | "-lc", str(command)]} if program.rpartition("/")[
+            2
+        ] in ("sh", "bash", "dash", "zsh"):
             return command
         case {"command": list(words)} if words and all(isinstance(word, str) for word in words):
             return shlex.join(as_texts(words))
@@ -224,10 +202,6 @@ def shell_command(call: ToolUse) -> str | None:
             return "\n".join(as_texts(lines))
         case _:
             return None
-
-
-def _is_shell(program: str) -> bool:
-    return program.rpartition("/")[2] in ("sh", "bash", "dash", "zsh")
 
 
 def _name_from_fields(fields: ToolFields, quirks: AcpQuirks) -> str | None:
@@ -278,14 +252,6 @@ def _content_text(content: Iterable[ToolContent]) -> str:
             case _:
                 pass
     return "\n".join(found)
-
-
-def _output_code(fields: ToolFields) -> str | None:
-    match fields.raw_output:
-        case {"code": str(code)}:
-            return code
-        case _:
-            return None
 
 
 def _result_text(fields: ToolFields) -> str | None:
@@ -422,18 +388,20 @@ class AcpConversation:
                 usage_by_model=subtract_by_model(by_model, self._reported_by_model),
             )
             self._reported_usage, self._reported_by_model = session_total, by_model
-        if ended.ok and self._error_chunk is not None and self._is_error(self._error_chunk, ended):
-            message = self._error_chunk.removeprefix(self._error_text)
+        text, quirks = self._error_chunk, self._quirks
+        # Whether the last chunk of the answer is an error and not text of the model.
+        if (
+            ended.ok
+            and text is not None
+            and (
+                quirks.errors_without_message_id
+                or (quirks.error_pattern and re.search(quirks.error_pattern, text))
+                or not ended.usage.total
+            )
+        ):
+            message = text.removeprefix(self._error_text)
             ended = msgspec.structs.replace(ended, ok=False, kind="agent_error", message=message)
         items.append(ended)
-
-    def _is_error(self, text: str, ended: TurnEnd) -> bool:
-        """Whether the last chunk of the answer is an error and not text of the model."""
-        quirks = self._quirks
-        is_certain = (
-            bool(quirks.error_pattern) and re.search(quirks.error_pattern, text) is not None
-        )
-        return quirks.errors_without_message_id or is_certain or not ended.usage.total
 
     def fail_turn(self, code: int, message: str, data: Json, items: list[RawEvent]) -> None:
         self._close_all_calls(items)
@@ -446,7 +414,10 @@ class AcpConversation:
     def _handle_rare_update(self, update: Update, items: list[RawEvent]) -> None:
         match update:
             case UsageUpdate():
-                self._record_cost(update.cost)
+                if update.cost is not None and update.cost.currency == "USD":
+                    self._cost = update.cost.amount
+                    if self._replaying:
+                        self._cost_before = update.cost.amount
                 if not self._replaying:
                     self._report_ready(items)
                     cost = self._cost_so_far() if update.cost else None
@@ -573,12 +544,6 @@ class AcpConversation:
         if tokens is not None:
             self._usage = self._usage + methods.usage_from_tokens(tokens)
             items.append(UsageReport(self._usage))
-
-    def _record_cost(self, money: CostAmount | None) -> None:
-        if money is not None and money.currency == "USD":
-            self._cost = money.amount
-            if self._replaying:
-                self._cost_before = money.amount
 
     def _cost_so_far(self) -> Cost:
         """The cost of this turn. Agents report the cost of the session."""

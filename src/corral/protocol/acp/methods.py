@@ -41,6 +41,7 @@ from corral.values import (
 
 PROTOCOL_VERSION = 1
 """If we offer 2, some agents switch to another schema and reject our parameters."""
+_MENTION = r"(?<![^\s\ufeff])@"
 MAX_DETAIL = 500
 """Characters of an error's ``data`` that are copied into the message."""
 
@@ -174,14 +175,14 @@ def prompt_params(quirks: AcpQuirks, session_id: str, blocks: Sequence[Block]) -
         first = TextBlock(quirks.command_escape + first.text)
     sent = [first, *rest]
     if quirks.mention_escape:
-        sent = [_without_mentions(block, quirks.mention_escape) for block in sent]
+        # A word that starts with "@" names a file, which the agent would add to the prompt.
+        sent = [
+            TextBlock(re.sub(_MENTION, lambda at: quirks.mention_escape + at[0], block.text))
+            if isinstance(block, TextBlock)
+            else block
+            for block in sent
+        ]
     return {"sessionId": session_id, "prompt": sent}
-
-
-def _without_mentions(block: Block, escape: str) -> Block:
-    if not isinstance(block, TextBlock) or "@" not in block.text:
-        return block
-    return TextBlock(re.sub(r"(?<![^\s\ufeff])@", lambda found: escape + found[0], block.text))
 
 
 def _pairs(values: dict[str, str]) -> list[Json]:

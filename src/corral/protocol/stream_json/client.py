@@ -79,7 +79,7 @@ from corral.protocol.stream_json.frames import (
     total_usage,
 )
 from corral.protocol.stream_json.quirks import StreamQuirks
-from corral.values import Cost, Json, JsonObject, Usage, as_object
+from corral.values import Json, JsonObject, as_object
 
 IGNORED_SUBTYPES = frozenset({"status", "thinking_tokens"})
 """Progress frames that carry no information; several come per second."""
@@ -270,12 +270,10 @@ class StreamJsonClient:
         return bool(prefix) and text.lstrip().startswith(prefix)
 
     def _tool_use(self, id: str, name: str, given: Json, parent: str | None) -> ToolUse:
-        return build_tool_use(id, name, given, kind=self._kind(name), parent=parent)
-
-    def _kind(self, name: str) -> ToolKind:
-        if name.startswith(self._quirks.mcp_prefix):
-            return "mcp"
-        return self._quirks.tools.get(name, "other")
+        kind: ToolKind = "mcp"
+        if not name.startswith(self._quirks.mcp_prefix):
+            kind = self._quirks.tools.get(name, "other")
+        return build_tool_use(id, name, given, kind=kind, parent=parent)
 
     def _handle_user(self, frame: frames.UserFrame, items: list[RawEvent]) -> None:
         """Emit the tool results. Text in this frame is the prompt or the program's own."""
@@ -288,7 +286,10 @@ class StreamJsonClient:
             status: ToolStatus = "error" if block.is_error else "success"
             if self._interrupted and block.tool_use_id in not_executed - self._denied_ids:
                 status = "cancelled"
-            elif block.is_error and self._was_denied(block.tool_use_id, not_executed, text):
+            elif block.is_error and (
+                block.tool_use_id in not_executed | self._denied_ids
+                or any(denied in text for denied in self._quirks.denied_texts)
+            ):
                 status = "denied"
             if status == "success":
                 items += file_changes(block.tool_use_id, frame.tool_use_result, self._cwd)
@@ -301,10 +302,6 @@ class StreamJsonClient:
                     parent=parent,
                 )
             )
-
-    def _was_denied(self, call_id: str, not_executed: set[str], text: str) -> bool:
-        texts = self._quirks.denied_texts
-        return call_id in not_executed | self._denied_ids or any(each in text for each in texts)
 
     def _handle_system(self, frame: frames.SystemFrame, items: list[RawEvent]) -> None:
         match frame.subtype:
@@ -347,7 +344,9 @@ class StreamJsonClient:
             self._handle_question(frame.request_id, request, items)
             return
         if request.subtype != "can_use_tool":
-            self.replies.append(_error_reply(frame.request_id, f"{request.subtype} is not offered"))
+            error = f"{request.subtype} is not offered"
+            body: Json = {"subtype": "error", "request_id": frame.request_id, "error": error}
+            self.replies.append(_line({"type": "control_response", "response": body}))
             return
         ask, event = self._permission_request(
             frame.request_id, request.tool_name, request.tool_use_id, request.input
@@ -412,7 +411,11 @@ class StreamJsonClient:
         return self._permission_request(ask.request_id, ask.name, ask.call_id, arguments)
 
     def _handle_result(self, frame: frames.TurnResultFrame, items: list[RawEvent]) -> None:
-        usage, cost, model = self._add_usage(frame)
+        for name, more in frame.model_usage_since_last_result.items():
+            self._model_usage[name] = add_model_usage(self._model_usage.get(name), more)
+        usage, cost, model = total_usage(self._model_usage)
+        if self._quirks.reports_session_total:
+            usage = session_usage(frame.usage)
         if self._background_agents and not frame.is_error:
             items.append(UsageReport(usage, cost=cost))
             return
@@ -420,7 +423,11 @@ class StreamJsonClient:
         kind, text = self._api_error or (None, "")
         if ok and self._is_error_text(text):  # it was the model's answer after all
             items.append(Text(text))
-        self._add_structured_output(frame, items, expected=ok and self._wants_schema)
+        if frame.structured_output is not None:
+            items.append(Text(msgspec.json.encode(frame.structured_output).decode()))
+        elif ok and self._wants_schema:
+            message = "the model never returned a value that fits the schema"
+            items.append(warning("schema_not_met", message))
         items.append(
             TurnEnd(
                 ok=ok,
@@ -433,24 +440,6 @@ class StreamJsonClient:
                 message=None if ok else error_message(frame) or text,
             )
         )
-
-    def _add_usage(self, frame: frames.TurnResultFrame) -> tuple[Usage, Cost, str | None]:
-        """Usage, cost and model of the turn so far, this result included."""
-        for name, more in frame.model_usage_since_last_result.items():
-            self._model_usage[name] = add_model_usage(self._model_usage.get(name), more)
-        usage, cost, model = total_usage(self._model_usage)
-        if self._quirks.reports_session_total:
-            usage = session_usage(frame.usage)
-        return usage, cost, model
-
-    def _add_structured_output(
-        self, frame: frames.TurnResultFrame, items: list[RawEvent], *, expected: bool
-    ) -> None:
-        if frame.structured_output is not None:
-            items.append(Text(msgspec.json.encode(frame.structured_output).decode()))
-        elif expected:
-            message = "the model never returned a value that fits the schema"
-            items.append(warning("schema_not_met", message))
 
 
 def encode_prompt(
@@ -476,11 +465,6 @@ def _control_request(id: str, request: JsonObject) -> bytes:
 
 def _success_reply(id: str, response: JsonObject) -> bytes:
     body: JsonObject = {"subtype": "success", "request_id": id, "response": response}
-    return _line({"type": "control_response", "response": body})
-
-
-def _error_reply(id: str, message: str) -> bytes:
-    body: JsonObject = {"subtype": "error", "request_id": id, "error": message}
     return _line({"type": "control_response", "response": body})
 
 
