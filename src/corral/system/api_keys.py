@@ -91,19 +91,7 @@ def access(
     ``ConfigError``."""
     environ = os.environ if environ is None else environ
     extras = _extras(provider, environ)
-    url = _base_url(provider, base_url or _first(provider.base_url_env, environ))
-    for name, value in extras.items():
-        url = url.replace(f"{{{name}}}", value)
-    return ProviderAccess(
-        provider=provider,
-        base_url=url,
-        key=_checked_key(provider, key or _first(provider.key_env, environ)),
-        extras=extras,
-    )
-
-
-def _base_url(provider: Provider, given: str | None) -> str:
-    url = given or provider.base_url
+    url = base_url or _first(provider.base_url_env, environ) or provider.base_url
     if not url:
         raise ConfigError(
             f"the base URL of {provider.title} is not set",
@@ -114,7 +102,14 @@ def _base_url(provider: Provider, given: str | None) -> str:
         raise ConfigError(
             f"the base URL of {provider.title} must start with http:// or https://: {url}"
         )
-    return url
+    for name, value in extras.items():
+        url = url.replace(f"{{{name}}}", value)
+    return ProviderAccess(
+        provider=provider,
+        base_url=url,
+        key=_checked_key(provider, key or _first(provider.key_env, environ)),
+        extras=extras,
+    )
 
 
 def _extras(provider: Provider, environ: Mapping[str, str]) -> dict[str, str]:

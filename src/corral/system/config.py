@@ -44,6 +44,10 @@ UNTRUSTED_OPTIONS = with_trait("untrusted")
 
 LARGEST = 1_048_576
 """Largest configuration or policy file, in bytes."""
+_TRUST_HINT = (
+    "It may come with a repository. To trust it: --config corral.toml"
+    " (or CORRAL_CONFIG=corral.toml)."
+)
 
 
 class ConfigFile(msgspec.Struct, frozen=True):
@@ -91,23 +95,27 @@ def load(agent: str) -> dict[str, object]:
         values |= _options(user, agent)
     local = Path("corral.toml")
     if local.is_file():
-        _refuse_commands(local)
+        tables = _table(local, read_file(local), "agents")
+        for name in tables:
+            if "command" in _table(local, tables, name):
+                raise ConfigError(
+                    f"corral.toml in the current directory may not declare the agent {name!r}",
+                    hint=_TRUST_HINT,
+                )
         found = _options(local, agent)
         # A name that is no option does no harm; a warning corrects it.
         unsafe = sorted(set(found) & set(KNOWN) - UNTRUSTED_OPTIONS)
         if unsafe:
             raise ConfigError(
                 f"corral.toml in the current directory may not set {', '.join(unsafe)}",
-                hint="It may come with a repository. To trust it: --config corral.toml"
-                " (or CORRAL_CONFIG=corral.toml).",
+                hint=_TRUST_HINT,
             )
         raised = [name for name in found if name in values and _is_more(found[name], values[name])]
         if raised:
             raise ConfigError(
                 f"corral.toml in the current directory may not raise {', '.join(sorted(raised))}"
                 f" above that of {user}",
-                hint="It may come with a repository. To trust it: --config corral.toml"
-                " (or CORRAL_CONFIG=corral.toml).",
+                hint=_TRUST_HINT,
             )
         values |= found
     return values
@@ -132,17 +140,6 @@ def passed_env() -> tuple[str, ...]:
             raise ConfigError(f"{path}: pass_env must be a list of names")
         names += texts
     return tuple(names)
-
-
-def _refuse_commands(path: Path) -> None:
-    tables = _table(path, read_file(path), "agents")
-    for name in tables:
-        if "command" in _table(path, tables, name):
-            raise ConfigError(
-                f"corral.toml in the current directory may not declare the agent {name!r}",
-                hint="It may come with a repository. To trust it: --config corral.toml"
-                " (or CORRAL_CONFIG=corral.toml).",
-            )
 
 
 def read_policy(path: Path) -> Policy:

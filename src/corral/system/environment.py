@@ -142,7 +142,10 @@ def gather(
 ) -> Environment:
     """Build the child's environment from corral's own."""
     ours = os.environ if environ is None else environ
-    names = _agent_names(agent, {**ours, **run.env})
+    # The agent's own variables, as far as it needs them now.
+    given = {**ours, **run.env}
+    more = (names for switch, names in agent.conditional_env.items() if given.get(switch))
+    names = (*agent.env_names, *(name for group in more for name in group))
     agent_values = _chosen(ours, names)
     passed = {name: ours[name] for name in run.pass_env if name in ours}
     # Interned: ``os.environ`` returns a new string each time, and every run has these.
@@ -175,12 +178,6 @@ def own_secrets(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """The secrets in corral's own environment, name → value."""
     ours = os.environ if environ is None else environ
     return {k: v for k, v in named_secrets(ours).items() if not re.fullmatch(_WORD, v)}
-
-
-def _agent_names(agent: AgentSpec, given: Mapping[str, str]) -> tuple[str, ...]:
-    """The names of the agent's own variables, as far as it needs them now."""
-    more = (names for switch, names in agent.conditional_env.items() if given.get(switch))
-    return (*agent.env_names, *(name for names in more for name in names))
 
 
 def for_commands(
@@ -244,13 +241,11 @@ def _secrets_in(name: str, value: str) -> Iterator[tuple[str, str]]:
         yield name, value
         yield f"{name} password", found[1]
     elif re.search(_SENSITIVE_NAME, name) or (
-        re.search(_ADDRESS_NAME, name) and _is_no_address(value)
+        re.search(_ADDRESS_NAME, name)
+        and "://" not in value
+        and not value.startswith(("/", ".", "~"))
     ):
         yield name, value
-
-
-def _is_no_address(value: str) -> bool:
-    return "://" not in value and not value.startswith(("/", ".", "~"))
 
 
 def _chosen(ours: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:

@@ -171,16 +171,13 @@ def find_compile_cache(found: programs.FoundProgram) -> CompileCache | None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BrokenInstall(f"{node} --version failed: {error}") from error
     version = done.stdout.decode("utf-8", "replace").strip().removeprefix("v")
-    return CompileCache(_state(found, script, version), version)
-
-
-def _state(found: programs.FoundProgram, script: str, version: str) -> State:
-    if "--require" in found.argv:
-        return "on"
-    if programs.compile_cache(script, found.argv[0]) is None:
-        return "not installed by corral"
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    return "not filled" if numbers >= OLDEST_NODE else "Node is too old"
+    state: State = "not filled" if numbers >= OLDEST_NODE else "Node is too old"
+    if "--require" in found.argv:
+        state = "on"
+    elif programs.compile_cache(script, node) is None:
+        state = "not installed by corral"
+    return CompileCache(state, version)
 
 
 @contextlib.contextmanager
@@ -213,21 +210,17 @@ def filling_compile_cache(agent: AgentSpec, found: programs.FoundProgram) -> Gen
         (draft / programs.ENABLE_CACHE).write_bytes(_node_file(programs.ENABLE_CACHE))
         with contextlib.suppress(OSError):  # another process filled it first
             draft.rename(target)
-        _remove_others(target)
+        # Caches of other Nodes, and what killed processes left.
+        for each in target.parent.iterdir():
+            is_draft = each.name.startswith(".")
+            with contextlib.suppress(OSError):
+                is_new = time.time() - each.stat().st_mtime < STALE_SECONDS
+                if each != target and not (is_draft and is_new):
+                    shutil.rmtree(each, ignore_errors=True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
         with contextlib.suppress(OSError):
             target.parent.rmdir()  # if nothing is in it
-
-
-def _remove_others(target: Path) -> None:
-    """Caches of other Nodes, and what killed processes left."""
-    for each in target.parent.iterdir():
-        is_draft = each.name.startswith(".")
-        with contextlib.suppress(OSError):
-            is_new = time.time() - each.stat().st_mtime < STALE_SECONDS
-            if each != target and not (is_draft and is_new):
-                shutil.rmtree(each, ignore_errors=True)
 
 
 def _node_file(name: str) -> bytes:

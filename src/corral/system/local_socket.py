@@ -112,20 +112,14 @@ class LocalServer:
                 if self._woken in ready and END in self._woken.recv(4096):
                     break
                 if self._listener in ready:
-                    with contextlib.suppress(OSError):
-                        self._serve_one()
+                    with contextlib.suppress(OSError), self._listener.accept()[0] as connection:
+                        connection.settimeout(TIMEOUT)
+                        if peer_user(connection) in (None, os.getuid()):
+                            line = _read_line(connection, LONGEST_REQUEST)
+                            if line is not None:
+                                connection.sendall(self._answer(line) + b"\n")
                 pause = self._tick()
         self._close_sockets()
-
-    def _serve_one(self) -> None:
-        connection, _ = self._listener.accept()
-        with connection:
-            connection.settimeout(TIMEOUT)
-            if peer_user(connection) not in (None, os.getuid()):
-                return
-            line = _read_line(connection, LONGEST_REQUEST)
-            if line is not None:
-                connection.sendall(self._answer(line) + b"\n")
 
 
 def request(path: str, line: bytes, timeout: float) -> bytes:

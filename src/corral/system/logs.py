@@ -45,7 +45,12 @@ def follow_variable(wanted: str) -> None:
     ``LEVEL:FILE`` the file gets the messages of this level and above. Raises ``ConfigError``."""
     level, path = _parse(wanted)
     if path:
-        _add(_file(path), level)
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+            handler = logging.FileHandler(path, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"CORRAL_LOG: {path}: {error.strerror}") from error
+        _add(handler, level)
     else:
         log_to_stderr(level)
 
@@ -82,14 +87,6 @@ def _parse(wanted: str) -> tuple[int, str]:
             + f"Write {', '.join(LEVELS)}, a file (./corral.log) or LEVEL:FILE.",
         )
     return logging.DEBUG, wanted
-
-
-def _file(path: str) -> logging.Handler:
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
-        return logging.FileHandler(path, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"CORRAL_LOG: {path}: {error.strerror}") from error
 
 
 class _Redacting(logging.Formatter):

@@ -121,18 +121,13 @@ def make_dir(folder: Path) -> Path:
         if place.exists():
             # Not the home itself if the user chose it: it may be a shared folder.
             if place in inside and (place != ours or not os.environ.get("CORRAL_HOME")):
-                _make_private(place)
+                status = place.lstat()
+                is_open = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) & 0o077
+                if is_open and status.st_uid == os.getuid():
+                    place.chmod(stat.S_IMODE(status.st_mode) & 0o700)
         else:
             place.mkdir(mode=0o700, exist_ok=True)
     return folder
-
-
-def _make_private(folder: Path) -> None:
-    if folder.is_symlink():
-        return
-    status = folder.stat()
-    if status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) & 0o077:
-        folder.chmod(stat.S_IMODE(status.st_mode) & 0o700)
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -157,7 +157,11 @@ def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
             f"{agent.title} needs Node.js 20 or newer, and no node is on PATH",
             hint="Install Node.js (nodejs.org, or your system's packages) and try again.",
         )
-    return (node, *_cache_arguments(real, node), real)
+    folder = compile_cache(real, node)
+    enable = os.path.join(folder or "", ENABLE_CACHE)
+    if folder and os.path.exists(enable):
+        return (node, "--require", enable, real)
+    return (node, real)
 
 
 def compile_cache(script: str, node: str) -> str | None:
@@ -168,12 +172,6 @@ def compile_cache(script: str, node: str) -> str | None:
         return None
     info = os.stat(node)
     return os.path.join(folder, "compile-cache", f"{info.st_size}-{info.st_mtime_ns}")
-
-
-def _cache_arguments(script: str, node: str) -> tuple[str, ...]:
-    folder = compile_cache(script, node)
-    enable = os.path.join(folder or "", ENABLE_CACHE)
-    return ("--require", enable) if folder and os.path.exists(enable) else ()
 
 
 def _packaged_version(script: str, agent: AgentSpec) -> str | None:

@@ -61,17 +61,12 @@ class Watch:
                 while True:
                     await self._ready.wait()
                     self._ready.clear()
-                    if self._has_our_file():
+                    # All reports of the kernel are read, also those after ours.
+                    events = platform.inotify_events(self._fd)
+                    if any(name == self._name or mask & _FOLDER_ITSELF for _, mask, name in events):
                         return True
         except TimeoutError:
             return False
-
-    def _has_our_file(self) -> bool:
-        """Whether the reports of the kernel, all of which are read, are about our file."""
-        found = False
-        for _, mask, name in platform.inotify_events(self._fd):
-            found = found or name == self._name or bool(mask & _FOLDER_ITSELF)
-        return found
 
 
 EDITOR_GRACE = 5.0
@@ -144,14 +139,10 @@ async def edit(command: tuple[str, ...], path: Path) -> int:
         return await process.wait()
     finally:
         if process.returncode is None:
-            await _end_editor(process)
-
-
-async def _end_editor(process: asyncio.subprocess.Process) -> None:
-    for end in (process.terminate, process.kill):
-        with contextlib.suppress(ProcessLookupError):
-            end()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(EDITOR_GRACE):
-                await process.wait()
-                return
+            for end in (process.terminate, process.kill):
+                with contextlib.suppress(ProcessLookupError):
+                    end()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(EDITOR_GRACE):
+                        await process.wait()
+                        break

@@ -293,17 +293,11 @@ def named_files(text: str, folders: Mapping[str, str]) -> dict[str, str]:
             path = os.path.join(folder, name)
             stem = name.partition(".")[0]
             named = path in text or (len(stem) >= SHORTEST_STEM and stem in text)
-            content = _read_small(path) if named else None
+            # It may be another kind of file, or too large: the agent may have made it.
+            content = fs.read_small(path, LARGEST_GIVEN) if named else None
             if content is not None:
-                found[os.path.relpath(path, home)] = content
+                found[os.path.relpath(path, home)] = content.decode("utf-8", "replace")
     return dict(sorted(found.items()))
-
-
-def _read_small(path: str) -> str | None:
-    """The text of a regular file; None if it is another kind of file or too large. The agent may
-    have made it."""
-    data = fs.read_small(path, LARGEST_GIVEN)
-    return None if data is None else data.decode("utf-8", "replace")
 
 
 def is_conversation(data: bytes) -> bool:

@@ -218,16 +218,13 @@ def _end_of(popen: subprocess.Popen[bytes]) -> int:
     os.set_blocking(readable, False)
     os.set_blocking(writable, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, _wake)
+    # Without a handler, the signal would not wake the loop.
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     while (code := popen.poll()) is None:
         select.select([readable], [], [])
         with contextlib.suppress(BlockingIOError):
             os.read(readable, CHUNK)
     return code
-
-
-def _wake(_number: int, _frame: object) -> None:
-    """Without a handler, the signal would not wake the loop."""
 
 
 def _is_readable(fd: int) -> bool:

@@ -200,14 +200,13 @@ def _normalize_member(key: str, value: Json, places: Folders) -> Json:
     if isinstance(value, str) and (key in ID_KEYS or key == "cwd"):
         return f"<{key}>"
     if key == "mcpServers" and isinstance(value, list):
-        return [_normalize_server(item, places) for item in value]
+        return [
+            {name: _normalize(part, places) for name, part in item.items() if name in SERVER_KEYS}
+            if isinstance(item, dict)
+            else item
+            for item in value
+        ]
     return _normalize(value, places)
-
-
-def _normalize_server(value: Json, places: Folders) -> Json:
-    if not isinstance(value, dict):
-        return value
-    return {key: _normalize(item, places) for key, item in value.items() if key in SERVER_KEYS}
 
 
 def _normalize_text(text: str) -> str:
@@ -313,7 +312,9 @@ class _Recording:
                 f"{self.path} has this request {fitting} times, and it was made once more"
             )
         # Most likely the first take that was not used yet was expected.
-        expected = next((take for take in self.takes if not self._is_claimed(take)), self.takes[-1])
+        used = None if self._run is None else _used(self._run)
+        left = (take for take in self.takes if used is None or not (used / take.head.take).exists())
+        expected = next(left, self.takes[-1])
         like = ReplayMatcher(expected.head.places, self._folders)
         then, now = self._then(expected, like), self._now(text, like)
         if then == now and first is not None:
@@ -358,9 +359,6 @@ class _Recording:
         except FileExistsError:
             return False
         return True
-
-    def _is_claimed(self, take: Take) -> bool:
-        return self._run is not None and (_used(self._run) / take.head.take).exists()
 
 
 class _Conversation:

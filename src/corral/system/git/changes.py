@@ -129,7 +129,9 @@ def compare(
         if absolute not in found and not is_same and exists:
             # Ignored by git, or outside the folder: only the tool's report is known.
             found[absolute] = FileChanged(absolute, _kind(kind), by_tool=True)
-    return tuple(_printable(found[path]) for path in sorted(found))
+    return tuple(
+        replace(found[path], path=printable_path(found[path].path)) for path in sorted(found)
+    )
 
 
 def _change(before: Snapshot, after: Snapshot, path: str, *, by_tool: bool) -> FileChanged | None:
@@ -147,11 +149,6 @@ def _change(before: Snapshot, after: Snapshot, path: str, *, by_tool: bool) -> F
     if _differs(before, path, old, new):
         return FileChanged(absolute, "modified", by_tool=by_tool)
     return None
-
-
-def _printable(change: FileChanged) -> FileChanged:
-    path = printable_path(change.path)
-    return change if path == change.path else replace(change, path=path)
 
 
 def _kind(kind: str) -> FileKind:
@@ -353,7 +350,7 @@ def _old(
 
 
 def _file_diff(file: FileChanged, path: str, old: bytes | None) -> str:
-    new = b"" if file.kind == "deleted" else _read(file.path)
+    new = b"" if file.kind == "deleted" else read_small(file.path, MAX_FILE)
     if old is None:
         return f"# {file.kind} {path}: the content before is not known\n"
     if new is None:
@@ -365,13 +362,6 @@ def _file_diff(file: FileChanged, path: str, old: bytes | None) -> str:
         f"+++ {'/dev/null' if file.kind == 'deleted' else f'b/{path}'}\n"
     )
     return head + "".join(f"{line}\n" for line in unified(split_lines(old), split_lines(new)))
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        return read_small(path, MAX_FILE)
-    except OSError:
-        return None
 
 
 def split_lines(data: bytes) -> list[str]:

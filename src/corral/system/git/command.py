@@ -217,7 +217,14 @@ def call(
     except TimeoutError as error:
         raise StorageFailed(f"git {_summary_of(words)}: it did not end in time") from error
     finally:
-        _end(process)
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
     if is_cut and output is not None:
         raise StorageFailed(f"git {_summary_of(words)}: too much output")
     return GitOutput(code=process.returncode, out=out, errors=_summary(errors), is_cut=is_cut)
@@ -305,17 +312,6 @@ def _exchange(
         except subprocess.TimeoutExpired as error:
             raise TimeoutError from error
     return bytes(exchange.out), bytes(exchange.errors), exchange.is_cut
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
 
 
 def program() -> str | None:

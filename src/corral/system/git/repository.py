@@ -239,7 +239,21 @@ def read_index(found: RepositoryLayout, below: bytes = b"") -> dict[bytes, Index
     which ends with a slash. None if git cannot read the index file alone (a split or sparse index
     needs the repository)."""
     listed = _list_index(found, below, "--stage", "--debug")
-    return None if listed is None else _parse_index(listed)
+    if listed is None:
+        return None
+    entries: dict[bytes, IndexEntry] = {}
+    entry, *rest = listed.split(b"\0")
+    for text in rest:
+        facts = _INDEX_FACTS.match(text)
+        if facts is None:
+            break
+        changed, changed_ns, modified, modified_ns, inode, size = map(int, facts.groups())
+        times = (modified * 10**9 + modified_ns, changed * 10**9 + changed_ns)
+        stage, _, path = entry.partition(b"\t")
+        mode, blob, _ = stage.decode().split(" ")
+        entries[path] = IndexEntry(mode, blob, (size, *times, inode))
+        entry = text[facts.end() :]
+    return entries
 
 
 def index_names(found: RepositoryLayout, below: bytes = b"") -> set[bytes]:
@@ -269,19 +283,3 @@ def _list_index(found: RepositoryLayout, below: bytes, *options: str) -> bytes |
     except StorageFailed:
         return None
     return None if answer.code or answer.is_cut else answer.out
-
-
-def _parse_index(listed: bytes) -> dict[bytes, IndexEntry]:
-    entries: dict[bytes, IndexEntry] = {}
-    entry, *rest = listed.split(b"\0")
-    for text in rest:
-        facts = _INDEX_FACTS.match(text)
-        if facts is None:
-            break
-        changed, changed_ns, modified, modified_ns, inode, size = map(int, facts.groups())
-        times = (modified * 10**9 + modified_ns, changed * 10**9 + changed_ns)
-        stage, _, path = entry.partition(b"\t")
-        mode, blob, _ = stage.decode().split(" ")
-        entries[path] = IndexEntry(mode, blob, (size, *times, inode))
-        entry = text[facts.end() :]
-    return entries

@@ -84,7 +84,27 @@ class IgnoreRule:
         """``parts`` is the path from the rule's folder, ``name`` its last part."""
         if self.name is not None:
             return self.name.fullmatch(name) is not None
-        return _match_components(self.components, parts)
+        # ``**`` matches any number of folders; at the end, at least one.
+        pattern = self.components
+        if pattern and pattern[-1] is _ANY_FOLDERS:
+            pattern = [*pattern, re.compile(b".*", _FLAGS)]
+        at = place = 0
+        back: tuple[int, int] | None = None
+        while place < len(parts):
+            if at < len(pattern) and pattern[at] is _ANY_FOLDERS:
+                at += 1
+                back = (at, place)
+                continue
+            wanted = pattern[at] if at < len(pattern) else None
+            if wanted is not None and wanted.fullmatch(parts[place]):
+                at += 1
+                place += 1
+            elif back is not None:
+                back = (back[0], back[1] + 1)
+                at, place = back
+            else:
+                return False
+        return at == len(pattern)
 
 
 class Rules:
@@ -136,29 +156,6 @@ def is_ignored(chain: Sequence[Rules], parts: Sequence[bytes], *, is_folder: boo
         if verdict is not None:
             return verdict
     return False
-
-
-def _match_components(pattern: Sequence[Component], parts: Sequence[bytes]) -> bool:
-    """Whether the path matches. ``**`` matches any number of folders; at the end, at least one."""
-    if pattern and pattern[-1] is _ANY_FOLDERS:
-        pattern = [*pattern, re.compile(b".*", _FLAGS)]
-    at = place = 0
-    back: tuple[int, int] | None = None
-    while place < len(parts):
-        if at < len(pattern) and pattern[at] is _ANY_FOLDERS:
-            at += 1
-            back = (at, place)
-            continue
-        wanted = pattern[at] if at < len(pattern) else None
-        if wanted is not None and wanted.fullmatch(parts[place]):
-            at += 1
-            place += 1
-        elif back is not None:
-            back = (back[0], back[1] + 1)
-            at, place = back
-        else:
-            return False
-    return at == len(pattern)
 
 
 def _without_trailing_spaces(line: bytes) -> bytes:
@@ -412,7 +409,12 @@ class _Walk:
         """The files of a folder that are listed, and the folders to visit. Raises
         ``TooManyFiles``."""
         place = os.path.join(self.base, folder.path) if folder.path else self.base
-        entries = _entries(place, self._on_error)
+        try:
+            entries = list(os.scandir(place))
+        except OSError as error:
+            if self._on_error is not None:
+                self._on_error(error)
+            return [], []
         self._looked_at += len(entries)
         if self._looked_at > MOST_ENTRIES:
             raise TooManyFiles
@@ -437,15 +439,6 @@ class _Walk:
             else:
                 found.append(path)
         return found, folders
-
-
-def _entries(folder: bytes, on_error: Callable[[OSError], None] | None) -> list[os.DirEntry[bytes]]:
-    try:
-        return list(os.scandir(folder))
-    except OSError as error:
-        if on_error is not None:
-            on_error(error)
-        return []
 
 
 def _ignored_but_tracked(

@@ -89,12 +89,6 @@ def _location(url: str) -> tuple[str, git.GitAccess]:
     return url, command.REMOTE
 
 
-def _head_of(url: str) -> str:
-    """The name to fetch as HEAD. The stub of a repository on this machine has no own HEAD."""
-    path = _local(url)
-    return (git.locate(path).head or "HEAD") if path is not None else "HEAD"
-
-
 def is_remote(name: str) -> bool:
     """Whether the repository is copied: a URL, ``host:path``, or a bare repository on this
     machine, but not a folder with a work tree. Raises ``ConfigError``."""
@@ -160,7 +154,10 @@ def copy_of(url: str, *, fresh: bool = False) -> Repository:
         if not (place / "HEAD").exists():
             repository.make_bare(place)
         if fresh or not complete.exists():
-            answer = _fetch(place, url, "--prune", *_ALL, f"+{_head_of(url)}:refs/corral/HEAD")
+            # The stub of a repository on this machine has no own HEAD.
+            path = _local(url)
+            head = (git.locate(path).head if path is not None else None) or "HEAD"
+            answer = _fetch(place, url, "--prune", *_ALL, f"+{head}:refs/corral/HEAD")
             if answer.code:
                 raise StorageFailed(f"{git.redact(url)} cannot be read: {answer.errors}")
             complete.touch()

@@ -55,7 +55,13 @@ class Decompressor:
             if self._decompress is None:
                 if len(self._left) < 2:
                     return b""
-                self._decompress = zlib.decompressobj(self._window())
+                window = zlib.MAX_WBITS | 16
+                if self._coding == "deflate":
+                    first, second = self._left[:2]
+                    # Some servers omit the two bytes of the header.
+                    framed = first & 15 == 8 and (first * 256 + second) % 31 == 0
+                    window = zlib.MAX_WBITS if framed else -zlib.MAX_WBITS
+                self._decompress = zlib.decompressobj(window)
             out = self._decompress.decompress(self._left, PIECE)
             if self._decompress.eof:
                 # Another compressed stream may follow.
@@ -68,14 +74,6 @@ class Decompressor:
     @property
     def is_complete(self) -> bool:
         return self._decompress is None and not self._left
-
-    def _window(self) -> int:
-        if self._coding != "deflate":
-            return zlib.MAX_WBITS | 16
-        first, second = self._left[:2]
-        # Some servers omit the two bytes of the header.
-        framed = first & 15 == 8 and (first * 256 + second) % 31 == 0
-        return zlib.MAX_WBITS if framed else -zlib.MAX_WBITS
 
 
 def decompressor_for(encoding: str) -> Decompressor | None:
@@ -158,7 +156,11 @@ class Http:
         key = (url, *headers.items())
         prepared = self._post_heads.get(key)
         if prepared is None:
-            prepared = self._prepare_post(key, url, headers)
+            target = self._target(url)
+            sent = {"Content-Type": "application/json", **headers}
+            if len(self._post_heads) >= ADDRESSES:
+                self._post_heads.clear()
+            prepared = self._post_heads[key] = target, encode_head("POST", target, sent)[:-2]
         target, start = prepared
         return self._send(target, b"%bcontent-length: %d\r\n\r\n" % (start, len(body)), body)
 
@@ -185,16 +187,6 @@ class Http:
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("request to %s: status %s", origin.authority, connection.status)
         return HttpResponse(connection, origin, self._return)
-
-    def _prepare_post(
-        self, key: tuple[object, ...], url: str, headers: Mapping[str, str]
-    ) -> tuple[Target, bytes]:
-        target = self._target(url)
-        sent = {"Content-Type": "application/json", **headers}
-        if len(self._post_heads) >= ADDRESSES:
-            self._post_heads.clear()
-        prepared = self._post_heads[key] = target, encode_head("POST", target, sent)[:-2]
-        return prepared
 
     def _target(self, url: str) -> Target:
         target = self._targets.get(url)
@@ -236,9 +228,7 @@ class Http:
                 raise
             if (connection := self._idle_connection(origin)) is not None:
                 return connection
-        return await self._connect(origin, loop)
 
-    async def _connect(self, origin: Origin, loop: asyncio.AbstractEventLoop) -> HttpConnection:
         def make_connection() -> HttpConnection:
             return HttpConnection(
                 loop, self._buffer, origin.authority, self._read_timeout, self._on_lost

@@ -14,7 +14,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from corral.errors import ConfigError
-from corral.system.http.request import Proxy, proxy_for
+from corral.system.http.request import authority, proxy_for
 from corral.system.threads import NoThread, in_own_thread
 
 LONGEST_WAIT = 10.0
@@ -52,10 +52,6 @@ async def why_unreachable(url: str) -> str | None:
     reason = await _why_not(parts.hostname, port)
     if reason is None or proxy is None:
         return reason
-    return await _why_not_through(proxy)
-
-
-async def _why_not_through(proxy: Proxy) -> str | None:
     reason = await _why_not(proxy.host, proxy.port)
     return None if reason is None else f"the proxy {reason}"
 
@@ -76,8 +72,7 @@ async def _why_not(host: str, port: int) -> str | None:
     reasons = [await _why_not_at(address, port) for address in addresses]
     if not reasons or any(reason is None for reason in reasons):
         return None
-    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return f"{where}: {reasons[0]}"
+    return f"{authority(host, port)}: {reasons[0]}"
 
 
 async def _why_not_at(address: str, port: int) -> str | None:

@@ -511,7 +511,8 @@ class ChildProcess:
                 return data
             pause = None
             if self.exit is not None:
-                pause = self._seconds_left()
+                quiet = max(self._last_output, self._exit_time) + QUIET
+                pause = min(quiet, self._exit_time + LINGER) - time.monotonic()
                 self._over = data is not None or pause <= 0
             if self._interrupted:
                 self._interrupted = False
@@ -526,19 +527,12 @@ class ChildProcess:
                 # Here and not in a function: its frame would be held as long as the agent works.
                 await self._waiter
             finally:
-                self._stop_waiting(timer)
+                self._waiter = None
+                self._yielded = time.monotonic()
+                self.out.disarm()
+                if timer is not None:
+                    timer.cancel()
         return b""
-
-    def _stop_waiting(self, timer: asyncio.TimerHandle | None) -> None:
-        self._waiter = None
-        self._yielded = time.monotonic()
-        self.out.disarm()
-        if timer is not None:
-            timer.cancel()
-
-    def _seconds_left(self) -> float:
-        quiet = max(self._last_output, self._exit_time) + QUIET
-        return min(quiet, self._exit_time + LINGER) - time.monotonic()
 
     async def end(self, grace: float) -> Exit:
         self.tree.set_deadline(grace)

@@ -191,8 +191,9 @@ class ProcessTree:
                 found[pid] = proc
                 if proc.alive:
                     self._walk(platform.children(pid), found, below=pid)
-                else:
-                    self._reap_orphan(proc)
+                elif self._ours and proc.pid != self.root and proc.ppid == os.getpid():
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(proc.pid, os.WNOHANG)
 
     def _orphans(self, found: dict[int, platform.ProcessInfo]) -> list[int]:
         mine: list[int] = []
@@ -232,11 +233,6 @@ class ProcessTree:
         others = (number for root, number in _roots.items() if root != self.root)
         return not any(number is not None and number >= limit for number in others)
 
-    def _reap_orphan(self, proc: platform.ProcessInfo) -> None:
-        if self._ours and proc.pid != self.root and proc.ppid == os.getpid():
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(proc.pid, os.WNOHANG)
-
     def set_deadline(self, grace: float) -> None:
         """Send KILL after ``grace`` seconds, or earlier if an earlier deadline was set."""
         self._patience = min(self._patience, time.monotonic() + grace)
@@ -253,15 +249,12 @@ class ProcessTree:
                 left -= pause
             elif not terminated or not any(proc.pid == self.root for proc in living):
                 # What a root forks after TERM is its own cleanup: it is not signalled.
-                self._send([p for p in living if self._gets_term(p, terminated)], signal.SIGTERM)
+                spared = {*terminated, self.root} if self.is_sandboxed else terminated
+                self._send([p for p in living if p.pid not in spared], signal.SIGTERM)
                 terminated.update(proc.pid for proc in living)
             yield min(pause, max(patience - now, 0.001)) if now < patience else pause
             pause = min(pause * 1.5, PAUSES[1])
         self.gone = not living
-
-    def _gets_term(self, proc: platform.ProcessInfo, terminated: set[int]) -> bool:
-        spared = self.is_sandboxed and proc.pid == self.root
-        return proc.pid not in terminated and not spared
 
     def _look(self) -> list[platform.ProcessInfo]:
         self.is_blind = False
@@ -310,7 +303,10 @@ class ProcessTree:
 
     def reap_root(self) -> bool:
         """Reap the root if it has died; then nothing of the run is left. Whether it was reaped."""
-        self.reaped = _try_reap(self.root)
+        try:
+            self.reaped = os.waitpid(self.root, os.WNOHANG)[0] == self.root
+        except ChildProcessError:
+            self.reaped = True
         if self.reaped:
             _roots.pop(self.root, None)
             if self.registry is not None:
@@ -326,13 +322,6 @@ def reap_leftovers() -> bool:
         if owner != os.getpid() or (tree.gone and tree.reap_root()):
             _dying.pop(tree, None)
     return bool(_dying)
-
-
-def _try_reap(pid: int) -> bool:
-    try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:
-        return True
 
 
 class RegistryEntry(msgspec.Struct, frozen=True):
@@ -432,19 +421,21 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
         removed entries. Blocks."""
         removed: list[RegistryEntry] = []
         for entry in self.entries():
-            if entry.is_orphaned and (entry.boot != platform.boot_id() or _end_left_behind(entry)):
-                self.remove(entry.mark)
-                removed.append(entry)
+            if not entry.is_orphaned:
+                continue
+            if entry.boot == platform.boot_id():
+                tree = ProcessTree.left_behind(
+                    entry.pid, entry.start_time, entry.mark, entry.number
+                )
+                tree.kill(REAPING)
+                if not tree.gone:
+                    continue
+            self.remove(entry.mark)
+            removed.append(entry)
         return removed
 
     def _file(self, mark: str) -> Path:
         return self.folder / f"{mark}.json"
-
-
-def _end_left_behind(entry: RegistryEntry) -> bool:
-    tree = ProcessTree.left_behind(entry.pid, entry.start_time, entry.mark, entry.number)
-    tree.kill(REAPING)
-    return tree.gone
 
 
 @functools.lru_cache(maxsize=16)

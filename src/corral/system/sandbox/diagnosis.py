@@ -168,10 +168,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     def read(cls) -> Machine:
         restricts = _read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
         profile = _read("/proc/self/attr/apparmor/current") or _read("/proc/self/attr/current")
+        # Container runtimes mark the environment of the first process. Only root can read it.
+        environ = _read("/proc/1/environ")
         marks = ("/.dockerenv", "/run/.containerenv", "/var/run/secrets/kubernetes.io")
         return cls(
             has_proc=os.path.exists("/proc/self/status"),
-            in_container=any(map(os.path.exists, marks)) or "container=" in _read_environ(),
+            in_container=any(map(os.path.exists, marks)) or "container=" in environ,
             in_chroot=_is_chroot(),
             is_root=os.geteuid() == 0,
             max_user_namespaces=_read("/proc/sys/user/max_user_namespaces"),
@@ -261,11 +263,6 @@ def _read(file: str) -> str:
         return Path(file).read_text("utf-8", "replace").strip()
     except OSError:
         return ""
-
-
-def _read_environ() -> str:
-    """That of the first process, which container runtimes mark. Only root can read it."""
-    return _read("/proc/1/environ")
 
 
 def _is_chroot() -> bool:

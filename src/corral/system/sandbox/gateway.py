@@ -83,7 +83,11 @@ def open_inside(info: SandboxInfo, addresses: Sequence[InnerAddress]) -> list[so
     try:
         with contextlib.ExitStack() as files:
             names = ("net",) if platform.can_enter_networks() else ("user", "net")
-            spaces = [_open(f"/proc/{info.pid}/ns/{name}", files) for name in names]
+            spaces: list[int] = []
+            for name in names:
+                path = f"/proc/{info.pid}/ns/{name}"
+                spaces.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                files.callback(os.close, spaces[-1])
             if os.fstat(spaces[-1]).st_ino != info.network:
                 return []  # it ended, and another process got its number
             if len(spaces) == 1:
@@ -95,12 +99,6 @@ def open_inside(info: SandboxInfo, addresses: Sequence[InnerAddress]) -> list[so
         raise SandboxFailed(
             f"cannot listen in the network of the sandbox: {error.strerror}"
         ) from error
-
-
-def _open(path: str, files: contextlib.ExitStack) -> int:
-    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    files.callback(os.close, number)
-    return number
 
 
 def _listen(spaces: Sequence[int], addresses: Sequence[InnerAddress]) -> list[socket.socket]:
@@ -213,19 +211,17 @@ class Gateway:
             return
         text = b""
         while (info := parse_info(text)) is None:
-            if not (part := await self._read_control()):
+            try:
+                part = await self._loop.sock_recv(self._control, 4096)
+            except OSError:
+                return
+            if not part:
                 return
             text += part
         self._serve(open_inside(info, self._addresses))
         with contextlib.suppress(OSError):
             self._control.send(b".")
         self._close_control()
-
-    async def _read_control(self) -> bytes:
-        try:
-            return await self._loop.sock_recv(self._control, 4096)
-        except OSError:
-            return b""
 
     def _receive(self) -> None:
         try:

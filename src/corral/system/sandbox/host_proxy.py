@@ -152,7 +152,10 @@ class ProxyRequest(msgspec.Struct, frozen=True):
 def parse_request(head: bytes) -> ProxyRequest:
     """Raises ``RequestRefused``."""
     first, *headers = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
-    method, target = _parse_line(first)
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise RequestRefused("400 Bad Request", "this is a proxy for HTTP")
+    method, target = words[:2]
     if any(line[:1] in " \t" or ":" not in line for line in headers):
         raise RequestRefused("400 Bad Request", "a header is malformed")
     is_tunnel = method == "CONNECT"
@@ -166,14 +169,6 @@ def parse_request(head: bytes) -> ProxyRequest:
         raise refused
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     return ProxyRequest(method, host, port or _HTTP, "" if is_tunnel else path, tuple(headers))
-
-
-def _parse_line(line: str) -> tuple[str, str]:
-    """The method and the target of a request. Raises ``RequestRefused``."""
-    parts = line.split(" ")
-    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
-        raise RequestRefused("400 Bad Request", "this is a proxy for HTTP")
-    return parts[0], parts[1]
 
 
 def _is_for_proxies(header: str) -> bool:

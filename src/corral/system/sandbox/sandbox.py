@@ -237,12 +237,18 @@ def _by_bubblewrap(box: Box, home: str, secrets: Iterable[str]) -> tuple[Sandbox
         if not any(is_inside(path, folder) for folder in named)
     ]
     shown = [path for path in secrets if mounts.kind(path) != "empty" and os.path.exists(path)]
+    network = SandboxRow("network", "allow")
+    if not box.network:
+        named_hosts = (*(endpoint.host for endpoint in box.endpoints), *map(str, box.hosts))
+        reached = _names([*dict.fromkeys(named_hosts)]) or "the model and the given tool servers"
+        is_limited = "--unshare-net" in options
+        network = _denied("network", f"only {reached} can be reached", is_limited)
     sockets = "no Unix socket can be opened" if seccomp.is_supported() else _NO_FILTER
     return (
         _denied("read outside", "the system's programs and added folders can be read", not seen),
         _denied("write outside", _more_folders(named, cwd), not elsewhere),
         _inside(mounts.kind(cwd) == "writable"),
-        _network(box, is_limited="--unshare-net" in options),
+        network,
         _denied("local sockets", sockets, seccomp.is_supported()),
         _denied("other processes", "they cannot be seen", "--unshare-pid" in options),
         _denied("credentials", _names(shown) or "none but the agent's own", not shown),
@@ -255,15 +261,6 @@ def _denied(cell: SandboxCell, note: str, is_enforced: bool) -> SandboxRow:
 
 def _inside(can_write: bool) -> SandboxRow:
     return SandboxRow("write inside", "allow") if can_write else _denied("write inside", "", True)
-
-
-def _network(box: Box, *, is_limited: bool) -> SandboxRow:
-    if box.network:
-        return SandboxRow("network", "allow")
-    named = (*(endpoint.host for endpoint in box.endpoints), *map(str, box.hosts))
-    hosts = list(dict.fromkeys(named))
-    reached = _names(hosts) or "the model and the given tool servers"
-    return _denied("network", f"only {reached} can be reached", is_limited)
 
 
 def _more_folders(folders: Sequence[str], cwd: str) -> str:
