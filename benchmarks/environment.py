@@ -39,6 +39,8 @@ LITELLM = "litellm"
 LITELLM_PROXY = "litellm-proxy"
 """Its proxy needs more packages."""
 ANTHROPIC, GENAI, OPENAI = "anthropic", "google-genai", "openai"
+HTTP_CLIENTS = "http-clients"
+"""aiohttp and httpcore."""
 
 _INIT = '{"type":"init","timestamp":"2026-11-15T00:00:00.000Z","session_id":"s","model":"none"}'
 _RESULT = (

@@ -1,4 +1,4 @@
-"""The cost of model calls: a streamed event, a small answer, and the imports."""
+"""The cost of model calls: a streamed event, a small answer, the HTTP client, and the imports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.environment import ANTHROPIC, GENAI, LITELLM, OPENAI, PROGRAMS, BenchEnvironment
+from benchmarks.environment import (
+    ANTHROPIC,
+    GENAI,
+    HTTP_CLIENTS,
+    LITELLM,
+    OPENAI,
+    PROGRAMS,
+    BenchEnvironment,
+)
 from benchmarks.measure import (
     Candidate,
     Costs,
@@ -32,6 +40,8 @@ SINGLE_EVENTS = 500
 PEER_EVENTS = 500
 """Events of a stream that a peer reads: each costs it a hundred times as much."""
 COMPLETIONS = 1_000
+CLIENT_EVENTS = 20_000
+"""Events that an HTTP client reads without decoding them."""
 PEER_COMPLETIONS = 200
 IMPORT_ROUNDS = 6
 
@@ -58,9 +68,10 @@ WIRES = (
 def models(bench: BenchEnvironment) -> list[Row]:
     with model_server(bench) as port:
         costs = _costs(bench, port)
+        clients = _http_clients(bench, port)
     rows = [row for wire in WIRES for row in _streams(costs, wire)]
     rows += [row for wire in WIRES for row in _concurrent(costs, wire)]
-    return rows + _imports(bench)
+    return rows + clients + _imports(bench)
 
 
 @contextmanager
@@ -97,6 +108,36 @@ def _costs(bench: BenchEnvironment, port: int) -> Costs:
             ]
             groups.append(_caller(folder / "python", bench, peer, port, calls))
     return measure_groups(groups)
+
+
+def _http_clients(bench: BenchEnvironment, port: int) -> list[Row]:
+    """The HTTP client beside aiohttp and httpcore, which read the same bytes and no JSON."""
+    pythons = {"corral": bench.python}
+    if folder := bench.peer(HTTP_CLIENTS):
+        pythons |= dict.fromkeys(("aiohttp", "httpcore"), folder / "python")
+
+    def group(client: str, python: Path) -> Group:
+        program = str(PROGRAMS / "http_clients.py")
+        argv = [str(python), program, client, str(port), str(COMPLETIONS), str(CLIENT_EVENTS)]
+
+        def measure() -> dict[str, float]:
+            found = run_json(argv, bench.env, bench.project)
+            return {f"{client} {what}": float(cpu) for what, cpu in found.items()}
+
+        return Group(measure, bench.rounds(ROUNDS), is_warmed=False)
+
+    costs = measure_groups([group(client, python) for client, python in pythons.items()])
+    return [
+        Row(
+            f"HTTP client: CPU per {what}, {client} ÷ corral",
+            _us(costs.of(f"corral {what}")),
+            f"{client} {_us(costs.of(f'{client} {what}'))}",
+            costs.ratio(f"{client} {what}", f"corral {what}"),
+        )
+        for what in ("request", "event")
+        for client in ("aiohttp", "httpcore")
+        if client in pythons
+    ]
 
 
 def _caller(
@@ -195,14 +236,16 @@ def _imports(bench: BenchEnvironment) -> list[Row]:
         "bare": candidate("pass", own),
         "corral": candidate("import corral", own),
         "models": candidate("import corral.models", own),
+        "client": candidate("import corral.system.http.client", own),
         "first": candidate(first, own),
     }
     modules = {GENAI: "google.genai", ANTHROPIC: "anthropic", OPENAI: "openai", LITELLM: "litellm"}
     for peer, module in modules.items():
         if folder := bench.peer(peer):
             names[peer] = candidate(f"import {module}", str(folder / "python"), PEER_ROUNDS)
-    if folder := bench.peer(LITELLM):  # which brings it along
-        names["aiohttp"] = candidate("import aiohttp", str(folder / "python"))
+    clients = ("aiohttp", "httpcore")
+    if folder := bench.peer(HTTP_CLIENTS):
+        names |= {each: candidate(f"import {each}", str(folder / "python")) for each in clients}
     costs = measure_rounds(names)
 
     def row(what: str, name: str, baseline: str) -> Row:
@@ -215,6 +258,7 @@ def _imports(bench: BenchEnvironment) -> list[Row]:
 
     imports = {"import corral": "corral", "import corral.models": "models"}
     rows = [row(what, name, "aiohttp") for what, name in imports.items() if "aiohttp" in costs]
+    rows += [row("import the HTTP client", "client", each) for each in clients if each in costs]
     baselines = ("aiohttp", *modules)
     return rows + [
         row("models, HTTP and one wire format", "first", each)
