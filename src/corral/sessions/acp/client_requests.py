@@ -39,7 +39,7 @@ from corral.sessions.permissions import (
     PermissionQuestions,
     broker_of,
 )
-from corral.system.path_guard import Access, PathGuard, Refused, open_beneath
+from corral.system.path_guard import Access, PathGuard, PathRefused, open_beneath
 from corral.values import Json, JsonObject, as_object
 
 if TYPE_CHECKING:
@@ -248,5 +248,5 @@ class WorkspaceFiles:
             raise PermissionError(f"not an absolute path: {path}")
         try:
             return self._guard.check(path, access)
-        except Refused as error:
+        except PathRefused as error:
             raise PermissionError(str(error)) from error
