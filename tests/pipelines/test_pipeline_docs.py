@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
+from corral.cli import pipeline as pipeline_group
 from corral.cli import worker
 from corral.cli.command_types import LazyGroup
-from corral.cli.pipeline import group as pipeline_group
 from corral.option_definitions import DEFINITIONS
 from corral.pipelines import node_kinds
 from corral.pipelines.linter.engine import lint

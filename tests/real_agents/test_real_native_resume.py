@@ -12,7 +12,7 @@ from corral.agents.codex import launch as codex
 from corral.testing import say
 from corral.view.live_runs import LiveRuns
 from corral.view.session_logs import SessionLogs
-from corral.view.session_view import SessionViews
+from corral.view.session_view import SessionViews, open_session
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(400)
 async def test_the_native_command_resumes_the_session(agent: RealAgent) -> None:
     result = await agent.run(lambda _: say("noted"), "the word is xylophone", sandbox="off")
     assert result.resume_token is not None, result
-    detail = SessionViews(SessionLogs()).detail(result.resume_token, LiveRuns())
+    detail = SessionViews(SessionLogs()).detail(open_session(result.resume_token), LiveRuns())
     command = detail.facts.native_resume_command
     assert command is not None
     prompt = "-p 'and now?'"

@@ -26,9 +26,9 @@ from corral.comparison.summary import ComparisonSummary, summarize
 from corral.comparison.tasks import Tasks
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine.batch.api import Batch
+from corral.engine.batch.records import BatchCommand
 from corral.engine.batch.results import BatchReport, BatchResult
 from corral.engine.batch.spec import BatchOptions
-from corral.engine.batch.store import BatchCommand
 from corral.engine.dbos import database
 from corral.engine.worker.executor import unpack_options
 from corral.errors import ConfigError

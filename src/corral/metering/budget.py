@@ -233,7 +233,7 @@ class Budget:
                 budget.release(Spent(), used)
         self._notify()
 
-    def is_spent(self) -> str:
+    def reached_limit(self) -> str:
         """Which limit is reached; empty if none is."""
         for budget in self.chain():
             budget.refresh()
@@ -249,7 +249,7 @@ class Budget:
 
     def check(self) -> None:
         """Raises ``BudgetExceeded`` if a limit is reached and the budget does not pause."""
-        text = "" if any(each.pauses for each in self.chain()) else self.is_spent()
+        text = "" if any(each.pauses for each in self.chain()) else self.reached_limit()
         if text:
             raise BudgetExceeded(f"the budget is spent: {text}", hint=HINT)
 

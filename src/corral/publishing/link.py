@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from corral.metering.budget import Budget
 
 
-_log = logging.getLogger("corral.live")
+_log = logging.getLogger("corral.publishing")
 
 
 class SessionLink:

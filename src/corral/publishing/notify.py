@@ -36,7 +36,7 @@ from corral.system.environment import variable, variables
 from corral.system.process.process import Process, ProcessSpec
 from corral.values import Json
 
-_log = logging.getLogger("corral.live")
+_log = logging.getLogger("corral.publishing")
 
 ATTEMPTS = 5
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 8.0

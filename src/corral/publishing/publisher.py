@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from corral.core.question_replies import AnswerLike
 
 
-_log = logging.getLogger("corral.live")
+_log = logging.getLogger("corral.publishing")
 
 REACTION_TIMEOUT = 5.0
 """Seconds for an event loop to carry out what was asked."""

@@ -257,8 +257,8 @@ async def until_done(  # noqa: PLR0913
                     message = f"not done after {rounds} further rounds: {complaint}"
                     hint = "Raise rounds, or resume the session."
                     return _with_error(combined, TurnLimit(message, hint=hint))
-                if error := _budget_error(combined, result, max_total_tokens, complaint):
-                    return _with_error(combined, error)
+                if spent := _budget_error(combined, result, max_total_tokens, complaint):
+                    return _with_error(combined, spent)
                 shown = f"It is not done yet: {complaint}\n\nGo on until it is."
     except TimeoutError:
         if not limit.expired():

@@ -11,7 +11,7 @@ One folder per session, readable only by its owner::
 
 If corral's home cannot be written, the folder is a temporary one, and the session is not kept.
 
-If the agent is a person, each question is a folder of its own, so that it survives the process that
+If the agent is a person, each question has its own folder, so that it survives the process that
 asked it::
 
     turn-1/

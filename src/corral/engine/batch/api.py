@@ -31,6 +31,7 @@ from corral.core.spending import BudgetLimits
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine import service
 from corral.engine.batch.journal import MemoryTaskJournal
+from corral.engine.batch.records import BatchCommand
 from corral.engine.batch.results import (
     BatchReport,
     BatchResult,
@@ -42,7 +43,6 @@ from corral.engine.batch.results import (
 )
 from corral.engine.batch.resume import ResumeState, durable_state, memory_state
 from corral.engine.batch.spec import BatchOptions, BatchSpec, build_spec
-from corral.engine.batch.store import BatchCommand
 from corral.engine.batch.tasks import TaskInput
 from corral.engine.dbos import database
 from corral.engine.dbos.database import require
@@ -389,8 +389,8 @@ class Batch(Generic[T_co]):
         while True:
             # A budget that pauses holds the calls instead.
             budget = state.runner.budget
-            can_stop = bool(todo) and budget is not None and not budget.pauses
-            if budget is not None and can_stop and await asyncio.to_thread(budget.is_spent):
+            may_stop = todo and budget is not None and not budget.pauses
+            if may_stop and await asyncio.to_thread(budget.reached_limit):
                 self._stopped = "budget"
                 todo.clear()
             # With a budget no more tasks are submitted than run at once: what is submitted is run,

@@ -12,6 +12,7 @@ import msgspec
 
 from corral.core.lookup import find_id
 from corral.engine.agent_host import client as agent_host_client
+from corral.engine.batch.records import COMMAND, KIND, BatchCommand, BatchStore, Round
 from corral.engine.batch.results import (
     BatchKind,
     BatchReport,
@@ -22,7 +23,6 @@ from corral.engine.batch.results import (
     result_of,
 )
 from corral.engine.batch.resume import find_workflows
-from corral.engine.batch.store import COMMAND, KIND, BatchCommand, BatchStore, Round
 from corral.engine.batch.tasks import BatchTask
 from corral.engine.dbos.client import WorkflowInfo, queue_owner, responsible_executor
 from corral.engine.dbos.database import (

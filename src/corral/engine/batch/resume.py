@@ -14,9 +14,7 @@ import msgspec
 
 from corral.engine import service
 from corral.engine.batch.journal import DurableTaskJournal, TaskJournal
-from corral.engine.batch.results import BatchReport, BatchResult, OutputFile, result_of
-from corral.engine.batch.spec import BatchOptions, BatchSpec
-from corral.engine.batch.store import (
+from corral.engine.batch.records import (
     BatchCommand,
     BatchStore,
     BatchStoreThread,
@@ -24,6 +22,8 @@ from corral.engine.batch.store import (
     make_round,
     resource_of,
 )
+from corral.engine.batch.results import BatchReport, BatchResult, OutputFile, result_of
+from corral.engine.batch.spec import BatchOptions, BatchSpec
 from corral.engine.batch.tasks import BatchTask, difference
 from corral.engine.dbos import database
 from corral.engine.dbos.client import DEFAULT_QUEUE, QueueLimit, subqueue

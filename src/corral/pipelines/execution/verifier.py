@@ -223,8 +223,8 @@ def _sandbox(work: NodeContext, verifier: Verifier, result: Result, own: Path) -
     binds = [Bind(str(own / "tests"), "/tests"), Bind(str(own / "logs"), "/logs")]
     if verifier.workdir:
         binds.append(Bind(str(work.workspace), verifier.workdir))
-    network = verifier.network or sandbox.box.network
-    box = msgspec.structs.replace(sandbox.box, binds=tuple(binds), network=network)
+    has_network = verifier.network or sandbox.box.network
+    box = msgspec.structs.replace(sandbox.box, binds=tuple(binds), network=has_network)
     return msgspec.structs.replace(sandbox, box=box)
 
 

@@ -28,6 +28,7 @@ from corral.sessions.limits.conversation import (
     HandedStep,
     HandedTurn,
 )
+from corral.values import Json
 
 OPEN, CLOSE = "<conversation_so_far>", "</conversation_so_far>"
 QUOTE = "| "
@@ -166,8 +167,11 @@ def _step(step: HandedStep, agent: str, ids: count[int]) -> Iterator[Message]:
     calls = [(f"handed-{next(ids)}", call) for call in step.calls]
     parts: list[Part] = [Text(step.text)] if step.text.strip() else []
     for id, call in calls:
-        given = call.input
-        arguments = given if isinstance(given, dict) else {} if given is None else {"input": given}
+        arguments: dict[str, Json] = {}
+        if isinstance(call.input, dict):
+            arguments = call.input
+        elif call.input is not None:
+            arguments = {"input": call.input}
         parts.append(ToolCall(id, _name(call.name), arguments))
     if not parts:
         return
