@@ -172,8 +172,8 @@ def report(error: click.ClickException) -> str:
             value = error.message.partition("'")[2].partition("'")[0]
             near = get_close_matches(value, [str(choice) for choice in kind.choices], 1)
     hints = [f"Did you mean {near[0]}?"] if near else []
-    arguments = {each.name for each in ctx.command.params} if ctx is not None else set()
-    if "unexpected extra argument" in error.message and "prompt" in arguments:
+    names = [] if ctx is None else [parameter.name for parameter in ctx.command.params]
+    if "unexpected extra argument" in error.message and "prompt" in names:
         hints = ["Write the prompt in quotes."]
     if ctx is not None:
         hints.append(f"See: {ctx.command_path} --help")

@@ -22,7 +22,6 @@ from corral.system.threads import LoopThread, sync_twin, warn_of_blocking
 from corral.values import T
 
 if TYPE_CHECKING:
-    from corral.events import Event
     from corral.metering.budget import Budget
     from corral.run_kwargs import RunKwargs
     from corral.sessions.goals import Until

@@ -389,8 +389,11 @@ class Batch(Generic[T_co]):
         while True:
             # A budget that pauses holds the calls instead.
             budget = state.runner.budget
-            may_stop = todo and budget is not None and not budget.pauses
-            if may_stop and await asyncio.to_thread(budget.reached_limit):
+            if budget is None or budget.pauses or not todo:
+                reached = ""
+            else:
+                reached = await asyncio.to_thread(budget.reached_limit)
+            if reached:
                 self._stopped = "budget"
                 todo.clear()
             # With a budget no more tasks are submitted than run at once: what is submitted is run,

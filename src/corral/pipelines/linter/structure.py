@@ -150,7 +150,7 @@ def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
             message = f"{node.id} has no branches"
         elif loose:
             message = f"branches of {node.id} that reach no fan-in: {', '.join(loose[:5])}"
-        elif not set.intersection(*map(set, reached.values())):
+        elif not set[str].intersection(*({*names} for names in reached.values())):
             listed = [f"{head} reaches {', '.join(names)}" for head, names in reached.items()]
             message = f"branches of {node.id} that reach no common fan-in: {'; '.join(listed[:5])}"
         if message:

@@ -270,7 +270,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._timer = None
         self._wake()
         self._parser = None  # the parser and this object reference each other
-        self._feed = lambda data: None
+        self._feed = _ignore
         self._on_lost(self)
 
     # Called by the parser.
@@ -395,6 +395,10 @@ def broken_stream(server: str, why: str) -> StreamBroken:
         f"the connection to {server} broke in the middle of the response: {why}",
         hint="Try again; a proxy may cut long responses.",
     )
+
+
+def _ignore(data: object) -> None:
+    """Replaces a parser that was removed."""
 
 
 def error_text(error: BaseException) -> str:
