@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy.exc
 
 from corral.engine.agent_host.client import RESERVED, HostFiles, StoredOutcome
-from corral.engine.batch import records
+from corral.engine.batch import batch_store
 from corral.engine.dbos import database
 from corral.errors import StorageFailed
 from corral.pipelines.scheduler.outcome import Outcome
@@ -147,9 +147,9 @@ def test_a_result_that_cannot_be_written_becomes_a_failure_in_the_reserved_space
 async def test_a_batch_whose_first_entry_finds_a_full_disk_gets_an_error_of_corral(
     empty_db: Path,
 ) -> None:
-    thread = records.BatchStoreThread(database.find(str(empty_db)))
+    thread = batch_store.BatchStoreThread(database.find(str(empty_db)))
 
-    def fill(_store: records.BatchStore) -> None:
+    def fill(_store: batch_store.BatchStore) -> None:
         full = sqlite3.OperationalError("database or disk is full")
         raise sqlalchemy.exc.OperationalError("INSERT", {}, full)
 

@@ -15,7 +15,7 @@ from support.durable_processes import DurableProcesses, submit, wait_until
 import corral
 from corral.engine import query, retention, service
 from corral.engine.batch import query as batch_query
-from corral.engine.batch.records import BatchStore
+from corral.engine.batch.batch_store import BatchStore
 from corral.engine.dbos import database
 from corral.errors import ConfigError
 from corral.system import paths

@@ -17,7 +17,7 @@ import corral
 from corral.events import ToolUse, hand_over_of
 from corral.run_kwargs import RunKwargs
 from corral.sessions import store
-from corral.sessions.limits.machine import CONTINUE
+from corral.sessions.limits.machine import WORK_CONTINUES
 from corral.testing import Call, ModelServer, Turn, fail, say
 
 pytestmark = pytest.mark.timeout(400)
@@ -173,5 +173,5 @@ async def test_a_limited_agent_is_continued_by_another_one(
     sent = sent_json([asked])
     assert SECRET_FACT in sent
     assert "created made.txt" in sent
-    assert asked.last_text.strip().endswith(f"Make and use the file\n\n{CONTINUE}")
+    assert asked.last_text.strip().endswith(f"Make and use the file\n\n{WORK_CONTINUES}")
     assert store.find(result.continued_from or "").meta.agent == "gemini-cli"

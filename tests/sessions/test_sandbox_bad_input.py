@@ -282,7 +282,7 @@ def test_a_machine_that_forbids_it_is_reported_with_the_reason(
 AS_USER = """
 import asyncio, os, sys, threading
 from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox.box import Box, Endpoint, interpreter_folders
+from corral.system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
 from corral.system.sandbox.sandbox import Sandbox, find_support
 workspace, threads = sys.argv[1:]
 for _ in range(int(threads)):
@@ -304,7 +304,8 @@ async def main():
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         box = Box(cwd=workspace, writable=(workspace,), readable=interpreter_folders(),
-                  endpoints=(Endpoint("models.example", 443), Endpoint("127.0.0.1", port)))
+                  endpoints=(SandboxEndpoint("models.example", 443),
+                             SandboxEndpoint("127.0.0.1", port)))
         process = await Process.start(ProcessSpec(
             ["sh", "-c", script], cwd=workspace, env={**os.environ, "PORT": str(port)},
             sandbox=Sandbox(support=support, box=box)))

@@ -153,7 +153,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     from corral.cli.ui.batch_progress import BatchProgress
     from corral.cli.ui.signals import signals
     from corral.engine.batch import api
-    from corral.engine.batch.records import BatchCommand
+    from corral.engine.batch.batch_store import BatchCommand
 
     if flags["no_durable"] and (flags["db"] or flags["queue"]):
         raise ConfigError("--no-durable and --db or --queue are both given")

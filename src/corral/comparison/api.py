@@ -26,7 +26,7 @@ from corral.comparison.summary import ComparisonSummary, summarize
 from corral.comparison.tasks import Tasks
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine.batch.api import Batch
-from corral.engine.batch.records import BatchCommand
+from corral.engine.batch.batch_store import BatchCommand
 from corral.engine.batch.results import BatchReport, BatchResult
 from corral.engine.batch.spec import BatchOptions
 from corral.engine.dbos import database

@@ -16,7 +16,7 @@ from pathlib import Path
 from corral.engine import limits, run_list
 from corral.engine.agent_host import client
 from corral.engine.batch import query
-from corral.engine.batch.records import BatchStore
+from corral.engine.batch.batch_store import BatchStore
 from corral.engine.dbos.database import Database, find, storage_errors
 from corral.errors import ConfigError
 from corral.sessions.retention import Pruned

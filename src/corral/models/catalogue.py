@@ -121,12 +121,12 @@ class Catalogue:
         ``answered_by`` is the model named in the response; it decides the price. The cost is
         unknown if a price or a count is missing.
         """
-        cache, asked = self._billed_cache, (model_id, answered_by)
-        if asked not in cache:  # to find it takes as long as reading the response
-            if len(cache) >= MAX_CACHED:
-                cache.clear()
-            cache[asked] = self._find_billed_entry(model_id, answered_by)
-        entry = cache[asked]
+        known, asked = self._billed_cache, (model_id, answered_by)
+        if asked not in known:  # to find it takes as long as reading the response
+            if len(known) >= MAX_CACHED:
+                known.clear()
+            known[asked] = self._find_billed_entry(model_id, answered_by)
+        entry = known[asked]
         used, output = usage.input, usage.output
         if entry is None or usage.coverage != "complete" or used is None or output is None:
             return Cost()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import corral
-from corral.engine.batch import api, records, results
+from corral.engine.batch import api, batch_store, results
 from corral.engine.batch.results import BatchResult, line_of
 from corral.engine.batch.tasks import BatchTask
 from corral.engine.dbos import adapter
@@ -56,8 +56,8 @@ class KilledOutputFile(results.OutputFile):
         die("after write")
 
 
-class KilledStore(records.BatchStore):
-    def enqueue(self, round: records.Round, tasks: Sequence[BatchTask], queue: str) -> None:
+class KilledStore(batch_store.BatchStore):
+    def enqueue(self, round: batch_store.Round, tasks: Sequence[BatchTask], queue: str) -> None:
         die("before enqueue")
         super().enqueue(round, tasks, queue)
         die("after enqueue")
@@ -85,7 +85,7 @@ async def run_batch(count: int, in_order: bool) -> None:
     handlers.register("batch.item", work)
     adapter.watch = die
     setattr(api, "OutputFile", KilledOutputFile)  # noqa: B010
-    records.BatchStore = KilledStore  # type: ignore[misc]
+    batch_store.BatchStore = KilledStore  # type: ignore[misc]
     report = await corral.batch(
         [{"id": f"t{n}"} for n in range(count)],
         "task {{id}}",

@@ -284,12 +284,7 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
         "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
     }
     if place.hook_command:
-        # The CLI runs the command before each tool call, and before it consults its policy; in an
-        # untrusted folder it would not. A command that takes too long counts as permission, so it
-        # gets longer than a run can take.
-        hook: dict[str, Json] = {"type": "command", "name": "corral", "timeout": 86_400_000}
-        hook["command"] = place.hook_command
-        settings["hooks"] = {"BeforeTool": [{"hooks": [hook]}]}
+        settings["hooks"] = _hooks(place.hook_command)
     if run.mcp_servers:
         settings["mcpServers"] = {
             s.name: server_config(n, s) for n, s in enumerate(run.mcp_servers)
@@ -297,6 +292,14 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
         if not own:
             settings["mcp"] = {"allowed": names}
     return settings
+
+
+def _hooks(command: str) -> dict[str, Json]:
+    """The CLI runs the command before each tool call, and before it consults its policy; in an
+    untrusted folder it would not. A command that takes too long counts as permission, so it gets
+    longer than a run can take."""
+    hook: Json = {"type": "command", "name": "corral", "command": command, "timeout": 86_400_000}
+    return {"BeforeTool": [{"hooks": [hook]}]}
 
 
 def _without_trust(theirs: Mapping[str, Json]) -> dict[str, Json]:

@@ -30,8 +30,8 @@ import msgspec
 from corral.core.spending import BudgetLimits
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine import service
+from corral.engine.batch.batch_store import BatchCommand
 from corral.engine.batch.journal import MemoryTaskJournal
-from corral.engine.batch.records import BatchCommand
 from corral.engine.batch.results import (
     BatchReport,
     BatchResult,

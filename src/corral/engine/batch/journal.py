@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from corral.core.spending import Raise
 from corral.engine.agent_host import client as agent_host_client
-from corral.engine.batch.records import BatchStore, BatchStoreThread, Round
+from corral.engine.batch.batch_store import BatchStore, BatchStoreThread, Round
 from corral.engine.batch.results import BatchReport
 from corral.engine.batch.tasks import NODE, BatchTask, task_visit
 from corral.engine.dbos.claims import Claim, Claims

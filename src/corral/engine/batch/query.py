@@ -12,7 +12,7 @@ import msgspec
 
 from corral.core.lookup import find_id
 from corral.engine.agent_host import client as agent_host_client
-from corral.engine.batch.records import COMMAND, KIND, BatchCommand, BatchStore, Round
+from corral.engine.batch.batch_store import COMMAND, KIND, BatchCommand, BatchStore, Round
 from corral.engine.batch.results import (
     BatchKind,
     BatchReport,

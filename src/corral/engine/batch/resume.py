@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral.engine import service
-from corral.engine.batch.journal import DurableTaskJournal, TaskJournal
-from corral.engine.batch.records import (
+from corral.engine.batch.batch_store import (
     BatchCommand,
     BatchStore,
     BatchStoreThread,
@@ -22,6 +21,7 @@ from corral.engine.batch.records import (
     make_round,
     resource_of,
 )
+from corral.engine.batch.journal import DurableTaskJournal, TaskJournal
 from corral.engine.batch.results import BatchReport, BatchResult, OutputFile, result_of
 from corral.engine.batch.spec import BatchOptions, BatchSpec
 from corral.engine.batch.tasks import BatchTask, difference
