@@ -8,7 +8,7 @@ import contextvars
 import inspect
 import threading
 import warnings
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
@@ -111,3 +111,39 @@ def test_a_stream_is_closed_when_the_iteration_is_left() -> None:
     stream.close()
     assert len(closed) == 2
     assert threading.active_count() == before
+
+
+def test_an_interruption_while_the_work_begins_ends_it_before_it_is_raised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def values() -> AsyncGenerator[int]:
+        await asyncio.sleep(60)
+        yield 1
+
+    with LoopThread() as thread:
+        loop = thread._loops[0]
+        schedule = loop.call_soon_threadsafe
+
+        def interrupted(callback: Callable[[], None]) -> None:
+            monkeypatch.undo()
+            schedule(callback)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(thread.iterate(values()))  # closing it fails while it still runs
+
+
+def test_an_interruption_before_the_work_begins_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def values() -> AsyncGenerator[int]:
+        yield 1
+
+    with LoopThread() as thread:
+
+        def interrupted(_callback: Callable[[], None]) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(thread._loops[0], "call_soon_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(thread.iterate(values()))

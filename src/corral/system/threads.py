@@ -231,10 +231,15 @@ class LoopThread:
             tasks.append(task)
 
         def cancel() -> None:
-            tasks[0].cancel()
+            if tasks:
+                tasks[0].cancel()
+            else:  # the interruption came before the work began
+                over.set()
 
-        loop.call_soon_threadsafe(begin)
         try:
+            # An interruption may also come while the call below returns: the work has begun then,
+            # and must be over before this function is left.
+            loop.call_soon_threadsafe(begin)
             with _interruptible():
                 over.wait()
         except BaseException:
