@@ -113,6 +113,10 @@ def test_a_stream_is_closed_when_the_iteration_is_left() -> None:
     assert threading.active_count() == before
 
 
+async def running_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.get_running_loop()
+
+
 def test_an_interruption_while_the_work_begins_ends_it_before_it_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,7 +125,7 @@ def test_an_interruption_while_the_work_begins_ends_it_before_it_is_raised(
         yield 1
 
     with LoopThread() as thread:
-        loop = thread._loops[0]
+        loop = thread.run(running_loop())
         schedule = loop.call_soon_threadsafe
 
         def interrupted(callback: Callable[[], None]) -> None:
@@ -139,11 +143,12 @@ def test_an_interruption_before_the_work_begins_is_raised(monkeypatch: pytest.Mo
         yield 1
 
     with LoopThread() as thread:
+        loop = thread.run(running_loop())
 
         def interrupted(_callback: Callable[[], None]) -> None:
             monkeypatch.undo()
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(thread._loops[0], "call_soon_threadsafe", interrupted)
+        monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
         with pytest.raises(KeyboardInterrupt):
             next(thread.iterate(values()))

@@ -237,7 +237,7 @@ class LoopThread:
                 over.set()
 
         try:
-            # An interruption may also come while the call below returns: the work has begun then,
+            # An interruption may also come while the call below returns: the work has started then,
             # and must be over before this function is left.
             loop.call_soon_threadsafe(begin)
             with _interruptible():
