@@ -202,7 +202,7 @@ def test_a_gate_with_one_unlabelled_edge_asks_for_free_text() -> None:
     [question] = [order.question for order in run.commands if isinstance(order, AskHuman)]
     assert (question.kind, question.choices) == ("text", ())
     run.answer("whatever I like")
-    assert run.visit("a").context["human.gate.selected"] == "whatever I like"
+    assert run.visit("a").context["human.gate.text"] == "whatever I like"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_free_text_question_that_expires_takes_its_default() -> None:
     run = SchedulerDriver('s -> h -> e; h [shape=hexagon, "human.default_choice"="go on"]')
     run.waiting.clear()
     run.send(Expired(id="h.1"))
-    assert run.context["human.gate.selected"] == "go on"
+    assert run.context["human.gate.text"] == "go on"
     assert run.status == "success"
 
 

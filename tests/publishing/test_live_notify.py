@@ -229,9 +229,10 @@ async def test_a_waiting_pipeline_tells_its_question_and_the_token_answers_it(
         await pipelines.answer_with_token(token, answer="perhaps")
     with pytest.raises(live.LiveError, match="corral pipeline answer"):
         live.answer_with_token(token, answer="Y")
-    await pipelines.answer_with_token(token, answer="Y")
+    await pipelines.answer_with_token(token, answer="Y", comment="well done")
     second = await pipelines.resume(first.run)
     assert second.status == "success"
+    assert second.context["human.gate.text"] == "well done"
     assert hook.next().message["ended"]["status"] == "success"
 
 

@@ -72,7 +72,8 @@ async def test_a_gate_is_answered_after_its_process_ended_and_a_node_is_run_agai
         status, refused = await view.post(f"{path}/answer", {"text": "Perhaps"})
         assert (status, "Perhaps" in refused["error"]["message"]) == (400, True)
         gate = detail["questions"][0]["request_id"]
-        status, done = await view.post(f"{path}/answer", {"text": "Yes", "gate": gate})
+        reply = {"text": "Yes", "comment": "well done", "gate": gate}
+        status, done = await view.post(f"{path}/answer", reply)
         assert status == 200, done
         detail = await until(
             lambda: view.get(path), lambda each: each["summary"]["state"] == "success"
@@ -82,6 +83,7 @@ async def test_a_gate_is_answered_after_its_process_ended_and_a_node_is_run_agai
         assert (taken["ask", "ship"], taken["ask", "keep"]) == (1, 0)
         found = (await view.get(f"{path}/events"))["events"]
         assert [each["seq"] for each in found] == sorted({each["seq"] for each in found})
+        assert any(each["text"] == "Yes: well done" for each in found), found
         later = await view.get(f"{path}/events", after=found[-2]["seq"])
         assert later["events"] == found[-1:]
         status, late = await view.post(f"{path}/cancel", {})

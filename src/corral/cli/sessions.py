@@ -248,6 +248,9 @@ BY = "corral sessions answer"
     metavar="TOKEN",
     help="Instead of ID: the token of a notification; - reads it from stdin.",
 )
+@click.option(
+    "--text", "comment", default="", help="With --token: a comment beside the choice of a gate."
+)
 def answer(
     words: tuple[str, ...],
     *,
@@ -255,6 +258,7 @@ def answer(
     request: str,
     file: str | None,
     token: str | None,
+    comment: str,
 ) -> None:
     """Answer a permission request or a question of a run.
 
@@ -279,7 +283,12 @@ def answer(
     if file is not None:
         text = read_prompt(None, file)
     if token is not None:
-        _answer_token(token, decision, text)
+        _answer_token(token, decision, text, comment)
+    elif comment:
+        raise ConfigError(
+            "--text is a comment for the gate of a pipeline",
+            hint="Answer a gate with: corral pipeline answer RUN CHOICE --text COMMENT",
+        )
     elif decision is not None:
         from corral import live
 
@@ -291,7 +300,7 @@ def answer(
         _answer_question(name, text)
 
 
-def _answer_token(token: str, decision: Decision | None, text: str | None) -> None:
+def _answer_token(token: str, decision: Decision | None, text: str | None, comment: str) -> None:
     from corral.engine import existing_runs
 
     if token == STDIN:
@@ -300,7 +309,7 @@ def _answer_token(token: str, decision: Decision | None, text: str | None) -> No
         raise ConfigError("the answer is missing", hint="Give --allow, --deny or a text.")
     by = f"{BY} --token"
     answer = existing_runs.answer_with_token_sync
-    used = answer(token, decision=decision, answer=text or "", by=by)
+    used = answer(token, decision=decision, answer=text or "", comment=comment, by=by)
     echo(f"{used.run} received the answer")
 
 

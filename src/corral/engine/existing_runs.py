@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 from corral.core.spending import Amounts, Raise
 from corral.core.tracebacks import short_traceback_async
 from corral.engine import open_questions, query, run_list, service
+from corral.errors import ConfigError
 from corral.pipelines.scheduler.commands import Answer
 from corral.system.threads import sync_twin
 
@@ -46,11 +47,13 @@ async def answer_with_token(
     *,
     decision: Decision | None = None,
     answer: str = "",
+    comment: str = "",
     by: str = "a token",
 ) -> tokens.Token:
     """Answer what a message of ``notify`` asked: a permission request with a ``decision``, a
-    question with an ``answer``. A token works once. Raises ``LiveError`` if it is not valid, and
-    ``ConfigError`` if the answer is not one of the choices; then the token can be used again.
+    question with an ``answer``; the gate of a pipeline takes a ``comment`` too. A token works
+    once. Raises ``LiveError`` if it is not valid, and ``ConfigError`` if the answer is not one of
+    the choices, or if the question takes no comment; then the token can be used again.
 
     ::
 
@@ -62,8 +65,10 @@ async def answer_with_token(
     with tokens.using(token) as says:
         if says.kind == "pipeline":
             db = None if says.db is None or "***" in says.db else says.db
-            reply = Answer(value=answer, text=answer)
+            reply = Answer(value=answer, text=comment)
             await open_questions.answer(says.run, reply, gate=says.request_id, by=by, db=db)
+        elif comment:
+            raise ConfigError("only the gate of a pipeline takes a comment")
         else:
             await asyncio.to_thread(
                 live.answer_session, says, decision=decision, text=answer, by=by

@@ -7,9 +7,9 @@ a list); ``key matches regex`` (anywhere in the text); ``<``, ``<=``, ``>`` and 
 numbers, false if one side is not a number.
 
 ``=`` compares the texts exactly, with case: ``true``, ``3`` and ``"3"`` may be written. A literal
-is a word, several words, or quoted; after ``=`` and ``!=`` it may be empty. ``succeeded``,
-``failed`` and ``failure`` are read as ``success`` and ``fail`` if they are compared with
-``outcome``.
+is a word, several words, or quoted; after ``=`` and ``!=`` it may be empty. Compared with
+``outcome``, ``succeeded``, ``failed`` and ``failure`` are read as ``success`` and ``fail``; with
+``failure_class``, ``transient_infra`` is ``transient`` and ``deterministic`` is ``permanent``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgspec
 from corral.errors import PipelineInvalid
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph
-from corral.pipelines.scheduler.outcome import normalize_status
+from corral.pipelines.scheduler.outcome import SYNONYMS
 from corral.pipelines.templates import as_text, find
 from corral.values import Json
 
@@ -265,7 +265,7 @@ class _ConditionParser:
         literal = ""
         if self.at < len(self.text) and not self.text.startswith(("&&", "||", ")"), self.at):
             literal = self.literal()
-        return normalize_status(literal) if key.removeprefix("context.") == "outcome" else literal
+        return SYNONYMS.get(key.removeprefix("context."), {}).get(literal, literal)
 
     def literal(self) -> str:
         quoted = _QUOTED.match(self.text, self.at)

@@ -133,6 +133,7 @@ class InterviewCompleted(Envelope, frozen=True, tag="interview_completed"):
     type: ClassVar[Literal["interview_completed"]] = "interview_completed"
     visit: str
     answer: str
+    """What was chosen, and after a colon the comment; or the text."""
     by: str = ""
 
 

@@ -358,6 +358,13 @@ class TextBody(msgspec.Struct, kw_only=True):
     """The question's id, if several are open."""
 
 
+class GateAnswerBody(TextBody, kw_only=True):
+    """An answer to a question of a pipeline: a choice (its key, label or target), or a text."""
+
+    comment: str = ""
+    """What the person says beside the choice: `human.gate.text`."""
+
+
 class BudgetBody(Raise, frozen=True, kw_only=True):
     """By how much the limits of a budget are raised: US dollars, tokens and model calls."""
 
@@ -367,6 +374,8 @@ class AnswerBody(msgspec.Struct, kw_only=True):
 
     decision: Literal["allow_once", "allow_session", "deny", "cancel"] | None = None
     text: str | None = None
+    comment: str = ""
+    """What the person says beside a choice, if the gate of a pipeline is answered."""
 
 
 class NodeBody(msgspec.Struct, kw_only=True):

@@ -72,6 +72,7 @@ async def asked(interviewer: Interviewer, question: Question = ASKED) -> Answer:
         ("fix IT", Answer(value="F")),
         ("ship", Answer(value="Y")),
         ("f: the second test is wrong", Answer(value="F", text="the second test is wrong")),
+        ("fix it: the second test", Answer(value="F", text="the second test")),
         ("", Answer(value="Y")),
     ],
 )
@@ -185,4 +186,5 @@ def test_a_label_that_begins_like_a_key_is_matched_as_a_label() -> None:
     )
     assert parse_answer(question, "a b") == Answer(value="G")
     assert parse_answer(question, "a because") == Answer(value="A", text="because")
+    assert parse_answer(question, "a b because") == Answer(value="G", text="because")
     assert "[G] a b" in format_question(question)

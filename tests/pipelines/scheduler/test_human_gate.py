@@ -72,10 +72,24 @@ def test_of_two_edges_with_one_label_the_chosen_one_is_taken() -> None:
     assert run.path == ["b"]
 
 
-def test_conditional_edges_are_not_choices() -> None:
-    body = f'{BODY} g -> late [condition="outcome=fail"]; late -> e'
+def test_edges_with_a_condition_are_choices_too() -> None:
+    body = f'{BODY} g -> late [condition="preferred_label=late"]; late -> e'
     run = SchedulerDriver(body)
-    assert [c.target for c in asked(run).choices] == ["yes", "no"]
+    assert [c.target for c in asked(run).choices] == ["yes", "no", "late"]
+    run.answer("late")
+    assert run.path == ["late"]
+
+
+def test_a_choice_whose_condition_is_not_true_leads_nowhere_else() -> None:
+    body = f'{GATE} g -> ship [label=Ship, condition="outcome=success"]; ship -> e;'
+    run = SchedulerDriver(f'{body} g -> fix [label=Fix, condition="outcome=fail"]; fix -> e')
+    run.answer("fix")
+    assert run.path == []
+    assert "the condition of the choice 'Fix' is not true" in run.finish.reason
+
+
+def test_a_skipped_gate_follows_its_edge_for_failures() -> None:
+    run = SchedulerDriver(f'{BODY} g -> late [condition="outcome=fail"]; late -> e')
     run.answer(skipped=True)
     assert run.path == ["late"]
 
@@ -149,11 +163,18 @@ def test_find_choice_rejects_an_invalid_answer() -> None:
     assert human_gate.find_choice(choices, "no") == choices[1]
 
 
-def test_a_gate_without_edges_takes_any_text() -> None:
+def test_a_gate_without_edges_fails() -> None:
     run = SchedulerDriver(GATE)
+    assert run.finish.reason == "node 'g' failed: the gate has no edges to choose from"
+
+
+def test_a_free_text_is_not_a_choice() -> None:
+    run = SchedulerDriver(f"{BODY} yes [shape=hexagon]")
+    run.answer("y")
     assert asked(run).choices == ()
     run.answer("whatever I want")
-    assert run.context["human.gate.selected"] == "whatever I want"
+    assert run.context["human.gate.text"] == "whatever I want"
+    assert run.context["human.gate.selected"] == run.context["human.gate.label"] == ""
     assert run.status == "success"
 
 

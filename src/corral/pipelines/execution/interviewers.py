@@ -18,6 +18,7 @@ import functools
 import hashlib
 import inspect
 import os
+import re
 import sys
 import time
 from collections import Counter, deque
@@ -144,7 +145,7 @@ class Recording:
 class Console:
     """A person at a terminal. Questions are asked one after the other.
 
-    The person types the key or the label of a choice. Words after the key are the answer's text
+    The person types the key or the label of a choice. Words after it are a comment
     (``n the second test is wrong``). Enter alone takes the default. Ctrl-D skips.
 
     ::
@@ -231,10 +232,15 @@ def parse_answer(question: Question, line: str) -> Answer | None:
         return None if question.default is None else Answer(value=question.default)
     if (choice := find_choice(question.choices, line)) is not None:
         return Answer(value=choice.key)
-    key, _, rest = line.partition(" ")
-    key = key.rstrip(":,.").lower()
-    choice = next((choice for choice in question.choices if choice.key.lower() == key), None)
-    return None if choice is None else Answer(value=choice.key, text=rest.strip())
+    names = [
+        (name, choice.key)
+        for choice in question.choices
+        for name in (choice.key, choice.label, choice.target)
+    ]
+    for name, key in sorted(names, key=lambda pair: -len(pair[0])):
+        if match := re.match(rf"{re.escape(name)}[:,.]?\s+(?=\S)", line, re.IGNORECASE):
+            return Answer(value=key, text=line[match.end() :])
+    return None
 
 
 def _wake(ready: asyncio.Future[None]) -> None:

@@ -78,7 +78,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     value: str = ""
     """A choice's key, label or target (case does not matter), or free text."""
     text: str = ""
-    """What the person adds to the choice."""
+    """A comment of the person beside the choice."""
     skipped: bool = False
 
 

@@ -76,10 +76,8 @@ def outcome_of_answer(question: Question, answer: Answer) -> Outcome:
     if answer.skipped:
         return failed(f"the question was skipped: {question.text}", retryable=False)
     if not question.choices:
-        text = answer.value or answer.text
-        return Outcome(
-            context_updates={"human.gate.selected": text, "human.gate.text": answer.text}
-        )
+        text = "\n".join(part for part in (answer.value, answer.text) if part)
+        return Outcome(context_updates=gate_updates(text=text))
     choice = find_choice(question.choices, answer.value)
     if choice is None:
         keys = ", ".join(f"{choice.key} ({choice.label})" for choice in question.choices)
@@ -89,14 +87,16 @@ def outcome_of_answer(question: Question, answer: Answer) -> Outcome:
 
 
 def outcome_of_choice(choice: Choice, text: str = "") -> Outcome:
-    updates: dict[str, Json] = {
-        "human.gate.selected": choice.key,
-        "human.gate.label": choice.written or choice.label,
-        "human.gate.text": text,
-    }
     return Outcome(
-        preferred_label=choice.label, suggested_next_ids=(choice.target,), context_updates=updates
+        preferred_label=choice.label,
+        suggested_next_ids=(choice.target,),
+        context_updates=gate_updates(choice.key, choice.written or choice.label, text),
     )
+
+
+def gate_updates(key: str = "", label: str = "", text: str = "") -> dict[str, Json]:
+    """All three keys, so that none is left from the answer to an earlier gate."""
+    return {"human.gate.selected": key, "human.gate.label": label, "human.gate.text": text}
 
 
 def outcome_of_timeout(question: Question) -> Outcome:

@@ -42,13 +42,16 @@ AFTER_LIMIT = "internal.after_limit"
 MAX_IN_CONTEXT = 32 * 1024
 """Bytes of an output that go into the context."""
 
-_SYNONYMS = {"succeeded": "success", "failed": "fail", "failure": "fail"}
-"""Other names of a status, in verdicts and in conditions."""
+SYNONYMS = {
+    "outcome": {"succeeded": "success", "failed": "fail", "failure": "fail"},
+    "failure_class": {"transient_infra": "transient", "deterministic": "permanent"},
+}
+"""Other words for the values of these keys, in verdicts and in conditions."""
 
 
 def normalize_status(word: str) -> str:
     """The name of a status as conditions compare it: ``failed`` is ``fail``."""
-    return _SYNONYMS.get(word, word)
+    return SYNONYMS["outcome"].get(word, word)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

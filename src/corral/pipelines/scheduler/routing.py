@@ -18,9 +18,10 @@ A failure is never ignored. After a node that failed (its retries are exhausted)
 4. any unconditional edge, where the node or the graph says ``error_policy=continue``;
 5. otherwise there is no edge: the run, or the branch, fails.
 
-The edges of a human gate are the person's choice. A gate that failed (skipped, or timed out
-without a default) follows an unconditional edge only where the gate itself says
-``error_policy=continue``.
+The edges of a human gate are the person's choice. A chosen edge with a condition is followed if
+its condition is true; if not, no other edge is taken and the run fails. A gate that failed
+(skipped, or timed out without a default) follows an unconditional edge only where the gate itself
+says ``error_policy=continue``.
 """
 
 from __future__ import annotations
@@ -105,9 +106,14 @@ class Routes:
         edges = self._edges[node.id]
         if edges.conditional:
             look = conditions.lookup_in(context)
-            for condition, edge in edges.conditional:
-                if condition.holds(look):
-                    return edge
+            held = [edge for condition, edge in edges.conditional if condition.holds(look)]
+            if node.kind == node_kinds.WAIT_HUMAN.name and any(
+                _is_choice(edge, preferred, suggested) for _, edge in edges.conditional
+            ):
+                # A person who chose "revise" must not be sent to "approve", whatever holds there.
+                return next((edge for edge in held if _is_choice(edge, preferred, suggested)), None)
+            if held:
+                return held[0]
         return _unconditional(edges.unconditional, preferred, suggested)
 
     def choose_failed(
@@ -169,11 +175,11 @@ class Routes:
         }
         return [edge for edge in self._graph.edges_from(node.id) if id(edge) not in false]
 
-    def options(self, node: Node) -> list[Edge]:
-        """The choices of a human gate in file order: its unconditional edges, else all."""
-        unconditional = {id(edge) for edge in self._edges[node.id].unconditional}
-        edges = self._graph.edges_from(node.id)
-        return [edge for edge in edges if id(edge) in unconditional] or edges
+
+def _is_choice(edge: Edge, preferred: str, suggested: tuple[str, ...]) -> bool:
+    """Whether this edge of a human gate is the one that a person chose."""
+    label = edge.label or edge.target
+    return edge.target in suggested and normalize_label(label) == normalize_label(preferred)
 
 
 def _unconditional(edges: list[Edge], preferred: str, suggested: tuple[str, ...]) -> Edge | None:

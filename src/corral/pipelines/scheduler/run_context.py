@@ -181,7 +181,7 @@ class RunContext:
     def question(self, lane: RunLane, node: Node) -> Question:
         """The question of a human gate. Raises ``ValueError``."""
         id = lane.visit if lane.attempt == 1 else f"{lane.visit}#{lane.attempt}"
-        edges = self.routes.options(node)
+        edges = self.graph.edges_from(node.id)
         return human_gate.build_question(self.graph, node, edges, id, lane.context)
 
     def _filled(self, text: str, lane: RunLane) -> str:

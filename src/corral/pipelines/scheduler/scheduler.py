@@ -190,7 +190,8 @@ class Scheduler:
                     lane.context.update(deep_copy(manager.observed_context(observed)))
                 self._end_if_done(lane, manager.run_cycle(run, lane, node))
             case Answered(id=id, answer=answer, by=by), "ask":
-                text = "skipped" if answer.skipped else answer.value or answer.text
+                text = ": ".join(part for part in (answer.value, answer.text) if part)
+                text = "skipped" if answer.skipped else text
                 run.emit(events.InterviewCompleted(node=node.id, visit=id, answer=text, by=by))
                 outcome = human_gate.outcome_of_answer(run.question(lane, node), answer)
                 self._finish_gate(lane, node, id, outcome)
@@ -287,6 +288,8 @@ class Scheduler:
                     self._run.open(lane, lane.visit, "visit")
                 else:
                     self._end(lane, Outcome())
+            case node_kinds.WAIT_HUMAN.name if not self.graph.edges_from(node.id):
+                self._end(lane, failed("the gate has no edges to choose from", retryable=False))
             case node_kinds.WAIT_HUMAN.name:
                 self._run.open(lane, lane.visit, "ask")
             case node_kinds.INCLUDE.name:
@@ -484,7 +487,10 @@ class Scheduler:
             because = f": {reason}" if reason else ""
             self._end_lane(lane, "fail", f"node {failed_node!r} failed{because}{where}")
         elif self.graph.edges_from(node.id) and node.kind != node_kinds.PARALLEL.name:
-            self._end_lane(lane, "fail", f"{_dead_end(node)}: no condition on its edges is true")
+            why = "no condition on its edges is true"
+            if is_gate(node):
+                why = f"the condition of the choice {outcome.preferred_label!r} is not true"
+            self._end_lane(lane, "fail", f"{_dead_end(node)}: {why}")
         else:
             self._end_lane(lane, outcome.status, _dead_end(node))
 

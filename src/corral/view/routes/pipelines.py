@@ -20,6 +20,7 @@ from corral.view.records import (
     BatchDetail,
     Done,
     EndUpdate,
+    GateAnswerBody,
     ItemBody,
     ItemPage,
     NodeBody,
@@ -27,7 +28,6 @@ from corral.view.records import (
     PipelineDetail,
     PipelineEvents,
     StateUpdate,
-    TextBody,
 )
 from corral.view.stream import Pauses, message
 
@@ -135,10 +135,12 @@ async def visit_item(call: ApiCall) -> ItemBody:
 
 async def answer(call: ApiCall) -> Done:
     from corral.engine import existing_runs
+    from corral.pipelines.scheduler.commands import Answer
 
-    run, body = call.path("id"), await call.body(TextBody)
+    run, body = call.path("id"), await call.body(GateAnswerBody)
     found, db = await _read_durable(call)
-    await existing_runs.answer(run, body.text, gate=body.gate, by=BY, db=db)
+    reply = Answer(value=body.text, text=body.comment)
+    await existing_runs.answer(run, reply, gate=body.gate, by=BY, db=db)
     if found.status != "interrupted":
         return Done(message="answered", id=run)
     await call.start_command("pipeline", "resume", run, *_database_option(db))
@@ -285,7 +287,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         "Answer an open question. A run that no process executes is continued.",
         answer,
         Done,
-        TextBody,
+        GateAnswerBody,
         params=(DB,),
     ),
     ApiEndpoint(

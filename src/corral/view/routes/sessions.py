@@ -133,7 +133,7 @@ async def answer_with_token(call: ApiCall) -> Done:
         from corral.engine import existing_runs
 
         await existing_runs.answer_with_token(
-            token, decision=body.decision, answer=text, by="a link"
+            token, decision=body.decision, answer=text, comment=body.comment, by="a link"
         )
     else:
         await asyncio.to_thread(
