@@ -215,6 +215,10 @@ TEXTS = {
     ("batch", "max_total_tokens"): "For the complete batch: the most tokens that the model calls"
     " may use.",
     ("batch", "max_calls"): "For the complete batch: the most model calls.",
+    ("pipeline run", "max_cost"): "For the complete run: the most that the model calls may cost.",
+    ("pipeline run", "max_total_tokens"): "For the complete run: the most tokens that the model"
+    " calls may use.",
+    ("pipeline run", "max_calls"): "For the complete run: the most model calls.",
     ("compare", "max_cost"): "A limit on the cost of the complete comparison; when it is"
     " spent, no further attempt is started.",
     ("compare", "timeout"): "Time for each attempt; after that it is verified as it is.",

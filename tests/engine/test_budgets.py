@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from support.batches import MODEL, CountingModel
 
-from corral import pipelines
+from corral import live, pipelines
 from corral.core.spending import BudgetLimits, Raise, Spent
 from corral.engine import limits, retention
 from corral.engine.dbos import database
 from corral.errors import ConfigError, PipelineInvalid
+from corral.events import Error
 from corral.metering.budget import Reservation, Shortage
 from corral.pipelines import Graph
+from corral.pipelines.events import RunEvent
 from corral.pipelines.run_limits import run_limits
 from corral.testing import Call, ModelServer, Turn
 
@@ -137,6 +139,86 @@ async def test_a_paused_durable_run_continues_when_its_budget_is_raised(
     assert store.exists()
     await retention.prune(older_than=0)
     assert not store.exists()
+
+
+RACES = [2, pytest.param(100, marks=pytest.mark.slow)]
+
+
+@BOTH
+@pytest.mark.parametrize("races", RACES)
+@pytest.mark.whole_program
+async def test_a_raise_that_was_confirmed_counts(
+    model: CountingModel, workspace: Path, durable: bool, races: int
+) -> None:
+    """The run spends more than it could at first, and each call ends at once: nothing that the run
+    learns after a node has ended may count for the limit."""
+    text = """digraph work {
+        max_total_tokens=3000; on_budget=pause
+        start [shape=Mdiamond]
+        a [prompt="task a", type=prompt]
+        b [prompt="task b", type=prompt]
+        done [shape=Msquare]
+        start -> a -> b -> done
+    }"""
+    model.special = lambda task, _request: Turn(
+        text=f"did {task}", usage={"input": 2000, "output": 100}
+    )
+    for _ in range(races):
+        started: list[str] = []
+        paused = asyncio.Event()
+
+        def note(event: RunEvent, seen: asyncio.Event = paused) -> None:
+            if isinstance(event, Error) and event.code == "budget_paused":
+                seen.set()
+
+        run = asyncio.create_task(
+            pipelines.run(
+                text,
+                model=MODEL,
+                cwd=workspace,
+                durable=durable,
+                on_start=lambda name, _, names=started: names.append(name),
+                on_event=note,
+            )
+        )
+        await paused.wait()
+        if durable:
+            await pipelines.add_budget(started[0], tokens=3000)
+        else:
+            while started[0] not in {each.id for each in live.runs()}:
+                await asyncio.sleep(0.02)
+            await asyncio.to_thread(live.add_budget, started[0], tokens=3000)
+        result = await run
+        assert result.ok, result.reason
+        assert result.tokens == 4200
+
+
+@BOTH
+@pytest.mark.whole_program
+async def test_an_option_limits_the_run_as_a_whole(
+    model: CountingModel, workspace: Path, durable: bool
+) -> None:
+    """Not each node; the smaller one of the option and the graph's attribute holds."""
+    forever = Turn(calls=[Call("read_file", {"path": "x"})])
+    model.special = lambda _task, _request: forever
+    text = """digraph work {
+        max_calls=9
+        start [shape=Mdiamond]
+        a [prompt="task a", max_calls=3, error_policy=continue]
+        b [prompt="task b", error_policy=continue]
+        c [prompt="task c", error_policy=continue]
+        done [shape=Msquare]
+        start -> a -> b -> c -> done
+    }"""
+    await pipelines.run(
+        text,
+        model=MODEL,
+        cwd=workspace,
+        durable=durable,
+        task_max_calls=1,
+        options={"policy": "reads", "max_calls": 4},
+    )
+    assert model.counts == {"a": 3, "b": 1}
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,12 @@ from corral.cli.options import (
     agent_option,
     completing,
     count_option,
+    limit_texts,
     policy_options,
     read_options,
     read_prompt,
     run_options,
+    task_limit_options,
 )
 from corral.cli.ui.tables import format_cost, format_time, table
 from corral.cli.ui.terminal import echo, echo_json
@@ -35,7 +37,6 @@ from corral.core.nesting import decode_json
 from corral.core.spending import LIMITS
 from corral.engine.dbos.database import require
 from corral.errors import ConfigError, StorageFailed
-from corral.option_definitions import BY_NAME
 from corral.run_kwargs import RunKwargs
 from corral.system import threads
 from corral.values import JsonObject, is_object
@@ -73,24 +74,6 @@ class BatchFlags(PolicyFlags, RunKwargs):
     quiet: bool
 
 
-def _limit_text(whose: str, limit: str) -> str:
-    text = BY_NAME[limit].text
-    return f"For {whose}: {text[0].lower()}{text[1:]}"
-
-
-def _task_limit_options(function: C) -> C:
-    """The limits of one task within those of the batch: ``--task-max-cost`` and so on."""
-    for name, kind in reversed([*LIMITS.items()]):
-        function = option(
-            "Limits",
-            f"--task-{name.replace('_', '-')}",
-            type=kind.number,
-            metavar=BY_NAME[name].value,
-            help=_limit_text("each task", name),
-        )(function)
-    return function
-
-
 @click.command("batch", cls=SectionedCommand)
 @click.argument("tasks", nargs=-1, type=click.Path())
 @option("Prompt", "--files", multiple=True, metavar="GLOB", help="Instead of TASKS: a task for each"
@@ -108,7 +91,7 @@ def _task_limit_options(function: C) -> C:
 @policy_options
 @run_options(
     EVERYWHERE,
-    texts={limit: _limit_text("the complete batch", limit) for limit in LIMITS},
+    texts=limit_texts("the complete batch"),
     defaults={"timeout": "1h"},
 )
 @option(
@@ -118,7 +101,7 @@ def _task_limit_options(function: C) -> C:
 @count_option(
     "--attempts", default=3, help="Attempts at a task that fails temporarily: network, rate limits."
 )
-@_task_limit_options
+@task_limit_options("each task")
 @option("Execution", "--retry-failed", is_flag=True, help="Repeat the tasks that failed.")
 @option("Execution", "--accept-changed", is_flag=True, help="If tasks or prompt have changed: run"
         " what is changed or new, keep the rest.")  # fmt: skip

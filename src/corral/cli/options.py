@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 import click
 
 from corral.cli.command_types import Decorator, option
+from corral.core.spending import LIMITS
 from corral.errors import ConfigError, PromptError
 from corral.option_definitions import BY_NAME, DEFINITIONS, Kind
 from corral.values import is_sequence
@@ -435,6 +436,25 @@ def help_text(name: str, text: str | None = None, default: str | None = None) ->
         text = f"{text.removesuffix('.')} (repeatable)."
     default = default or defined.default
     return f"{text}  [default: {default}]" if default else text
+
+
+def limit_texts(whose: str) -> dict[str, str]:
+    """The help of the limits on what ``whose`` model calls may use together."""
+    texts = {limit: BY_NAME[limit].text for limit in LIMITS}
+    return {limit: f"For {whose}: {text[0].lower()}{text[1:]}" for limit, text in texts.items()}
+
+
+def task_limit_options(whose: str) -> Decorator:
+    """The limits of one part within those of the run: ``--task-max-cost`` and so on."""
+
+    def decorate(function: C) -> C:
+        for name, text in reversed(limit_texts(whose).items()):
+            flag = f"--task-{name.replace('_', '-')}"
+            kind, value = LIMITS[name].number, BY_NAME[name].value
+            function = option("Limits", flag, type=kind, metavar=value, help=text)(function)
+        return function
+
+    return decorate
 
 
 def read_options(flags: PolicyFlags) -> RunKwargs:

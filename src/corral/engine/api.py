@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.core.display import Card, Displayed, count, spent
+from corral.core.spending import BudgetLimits
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine import fork as durable_fork
 from corral.engine import memory_runner, open_questions, query, service
@@ -35,6 +36,7 @@ from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.execution.run_dir import file_name
 from corral.pipelines.graph import Graph
 from corral.pipelines.linter.finding import Rule
+from corral.pipelines.run_limits import take_limits, with_limits
 from corral.pipelines.scheduler.commands import Question
 from corral.pipelines.scheduler.outcome import Outcome, not_json
 from corral.pipelines.transforms import Transform
@@ -78,6 +80,9 @@ async def run(  # noqa: PLR0913
     transforms: Iterable[Transform] = (),
     rules: Iterable[Rule] = (),
     check: bool = False,
+    task_max_cost: float | None = None,
+    task_max_total_tokens: int | None = None,
+    task_max_calls: int | None = None,
     options: RunKwargs | None = None,
 ) -> PipelineResult:
     """Run a pipeline (a file, its text, or a graph) to its end, or until it waits for people.
@@ -93,7 +98,10 @@ async def run(  # noqa: PLR0913
     ``durable``, ``db``: whether and in which database the run is stored. ``queue``: the workers of
     this queue execute the run. ``imports``: modules that register node kinds. ``source``: the
     pipeline's file, if a text or a graph is given. ``transforms``, ``rules``: additional transforms
-    and lint rules. ``options``: options of ``corral.run`` for every agent.
+    and lint rules. ``options``: options of ``corral.run`` for every agent; their ``max_cost``,
+    ``max_total_tokens`` and ``max_calls`` limit all model calls of the run together, like the
+    attributes of the graph (the smaller one holds), ``task_max_cost``, ``task_max_total_tokens``
+    and ``task_max_calls`` those of each node.
 
     Errors in the call or the pipeline are raised before anything is spent. With ``check`` any
     result but a success raises ``ProcessFailed``.
@@ -130,6 +138,14 @@ async def run(  # noqa: PLR0913
         transforms=transforms,
         rules=rules,
     )
+    options = {} if options is None else options.copy()
+    of_task = BudgetLimits(
+        max_cost=task_max_cost,
+        max_total_tokens=task_max_total_tokens,
+        max_calls=task_max_calls,
+    )
+    limits = take_limits(options, of_task)
+    graph = with_limits(graph, limits)
     resources = NodeResources(
         simulate=simulate, agent=agent or DEFAULT_AGENT, model=model, options=options, ask=ask
     )
@@ -149,6 +165,7 @@ async def run(  # noqa: PLR0913
         imports=imports,
         source=source_path(pipeline, source),
         goal=goal or "",
+        limits=limits,
         artifacts_url=artifacts,
     )
     if durable:
@@ -447,13 +464,14 @@ def current_graph(shown: query.RunDetails) -> Graph | None:
     config = shown.run_input.config
     if not config.source or not Path(config.source).is_file():
         return None
-    return prepare(
+    graph = prepare(
         Path(config.source),
         values=shown.run_input.values,
         goal=config.goal or None,
         model=config.model or None,
         workspace=Path(config.workspace) if config.tree is None else None,
     )
+    return with_limits(graph, config.limits)
 
 
 def source_path(pipeline: Pipeline, source: str) -> str:

@@ -19,6 +19,7 @@ from corral.engine.query import Replay
 from corral.engine.workspace import run_worktree
 from corral.errors import ConfigError
 from corral.pipelines.graph import Graph
+from corral.pipelines.run_limits import with_limits
 from corral.pipelines.scheduler.commands import Answered, Ended, Expired, Message
 
 
@@ -134,7 +135,7 @@ async def _begin(
     run_id: str | None = None,
 ) -> str:
     run_input, config = replay.run_input, replay.run_input.config
-    graph = graph or run_input.graph
+    graph = with_limits(graph or run_input.graph, config.limits)
     name = run_id or service.new_id(graph.name)
     tree = config.tree
     if tree is not None:
@@ -166,6 +167,7 @@ async def _begin(
                 artifacts_url=config.artifacts_url,
                 source=config.source,
                 goal=config.goal,
+                limits=config.limits,
                 known=known,
                 forked_from=run_input.run_id,
             ),

@@ -42,7 +42,7 @@ from corral.engine.worker import executor
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.metering import budget_stores, rate_limits
 from corral.metering.budget import Budget
-from corral.metering.budget_stores import BudgetStore, FileBudgetStore
+from corral.metering.budget_stores import NOTHING, BudgetStore, FileBudgetStore
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.node_options import node_rule
 from corral.system import clock
@@ -81,18 +81,26 @@ def open_store(name: str, database: Database | None) -> BudgetStore:
 
 
 def create_budget(
-    database: Database, run: str, limits: BudgetLimits, spent: Spent | None = None
+    database: Database,
+    run: str,
+    limits: BudgetLimits,
+    spent: Spent = NOTHING,
+    forked_from: str = "",
 ) -> tuple[str, ...]:
     """Create the store of a run, or set the limits of one that exists; returns its name, or
-    nothing if the run has no limits. ``spent`` counts for a new one. Blocking. Raises
-    ``StorageFailed``."""
+    nothing if the run has no limits. ``spent`` counts for a new one, and by how much the limits of
+    the run ``forked_from`` were raised. Blocking. Raises ``StorageFailed``."""
     if not limits.exist:
         return ()
     name = store_name(database, run)
     store = open_store(name, database)
     if database.path is None:
         ServerBudgetStore(database.url, name).create()
-    budget_stores.set_limits(store, limits, spent)
+    raised = NOTHING
+    if forked_from:
+        with open_store(store_name(database, forked_from), database).change() as old:
+            raised = old.raised
+    budget_stores.set_limits(store, limits, spent, raised)
     return (name,)
 
 

@@ -60,7 +60,6 @@ from corral.pipelines.scheduler.commands import (
     Message,
     Question,
     RaiseBudget,
-    Raised,
     RunChild,
     RunNode,
     Steer,
@@ -243,7 +242,6 @@ class MemoryRun:
         if self.budget is None or self.budget is self._settings.budget:
             raise ConfigError(f"{self.run_id} has no budget")
         self.budget.raise_limits(more)
-        self._journal.inbox.put_nowait(Raised(amounts=more))
 
     async def drive(self) -> RunResult:
         """Run to the end."""

@@ -13,7 +13,7 @@ import msgspec
 
 from corral.engine.dbos.database import UnreadableRecord
 from corral.engine.node_runner import Retrying
-from corral.pipelines.graph import Graph
+from corral.pipelines.graph import Graph, Value
 from corral.pipelines.scheduler.commands import (
     Ended,
     Expired,
@@ -79,6 +79,8 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The pipeline's file, if it came from one."""
     goal: str = ""
     """The goal that replaced the one of the file."""
+    limits: dict[str, Value] = {}
+    """Those of the run as a whole that its start added to the graph's."""
     budgets: tuple[str, ...] = ()
     """The stores that limit the model calls of its nodes: of the outermost run first."""
     concurrency: int = 0

@@ -58,9 +58,9 @@ from corral.engine.workspace import artifacts, run_worktree
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines import events, node_kinds
 from corral.pipelines.execution.interviewers import Interviewer
-from corral.pipelines.graph import Graph
+from corral.pipelines.graph import Graph, Value
 from corral.pipelines.run_limits import run_limits
-from corral.pipelines.scheduler.commands import Answer, Cancelled, Ended, Message, Raised
+from corral.pipelines.scheduler.commands import Answer, Cancelled, Ended, Message
 from corral.system import paths
 from corral.system.process.tree import ProcessRegistry
 from corral.values import Json, slug
@@ -192,6 +192,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     (``run_worktree.reserved``)."""
     artifacts_url: str = ""
     """The URL that the artifacts are uploaded to."""
+    limits: Mapping[str, Value] = {}
+    """What limits the run as a whole, in addition to the graph's own."""
     known: Mapping[str, Message] = {}
     """Results of the run that this one continues (``forked_from``)."""
     forked_from: str = ""
@@ -211,6 +213,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
             imports=tuple(self.imports),
             source=self.source,
             goal=self.goal,
+            limits=dict(self.limits),
         )
 
 
@@ -239,7 +242,7 @@ async def start(
             sum(each.cost_usd or 0.0 for each in ended), sum(each.tokens or 0 for each in ended)
         )
         made = await asyncio.to_thread(
-            limits.create_budget, database, name, run_limits(graph), spent
+            limits.create_budget, database, name, run_limits(graph), spent, request.forked_from
         )
         config = msgspec.structs.replace(config, budgets=made)
     local_nodes = False
@@ -499,17 +502,16 @@ async def add_budget(
             rounds = [rows[0], *client.list_workflows(prefix=f"{run}#", name=BATCH_WORKFLOW)]
             has_ended = rounds[-1].labels.get(BATCH_CLOSED) is not None
         if has_ended:
-            raise ConfigError(f"{run} has ended: its budget cannot be raised")
+            raise ConfigError(
+                f"{run} has ended: its budget cannot be raised",
+                hint="A new run continues from a node: corral pipeline fork RUN --from NODE.",
+            )
         budget = limits.read_budget(database, run)
         if not budget.has_limits:
             raise ConfigError(f"{run} has no budget that could be raised")
         more = budget.missing(amounts) if is_total else amounts
-        budget.raise_limits(more)  # the copy: an amount that is refused changes nothing
-        if rows[0].name == RUN_WORKFLOW:
-            # Before the limit is raised: the run must know it when a node has spent more.
-            client.send(run, pack(Raised(amounts=more)))
         limits.raise_budget(database, run, more)
-        return budget
+        return limits.read_budget(database, run)
 
     return await with_client(database, add)
 

@@ -25,6 +25,7 @@ from corral.values import decode_as
 
 _LARGEST = 1 << 24
 """Bytes of a store file."""
+NOTHING = Spent()
 _ROUNDING = 1e-9
 """What sums of costs may differ by."""
 
@@ -98,12 +99,14 @@ class FileBudgetStore:
             path.unlink(missing_ok=True)
 
 
-def set_limits(store: BudgetStore, limits: BudgetLimits, spent: Spent | None = None) -> None:
-    """Set the limits. What was spent and raised before stays; ``spent`` counts if nothing was.
-    Raises ``StorageFailed``."""
+def set_limits(
+    store: BudgetStore, limits: BudgetLimits, spent: Spent = NOTHING, raised: Spent = NOTHING
+) -> None:
+    """Set the limits. What was spent and raised before stays; ``spent`` and ``raised`` count if
+    nothing was. Raises ``StorageFailed``."""
     with store.change() as state:
         if not state.limits.exist:
-            state.spent = spent or Spent()
+            state.spent, state.raised = spent, raised
         state.limits = limits
 
 

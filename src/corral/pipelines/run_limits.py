@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Mapping
+from typing import cast
+
+from msgspec.structs import replace
 
 from corral.core.spending import LIMITS, BudgetLimits
-from corral.errors import PipelineInvalid
+from corral.errors import ConfigError, PipelineInvalid
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph, Value
+from corral.run_kwargs import RunKwargs
 from corral.values import convert_to
 
 RAISES = {f"add_{kind.unit}": name for name, kind in LIMITS.items()}
@@ -25,6 +30,37 @@ def run_limits(graph: Graph) -> BudgetLimits:
     if at_limit not in ("stop", "pause"):
         raise PipelineInvalid(f"on_budget={at_limit} of the graph: it is stop or pause")
     return convert_to({**limits, "pauses": at_limit == "pause"}, BudgetLimits)
+
+
+def take_limits(
+    options: RunKwargs, of_task: BudgetLimits, names: Container[str] = LIMITS
+) -> dict[str, Value]:
+    """Remove from the options of a run what limits all its model calls together. Returns it as
+    attributes of a graph. What is left in ``options`` are the limits of each task or node. Raises
+    ``ConfigError``."""
+    limits: dict[str, Value] = {}
+    for name in LIMITS:
+        for limit in (options.get(name), getattr(of_task, name)):
+            if isinstance(limit, int | float) and not limit > 0:
+                raise ConfigError(f"{name} must be greater than 0, got: {limit}")
+        if name in names and (limit := options.get(name)) is not None:
+            del options[name]  # type: ignore[misc]
+            limits[name] = limit  # type: ignore[assignment]
+    if limits and (at_limit := options.get("on_budget")) is not None:
+        limits["on_budget"] = at_limit
+    options.update(cast("RunKwargs", of_task.as_dict()))
+    return limits
+
+
+def with_limits(graph: Graph, limits: Mapping[str, Value]) -> Graph:
+    """The graph with these limits, too: the smaller one of two holds. Raises
+    ``PipelineInvalid``."""
+    if not limits:
+        return graph
+    own = run_limits(graph).as_dict()
+    added = run_limits(Graph(name=graph.name, attrs={**limits})).as_dict()
+    smaller = {name: min(limit, own.get(name, limit)) for name, limit in added.items()}
+    return replace(graph, attrs={**graph.attrs, **limits, **smaller})
 
 
 def raises_of(edge: Edge) -> dict[str, float]:

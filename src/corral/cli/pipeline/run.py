@@ -18,12 +18,15 @@ from corral.cli.options import (
     PolicyFlags,
     agent_option,
     import_modules,
+    limit_texts,
     policy_options,
     read_options,
     run_options,
+    task_limit_options,
 )
 from corral.cli.ui.terminal import echo
 from corral.core.nesting import decode_json
+from corral.core.spending import LIMITS, BudgetLimits, Raise
 from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 from corral.values import Json
@@ -71,6 +74,9 @@ class PipelineRunFlags(FollowFlags, PolicyFlags, RunKwargs):
 
     goal: str | None
     given: tuple[str, ...]
+    task_max_cost: float | None
+    task_max_total_tokens: int | None
+    task_max_calls: int | None
     agent: str | None
     repository: str | None
     commit: str | None
@@ -87,6 +93,9 @@ class ResumeFlags(FollowFlags):
 
     accept: bool
     modules: tuple[str, ...]
+    max_cost: float | None
+    max_total_tokens: int | None
+    max_calls: int | None
 
 
 class ForkFlags(FollowFlags):
@@ -108,7 +117,8 @@ class ForkFlags(FollowFlags):
 )
 @agent_option
 @policy_options
-@run_options(EVERYWHERE, defaults={"timeout": "1h"})
+@run_options(EVERYWHERE, texts=limit_texts("the complete run"), defaults={"timeout": "1h"})
+@task_limit_options("each node")
 @option("Execution", "--repository", metavar="REPO", help="Work in a separate git worktree: of the"
         " repository that contains this folder, or, on each machine, of a clone of this URL"
         " or bare repository. The work becomes a branch there.")  # fmt: skip
@@ -201,6 +211,9 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
             queue=flags["queue"],
             imports=flags["modules"],
             source=source,
+            task_max_cost=flags["task_max_cost"],
+            task_max_total_tokens=flags["task_max_total_tokens"],
+            task_max_calls=flags["task_max_calls"],
             options=options,
         )
 
@@ -217,6 +230,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     help="If the pipeline's file has changed: a new run continues with the current file, from all"
     " that is finished.",
 )
+@run_options(LIMITS, texts={limit: f"Raise {limit} of the run to this." for limit in LIMITS})
 @AUTO
 @IMPORT
 @DB
@@ -231,7 +245,7 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     """
     import_modules(flags["modules"])
     from corral.cli.ui.pipeline_output import PipelinePrinter
-    from corral.engine import api
+    from corral.engine import api, service
 
     details = _find_run(name, flags["db"])
     name = details.id
@@ -239,8 +253,11 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
         details.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"]
     )
     show.name = name
+    totals = BudgetLimits(**{limit: flags[limit] for limit in LIMITS}).as_dict()
 
     async def execute(interviewer: Interviewer | None) -> PipelineResult:
+        if totals:
+            await service.add_budget(name, Raise.of(totals), is_total=True, db=flags["db"])
         return await api.resume(
             name,
             accept_changed_graph=flags["accept"],

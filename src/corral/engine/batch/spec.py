@@ -23,7 +23,7 @@ from corral.pipelines import node_kinds
 from corral.pipelines.execution import preflight
 from corral.pipelines.execution.handlers import PROMPTS_AT_ONCE, NodeResources
 from corral.pipelines.graph import Graph, Node, Value
-from corral.pipelines.run_limits import run_limits
+from corral.pipelines.run_limits import run_limits, take_limits
 from corral.protocol.schema import Schema
 from corral.run_kwargs import RunKwargs
 from corral.sessions.tools.hooks import Before
@@ -124,7 +124,8 @@ def build_spec(
 
     _check_options(options)
     run = options.run.copy()
-    limits = _take_limits(options, run)
+    # The attempts of a comparison have their own limits but for the cost.
+    limits = take_limits(run, options.task_limits, ("max_cost",) if options.agents else LIMITS)
     model = run.pop("model", None) or ""
     workspace = workspace_path(run.pop("cwd", None))
     schema = None if options.output is None else answer_schema(options.output)
@@ -184,30 +185,10 @@ def build_spec(
     return spec
 
 
-def _take_limits(options: BatchOptions, run: RunKwargs) -> dict[str, Value]:
-    """The limits of the complete batch, as attributes of its graph. What is left in ``run`` are
-    those of each task. The attempts of a comparison have their own limits but for the cost."""
-    limits: dict[str, Value] = {}
-    for name in ("max_cost",) if options.agents else LIMITS:
-        limit: float | None = run.pop(name, None)  # type: ignore[misc]
-        if limit is not None:
-            limits[name] = limit
-    if limits and (at_limit := run.get("on_budget")) is not None:
-        limits["on_budget"] = at_limit
-    for name in LIMITS:
-        if (limit := getattr(options.task_limits, name)) is not None:
-            run[name] = limit  # type: ignore[literal-required]
-    return limits
-
-
 def _check_options(options: BatchOptions) -> None:
     for name, count in (("concurrency", options.concurrency), ("attempts", options.attempts)):
         if count < 1:
             raise ConfigError(f"{name} must be at least 1, got: {count}")
-    for name in LIMITS:
-        for limit in (options.run.get(name), getattr(options.task_limits, name)):
-            if isinstance(limit, int | float) and not limit > 0:
-                raise ConfigError(f"{name} must be greater than 0, got: {limit}")
     for key in sorted(with_trait("one_run")):
         if options.run.get(key) is not None:
             raise ConfigError(f"{key} is not an option of a batch, only of a single run")

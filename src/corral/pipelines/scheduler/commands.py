@@ -229,16 +229,10 @@ class Steered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     updates: dict[str, Json]
 
 
-class Raised(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="raised"):
-    """The limits of the run were raised, by these amounts."""
-
-    amounts: Raise
-
-
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="cancelled"):
     """The run was cancelled."""
 
     reason: str = ""
 
 
-Message = Ended | Answered | Expired | Woken | Steered | Raised | Cancelled
+Message = Ended | Answered | Expired | Woken | Steered | Cancelled

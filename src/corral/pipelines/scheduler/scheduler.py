@@ -76,7 +76,6 @@ from corral.pipelines.scheduler.commands import (
     FinishRun,
     Message,
     RaiseBudget,
-    Raised,
     Restart,
     Steered,
     Woken,
@@ -151,9 +150,6 @@ class Scheduler:
                 self._finish("cancelled", message.reason or "cancelled")
             case Steered():
                 state.context.update(deep_copy(message.updates))
-            case Raised():
-                state.raised_cost += message.amounts.cost or 0.0
-                state.raised_tokens += message.amounts.tokens or 0
             case Ended() | Answered() | Expired() | Woken():
                 if opened := state.open.get(message.id):
                     lane = state.lanes[opened.lane]
@@ -178,8 +174,8 @@ class Scheduler:
                 # A node, a child pipeline, or the prompt of a manager has ended.
                 if opened.what == "visit" and node.kind == node_kinds.MANAGER_LOOP.name:
                     run.close_one(lane, id)
-                    if not self._spend(outcome):
-                        self._end_if_done(lane, manager.steer_child(run, lane, node, outcome))
+                    self._add_cost(outcome)
+                    self._end_if_done(lane, manager.steer_child(run, lane, node, outcome))
                     return
                 if opened.what == "child":
                     lane.context.update(manager.ended_context(outcome))
@@ -354,8 +350,7 @@ class Scheduler:
         if kind not in NO_STAGE and not keeps_outcome:
             context["last_stage"] = node.id
         self._record(lane, node, outcome, by_driver=by_driver)
-        if self._spend(outcome):
-            return
+        self._add_cost(outcome)
         if join:
             self._move(lane, join)
         else:
@@ -383,13 +378,11 @@ class Scheduler:
             updates["last_response"] = response[:MAX_RESPONSE]
         return updates
 
-    def _spend(self, outcome: Outcome) -> bool:
-        """Add up what the outcome cost. Finishes the run and returns True if it has spent more
-        than it may."""
-        reason = self._limits.spend(self.state, outcome)
-        if reason:
-            self._finish("fail", reason)
-        return bool(reason)
+    def _add_cost(self, outcome: Outcome) -> None:
+        """Add up what the outcome cost. The budget of the run, which model calls reserve in,
+        is the only one that refuses: it knows of each raise before the calls that follow it."""
+        self.state.cost_usd += outcome.cost_usd or 0.0
+        self.state.tokens += outcome.tokens or 0
 
     def _record(
         self, lane: RunLane, node: Node, outcome: Outcome, *, by_driver: bool = False
@@ -460,8 +453,6 @@ class Scheduler:
                 # The choice of a person may raise the limits of the run.
                 amounts = Raise.of(raises_of(edge))
                 if amounts != Raise():
-                    self.state.raised_cost += amounts.cost or 0.0
-                    self.state.raised_tokens += amounts.tokens or 0
                     self._run.add(RaiseBudget(id=lane.visit, amounts=amounts))
         if route is None:
             self._end_without_edge(lane, node, outcome, has_failed=has_failed)
@@ -565,13 +556,10 @@ class GraphLimits:
                 break
         else:
             self._visits = MAX_VISITS
-        self._money: float | None = None
-        self._tokens: int | None = None
         self.exist = graph.has_limits
+        """Whether there are some of what the run may spend."""
         if self.exist:
-            limits = run_limits(graph)
-            check_raises(graph, limits)
-            self._money, self._tokens = limits.max_cost, limits.max_total_tokens
+            check_raises(graph, run_limits(graph))
 
     def visits(self, node: Node) -> int:
         """How often this node may be visited: its own ``max_visits``, else the graph's. Raises
@@ -583,16 +571,6 @@ class GraphLimits:
             return int(most)
         except ValueError:
             raise ValueError(f"max_visits={most} is not a number") from None
-
-    def spend(self, state: State, outcome: Outcome) -> str:
-        """Add up what a node cost. Returns why the run must end, or an empty text."""
-        state.cost_usd += outcome.cost_usd or 0.0
-        state.tokens += outcome.tokens or 0
-        if self._money is not None and state.cost_usd > (money := self._money + state.raised_cost):
-            return f"the budget is spent: {state.cost_usd:.4f} of {money:g} USD (max_cost)"
-        if self._tokens is not None and state.tokens > (most := self._tokens + state.raised_tokens):
-            return f"the budget is spent: {state.tokens} of {most} tokens (max_total_tokens)"
-        return ""
 
 
 def is_gate(node: Node) -> bool:

@@ -117,9 +117,6 @@ class State(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The goal gates that were visited."""
     cost_usd: float = 0.0
     tokens: int = 0
-    raised_cost: float = 0.0
-    """By how much ``max_cost`` was raised."""
-    raised_tokens: int = 0
     event_count: int = 0
     logs: list[str] = []
     finish: FinishRun | None = None
