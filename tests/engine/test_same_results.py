@@ -32,6 +32,10 @@ GRAPHS = {
         a [shape=parallelogram, tool_command="rm child.dot"]""",
     "a child": 'start -> c -> a -> exit; c [type=include, dotfile="child.dot"]',
 }
+MANAGER = """start -> m -> exit; m [shape=house, manager.poll_interval="20ms",
+    stack.child_dotfile="fails.dot", manager.stop_condition="stack.child.outcome=success"]"""
+FAILS = f"""digraph fails {{ {ENDS} start -> good -> bad -> exit
+    bad [shape=parallelogram, tool_command="sleep 0.3; exit 1"] }}"""
 CHILD = f"digraph child {{ {ENDS} start -> inner -> exit }}"
 
 
@@ -40,6 +44,7 @@ def run(graph: str, cwd: Path, *, durable: bool) -> tuple[list[Json], list[Json]
     reports that a node is saved when the file is written, so the order differs."""
     cwd.mkdir()
     (cwd / "child.dot").write_text(CHILD)
+    (cwd / "fails.dot").write_text(FAILS)
     received: list[RunEvent] = []
     result = pipelines.run_sync(
         f"digraph g {{ {ENDS} {graph} }}",
@@ -78,3 +83,15 @@ def test_runs_in_memory_and_durable_runs_agree(name: str, tmp_path: Path) -> Non
     in_memory = run(GRAPHS[name], tmp_path / "memory", durable=False)
     durable = run(GRAPHS[name], tmp_path / "durable", durable=True)
     assert in_memory == durable
+
+
+@pytest.mark.seconds
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_manager_fails_with_its_child_whatever_it_waits_for(
+    durable: bool, tmp_path: Path
+) -> None:
+    _, _, result = run(MANAGER, tmp_path / "run", durable=durable)
+    assert isinstance(result, dict)
+    context = result["context"]
+    assert isinstance(context, dict)
+    assert (result["status"], context["stack.child.outcome"]) == ("fail", "fail")

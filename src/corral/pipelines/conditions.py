@@ -81,8 +81,10 @@ class Condition(msgspec.Struct, frozen=True):
     text: str
     tree: Clause | AllOf | AnyOf
 
-    def holds(self, look: Lookup) -> bool:
-        return _holds(self.tree, look)
+    def holds(self, look: Lookup, unknown: str = "") -> bool:
+        """``unknown`` is a key whose value is not known yet: no clause on it is true, not even a
+        negated one."""
+        return _holds(self.tree, look, unknown)
 
     @property
     def has_operator(self) -> bool:
@@ -134,16 +136,18 @@ def is_true(value: Json) -> bool:
     return bool(value) and value not in ("false", "0")
 
 
-def _holds(tree: Tree, look: Lookup) -> bool:
+def _holds(tree: Tree, look: Lookup, unknown: str) -> bool:
     match tree:
+        case Clause(key) if unknown and key.removeprefix("context.") == unknown:
+            return False
         case Clause(key, str() as literal, negated, operator):
             return OPERATORS[operator](look(key), literal) is not negated
         case Clause(key, _, negated, _):
             return is_true(look(key)) is not negated
         case AllOf(parts):
-            return all(_holds(part, look) for part in parts)
+            return all(_holds(part, look, unknown) for part in parts)
         case AnyOf(parts):
-            return any(_holds(part, look) for part in parts)
+            return any(_holds(part, look, unknown) for part in parts)
 
 
 def _contains(value: Json, literal: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
 from corral.pipelines.scheduler.commands import RunChild, Steer, Stop, Wait, Woken
@@ -80,6 +81,40 @@ def test_the_stop_condition_ends_the_child() -> None:
     assert [o.id for o in run.last if isinstance(o, Stop)] == ["m.1"]
     assert run.status == "success"
     assert run.scheduler.state.outcomes["m"].status == "success"
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["stack.child.outcome=success", "context.stack.child.outcome!=fail", "!stack.child.outcome"],
+)
+@pytest.mark.parametrize("seen", ["running", "failed"])
+def test_a_condition_on_the_outcome_waits_for_the_end_of_the_child(
+    condition: str, seen: str
+) -> None:
+    run = SchedulerDriver(f'{MANAGER} m [manager.stop_condition="{condition}"]; m -> m2 -> m')
+    wake(run, status="running", outcome="success")
+    wake(run, status=seen)
+    assert "m.1" in run.waiting
+    run.end("m.1", FAIL)
+    assert run.context["stack.child.outcome"] == "fail"
+    assert run.finish.reason == "node 'm' failed: broken"
+
+
+def test_a_child_that_was_seen_after_its_end_is_not_stopped() -> None:
+    run = SchedulerDriver(f'{MANAGER} m [manager.stop_condition="stack.child.status!=running"]')
+    wake(run, status="failed")
+    run.end("m.1", FAIL)
+    assert run.status == "fail"
+
+
+def test_the_outcome_of_an_earlier_child_does_not_stop_the_next() -> None:
+    run = SchedulerDriver(
+        f'{MANAGER} m [manager.stop_condition="stack.child.outcome=success"]; m -> m [weight=1]'
+    )
+    run.end("m.1")
+    assert "stack.child.outcome" not in run.context
+    wake(run, status="running")
+    assert "m.2" in run.waiting
 
 
 def test_a_manager_fails_after_max_cycles() -> None:

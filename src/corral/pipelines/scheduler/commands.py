@@ -219,8 +219,8 @@ class Expired(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 class Woken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="woken"):
     id: str
     seen: dict[str, Json] = {}
-    """The child's ``status`` (``running``), ``current_node``, ``completed`` (a number) and
-    ``outcome``. The context has them as ``stack.child.*``."""
+    """The child's ``status`` (``running``, ``completed``, ``failed``), ``current_node`` and
+    ``completed`` (a number). The context has them as ``stack.child.*``."""
 
 
 class Steered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="steered"):

@@ -12,10 +12,13 @@ from corral.pipelines.graph import Node, does, dotfile
 from corral.pipelines.scheduler.commands import Steer
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.run_context import RunContext
-from corral.pipelines.scheduler.state import RunLane
+from corral.pipelines.scheduler.state import RunLane, deep_copy
 from corral.values import Json
 
 MAX_CYCLES = 1000
+RUNNING = "running"
+OUTCOME = "stack.child.outcome"
+"""The key exists only after the child has ended."""
 
 
 def starts_child(node: Node) -> bool:
@@ -30,7 +33,8 @@ def start_child(run: RunContext, lane: RunLane, node: Node) -> None:
     """Add the command that starts the child. Raises ``ValueError`` if the node names none."""
     if not dotfile(run.graph, node):
         raise ValueError("no child pipeline is named; set stack.child_dotfile")
-    lane.context["stack.child.status"] = "running"
+    lane.context["stack.child.status"] = RUNNING
+    lane.context.pop(OUTCOME, None)  # of an earlier visit
     run.open(lane, lane.visit, "child")
 
 
@@ -55,7 +59,8 @@ def check(run: RunContext, lane: RunLane, node: Node) -> Outcome | None:
     """The manager's outcome, or None after it added a wait for the next cycle. Raises
     ``ValueError``."""
     stop = node.text("manager.stop_condition")
-    if stop and conditions.compile(stop).holds(conditions.lookup_in(lane.context)):
+    unknown = OUTCOME if lane.visit in run.state.open else ""
+    if stop and conditions.compile(stop).holds(conditions.lookup_in(lane.context), unknown):
         return Outcome(notes="the stop condition is met")
     if lane.cycle > (most := node.number("manager.max_cycles", MAX_CYCLES)):
         return failed(f"max cycles exceeded: {most}", retryable=False)
@@ -63,14 +68,17 @@ def check(run: RunContext, lane: RunLane, node: Node) -> Outcome | None:
     return None
 
 
-def observed_context(observed: dict[str, Json]) -> dict[str, Json]:
-    """What the manager's context says about a running child."""
-    return {f"stack.child.{key}": value for key, value in observed.items()}
+def observe(run: RunContext, lane: RunLane, node: Node, seen: dict[str, Json]) -> Outcome | None:
+    """Start a cycle with what was seen of the child. A child that was seen after its end is not
+    judged by that: its outcome follows and ends the manager. Raises ``ValueError``."""
+    if does(node, "observe"):
+        lane.context.update({f"stack.child.{key}": value for key, value in deep_copy(seen).items()})
+    return run_cycle(run, lane, node) if seen.get("status", RUNNING) == RUNNING else None
 
 
 def ended_context(outcome: Outcome) -> dict[str, Json]:
     """What the manager's context says about a child that has ended."""
     return {
         "stack.child.status": "completed" if outcome.ok else "failed",
-        "stack.child.outcome": outcome.status,
+        OUTCOME: outcome.status,
     }

@@ -62,7 +62,6 @@ import msgspec
 from corral.core.spending import Raise
 from corral.errors import PipelineInvalid
 from corral.pipelines import events, node_kinds
-from corral.pipelines import graph as pipelines_graph
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.run_limits import check_raises, raises_of, run_limits
 from corral.pipelines.scheduler import human_gate, manager, parallel, retry
@@ -180,11 +179,9 @@ class Scheduler:
                 if opened.what == "child":
                     lane.context.update(manager.ended_context(outcome))
                 self._end(lane, outcome, answered=id)
-            case Woken(id=id, seen=observed), "wait":
+            case Woken(id=id, seen=seen), "wait":
                 run.close_one(lane, id)
-                if pipelines_graph.does(node, "observe"):
-                    lane.context.update(deep_copy(manager.observed_context(observed)))
-                self._end_if_done(lane, manager.run_cycle(run, lane, node))
+                self._end_if_done(lane, manager.observe(run, lane, node, seen))
             case Answered(id=id, answer=answer, by=by), "ask":
                 text = ": ".join(part for part in (answer.value, answer.text) if part)
                 text = "skipped" if answer.skipped else text

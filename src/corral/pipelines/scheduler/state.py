@@ -140,14 +140,14 @@ class State(msgspec.Struct, kw_only=True, omit_defaults=True):
             del self.logs[0]
 
     def progress(self) -> dict[str, Json]:
-        """What the manager of this run observes."""
-        last = self.completed[-1] if self.completed else ""
-        outcome = self.outcomes.get(last)
+        """What the manager of this run observes. The outcome comes with the end of the run only."""
+        status = "running"
+        if self.finish is not None:
+            status = "completed" if self.finish.status == "success" else "failed"
         return {
-            "status": "running" if self.finish is None else self.finish.status,
+            "status": status,
             "current_node": self.current_node,
             "completed": len(self.completed),
-            "outcome": "" if outcome is None else outcome.status,
         }
 
     def as_outcome(self) -> Outcome:
