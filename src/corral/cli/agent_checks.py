@@ -20,6 +20,7 @@ from corral.agents.report import PolicyRow
 from corral.agents.spec import AgentSpec, InProcess
 from corral.cli.ui.tables import policy_table, table
 from corral.cli.ui.terminal import echo, echo_json
+from corral.core.terminal_text import counted
 from corral.errors import (
     AuthenticationFailed,
     ConfigError,
@@ -144,7 +145,11 @@ async def _probe(agent: AgentSpec) -> list[DoctorCheck]:
         ran = (Path(folder) / "shell.txt").exists()
     ended = result.error.message if result.error else result.status
     checks: list[DoctorCheck] = [
-        {"check": "starts and reaches the model", "ok": answered > 0, "seen": f"{answered} calls"},
+        {
+            "check": "starts and reaches the model",
+            "ok": answered > 0,
+            "seen": counted(answered, "call"),
+        },
         {"check": "a permitted tool call works", "ok": wrote, "seen": _seen(wrote, "probe.txt")},
         {"check": "a denied command does not run", "ok": not ran, "seen": _seen(ran, "shell.txt")},
     ]
@@ -332,7 +337,7 @@ def attack(names: tuple[str, ...], flags: CheckFlags) -> int:
             _show_failures(report, err=flags["markdown"])
         attempts = [tried for policy in report.policies for tried in policy.tried]
         made = sum(tried.outcome in ("held", "effect", "not offered") for tried in attempts)
-        counts = f"{made} attempts, {len(report.broken)} broke an enforced cell"
+        counts = f"{counted(made, 'attempt')}, {len(report.broken)} broke an enforced cell"
         echo(f"{name}: {counts}", err=flags["markdown"] or flags["as_json"])
     if flags["markdown"]:
         echo(markdown_tables(reports))

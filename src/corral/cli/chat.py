@@ -461,12 +461,12 @@ def show_diff(chat: Chat, which: str) -> None:
 
 @slash_command("undo", "", "undo these changes; again for those before")
 def undo(chat: Chat, _argument: str) -> None:
-    undone = chat.files.undo() if chat.files is not None else []
+    undone = chat.files.undo() if chat.files is not None else {}
     if not undone:
         _print(chat.no_files)
         return
-    for path in undone:
-        _print(f"restored {path}")
+    for path, what in undone.items():
+        _print(f"{what} {path}")
 
 
 @slash_command("save", "[FILE]", "write the conversation to a Markdown file")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from corral.core.steps import CutText, ModelStep, StepCall, StepTracker
-from corral.core.terminal_text import clean, plain
+from corral.core.terminal_text import clean, counted, plain
 from corral.events import Done, Event, Init, Vendor
 from corral.pipelines.events import (
     InterviewCompleted,
@@ -192,7 +192,7 @@ class _TurnTotals:
             )
 
     def sentence(self, turns: int) -> str:
-        self.record.status = f"{turns} turns"
+        self.record.status = counted(turns, "turn")
         return _line(summary(self.record))
 
 

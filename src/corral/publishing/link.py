@@ -150,7 +150,7 @@ class SessionLink:
             await self._notifier.finish()
 
     def _on_failure(self, problem: str) -> None:
-        _log.warning("a notification was not sent: %s", problem)
+        _log.info("a notification was not sent: %s", problem)
         self.problems = (*self.problems, problem)
 
 

@@ -100,7 +100,7 @@ class RunEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class RunMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The JSON that is sent."""
 
-    version: int = 1
+    version: int  # without a default, so that it is sent
     event: Happened
     time: float
     run: RunFacts
@@ -153,11 +153,11 @@ def asked_message(run: RunFacts, event: Happened, asked: Asked) -> RunMessage:
         given = "--allow" if event == "permission" else "TEXT"
         command = f"corral sessions answer --token {token} {given}"
         answer = AnswerLink(token=token, expires=expires, command=command)
-    return RunMessage(event=event, time=time.time(), run=run, asked=asked, answer=answer)
+    return RunMessage(version=1, event=event, time=time.time(), run=run, asked=asked, answer=answer)
 
 
 def end_message(run: RunFacts, ended: RunEnd) -> RunMessage:
-    return RunMessage(event="end", time=time.time(), run=run, ended=ended)
+    return RunMessage(version=1, event="end", time=time.time(), run=run, ended=ended)
 
 
 class Notifier:

@@ -480,7 +480,7 @@ _BY_EXIT_CODE: dict[int, tuple[type[CorralError], str, str | None]] = {
     44: (
         errors.SandboxFailed,
         "the sandbox could not be started",
-        "sandbox=True needs docker or podman; without them leave it out.",
+        'sandbox="agent" needs docker or podman; without them leave it out.',
     ),
     52: (errors.SettingsRejected, "the CLI refused its settings", None),
     54: (errors.ToolFailed, "a tool failed", "A full disk is the usual cause."),

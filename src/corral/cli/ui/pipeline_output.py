@@ -20,7 +20,7 @@ from corral.cli.ui.signals import signals
 from corral.cli.ui.spans import Line, StyledText, shorten
 from corral.cli.ui.terminal import answer_markdown, echo
 from corral.cli.ui.turn_output import Stdout
-from corral.core.terminal_text import clean, one_line
+from corral.core.terminal_text import clean, counted, one_line
 from corral.engine.api import PipelineResult, result_to_json
 from corral.errors import StorageFailed
 from corral.pipelines import events as run_events
@@ -37,7 +37,7 @@ from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.system import threads
 from corral.system.environment import SecretRedactor, named_secrets
-from corral.system.terminal import is_interactive
+from corral.system.terminal import is_interactive, read_from_terminal
 
 Execute: TypeAlias = Callable[[Interviewer | None], Awaitable[PipelineResult]]
 """Executes the run with this interviewer."""
@@ -98,6 +98,7 @@ class PipelinePrinter:
 
     async def _execute(self, execute: Execute, *, auto: bool) -> PipelineResult:
         interviewer: Interviewer | None = AutoApprove() if auto else None
+        read_from_terminal()
         if not auto and not self.as_json and is_interactive():
             self.progress.asks = True
             interviewer = _TerminalInterviewer(Console(), self.progress)
@@ -144,7 +145,7 @@ class PipelinePrinter:
         if result.status == "waiting":
             self._print_questions(result)
             return WAITING
-        parts = [result.status, f"{len(result.completed)} nodes"]
+        parts = [result.status, counted(len(result.completed), "node")]
         if result.tokens:
             parts.append(f"{result.tokens:,} tokens")
         if result.cost_usd:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -83,16 +84,19 @@ class FileHistory:
             raise StorageFailed("the changes are too large to show, or are not UTF-8")
         return found
 
-    def undo(self) -> list[str]:
-        """Undo the last turn that changed files. Returns the names of the files. Nothing is
-        touched if one of them was changed since."""
+    def undo(self) -> dict[str, Literal["restored", "removed"]]:
+        """Undo the last turn that changed files. Returns the names of the files; those that the
+        turn created are removed. Nothing is touched if one of them was changed since."""
         if not self.turns:
-            return []
+            return {}
         turn = self.turns[-1]
         changes = repository.differences(self._own, turn.after, turn.before)
         tree.update(self._own, self._folder, changes, force=False)
         self._save(self.turns[:-1])
-        return [printable_path(os.fsdecode(change.path)) for change in changes]
+        return {
+            printable_path(os.fsdecode(change.path)): "restored" if change.new else "removed"
+            for change in changes
+        }
 
     def _save(self, turns: list[ChangedTurn]) -> None:
         self._turns = turns
