@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 import time
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from corral.cli.ui import terminal
 from corral.core.terminal_text import clean
 
 if TYPE_CHECKING:
@@ -14,22 +17,30 @@ if TYPE_CHECKING:
     from corral.policy import SandboxRow
 
 
+NARROWEST = 8
+"""Columns of a table get no narrower at a terminal."""
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned text; the last column wraps at the terminal's width."""
+    """Aligned text. At a terminal it fits the width: the widest columns but the first, which
+    identifies the row, are wrapped. Elsewhere a row is one line, for other programs."""
     # On one line, without control characters, so that the length of a cell is its width.
     cells = ([" ".join(clean(cell).split("\n")) for cell in row] for row in rows)
     lines = [list(head), *cells]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
-    indent = sum(widths) + 2 * len(widths)
-    from shutil import get_terminal_size  # loads the compression modules
-
-    room = max(30, get_terminal_size((100, 24)).columns - indent)
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    if sys.stdout.isatty():
+        room = terminal.size(sys.stdout)[0] - 2 * (len(widths) - 1)
+        while sum(widths) > room and max(widths[1:], default=0) > NARROWEST:
+            widths[1 + widths[1:].index(max(widths[1:]))] -= 1
     out: list[str] = []
     for line in lines:
-        start = "".join(f"{cell:{width}}  " for cell, width in zip(line, widths, strict=False))
-        last = textwrap.wrap(line[-1], room) or [""]
-        out.append((start + last[0]).rstrip())
-        out += [" " * indent + more for more in last[1:]]
+        wrapped = [
+            textwrap.wrap(cell, width) if len(cell) > width else [cell]
+            for cell, width in zip(line, widths, strict=True)
+        ]
+        for parts in zip_longest(*wrapped, fillvalue=""):
+            padded = (f"{part:{width}}" for part, width in zip(parts, widths, strict=True))
+            out.append("  ".join(padded).rstrip())
     return "\n".join(out)
 
 
