@@ -17,7 +17,7 @@ from typing import Unpack
 
 import msgspec
 
-from corral.core.lookup import find_id
+from corral.core.lookup import LAST, find_id
 from corral.core.spending import Amounts, Raise
 from corral.errors import ConfigError, ResumeLost
 from corral.events import Decision
@@ -96,11 +96,12 @@ def pending() -> list[Pending]:
 
 
 def find(name: str) -> tuple[LiveProcess, LiveRun] | None:
-    """The running run with this id, a unique beginning of it, or ``last``; None if there is none.
-    Raises ``ConfigError`` if several begin with it."""
+    """The running run with this id, a unique beginning of it, or ``last``, the newest; None if
+    there is none. Raises ``ConfigError`` if several begin with it."""
     by_id = {run.id: (process, run) for process in processes() for run in process.runs}
-    newest = sorted(by_id, key=lambda each: by_id[each][1].since, reverse=True)
-    found = find_id(name, newest, "running runs")
+    if name == LAST:
+        return max(by_id.values(), key=lambda each: each[1].since, default=None)
+    found = find_id(name, list(by_id), "running runs")
     return None if found is None else by_id[found]
 
 

@@ -20,6 +20,7 @@ from corral.events import Decision
 from corral.sessions import store
 from corral.sessions.warm.client import WarmRequest, WarmTurn
 from corral.sessions.warm.names import WarmFiles
+from corral.testing import ModelServer, say
 
 AGENT = scripted_acp.agent("--loads")
 
@@ -222,3 +223,11 @@ def _wait_for(file: Path) -> None:
     while not file.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert file.exists()
+
+
+def test_a_model_with_its_vendor_runs_the_built_in_agent(session: Path) -> None:
+    words = ("run", "--session", "quick", "-m", "gemini:gemini-2.5-flash", "--quiet", "hi")
+    with ModelServer([say("Hello.")]) as server:
+        done = corral(*words, cwd=session, env=server.env)
+    assert (done.returncode, done.stdout) == (0, "Hello.\n"), done.stderr
+    assert store.find("last").meta.agent == "corral"

@@ -74,3 +74,46 @@ def test_a_pipe_that_stays_open_and_silent_is_an_error(monkeypatch: pytest.Monke
                 options.read_prompt_and_stdin("Go", None)
     finally:
         os.close(writing)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["Review this diff", "Explain the following log", "What is in stdin?"]
+)
+def test_a_prompt_that_speaks_of_stdin_does_not_run_without_it(
+    prompt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    with open(reading) as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        with pytest.raises(PromptError, match="stdin is empty") as error:
+            options.read_prompt_and_stdin(prompt, None)
+    assert error.value.hint == "Add </dev/null to run without it."
+    assert read(prompt, stdin=subprocess.DEVNULL) == prompt
+
+
+AT_TERMINAL = "import pty, sys; sys.exit(pty.spawn(['sh', '-c', sys.argv[1]]) >> 8)"
+ASKED = """
+import sys
+from corral.cli.options import read_prompt_and_stdin
+from corral.system.terminal import is_interactive
+print(repr(read_prompt_and_stdin("Go", None)), is_interactive(), sys.stdin.readline())
+"""
+
+
+def at_terminal(command: str, typed: str, tmp_path: Path) -> str:
+    """What this shell command writes to the terminal that it is started in."""
+    code = tmp_path / "code.py"
+    code.write_text(ASKED)
+    words = [sys.executable, "-c", AT_TERMINAL, command.format(f"{sys.executable} {code}")]
+    done = subprocess.run(words, input=typed, capture_output=True, text=True, timeout=100)
+    return done.stdout
+
+
+def test_a_person_at_the_terminal_can_be_asked_although_stdin_is_a_pipe(tmp_path: Path) -> None:
+    shown = at_terminal("echo data | {}", "yes\n", tmp_path)
+    assert r"'Go\n\n<stdin>\ndata\n</stdin>' True yes" in shown
+
+
+def test_an_empty_pipe_at_a_terminal_is_a_mistake(tmp_path: Path) -> None:
+    assert "stdin is empty" in at_terminal("true | {}", "", tmp_path)

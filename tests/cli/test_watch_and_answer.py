@@ -98,7 +98,7 @@ def test_how_to_answer_is_printed_and_a_killed_run_ends_the_watching(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("watch",), "nothing is running"),
+        (("watch",), "there is no run yet"),
         (("watch", "abc"), "abc is not running"),
         (("replay", "abc"), "there is no run 'abc'"),
         (("replay", "--speed", "0"), "'0' is not a positive number, or max"),

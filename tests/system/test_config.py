@@ -10,7 +10,7 @@ from corral.errors import ConfigError, PolicyError
 from corral.options import KNOWN
 from corral.policy import Policy
 from corral.system import paths
-from corral.system.config import UNTRUSTED_OPTIONS, load, read_policy
+from corral.system.config import UNTRUSTED_OPTIONS, default_agent, load, read_policy
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +196,45 @@ def test_a_file_that_cannot_be_replaced_leaves_no_draft(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="taken"):
         paths.write_private(tmp_path / "taken", b"x")
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "variable", "model", "agent"),
+    [
+        ("", "", None, "gemini-acp"),
+        ('agent = "claude"', "", None, "claude"),
+        ('agent = "claude"', "codex", None, "codex"),
+        ('agent = "claude"', "codex", "openai:gpt-5", "openai:gpt-5"),
+        ('agent = "claude"', "", "claude-opus", "claude"),
+        ('[defaults]\nmodel = "gemini:x"', "", None, "gemini:x"),
+        ('[defaults]\nmodel = "gemini/x"', "", None, "gemini:x"),
+        ('[defaults]\nmodel = "gemini:x"', "codex", None, "codex"),
+        ('[defaults]\nmodel = "gemini-2.5-flash"', "", None, "gemini-acp"),
+    ],
+)
+def test_the_agent_of_a_run_that_names_none(
+    file: str, variable: str, model: str | None, agent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(paths.user_config(), file)
+    monkeypatch.setenv("CORRAL_AGENT", variable)
+    assert default_agent(model) == agent
+
+
+def test_a_folders_file_may_not_choose_the_agent() -> None:
+    write(Path("corral.toml"), 'agent = "claude"\n')
+    assert default_agent() == "gemini-acp"
+    with pytest.raises(ConfigError, match="may not set agent"):
+        load("gemini-cli")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("agent = 3", "agent must be the name of an agent"),
+        ('[defaults]\nagent = "x"', "agent is not in"),
+    ],
+)
+def test_a_default_agent_that_is_written_wrongly(text: str, message: str) -> None:
+    write(paths.user_config(), text)
+    with pytest.raises(ConfigError, match=message):
+        load("gemini-cli")

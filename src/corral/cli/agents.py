@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Unpack
 import click
 import msgspec
 
-from corral.agents import registry
 from corral.agents.report import needs_at_wire
 from corral.agents.spec import (
     AgentSpec,
@@ -135,7 +134,7 @@ def install_agent(name: str, quiet: bool) -> None:
 
 
 @command.command("policy")
-@click.argument("name", default=registry.DEFAULT_AGENT, shell_complete=completing("agents"))
+@click.argument("name", required=False, shell_complete=completing("agents"))
 @click.option("--approve", type=click.Choice(PRESET_NAMES), help="One preset.  [default: all]")
 @click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
 @click.option(
@@ -147,7 +146,7 @@ def install_agent(name: str, quiet: bool) -> None:
 )
 @JSON
 def policy(
-    name: str,
+    name: str | None,
     approve: str | None,
     policy_file: str | None,
     sandbox: SandboxMode,
@@ -158,7 +157,7 @@ def policy(
     Each line has what happens to a call by default, and in brackets who enforces it: native,
     brokered, wire, sandbox, advisory or impossible. Exceptions follow. What the agent cannot let
     through is not offered. A run gets a sandbox if the agent alone is not enough."""
-    agent = config.find_agent(name)
+    agent = config.find_agent(name or config.default_agent())
     wanted = {"nothing approved": Policy(), **{str(name): value for name, value in PRESETS.items()}}
     if approve is not None:
         wanted = {approve: wanted[approve]}
@@ -235,7 +234,7 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 
     if reap:
         return agent_checks.end_leftovers(as_json=as_json)
-    report = asyncio.run(agent_checks.examine(name or registry.DEFAULT_AGENT))
+    report = asyncio.run(agent_checks.examine(name or config.default_agent()))
     if as_json:
         echo_json(msgspec.json.encode(report))
     else:

@@ -28,6 +28,7 @@ from corral.cli.options import (
     policy_options,
     read_options,
     read_prompt,
+    resolve_last,
     run_options,
     task_limit_options,
 )
@@ -35,6 +36,7 @@ from corral.cli.ui.tables import format_cost, format_time, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.core.nesting import decode_json
 from corral.core.spending import LIMITS
+from corral.core.terminal_text import counted
 from corral.engine.dbos.database import require
 from corral.errors import ConfigError, StorageFailed
 from corral.run_kwargs import RunKwargs
@@ -311,7 +313,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     require()
     from corral.engine.batch import api, query
 
-    name = asyncio.run(query.find_batch(name, db=db))
+    name = asyncio.run(query.find_batch(resolve_last(name, "batch", db=db), db=db))
     found = asyncio.run(query.show_batch(name, db=db))
     one = found.overview
     if as_json:
@@ -367,7 +369,7 @@ def resume(name: str, options: tuple[str, ...], db: str | None) -> int:
     from corral.engine.batch import query
     from corral.errors import ConfigError
 
-    name = asyncio.run(query.find_batch(name, db=db))
+    name = asyncio.run(query.find_batch(resolve_last(name, "batch", db=db), db=db))
     found = asyncio.run(query.show_batch(name, db=db))
     status = found.overview.status
     if status == "running":
@@ -404,12 +406,12 @@ def cancel(name: str, db: str | None) -> None:
     from corral.engine.batch import query
     from corral.errors import ConfigError
 
-    name = asyncio.run(query.find_batch(name, db=db))
+    name = asyncio.run(query.find_batch(resolve_last(name, "batch", db=db), db=db))
     shown = asyncio.run(query.show_batch(name, db=db)).overview
     if shown.status in query.ENDED:
         raise ConfigError(f"{name} has already ended: {shown.status}")
     count = asyncio.run(query.cancel_batch(name, db=db))
-    echo(f"{name} is cancelled, with {count:,} tasks")
+    echo(f"{name} is cancelled, with {counted(count, 'task')}")
 
 
 def _short(text: str) -> str:

@@ -22,6 +22,7 @@ from corral.cli.options import (
     policy_options,
     read_options,
     read_prompt_and_stdin,
+    run_argument,
     run_options,
 )
 from corral.cli.run_result import read_schema
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 INCOMPLETE, BUDGET, INTERRUPTED = 1, 8, 130
 SHARED = tuple(name for name in EVERYWHERE if name != "program")
 """The options of agents. Each agent has its own program: corral.toml can name it."""
-ID = click.argument("name", metavar="ID", shell_complete=completing("comparisons"))
+ID = run_argument("comparison", metavar="ID", completed="comparisons")
 MEMORY = option(
     "Execution", "--no-durable", is_flag=True, help="Run in this process; results are stored."
 )

@@ -9,7 +9,6 @@ import warnings
 import click
 import msgspec
 
-from corral.agents.registry import DEFAULT_AGENT
 from corral.cli.options import JSON, agent_option
 from corral.cli.ui.tables import table
 from corral.cli.ui.terminal import echo, echo_json
@@ -47,7 +46,7 @@ def path(as_json: bool) -> None:
 @JSON
 def show(agent: str | None, as_json: bool) -> None:
     """Show the options that the configuration sets for an agent."""
-    name = config.find_agent(agent or DEFAULT_AGENT).name
+    name = config.find_agent(agent or config.default_agent()).name
     run = RunOptions.build(name, {}, config.load(name))
     # A policy without any setting is written as an empty table.
     values = {key: value for key, value in run.summary().items() if key != "agent" and value != {}}

@@ -10,6 +10,7 @@ Modules are imported when an option is used, so that ``--help`` stays fast.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -19,16 +20,18 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 import click
 
 from corral.cli.command_types import Decorator, option
+from corral.core.lookup import LAST
 from corral.core.spending import LIMITS
 from corral.errors import ConfigError, PromptError
 from corral.option_definitions import BY_NAME, DEFINITIONS, Kind
-from corral.values import is_sequence
+from corral.values import is_sequence, text_or_none
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from corral.policy import Policy, Preset
     from corral.run_kwargs import RunKwargs
+    from corral.runs.find import RunKind
 
 C = TypeVar("C", bound=Callable[..., object])
 
@@ -107,6 +110,30 @@ def completing(kind: str) -> Callable[[click.Context, click.Parameter, str], lis
     return complete
 
 
+def resolve_last(
+    name: str, wanted: RunKind | None = None, *, cwd: str | None = None, db: str | None = None
+) -> str:
+    """The id of the newest run for ``last``; another name as it is. Raises as ``find_last``."""
+    if name != LAST:
+        return name
+    from corral.runs.find import find_last
+
+    return find_last(wanted, cwd=cwd, db=db).id
+
+
+def run_argument(
+    wanted: RunKind | None, name: str = "name", *, completed: str, **arguments: Any
+) -> Decorator:
+    """An argument that names runs. Its value is an id where ``last`` is given."""
+
+    def resolve(_: click.Context, __: click.Parameter, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(resolve_last(each, wanted) for each in value)
+        return value if value is None else resolve_last(value, wanted)
+
+    return click.argument(name, shell_complete=completing(completed), callback=resolve, **arguments)
+
+
 RUN = click.argument("name", metavar="RUN", shell_complete=completing("runs"))
 
 
@@ -114,7 +141,8 @@ def agent_option(function: C) -> C:
     """``--agent``"""
     from corral.agents.registry import DEFAULT_AGENT
 
-    text = f"The agent, or any command that speaks ACP.  [default: {DEFAULT_AGENT}]"
+    text = "The agent, or any command that speaks ACP.  [default: CORRAL_AGENT, agent of"
+    text += f" corral.toml, else {DEFAULT_AGENT}]"
     return option(
         "Agent", "-a", "--agent", metavar="NAME", help=text, shell_complete=completing("agents")
     )(function)
@@ -233,7 +261,7 @@ def choose_agent(agent: str | None, options: RunKwargs) -> str:
     """The named agent; else the agent of the recording or of the resumed session; else the
     built-in agent if the model is vendor:model; else the default. A resumed session also sets
     ``options["model"]``."""
-    from corral.agents import registry
+    from corral.system import config
 
     if agent is not None:
         return agent
@@ -248,7 +276,7 @@ def choose_agent(agent: str | None, options: RunKwargs) -> str:
         from corral.sessions import store
 
         return store.agent_of(resume, options)
-    return registry.default(options.get("model"))
+    return config.default_agent(options.get("model"))
 
 
 def choose_channel(agent: str, options: RunKwargs) -> None:
@@ -286,15 +314,28 @@ def read_prompt_and_stdin(prompt: str | None, file: str | None) -> str | None:
     if text is None or "-" in (prompt, file) or (prompt is None and file is None):
         return text
     added = _read_piped()
+    if added is None:
+        return text
     if not added:
+        if sys.stderr.isatty() or _EXPECTS_STDIN.search(text):
+            raise PromptError("stdin is empty", hint="Add </dev/null to run without it.")
         return text
     newline = "" if added.endswith("\n") else "\n"
     return f"{text}\n\n<stdin>\n{added}{newline}</stdin>"
 
 
-def _read_piped() -> str:
-    """The content of stdin if it is a pipe, a socket or a file. Raises ``PromptError`` if it stays
-    open and sends nothing: waiting for ever would be a hang, and going on would drop data."""
+_EXPECTS_STDIN = re.compile(
+    r"\b(stdin|standard input|piped"
+    r"|(this|the following) (git )?(diff|patch|log|output|input|text))\b",
+    re.IGNORECASE,
+)
+"""A prompt that speaks of what is piped. At a terminal a pipe is enough: a person typed it."""
+
+
+def _read_piped() -> str | None:
+    """The content of stdin if it is a pipe, a socket or a file, else None. Raises ``PromptError``
+    if it stays open and sends nothing: waiting for ever would be a hang, and going on would drop
+    data."""
     import select
     import stat
 
@@ -302,7 +343,7 @@ def _read_piped() -> str:
     if stat.S_ISREG(mode):
         return _read_stdin()
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
-        return ""
+        return None
     if not select.select([sys.stdin.fileno()], [], [], STDIN_SECONDS)[0]:
         raise PromptError(
             f"stdin is an open pipe that sent nothing for {STDIN_SECONDS:g} s",
@@ -331,10 +372,14 @@ def read_prompt(prompt: str | None, file: str | None) -> str | None:
 
 
 def _read_stdin() -> str:
+    from corral.system.terminal import read_from_terminal
+
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        text = sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise PromptError(f"stdin is not UTF-8: {error}") from error
+    read_from_terminal()
+    return text
 
 
 def import_modules(modules: Iterable[str]) -> None:
@@ -467,5 +512,7 @@ def read_options(flags: PolicyFlags) -> RunKwargs:
         if is_sequence(value):
             value = list(value)
         given[name] = value if value or BY_NAME[name].kind not in _EMPTY else None
+    if isinstance(resume := given.get("resume"), str):
+        given["resume"] = resolve_last(resume, "session", cwd=text_or_none(values.get("cwd")))
     given["policy"] = choose_policy(flags)
     return given_options(given)

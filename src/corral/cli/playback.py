@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from corral.cli.options import DB, DURATION, completing
+from corral.cli.options import DB, DURATION, completing, resolve_last
 from corral.cli.ui.progress import TurnProgress
 from corral.cli.ui.signals import signals
 from corral.cli.ui.terminal import echo
@@ -251,13 +251,14 @@ def replay(
     """Play a stored run in the terminal, as it happened.
 
     RUN is the id of a session or of a pipeline's run, a unique beginning of it, 'last' for the
-    newest session, a transcript (events.ndjson, or the output of corral run --json), or a run
-    folder.
+    newest in this folder, a transcript (events.ndjson, or the output of corral run --json), or a
+    run folder.
 
     To act as a recorded program, use corral record play.
     """
     from corral.system import threads
 
+    name = resolve_last(name, db=db)
     log, is_pipeline = _find_log(name)
 
     async def play() -> int:
@@ -278,6 +279,7 @@ def _find_log(name: str) -> tuple[Path | None, bool]:
     name is that of neither."""
     from corral.pipelines.execution import run_dir
     from corral.sessions import store
+    from corral.system import paths
 
     path = Path(name)
     if path.is_file():
@@ -289,7 +291,8 @@ def _find_log(name: str) -> tuple[Path | None, bool]:
     try:
         record = store.find(name)
     except ResumeLost:
-        return None, True
+        in_memory = paths.home() / "runs" / name / run_dir.EVENTS
+        return (in_memory if in_memory.is_file() else None), True
     except ConfigError:
         if "/" in name:
             return None, True
@@ -325,19 +328,18 @@ async def _durable_events(name: str, db: str | None, pace: Pace) -> AsyncIterato
 def watch(name: str, as_json: bool, quiet: bool) -> int:
     """Follow a running run of another process, until it ends.
 
-    RUN is the id of a session or pipeline, a unique beginning of it, or 'last', the newest that
-    runs. A session is shown from its current turn on. Ctrl-C ends the watching, not the run. The
-    exit code is that of the run. A batch is shown by corral batches.
+    RUN is the id of a session or pipeline, a unique beginning of it, or 'last', the newest in
+    this folder. A session is shown from its current turn on. Ctrl-C ends the watching, not the
+    run. The exit code is that of the run. A batch is shown by corral batches.
     """
     from corral import live
     from corral.system import threads
 
+    name = resolve_last(name)
     found = live.find(name)
     if found is None:
-        raise ConfigError(
-            "nothing is running" if name == "last" else f"{name} is not running",
-            hint=f"corral replay {name} plays a run that has ended.",
-        )
+        hint = f"corral replay {name} plays a run that has ended."
+        raise ConfigError(f"{name} is not running", hint=hint)
     run = found[1]
     if run.kind == "batch":
         raise ConfigError(f"{run.id} is a batch", hint=f"corral batches show {run.id}")

@@ -158,11 +158,11 @@ def command(
 
         typed = read_flags(flags["schema"], flags["fail_on"], full=flags["full_result"])
     text = read_prompt_and_stdin(prompt, file)
-    options = read_options(flags)
     progress = TurnProgress(enabled=not flags["quiet"])
     printer = EventPrinter() if flags["as_json"] else answer_printer(progress=not flags["quiet"])
     if flags["session"] is not None:
         return _run_named(agent, text, flags, typed, printer, progress)
+    options = read_options(flags)
     agent = choose_agent(agent, options)
     check_prompt_is_given(text, agent, options)
     choose_channel(agent, options)

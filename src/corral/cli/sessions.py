@@ -13,11 +13,12 @@ import msgspec
 from msgspec.structs import asdict
 
 from corral import live
-from corral.cli.options import JSON, completing, moment, read_prompt
+from corral.cli.options import JSON, completing, moment, read_prompt, resolve_last, run_argument
 from corral.cli.ui.live_progress import MARKS
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.core.spending import LIMITS, Raise
+from corral.core.terminal_text import counted
 from corral.errors import ConfigError, ResumeLost
 from corral.events import Decision
 from corral.runs import transcript
@@ -97,7 +98,7 @@ def _description(found: index.SessionMatch, name: str | None) -> str:
     return f"{f'[{name}] ' if name else ''}{text}  ({found.meta.cwd}{more})"
 
 
-NAME = click.argument("name", required=False, shell_complete=completing("sessions"))
+NAME = run_argument("session", required=False, completed="sessions")
 GREP = click.option(
     "-g", "--grep", metavar="TEXT", help="Instead of NAME: the newest session with this text."
 )
@@ -140,7 +141,7 @@ def show(name: str | None, grep: str | None, diff: bool, as_json: bool) -> None:
     if as_json:
         echo_json(msgspec.json.encode({**msgspec.to_builtins(meta), "history": turns}))
         return
-    echo(f"{meta.id} · {meta.agent} · {meta.cwd} · {meta.status} · {meta.turns} turns")
+    echo(f"{meta.id} · {meta.agent} · {meta.cwd} · {meta.status} · {counted(meta.turns, 'turn')}")
     for line in _chain(meta):
         echo(line)
     for turn in turns:
@@ -166,7 +167,7 @@ def _chain(meta: store.Meta) -> Iterator[str]:
     while (name := before.continued_from) is not None and name not in seen:
         seen.add(name)
         found = known.get(name)
-        turns = f"after {before.continued_turns} turns"
+        turns = f"after {counted(before.continued_turns, 'turn')}"
         yield f"continues {name} · {found.agent if found else 'deleted'} · {turns}"
         if found is None:
             break
@@ -177,7 +178,7 @@ def _chain(meta: store.Meta) -> Iterator[str]:
 
 
 @command.command("delete")
-@click.argument("names", nargs=-1, required=True, shell_complete=completing("sessions"))
+@run_argument("session", "names", nargs=-1, required=True, completed="sessions")
 def delete(names: tuple[str, ...]) -> None:
     """Delete stored sessions with their transcripts, permanently."""
     records = [store.find(name) for name in names]  # all are known before one is deleted
@@ -274,7 +275,7 @@ def answer(
             "give the id of a session and at most one text, or --token and at most one text",
             hint="Quote a text that has spaces.",
         )
-    name = "" if token is not None else words[0]
+    name = "" if token is not None else resolve_last(words[0])
     text = words[-1] if len(words) == most else None
     if decision is not None and (text is not None or file is not None):
         raise ConfigError("a decision and a text are both given")
@@ -401,6 +402,7 @@ def budget(name: str, *, amount: str | None, db: str | None, **units: str | None
         raise ConfigError("write all amounts with +, or none")
     is_total = not any(text.startswith("+") for text in texts.values())
     amounts = Raise.of({limit: _amount(limit, text) for limit, text in texts.items()})
+    name = resolve_last(name, db=db)
     found = live.find(name)
     if found is not None and found[1].db is None:
         run = found[1]

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, get_args
 import click
 import msgspec
 
-from corral.cli.options import JSON, moment
+from corral.cli.options import JSON, moment, resolve_last
 from corral.cli.ui.tables import format_count, table
 from corral.cli.ui.terminal import echo, echo_json
+from corral.core.terminal_text import counted
 from corral.errors import ConfigError
 from corral.metering.turn_usage import By, UsageQuery
 
@@ -59,6 +60,7 @@ def command(
     from corral.sessions import index, store
 
     # A run of a pipeline or batch is in the ledger under its id; else it is a session.
+    session = None if session is None else resolve_last(session)
     if session is not None and next(usage_ledger.read(UsageQuery(session=session)), None) is None:
         session = store.find(session).meta.id
 
@@ -83,7 +85,7 @@ def command(
     if total.turns_without_cost:
         echo(f"The cost of {total.turns_without_cost:,} of {total.turns:,} turns is not known.")
     if total.turns_partial:
-        echo(f"{total.turns_partial:,} turns are partial: more may be billed.")
+        echo(f"Partial: {counted(total.turns_partial, 'turn')}; more may be billed.")
 
 
 def _cells(row: UsageSum) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.core.lookup import find_id
+from corral.core.lookup import LAST, find_id
 from corral.errors import ConfigError
 from corral.system import fs, paths
 from corral.values import decode_as
@@ -58,9 +58,10 @@ def names() -> list[str]:
 
 
 def find(name: str) -> str:
-    """The name of a comparison, given a unique beginning of it, or ``last``. Raises
+    """The name of a comparison, given a unique beginning of it, or ``last``, the newest. Raises
     ``ConfigError``."""
-    found = find_id(name, names(), "comparisons")
+    known = names()
+    found = known[0] if name == LAST and known else find_id(name, known, "comparisons")
     if found is None:
         raise ConfigError(
             f"there is no comparison {name!r}", hint="`corral compare list` shows them."
@@ -96,6 +97,17 @@ def last_change(name: str) -> float:
         with suppress(OSError):
             moments.append(path.stat().st_mtime)
     return max(moments)
+
+
+class _Place(msgspec.Struct):
+    cwd: str = ""
+
+
+def cwd_of(name: str) -> str:
+    """The folder of a comparison; empty if its plan cannot be read."""
+    with suppress(OSError, msgspec.MsgspecError):
+        return decode_as((folder_of(name) / PLAN).read_bytes(), _Place).cwd
+    return ""
 
 
 def is_in_use(name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from corral.errors import ConfigError
 
 LAST = "last"
-"""The name of the newest."""
+"""The name of the newest run (``corral.runs.find.find_last``)."""
 MAX_LISTED = 10
 """Ids that an error lists."""
 
@@ -88,11 +88,9 @@ class SpecLookup(Generic[S]):
 
 
 def find_id(name: str, ids: Sequence[str], kind: str) -> str | None:
-    """The id that ``name`` stands for: this id itself, the only one that begins with it or whose
-    last part does, or with ``last`` the first. ``ids``: the newest first. None if there is none.
-    Raises ``ConfigError`` if several begin with it. ``kind`` is their plural, for the message."""
-    if name == LAST and LAST not in ids:
-        return ids[0] if ids else None
+    """The id that ``name`` stands for: this id itself, or the only one that begins with it or whose
+    last part does. None if there is none. Raises ``ConfigError`` if several begin with it. ``kind``
+    is their plural, for the message."""
     if name in ids:
         return name
     # The last part of an id is random: people copy it, because the rest is often the same.

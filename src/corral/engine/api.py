@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 import msgspec
 from msgspec.structs import replace
 
-from corral.agents.registry import DEFAULT_AGENT
 from corral.core.display import Card, Displayed, count, spent
 from corral.core.spending import BudgetLimits
 from corral.core.tracebacks import short_traceback, short_traceback_async
@@ -42,7 +41,7 @@ from corral.pipelines.scheduler.outcome import Outcome, not_json
 from corral.pipelines.transforms import Transform
 from corral.protocol.schema import schema_of
 from corral.run_kwargs import RunKwargs
-from corral.system import paths
+from corral.system import config, paths
 from corral.system.threads import sync_twin
 from corral.values import Cost, Json, JsonObject, T, Usage, as_object, as_text, as_texts
 
@@ -146,9 +145,8 @@ async def run(  # noqa: PLR0913
     )
     limits = take_limits(options, of_task)
     graph = with_limits(graph, limits)
-    resources = NodeResources(
-        simulate=simulate, agent=agent or DEFAULT_AGENT, model=model, options=options, ask=ask
-    )
+    agent = agent or config.default_agent()
+    resources = NodeResources(simulate=simulate, agent=agent, model=model, options=options, ask=ask)
     if queue is None and repository is None and not simulate:
         from corral.pipelines.execution import preflight
 
@@ -160,7 +158,7 @@ async def run(  # noqa: PLR0913
         workspace=place,
         values=given,
         simulate=simulate,
-        agent=agent or "",
+        agent=agent,
         model=model or "",
         imports=imports,
         source=source_path(pipeline, source),

@@ -247,7 +247,8 @@ class MemoryRun:
         """Run to the end."""
         scheduler, writer = self.scheduler, self._projection.writer
         if writer is not None:
-            writer.folder.create(self.graph, self.run_id)  # before anything costs money
+            # Before anything costs money.
+            writer.folder.create(self.graph, self.run_id, str(self._workspace))
             writer.folder.write_graph(self.graph)
         loop = RunLoop(scheduler, self._journal, self._projection)
         try:

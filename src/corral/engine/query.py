@@ -14,7 +14,7 @@ from contextlib import closing
 import msgspec
 from msgspec.structs import replace
 
-from corral.core.lookup import LAST, find_id
+from corral.core.lookup import find_id
 from corral.engine.dbos.adapter import RECEIVED
 from corral.engine.dbos.client import (
     DatabaseClient,
@@ -106,15 +106,14 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_run(name: str, *, db: str | None = None) -> str:
-    """The id of the run that ``name`` stands for: an id, a unique beginning of one, or ``last``.
-    Raises ``ConfigError`` if several begin with it. A name that fits no run is returned as it
-    is."""
+    """The id of the run that ``name`` stands for: an id, or a unique beginning of one. Raises
+    ``ConfigError`` if several begin with it. A name that fits no run is returned as it is."""
     database = find(db)
     if not await asyncio.to_thread(is_there, database):
         return name
 
     def read(client: DatabaseClient) -> str | None:
-        if name != LAST and client.list_workflows(ids=[name]):
+        if client.list_workflows(ids=[name]):
             return name
         rows = client.list_workflows(name=RUN_WORKFLOW, top=True)
         return find_id(name, [row.id for row in rows], "runs")

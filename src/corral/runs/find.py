@@ -1,48 +1,101 @@
 """Finds a stored run by what a person writes: its id, a unique beginning of it, or ``last``.
 
 A session is looked for first, then the folder of a pipeline run in corral's home, then a durable
-pipeline run and a batch in the database. ``last`` is the newest session with a transcript or the
-newest run folder, whichever wrote last. All of this blocks.
+pipeline run and a batch in the database. ``last`` is the newest run of any kind in a folder, else
+the newest anywhere, which is said. All of this blocks.
 """
 
 from __future__ import annotations
 
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from corral import live
+from corral.comparison import store as comparisons
 from corral.core.lookup import LAST, find_id
-from corral.engine.dbos.database import is_installed
+from corral.engine.batch.batch_store import KIND
+from corral.engine.dbos import database
+from corral.engine.dbos.client import list_top
+from corral.engine.payloads import BATCH_CLOSED, BATCH_WORKFLOW, RUN_WORKFLOW
 from corral.errors import ConfigError, ResumeLost
 from corral.pipelines.execution import run_dir
 from corral.sessions import store
 from corral.system import paths, threads
-from corral.values import Json, as_text
+from corral.values import Json, as_object, as_text, number_or_none
+
+RunKind: TypeAlias = Literal["session", "pipeline", "batch", "comparison"]
+NAMES: dict[RunKind, str] = {"pipeline": "pipeline run"}
+"""How a kind is called, if not by its own word."""
+SHOWN_BY: dict[RunKind, str] = {
+    "session": "corral sessions show",
+    "pipeline": "corral pipeline show",
+    "batch": "corral batches show",
+    "comparison": "corral compare show",
+}
 
 
 class FoundRun(NamedTuple):
-    kind: Literal["session", "pipeline", "batch"]
+    kind: RunKind
     id: str
     folder: Path | None = None
     """Of a session or a pipeline run. That of a durable run may be on another machine."""
 
 
+class _Listed(NamedTuple):
+    """A run that may be the last one."""
+
+    at: float
+    """When it began, while it runs; else when it was written last."""
+    run: FoundRun
+    cwd: str
+    """Where it works; empty if that is not known."""
+    rank: tuple[bool, bool, bool] = (False, False, False)
+    """Whether it runs; whether it waits for a person; whether it has parts: the sessions of a
+    pipeline or batch are not the last run while that runs."""
+
+
+def find_last(
+    wanted: RunKind | None = None, *, cwd: str | None = None, db: str | None = None
+) -> FoundRun:
+    """What ``last`` means: the newest run of any kind in the folder ``cwd`` (the current one), else
+    the newest anywhere, with a warning that says so. A run that runs is newer than one that has
+    ended, and one that waits for a person is the newest. With ``db``, only that database counts.
+
+    Raises ``ResumeLost`` if there is none, ``ConfigError`` if it is not of the ``wanted`` kind."""
+    runs = sorted(_list_runs(db), key=lambda each: (each.rank, each.at), reverse=True)
+    if not runs:
+        raise ResumeLost("there is no run yet", hint="`corral run PROMPT` starts one.")
+    folder = os.path.realpath(cwd or ".")
+    here = [each for each in runs if each.cwd and os.path.realpath(each.cwd) == folder]
+    found = (here or runs)[0]
+    run = found.run
+    kind = NAMES.get(run.kind, run.kind)
+    if wanted in (None, run.kind):
+        if not here:
+            place = found.cwd or "another folder"
+            message = f"there is no run in this folder; last is the {kind} {run.id} in {place}"
+            warnings.warn(message, stacklevel=2)
+        return run
+    fitting = [each for each in (*here, *runs) if each.run.kind == wanted]
+    hint = f"See: {SHOWN_BY[run.kind]} {run.id}"
+    if fitting:
+        hint = f"The newest {NAMES.get(wanted, wanted)} is {fitting[0].run.id}. {hint}"
+    raise ConfigError(f"last is the {kind} {run.id}, not a {NAMES.get(wanted, wanted)}", hint=hint)
+
+
 def find(name: str, *, db: str | None = None) -> FoundRun:
     """The run that a name stands for. With ``db``, only that database is searched. Raises
     ``ResumeLost`` for none, ``ConfigError`` for several."""
+    if name == LAST:
+        return find_last(db=db)
     if db is None:
         folders = _run_folders()
-        if name == LAST:
-            recorded = (
-                each for each in store.all_sessions() if (each.folder / store.EVENTS).exists()
-            )
-            session = next(recorded, None)
-            if folders and (session is None or folders[0][0] > session.meta.updated):
-                return FoundRun("pipeline", folders[0][1].name, folders[0][1])
-            if session is None:
-                raise ResumeLost("there is no run yet", hint="`corral run PROMPT` starts one.")
-            return FoundRun("session", session.meta.id, session.folder)
         try:
             record = store.find(name)
         except ResumeLost:
@@ -53,7 +106,9 @@ def find(name: str, *, db: str | None = None) -> FoundRun:
         found = find_id(name, list(by_name), "runs")
         if found is not None:
             return FoundRun("pipeline", found, by_name[found])
-    stored = threads.run_event_loop(_find_in_database(name, db)) if is_installed() else None
+    stored = (
+        threads.run_event_loop(_find_in_database(name, db)) if database.is_installed() else None
+    )
     if stored is None:
         raise ResumeLost(
             f"no session or run is called {name!r}",
@@ -66,6 +121,8 @@ def find(name: str, *, db: str | None = None) -> FoundRun:
 def find_pipeline_run(name: str, db: str | None) -> str:
     """The id of a durable pipeline run that is named by its id, a unique beginning of it, ``last``,
     or its run folder. A name that fits no run is returned as it is. Raises ``ConfigError``."""
+    if name == LAST:
+        return find_last("pipeline", db=db).id
     folder = Path(name)
     if not folder.is_dir():
         from corral.engine import query
@@ -97,6 +154,46 @@ def _run_folders() -> list[tuple[float, Path]]:
         except OSError:
             continue  # it was removed meanwhile
     return sorted(found, reverse=True)
+
+
+def _list_runs(db: str | None) -> Iterator[_Listed]:
+    """All runs in any order. One that runs and is stored comes twice."""
+    shown = None if db is None else database.find(db).shown
+    for each in live.runs():
+        if each.state != "idle" and shown in (None, each.db):
+            run = FoundRun(each.kind, each.id, Path(each.folder) if each.folder else None)
+            waits, has_parts = bool(each.pending), each.kind != "session"
+            yield _Listed(each.since, run, each.cwd, (True, waits, has_parts))
+    if db is None:
+        for record in store.all_sessions():
+            run = FoundRun("session", record.meta.id, record.folder)
+            yield _Listed(record.meta.updated, run, record.meta.cwd)
+        for at, folder in _run_folders():
+            yield _Listed(at, FoundRun("pipeline", folder.name, folder), _workspace(folder))
+        for name in comparisons.names():
+            run = FoundRun("comparison", name)
+            yield _Listed(comparisons.last_change(name), run, comparisons.cwd_of(name))
+    source = database.find(db) if database.is_installed() else None
+    if source is None or not database.is_there(source):
+        return
+    with database.storage_errors(source):
+        for row in list_top(source, RUN_WORKFLOW, None):
+            folder = Path(paths.local_run_folder(as_text(row.labels.get("folder"))))
+            run = FoundRun("pipeline", row.id, folder)
+            yield _Listed(row.ended or row.created, run, _workspace(folder))
+        for row in list_top(source, BATCH_WORKFLOW, None):
+            if row.labels.get(KIND) == "compare":
+                continue
+            run = FoundRun("batch", row.id.partition("#")[0])
+            at = number_or_none(as_object(row.labels.get(BATCH_CLOSED)).get("at")) or row.created
+            with suppress(OSError):  # a batch that was killed is as new as its last result
+                at = max(at, os.stat(as_text(row.labels.get("output"))).st_mtime)
+            yield _Listed(at, run, as_text(row.labels.get("workspace")))
+
+
+def _workspace(folder: Path) -> str:
+    """In which a pipeline run works; empty if its folder does not say so."""
+    return as_text((read_manifest(folder) or {}).get("workspace"))
 
 
 async def _find_in_database(name: str, db: str | None) -> FoundRun | None:

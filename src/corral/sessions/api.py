@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Unpack, overload
 
-from corral.agents import registry
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.errors import CorralError
 from corral.events import Event
@@ -239,7 +238,7 @@ def _or_default(agent: str | None, options: RunKwargs) -> str:
         return agent
     resume = options.get("resume")
     return (
-        registry.default(options.get("model"))
+        config.default_agent(options.get("model"))
         if resume is None
         else store.agent_of(resume, options)
     )

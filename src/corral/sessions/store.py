@@ -402,9 +402,10 @@ def fork(record: SessionRecord, without: tuple[str, ...] = ()) -> SessionRecord:
     return other
 
 
-def find(name: str) -> SessionRecord:
-    """By our id, a unique beginning of it or of its last part, the vendor's id, or ``last``.
-    Raises ``ResumeLost`` for none, ``ConfigError`` for several."""
+def find(name: str, cwd: str = "") -> SessionRecord:
+    """By our id, a unique beginning of it or of its last part, the vendor's id, or ``last``: the
+    newest session in the folder ``cwd``, else the newest of all. Raises ``ResumeLost`` for none,
+    ``ConfigError`` for several."""
     if not name or "/" in name or os.sep in name or name.startswith("."):
         raise ConfigError(f"not the name of a session: {name!r}")
     direct = open_folder(paths.sessions() / name)
@@ -416,11 +417,16 @@ def find(name: str) -> SessionRecord:
             return each
     from corral.core.lookup import LAST, find_id
 
+    if name == LAST:
+        for each in records:
+            if each.meta.cwd == cwd:
+                return each
+        if not records:
+            raise ResumeLost("there is no session yet", hint="`corral run PROMPT` starts one.")
+        return records[0]
     by_id = {each.folder.name: each for each in records}
     found = find_id(name, list(by_id), "sessions")
     if found is None:
-        if name == LAST:
-            raise ResumeLost("there is no session yet", hint="`corral run PROMPT` starts one.")
         raise ResumeLost(f"no session is called {name!r}", hint="corral sessions list shows them.")
     return by_id[found]
 

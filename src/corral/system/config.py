@@ -7,6 +7,8 @@ trust it completely.
 
 ::
 
+    agent = "claude"            # of runs that name none
+
     [defaults]
     timeout = 900
 
@@ -74,7 +76,7 @@ def files() -> list[ConfigFile]:
 def agents_with_settings() -> list[str]:
     """The default agent, and every agent that a configuration file has a table for. Raises
     ``ConfigError`` for a file that cannot be read."""
-    names = [agents_registry.DEFAULT_AGENT]
+    names = [find_agent(default_agent()).name]
     for file in files():
         if file.exists:
             path = Path(file.path)
@@ -82,6 +84,32 @@ def agents_with_settings() -> list[str]:
                 with contextlib.suppress(UnknownAgent):
                     names.append(find_agent(name).name)
     return list(dict.fromkeys(names))
+
+
+def default_agent(model: str | None = None) -> str:
+    """The agent of a run that names none: the built-in agent for ``vendor:model``, else that of
+    ``CORRAL_AGENT``, else ``agent`` of a trusted file. Without any of them, the ``model`` of
+    ``[defaults]`` decides as if it was given. Raises ``ConfigError`` and ``UnknownProvider``."""
+    if model is None or ":" not in agents_registry.full_name(model):
+        if named := os.environ.get("CORRAL_AGENT", ""):
+            return named
+        for path in reversed(_trusted()):
+            tables = read_file(path)
+            if named := _default_agent(path, tables):
+                return named
+            default = _table(path, tables, "defaults").get("model")
+            if model is None and isinstance(default, str):
+                model = default
+    return agents_registry.default(model)
+
+
+def _default_agent(path: Path, tables: JsonObject) -> str:
+    named = tables.get("agent", "")
+    if not isinstance(named, str):
+        raise ConfigError(
+            f"{path}: agent must be the name of an agent", hint='Write agent = "claude".'
+        )
+    return named
 
 
 def load(agent: str) -> dict[str, object]:
@@ -103,8 +131,10 @@ def load(agent: str) -> dict[str, object]:
                     hint=_TRUST_HINT,
                 )
         found = _options(local, agent)
+        if read_file(local).get("agent") is not None:
+            found["agent"] = None
         # A name that is no option does no harm; a warning corrects it.
-        unsafe = sorted(set(found) & set(KNOWN) - UNTRUSTED_OPTIONS)
+        unsafe = sorted(set(found) & {"agent", *KNOWN} - UNTRUSTED_OPTIONS)
         if unsafe:
             raise ConfigError(
                 f"corral.toml in the current directory may not set {', '.join(unsafe)}",
@@ -153,7 +183,12 @@ def read_policy(path: Path) -> Policy:
 
 def _options(path: Path, agent: str) -> dict[str, object]:
     tables = read_file(path)
-    unknown = sorted(set(tables) - {"defaults", "agents"})
+    _default_agent(path, tables)
+    if "agent" in _table(path, tables, "defaults"):
+        raise ConfigError(
+            f"{path}: agent is not in [defaults]", hint="Write it above the first table."
+        )
+    unknown = sorted(set(tables) - {"agent", "defaults", "agents"})
     if unknown:
         from difflib import get_close_matches
 
@@ -161,7 +196,7 @@ def _options(path: Path, agent: str) -> dict[str, object]:
         raise ConfigError(
             f"{path}: unknown table {unknown[0]!r}",
             hint=(f"Did you mean [{near[0]}]? " if near else "")
-            + "Known are [defaults] and [agents.NAME].",
+            + "Known are [defaults] and [agents.NAME], and agent above them.",
         )
     values: dict[str, object] = {
         **_table(path, tables, "defaults"),

@@ -81,6 +81,21 @@ def is_interactive() -> bool:
     return False
 
 
+def read_from_terminal() -> None:
+    """Let stdin be the terminal of this process, if stderr is one and what was piped to stdin is
+    not needed any more: a person who pipes something into a command can still be asked."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stdin.isatty() or not sys.stderr.isatty():
+            return
+        descriptor = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            # In the background, reading would stop the process.
+            if os.tcgetpgrp(descriptor) == os.getpgrp():
+                os.dup2(descriptor, sys.stdin.fileno(), inheritable=False)
+        finally:
+            os.close(descriptor)
+
+
 async def read_typed(question: str) -> str:
     """Return what the user types until Ctrl-D or a line with a single dot.
 

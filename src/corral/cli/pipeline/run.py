@@ -345,8 +345,9 @@ def _values(given: tuple[str, ...]) -> dict[str, Json]:
 def _require_no_questions(graph: Graph) -> None:
     """A run in memory cannot wait for an answer from elsewhere."""
     from corral.pipelines import node_kinds
-    from corral.system.terminal import is_interactive
+    from corral.system.terminal import is_interactive, read_from_terminal
 
+    read_from_terminal()
     asks = [
         node.id
         for node in graph.of_kind(node_kinds.WAIT_HUMAN.name)

@@ -204,7 +204,11 @@ class BatchStore:
                 id=run_input.run_id,
                 queue=run_input.queue,
                 payload=pack(run_input),
-                labels={"output": output, KIND: batch_kind(run_input.graph)},
+                labels={
+                    "output": output,
+                    "workspace": run_input.config.workspace,
+                    KIND: batch_kind(run_input.graph),
+                },
             )
         )
 

@@ -117,8 +117,8 @@ async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list
 
 
 async def find_batch(name: str, *, db: str | None = None) -> str:
-    """The name of a batch, given a unique beginning of it, or ``last``. Raises ``ConfigError`` if
-    several begin with it. A name that fits none is returned as it is."""
+    """The name of a batch, given a unique beginning of it. Raises ``ConfigError`` if several begin
+    with it. A name that fits none is returned as it is."""
     if not await asyncio.to_thread(is_there, find(db)):
         return name
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from corral.agents.registry import DEFAULT_AGENT
 from corral.core.spending import LIMITS, BudgetLimits
 from corral.engine.api import as_json, workspace_path
 from corral.engine.batch import tasks as batch_tasks
@@ -27,7 +26,7 @@ from corral.pipelines.run_limits import run_limits, take_limits
 from corral.protocol.schema import Schema
 from corral.run_kwargs import RunKwargs
 from corral.sessions.tools.hooks import Before
-from corral.system import paths
+from corral.system import config, paths
 from corral.system.git.worktree import repository_root
 from corral.values import slug
 
@@ -95,7 +94,7 @@ class BatchSpec(msgspec.Struct, kw_only=True):
     def resources(self) -> NodeResources:
         return NodeResources(
             simulate=self.simulate,
-            agent=self.agent or DEFAULT_AGENT,
+            agent=self.agent or config.default_agent(),
             model=self.model or None,
             options=self.options,
             on_tool_call=self.on_tool_call,
@@ -108,7 +107,7 @@ class BatchSpec(msgspec.Struct, kw_only=True):
             folder=str(paths.home() / "batches" / self.name),
             workspace=str(self.workspace),
             simulate=self.simulate,
-            agent=self.agent,
+            agent=self.agent or config.default_agent(),
             model=self.model,
             options=as_json(self.options),
             detached=detached and not self.simulate,

@@ -460,9 +460,11 @@ async def _upload_artifacts(config: RunConfig, run_id: str) -> Json:
 
 def _open_projection(run_input: RunInput) -> Projection:
     """A resumed run writes missing files again, and does not repeat events that are in the file."""
-    folder = RunDir(run_worktree.local_config(run_input.config).folder)
+    config = run_input.config
+    folder = RunDir(run_worktree.local_config(config).folder)
+    workspace = config.workspace if config.tree is None else config.tree.repository
     with contextlib.suppress(StorageFailed):
-        folder.create(run_input.graph, run_input.run_id)
+        folder.create(run_input.graph, run_input.run_id, workspace)
     path, data = folder.path / EVENTS, b""
     with contextlib.suppress(OSError):
         data = path.read_bytes()

@@ -103,8 +103,9 @@ class RunDir:
     def artifacts(self) -> Path:
         return self.path / ARTIFACTS
 
-    def create(self, graph: Graph, run_id: str, **more: Json) -> None:
-        """Create the directory and its manifest. An existing manifest is not changed."""
+    def create(self, graph: Graph, run_id: str, workspace: str = "") -> None:
+        """Create the directory and its manifest. An existing manifest is not changed.
+        ``workspace``: where the run works, or the repository of its worktree."""
         with self._storing():
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             self.artifacts.mkdir(exist_ok=True)
@@ -116,7 +117,7 @@ class RunDir:
                 "run_id": run_id,
                 "start_time": _now(),
                 "nodes": len(graph.nodes),
-                **more,
+                "workspace": workspace,
             }
             paths.write_private(self.path / MANIFEST, _indented(msgspec.json.encode(manifest)))
 

@@ -30,7 +30,7 @@ from corral.sessions.limits import handed_prompt
 from corral.sessions.limits.conversation import HandedConversation
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord
-from corral.system import config, paths
+from corral.system import config, fs, paths
 from corral.system.environment import SecretRedactor
 
 UNKNOWN_WINDOW = 128_000
@@ -159,7 +159,7 @@ def split_resume(
     name = options.get("resume")
     if not isinstance(name, str) or "\0" in name:  # an error of the options
         return None, options
-    record = store.find(name)
+    record = store.find(name, fs.real_path(str(options.get("cwd") or ".")))
     if record.meta.agent == config.find_agent(agent).name:
         return None, options
     return record, {key: value for key, value in options.items() if key not in ("resume", "fork")}
@@ -167,7 +167,7 @@ def split_resume(
 
 def find_resumed(prepared: PreparedRun) -> SessionRecord:
     """The session of the same agent. Raises ``ResumeLost`` if it cannot be continued here."""
-    record = store.find(prepared.run.resume or "last")
+    record = store.find(prepared.run.resume or "last", prepared.cwd)
     meta = record.meta
     if meta.agent != prepared.agent.name:
         raise ConfigError(f"session {meta.id} is of {meta.agent}, not of {prepared.agent.name}")

@@ -39,7 +39,6 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from corral.agents import registry
 from corral.errors import ConfigError, CorralError, Interrupted, ResumeLost
 from corral.events import AgentQuestion, PermissionRequest, to_json
 from corral.policy import Policy
@@ -62,7 +61,7 @@ from corral.sessions.warm.client import (
 )
 from corral.sessions.warm.names import StoredName, WarmFiles
 from corral.system import config, fs, logs, paths
-from corral.values import Json, convert_to, decode_as, decoder_for
+from corral.values import Json, convert_to, decode_as, decoder_for, text_or_none
 
 Given: TypeAlias = str | dict[str, Json] | None
 """A decision, or the answer to a question."""
@@ -309,7 +308,9 @@ class _WarmServer:
             return self._session, _check_options(self._stored, request)
         try:
             before = self._files.stored()
-            agent = request.agent or registry.default(None)
+            agent = request.agent or config.default_agent(
+                text_or_none(request.options.get("model"))
+            )
             if before is not None:
                 if store.open_folder(paths.sessions() / before.session) is None:
                     # A new conversation must not start silently.
