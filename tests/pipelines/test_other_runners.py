@@ -106,15 +106,60 @@ def test_a_prompt_is_read_from_a_file_beside_the_pipeline_else_in_the_workspace(
     assert graph.nodes["b"].attrs["prompt"] == "Build it."
 
 
-@pytest.mark.parametrize("name", ["gone.md", "../secret.md", "link.md", "folder", "/etc/hostname"])
-def test_a_missing_or_outside_prompt_file_is_an_error(tmp_path: Path, name: str) -> None:
+def test_a_prompt_file_may_be_above_the_pipeline_inside_the_workspace(tmp_path: Path) -> None:
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "shared prompts").mkdir()
+    (tmp_path / "plan.md").write_text("Plan.")
+    (tmp_path / "shared prompts/build.md").write_text("Build.")
+    file = tmp_path / "flows/p.dot"
+    file.write_text(
+        f'digraph g {{ {ENDS} a [prompt="@../plan.md"]; b [llm_prompt="@../plan.md"];'
+        ' c [prompt_file="../shared prompts/build.md"]; start -> a -> b -> c -> done }'
+    )
+    graph = loader.load(file, cwd=tmp_path)
+    prompts = [graph.nodes[name].attrs["prompt"] for name in "abc"]
+    assert prompts == ["Plan.", "Plan.", "Build."]
+    with pytest.raises(LintError, match=r"plan\.md of a is outside of the pipeline's folder"):
+        loader.load(file, cwd=tmp_path / "flows")
+
+
+def test_the_prompt_has_another_name_in_other_runners() -> None:
+    assert node('llm_prompt="Write it."').attrs["prompt"] == "Write it."
+    assert node('llm_prompt="not this", prompt="this"').attrs["prompt"] == "this"
+
+
+def test_values_of_other_runners() -> None:
+    assert node("error_policy=fail_fast").attrs["error_policy"] == "fail"
+    assert node("error_policy=ignore").attrs["error_policy"] == "continue"
+    assert node('shape=house, stack.child_workflow="c.fabro"').kind == "stack.manager_loop"
+    assert node('shape=house, stack.child_workflow="c.fabro"').attrs["stack.child_dotfile"]
+    parallel = f"p [shape=component, error_policy=fail_fast]; {ENDS} start -> p -> b -> done"
+    with pytest.raises(LintError, match=r"parallel\.fail_count=0"):
+        loader.load(f"digraph g {{ {parallel} }}")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gone.md", "does not exist"),
+        ("../secret.md", "is outside"),
+        ("link.md", "is outside"),
+        ("folder", "does not exist"),
+        ("/etc/hostname", "is outside"),
+        ("binary.md", "is not UTF-8"),
+    ],
+)
+def test_a_missing_or_outside_prompt_file_is_an_error(
+    tmp_path: Path, name: str, reason: str
+) -> None:
     place = tmp_path / "flows"
     (place / "folder").mkdir(parents=True)
     (tmp_path / "secret.md").write_text("secret")
     (place / "link.md").symlink_to(tmp_path / "secret.md")
     file = place / "p.dot"
     file.write_text(f'digraph g {{ {ENDS} a [prompt="@{name}"]; start -> a -> done }}')
-    with pytest.raises(LintError, match="prompt_file"):
+    (place / "binary.md").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(LintError, match=rf"{reason}.*prompt_file"):
         loader.load(file, cwd=place)
 
 

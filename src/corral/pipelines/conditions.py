@@ -3,7 +3,8 @@
 A condition is ``clause (&& clause)*``. A clause is ``key = literal`` (or ``==``),
 ``key != literal``, or a bare key, which is true if its value is not empty, zero or false.
 Extensions: ``||``, ``!`` and parentheses; ``key contains literal`` (part of a text, or an item of
-a list); ``key matches regex`` (anywhere in the text); ``<``, ``<=``, ``>`` and ``>=`` between
+a list); ``key matches regex`` (anywhere in the text), both also as ``!contains`` and
+``not contains``; ``<``, ``<=``, ``>`` and ``>=`` between
 numbers, false if one side is not a number.
 
 ``=`` compares the texts exactly, with case: ``true``, ``3`` and ``"3"`` may be written. A literal
@@ -15,7 +16,7 @@ is a word, several words, or quoted; after ``=`` and ``!=`` it may be empty. Com
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from operator import ge, gt, le, lt
 from typing import NamedTuple, TypeAlias
@@ -40,7 +41,7 @@ _SPACE = re.compile(r"\s*+")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
 _QUOTED = re.compile(r"\"((?:[^\"\\]|\\.)*+)\"|'((?:[^'\\]|\\.)*+)'", re.DOTALL)
 _WORDS = re.compile(r"[^\s&|()!=\"'<>]++(?:[ \t]++[^\s&|()!=\"'<>]++)*+")
-_WORD_OPERATOR = re.compile(r"(contains|matches)(?:\s++|(?=[\"']))")
+_WORD_OPERATOR = re.compile(r"(!\s*+|not\s++)?(contains|matches)(?:\s++|(?=[\"']))")
 _SIGNS = ("=", "&&", "||", "!", "<", ">", "contains", "matches")
 
 
@@ -180,6 +181,15 @@ OPERATORS: dict[str, Callable[[Json, str], bool]] = {
 }
 
 
+def clauses(tree: Tree) -> Iterator[Clause]:
+    """All clauses of a condition."""
+    if isinstance(tree, Clause):
+        yield tree
+        return
+    for part in tree.parts:
+        yield from clauses(part)
+
+
 def negated(tree: Tree) -> Tree:
     match tree:
         case Clause():
@@ -250,7 +260,8 @@ class _ConditionParser:
                 return Clause(key, self.literal(), operator=operator)
         if (word := _WORD_OPERATOR.match(self.text, self.at)) is not None:
             self.at = word.end()
-            return self.word_comparison(key, word[1])
+            clause = self.word_comparison(key, word[2])
+            return clause._replace(negated=bool(word[1]))
         return Clause(key)
 
     def word_comparison(self, key: str, operator: str) -> Clause:

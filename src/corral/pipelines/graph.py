@@ -6,6 +6,7 @@ converted to seconds when it is read. Unknown attributes are kept.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import cached_property
 from typing import TypeAlias
@@ -172,12 +173,24 @@ POLL = 45.0
 ACTIONS = "observe,wait"
 
 
+_PROMPT_FILE = re.compile(r"\s*@([^\s@]\S*)\s*")
+
+
+def named_prompt_file(node: Node) -> str:
+    """The file that has the prompt, if the prompt is ``@plan.md`` and nothing else, or if there is
+    only ``prompt_file``."""
+    if prompt := node.text("prompt"):
+        named = _PROMPT_FILE.fullmatch(prompt)
+        return named[1] if named else ""
+    return node.text("prompt_file").strip().removeprefix("@")
+
+
 def dotfile(graph: Graph, node: Node) -> str:
     """The file of the pipeline that an ``include`` or a manager runs; empty: it names none."""
-    for key in ("dotfile", "pipeline", "path", "stack.child_dotfile"):
+    for key in node_kinds.CHILD_FILES:
         if file := node.text(key):
             return file
-    return str(graph.attrs.get("stack.child_dotfile", ""))
+    return str(graph.attrs.get(node_kinds.CHILD_FILES[0], ""))
 
 
 def workdir(graph: Graph, node: Node) -> str:

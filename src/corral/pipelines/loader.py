@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -13,21 +12,17 @@ from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, CorralError
 from corral.pipelines import node_kinds
 from corral.pipelines.dot import parser
-from corral.pipelines.graph import Graph, Node, Value, dotfile
+from corral.pipelines.graph import Graph, Node, Value, dotfile, named_prompt_file
 from corral.pipelines.linter import engine
 from corral.pipelines.linter.finding import Rule
-from corral.pipelines.transforms import Transform
+from corral.pipelines.transforms import UNREAD_PROMPT, Transform, with_names
 from corral.pipelines.transforms import apply as apply_transforms
 from corral.values import Json
 
 __all__ = ["load", "read", "with_prompt_files"]
 
-PROMPT_FILE = re.compile(r"\s*@([^\s@]\S*)\s*")
-"""A prompt that names a file: ``@plan.md`` and nothing else."""
 MAX_PROMPT_FILE = 1024 * 1024
 """Bytes of a prompt file."""
-CHILD_KEYS = ("dotfile", "pipeline", "path", "stack.child_dotfile")
-"""Attributes that name the file of a child pipeline."""
 MAX_DEPTH = 20
 """How deep pipelines may be nested: a deeper one probably includes itself."""
 
@@ -52,13 +47,28 @@ def load(
 
         graph = pipelines.load("review.dot", goal="Review this project")
     """
+    graph = load_unchecked(
+        path_or_text, values=values, goal=goal, model=model, transforms=transforms, cwd=cwd
+    )
+    engine.raise_on_errors(engine.lint(graph, rules))
+    return graph
+
+
+def load_unchecked(
+    path_or_text: str | os.PathLike[str],
+    *,
+    values: Mapping[str, Json] | None = None,
+    goal: str | None = None,
+    model: str | None = None,
+    transforms: Iterable[Transform] = (),
+    cwd: Path | None = None,
+) -> Graph:
+    """The same, with errors that only the linter finds."""
     folders = [Path(cwd or ".")]
     if not _is_text(path_or_text):
         folders.insert(0, Path(path_or_text).parent)
-    graph = with_prompt_files(read(path_or_text), folders)
-    graph = apply_transforms(graph, values=values, goal=goal, model=model, transforms=transforms)
-    engine.raise_on_errors(engine.lint(graph, rules))
-    return graph
+    graph = with_prompt_files(with_names(read(path_or_text)), folders)
+    return apply_transforms(graph, values=values, goal=goal, model=model, transforms=transforms)
 
 
 def read(path_or_text: str | os.PathLike[str]) -> Graph:
@@ -78,30 +88,39 @@ def read(path_or_text: str | os.PathLike[str]) -> Graph:
 
 
 def with_prompt_files(graph: Graph, folders: Iterable[Path]) -> Graph:
-    """Replace each prompt that names a file in one of these folders (``prompt="@plan.md"``) with
-    its content. If the file does not exist there, the prompt stays, and the linter reports it."""
+    """Replace each prompt that names a file (``prompt="@plan.md"``, ``prompt_file="plan.md"``) with
+    its content. The file is searched in each of these folders and must be inside one of them. If it
+    cannot be read, the node gets the reason for the linter."""
     roots = [folder.resolve() for folder in folders]
     nodes: dict[str, Node] = {}
     for name, node in graph.nodes.items():
-        text = None
-        if named := PROMPT_FILE.fullmatch(node.text("prompt")):
-            texts = (_read_text(root, named[1]) for root in roots)
-            text = next((text for text in texts if text is not None), None)
-        nodes[name] = node if text is None else replace(node, attrs={**node.attrs, "prompt": text})
+        nodes[name] = node
+        if file := named_prompt_file(node):
+            try:
+                new: dict[str, Value] = {"prompt": _read_text(file, roots)}
+            except ValueError as error:
+                new = {UNREAD_PROMPT: str(error)}
+            nodes[name] = replace(node, attrs={**node.attrs, **new})
     return Graph(graph.name, graph.attrs, nodes, graph.edges)
 
 
-def _read_text(folder: Path, name: str) -> str | None:
-    """The content of this file in the folder; None if there is no such file, or it is too large."""
+def _read_text(name: str, roots: list[Path]) -> str:
+    """Raises ``ValueError`` with the reason if the file cannot be read."""
+    paths = [(root / name).resolve() for root in roots]
+    inside = [path for path in paths if any(path.is_relative_to(root) for root in roots)]
+    file = next((path for path in inside if path.is_file()), None)
+    if file is None:
+        if not inside or any(path.is_file() for path in paths):
+            raise ValueError("is outside of the pipeline's folder and of the workspace")
+        raise ValueError("does not exist, neither beside the pipeline nor in the workspace")
     try:
-        path = (folder / name).resolve()
-        if not path.is_relative_to(folder) or not path.is_file():
-            return None
-        if path.stat().st_size > MAX_PROMPT_FILE:
-            return None
-        return path.read_text("utf-8")
-    except (OSError, ValueError):
-        return None
+        if file.stat().st_size > MAX_PROMPT_FILE:
+            raise ValueError(f"has more than {MAX_PROMPT_FILE:,} bytes")
+        return file.read_text("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8") from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from None
 
 
 def _is_text(pipeline: str | os.PathLike[str]) -> bool:
@@ -130,11 +149,10 @@ def with_absolute_children(graph: Graph, folder: Path) -> Graph:
     for name, node in graph.nodes.items():
         nodes[name] = node
         if node.kind in node_kinds.CHILD_KINDS:
-            new = {
-                key: _absolute(node.attrs[key], folder) for key in CHILD_KEYS if key in node.attrs
-            }
+            named = node.attrs.keys() & set(node_kinds.CHILD_FILES)
+            new = {key: _absolute(node.attrs[key], folder) for key in named}
             nodes[name] = replace(node, attrs={**node.attrs, **new})
-    key = CHILD_KEYS[-1]
+    key = node_kinds.CHILD_FILES[0]
     attrs = dict(graph.attrs)
     if key in attrs:
         attrs[key] = _absolute(attrs[key], folder)

@@ -15,6 +15,8 @@ from typing import Literal
 
 import msgspec
 
+from corral.option_definitions import with_trait
+
 LlmUse = Literal["none", "optional", "agent", "model"]
 
 
@@ -56,13 +58,13 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
     """What a node cannot run without: one attribute of each tuple, of the node or the graph."""
 
 
-_CHILD = ("stack.child_dotfile", "dotfile", "pipeline", "path")
-_LLM = frozenset(
-    (
-        "allowed_tools", "credential", "max_calls", "max_tokens", "max_total_tokens", "output_key",
-        "output_schema", "policy", "system_prompt", "temperature", "until",
-    )
-)  # fmt: skip
+CHILD_FILES = ("stack.child_dotfile", "dotfile", "pipeline", "path")
+"""Attributes that name the file of a child pipeline. The graph may have the first one."""
+_LLM = with_trait("node") | {
+    "answer_timeout", "credential", "max_tokens", "output_key", "output_schema", "questions",
+    "rounds", "temperature", "until",
+}  # fmt: skip
+"""Attributes of nodes that call an agent or a model."""
 
 START = NodeKind(name="start", shape="Mdiamond", drawn_as="Mdiamond", symbol="●", works=False)
 EXIT = NodeKind(name="exit", shape="Msquare", drawn_as="Msquare", symbol="◎", works=False)
@@ -74,7 +76,6 @@ CODERGEN = NodeKind(
     timeout_margin=60.0,
     detached=True,
     llm="agent",
-    attributes=_LLM | {"on_limit", "max_wait"},
 )
 PROMPT = NodeKind(
     name="prompt",
@@ -83,7 +84,7 @@ PROMPT = NodeKind(
     timeout_margin=10.0,
     detached=True,
     llm="model",
-    attributes=_LLM | {"key"},
+    attributes=frozenset(("key",)),
 )
 TOOL = NodeKind(
     name="tool",
@@ -94,7 +95,7 @@ TOOL = NodeKind(
     handler="tool:tool",
     timeout_margin=15.0,
     detached=True,
-    attributes=frozenset(("tool_command", "output_key", "fail_on_error", "pass_env", "policy")),
+    attributes=frozenset(("tool_command", "output_key", "fail_on_error", "sandbox")),
     required=(("tool_command",),),
 )
 WAIT_HUMAN = NodeKind(
@@ -154,18 +155,17 @@ MANAGER_LOOP = NodeKind(
     attributes=frozenset(
         (
             "manager.poll_interval", "manager.max_cycles", "manager.stop_condition",
-            "manager.actions", "stack.child_autostart", "stack.child_dotfile",
-            "stack.child_workdir",
+            "manager.actions", "stack.child_autostart", "stack.child_workdir", *CHILD_FILES,
         )
     ),
-    required=(_CHILD,),
+    required=(CHILD_FILES,),
 )  # fmt: skip
 INCLUDE = NodeKind(
     name="include",
     waits=True,
     runs_child=True,
-    attributes=frozenset(_CHILD),
-    required=(_CHILD,),
+    attributes=frozenset(CHILD_FILES),
+    required=(CHILD_FILES,),
 )
 FOR_EACH = NodeKind(
     name="for_each",
@@ -279,6 +279,11 @@ COMPARE_ATTEMPT = NodeKind(
     internal=True,
 )
 
+KEY_ATTRIBUTES = (
+    "key", "output_key", "item_key", "output", "results_key", "response_key", "status_key",
+)  # fmt: skip
+"""Attributes that name a key of the context which the node sets."""
+
 KINDS: dict[str, NodeKind] = {
     kind.name: kind
     for kind in (
@@ -304,6 +309,14 @@ CHILD_KINDS = tuple(name for name, kind in KINDS.items() if kind.runs_child)
 def find(name: str) -> NodeKind:
     """The record of a kind. A kind that is not built in has the defaults; it may use an LLM."""
     return KINDS.get(name) or NodeKind(name=name, llm="optional")
+
+
+def attributes_of(kind: str = "") -> frozenset[str]:
+    """The attributes that not every node has: of nodes of this kind, or of any kind. A kind that is
+    not built in may have all of them."""
+    kinds = KINDS.values() if kind not in KINDS else (KINDS[kind],)
+    named = frozenset[str]().union(*(each.attributes for each in kinds))
+    return named | _LLM if any(each.llm != "none" for each in kinds) else named
 
 
 def of_shape(shape: str) -> NodeKind:

@@ -13,7 +13,8 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from corral.models.registry import vendor_of
-from corral.pipelines import node_kinds, stylesheet, templates
+from corral.pipelines import attribute_definitions, node_kinds, stylesheet, templates
+from corral.pipelines.attribute_definitions import ALIASES, SETTINGS
 from corral.pipelines.execution import handlers
 from corral.pipelines.graph import Graph, Node, Value, shape_kind
 from corral.values import Json
@@ -22,30 +23,11 @@ Transform: TypeAlias = Callable[[Graph], Graph]
 
 TEXTS = frozenset(("prompt", "label"))
 """Attributes in which ``$goal`` is filled. In a command it is a variable of the shell."""
-SETTINGS = frozenset(
-    (
-        "agent", "model", "llm_model", "llm_provider", "reasoning_effort", "timeout",
-        "max_retries", "fidelity", "thread_id", "class", "max_parallel", "join_policy",
-        "human.default_choice", "human.timeout", "manager.poll_interval", "manager.max_cycles",
-        "stack.child_dotfile", "stack.child_workdir",
-    )
-)  # fmt: skip
-"""Attributes that are read before a node runs."""
-NAMES = {
-    "node_type": "type",
-    "handler": "type",
-    "script": "tool_command",
-    "command": "tool_command",
-    "cmd": "tool_command",
-    "concurrency": "max_parallel",
-    "system": "system_prompt",
-    "stdout_key": "output_key",
-}
-"""Names of attributes in other pipeline runners -> the name here. An attribute that is given under
-its name here wins."""
 UNKNOWN_TYPE = "internal.unknown_type"
 """The attribute that stores an unknown type for the linter, once the node has the type of its
 shape."""
+UNREAD_PROMPT = "internal.unread_prompt"
+"""The attribute that stores for the linter why the file of a prompt was not read."""
 ENDS = {node_kinds.START.name: ("start",), node_kinds.EXIT.name: ("exit", "end")}
 """Kind -> ids of nodes that are of this kind if they have neither a shape nor a type."""
 
@@ -74,16 +56,34 @@ def apply(
 
 
 def with_names(graph: Graph) -> Graph:
-    """Attributes under the names that they have here."""
+    """Attributes and values of other pipeline runners under the names that they have here. An
+    attribute that is given under its name here wins."""
 
     def change(node: Node) -> dict[str, Value]:
-        return {
-            NAMES[key]: value
-            for key, value in node.attrs.items()
-            if key in NAMES and NAMES[key] not in node.attrs
-        }
+        attrs = {**_renamed(node.attrs), **node.attrs}
+        if replace(node, attrs=attrs).kind == node_kinds.PARALLEL.name:
+            attrs.pop("error_policy", None)  # there it is about the branches: the linter says so
+        return {**_renamed(node.attrs), **_with_values_here(attrs)}
 
-    return _changed(graph, graph.attrs, change)
+    attrs = {**_renamed(graph.attrs), **graph.attrs}
+    return _changed(graph, {**attrs, **_with_values_here(attrs)}, change)
+
+
+def _renamed(attrs: Mapping[str, Value]) -> dict[str, Value]:
+    return {
+        ALIASES[key]: value
+        for key, value in attrs.items()
+        if key in ALIASES and ALIASES[key] not in attrs
+    }
+
+
+def _with_values_here(attrs: Mapping[str, Value]) -> dict[str, Value]:
+    """The attributes whose value has another name here."""
+    return {
+        name: values[str(attrs[name])]
+        for name, values in attribute_definitions.SYNONYMS.items()
+        if str(attrs.get(name, "")) in values
+    }
 
 
 def with_types(graph: Graph) -> Graph:

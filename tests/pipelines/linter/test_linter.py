@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from corral.pipelines import transforms
+from corral.pipelines.attribute_definitions import ALIASES, PROMPT_FILE, names_of
 from corral.pipelines.dot.parser import parse
 from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeContext
@@ -30,7 +34,34 @@ def of(rule: str, body: str) -> list[Finding]:
 
 RED: list[tuple[str, str, str, object, str, str]] = [
     # rule, severity, pipeline, node or edge, part of the message, part of the fix
-    ("prompt_file", "error", LINE + 'a [prompt="@gone.md"]', "a", "gone.md", "beside"),
+    ("prompt_file", "error", LINE + 'a [prompt="@gone.md"]', "a", "gone.md", "workspace"),
+    ("prompt_file", "error", LINE + 'b [prompt_file="gone.md"] a -> b -> exit', "b", "gone.md", ""),
+    ("key_known", "warning", LINE + 'a [prompt="{{plann.output}}"]', "a", "plann.output", "--set"),
+    (
+        "key_known",
+        "warning",
+        LINE + 'plan [prompt=p] a [prompt="{{plann.output}}"] a -> plan -> exit',
+        "a",
+        "{{plann.output}} in prompt of a",
+        "plan.output?",
+    ),
+    (
+        "key_known",
+        "warning",
+        LINE + 'a -> exit [condition="outcom=success"]',
+        ("a", "exit"),
+        "nothing sets outcom: the edge a -> exit",
+        "Did you mean outcome?",
+    ),
+    (
+        "key_known",
+        "warning",
+        LINE + 'm [shape=house, dotfile=x, manager.stop_condition="stack.chld.status=failed"]'
+        " a -> m -> exit",
+        "m",
+        "stack.chld.status: manager.stop_condition of m",
+        "stack.child.status?",
+    ),
     ("type_known", "warning", LINE + "a [shape=house]", "a", "human gate", "hexagon"),
     ("start_node", "error", "exit [shape=Msquare] a -> exit", None, "no start", "shape=Mdiamond"),
     ("start_node", "error", "Start -> a", "Start", "no start", "Start [shape=Mdiamond]"),
@@ -265,14 +296,15 @@ def test_an_edge_to_an_unknown_node_is_found_in_a_graph_built_by_a_program() -> 
 GREEN = [
     LINE,
     'b [type=start] e [type=exit] a [prompt="x", shape=circle, type=codergen] b -> a -> e',
-    LINE + 'a -> b [condition="outcome=fail && !x || context.y != z"] b [label=B] b -> a',
+    LINE
+    + 'a -> b [condition="outcome=fail && !x || context.y != z"] b [prompt="Set x, y."] b -> a',
     LINE + 'a [retry_target=b] b [prompt="only retried"] b -> exit',
     LINE + "retry_target=b b [prompt=x] b -> exit a [goal_gate=true]",
     LINE
     + "a -> p p [shape=component] j [shape=tripleoctagon] p -> {b c} -> j -> exit"
     + " b [label=B] c [label=C]",
     LINE + 'h [type=http, url="https://x", method=GET, headers="a: b"] a -> h -> exit',
-    LINE + 'f [type=for_each, items="{{x}}", prompt="p", max_items=3] a -> f -> exit',
+    LINE + 'f [type=for_each, items="{{a.output}}", prompt="{{item.x}} {{index}}"] a -> f -> exit',
     LINE + 'f [type=write_file, path=x, content="c", append=true] a -> f -> exit',
     LINE + 'i [type=include, dotfile="x.dot"] j [type=set, key=k, value=0] a -> i -> j -> exit',
     LINE + 'model_stylesheet="* { model: gemini:gemini-2.5-flash; } .hard { agent: gemini-acp }"',
@@ -284,7 +316,7 @@ GREEN = [
     LINE + 'a [agent="gemini-acp"] model_stylesheet="* { model: gemini-2.5-flash; }"',
     LINE + "m [shape=house, dotfile=x, manager.poll_interval=0s] a -> m -> exit",
     LINE + 'a [agent="my-program --with arguments"]',
-    LINE + 'a [agent="{{who}}", model="{{what}}"]',
+    LINE + 's [type=set, key=who, set.what=1] a [agent="{{who}}", model="{{what}}"] a -> s -> exit',
     LINE + 'a [model="gemini:gemini-2.5-flash", reasoning_effort=high]',
     LINE + "a [llm_provider=gemini, llm_model=gemini-2.5-flash]",
     LINE + "a [type=wait.human] b [type=set, set.k=B] a -> b -> exit",
@@ -301,7 +333,94 @@ def test_a_valid_pipeline_has_no_findings(body: str) -> None:
 
 def test_every_rule_has_a_failing_example() -> None:
     names = {getattr(rule, "__name__", "") for rule in RULES}
+    names.add("key_known")
     assert names == {case[0] for case in RED} | {"edge_target_exists"}
+
+
+MISTYPED = [
+    ("polcy=edits", "error", "policy"),
+    ("max_cos=1", "error", "max_cost"),
+    ("maxcost=1", "error", "max_cost"),
+    ("timout=5m", "error", "timeout"),
+    ("max_vists=3", "error", "max_visits"),
+    ("max_total_token=9", "error", "max_total_tokens"),
+    ("sandbx=require", "error", "sandbox"),
+    ('output_shema="{}"', "warning", "output_schema"),
+    ("retries=2", "warning", "max_retries"),
+    ("timeout_s=30", "warning", "timeout"),
+    ("max_agent_turns=30", "warning", "max_turns"),
+    ("reasoning=high", "warning", "reasoning_effort"),
+    ("default_max_retries=2", "warning", "graph [default_max_retries=…]"),
+]
+
+
+@pytest.mark.parametrize(("attribute", "severity", "near"), MISTYPED)
+def test_an_attribute_that_is_nearly_a_known_one_is_reported(
+    attribute: str, severity: str, near: str
+) -> None:
+    (finding,) = of("attribute_known", f"{LINE}a [{attribute}]")
+    assert (finding.severity, finding.node) == (severity, "a")
+    assert finding.fix is not None
+    assert near in finding.fix
+
+
+def test_a_mistyped_limit_of_the_graph_is_an_error() -> None:
+    for attribute, near in (("max_cots=1", "max_cost"), ("on_bugdet=pause", "on_budget")):
+        (finding,) = of("attribute_known", LINE + attribute)
+        assert (finding.severity, finding.fix) == ("error", f"Did you mean {near}?")
+    (finding,) = of("attribute_known", LINE + "timeout=5m")
+    assert (finding.severity, finding.fix) == ("warning", "Write node [timeout=…].")
+
+
+def test_attributes_of_other_runners_are_not_reported() -> None:
+    foreign = "complexity=medium, persona=x, agent_mode=y, loop_max=3, outputs=z, mcp_tool=t"
+    assert lint(f"{LINE}a [{foreign}] target_module=x inputs=y") == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "attrs"),
+    [
+        ("model_known", 'model="gemini:gemini-99"'),
+        ("agent_known", "agent=gemni"),
+        ("attribute_known", "retries=2"),
+        ("type_known", "type=my.step"),
+    ],
+)
+def test_an_unknown_name_is_reported_once_with_the_nodes_that_have_it(
+    rule: str, attrs: str
+) -> None:
+    nodes = " ".join(f"n{i} [prompt=p, {attrs}]" for i in range(9))
+    chain = " -> ".join(f"n{i}" for i in range(9))
+    (finding,) = of(rule, f"{LINE} {nodes} a -> {chain} -> exit")
+    assert "n0, n1, n2 and 6 more" in finding.message
+
+
+def test_a_key_that_the_run_sets_is_known() -> None:
+    graph = parse(f'digraph G {{ {LINE} a [prompt="Do {{{{feature}}}}"] }}')
+    assert [finding.rule for finding in engine.lint(graph)] == ["key_known"]
+    assert engine.lint(graph, values={"feature": "x"}) == []
+
+
+def test_a_child_pipeline_may_set_any_key() -> None:
+    child = "i [type=include, dotfile=x] a -> i -> b -> exit"
+    assert lint(LINE + child + ' b [prompt="{{summary}}"]') == []
+    (finding,) = lint(LINE + child + ' b [prompt="{{last_respons}}"]')
+    assert finding.fix == "Did you mean last_response?"
+
+
+READS = re.compile(
+    r"""(?:\.(?:text|seconds|is_true|number|names)\(|attrs(?:\.get\(|\[))"([\w.]+)\""""
+)
+
+
+def test_every_attribute_that_the_source_reads_is_known() -> None:
+    folder = Path(engine.__file__).parents[2]
+    sources = [*folder.glob("pipelines/**/*.py"), *folder.glob("engine/**/*.py")]
+    read = {name for path in sources for name in READS.findall(path.read_text("utf-8"))}
+    assert len(read) > 60
+    known = {*names_of("graph"), *names_of("node"), *names_of("edge"), *ALIASES, PROMPT_FILE}
+    # Of nodes that only corral makes: attempts of a comparison and items of a batch.
+    assert read - known == {"batch", "patch", "repository", "worktree"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import msgspec
 from corral.cli.options import IMPORT, import_modules
 from corral.cli.ui.terminal import answer, echo, echo_json
 from corral.errors import ConfigError
-from corral.pipelines import loader, transforms
+from corral.pipelines import loader
 from corral.pipelines.dot.parser import DotError
 from corral.pipelines.linter.engine import lint as lint_graph
 from corral.pipelines.linter.finding import Finding
@@ -55,7 +55,7 @@ def format_finding(file: str, finding: Finding) -> str:
 
 def _findings(file: str) -> list[Finding]:
     try:
-        graph = loader.read(Path(file))
+        return lint_graph(loader.load_unchecked(Path(file)))
     except DotError as error:
         return [
             Finding(
@@ -67,8 +67,6 @@ def _findings(file: str) -> list[Finding]:
                 fix=error.hint,
             )
         ]
-    places = (Path(file).parent, Path.cwd())
-    return lint_graph(transforms.apply(loader.with_prompt_files(graph, places)))
 
 
 def _count(number: int, what: str) -> str:

@@ -173,7 +173,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
         workspace=Path(cwd or ".") if repository is None else None,
     )
     if not flags["quiet"]:
-        for finding in engine.lint(graph):
+        for finding in engine.lint(graph, values=values):
             echo(format_finding(file, finding), err=True)
     if durable:
         database.load()

@@ -23,7 +23,7 @@ from typing import Literal, get_args
 import msgspec
 
 from corral.pipelines import conditions
-from corral.pipelines.conditions import AllOf, AnyOf, Clause, Tree
+from corral.pipelines.conditions import Clause
 from corral.pipelines.graph import Edge, Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome, Status, normalize_status, not_json
 from corral.pipelines.scheduler.routing import is_decision, normalize_label
@@ -195,18 +195,9 @@ def _compared(graph: Graph, edge: Edge) -> Iterator[Clause]:
     if condition is not None:
         yield from (
             clause
-            for clause in _clauses(condition.tree)
+            for clause in conditions.clauses(condition.tree)
             if clause.key.removeprefix("context.") in KEYS
         )
-
-
-def _clauses(tree: Tree) -> Iterator[Clause]:
-    match tree:
-        case Clause():
-            yield tree
-        case AllOf(parts) | AnyOf(parts):
-            for part in parts:
-                yield from _clauses(part)
 
 
 def _literals(clauses: list[Clause], key: str) -> Iterator[str]:

@@ -6,24 +6,35 @@ functions that are rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
-from functools import lru_cache
-from itertools import chain
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import SequenceMatcher, get_close_matches
+from functools import cache, lru_cache
+from itertools import chain, islice
 from typing import TypeAlias, TypedDict, get_args
 
 from corral.agents import registry as agents_registry
 from corral.core.durations import seconds
-from corral.core.spending import LIMITS
 from corral.errors import ConfigError, PipelineInvalid, UnknownProvider
 from corral.models import catalogue, registry
 from corral.pipelines import node_kinds, run_limits, stylesheet, templates
+from corral.pipelines.attribute_definitions import (
+    ALIASES,
+    BY_NAME,
+    LIMIT_NAMES,
+    PROMPT_FILE,
+    TYPED,
+    Attribute,
+    OwnerName,
+    ValueType,
+    names_of,
+)
 from corral.pipelines.execution import handlers
-from corral.pipelines.graph import Edge, Graph, Node, Value, shape_kind
+from corral.pipelines.graph import Edge, Graph, Node, Value, named_prompt_file, shape_kind
 from corral.pipelines.linter.finding import Finding, Problem, error, warning
 from corral.pipelines.linter.structure import TARGETS
 from corral.pipelines.scheduler import human_gate
-from corral.pipelines.transforms import UNKNOWN_TYPE
+from corral.pipelines.transforms import UNKNOWN_TYPE, UNREAD_PROMPT
 from corral.policy import PRESETS
 from corral.system import config
 from corral.values import Effort
@@ -88,32 +99,6 @@ class Nearest:
 
 # Names of attributes.
 
-GRAPH = frozenset(
-    (
-        "goal", "label", "model_stylesheet", "default_max_retries", "default_max_retry",
-        "retry_target", "fallback_retry_target", "default_fidelity", "max_visits",
-        "max_node_visits", "default_max_visits", "error_policy", "verdict", "thread_id",
-        "stack.child_dotfile", "stack.child_workdir", "tool_hooks.pre", "tool_hooks.post",
-        *LIMITS, "on_budget",
-    )
-)  # fmt: skip
-NODE = frozenset(
-    (
-        "label", "shape", "type", "prompt", "agent", "model", "llm_model", "llm_provider",
-        "reasoning_effort", "max_retries", "goal_gate", "retry_target", "fallback_retry_target",
-        "fidelity", "thread_id", "class", "timeout", "auto_status", "allow_partial",
-        "tool_command", "join_policy", "max_parallel", "max_visits", "error_policy", "verdict",
-        "human.default_choice",
-        "human.timeout", "manager.poll_interval", "manager.max_cycles", "manager.stop_condition",
-        "manager.actions", "stack.child_autostart", "stack.child_dotfile", "stack.child_workdir",
-    )
-)  # fmt: skip
-EDGE = frozenset(
-    (
-        *("label", "condition", "weight", "fidelity", "thread_id", "loop_restart"),
-        *run_limits.RAISES,
-    )
-)
 LAYOUT = frozenset(
     (
         "bb", "bgcolor", "center", "clusterrank", "color", "colorscheme", "comment", "compound",
@@ -134,35 +119,83 @@ LAYOUT = frozenset(
 )  # fmt: skip
 """Graphviz's own attributes. They are kept and have no effect here."""
 
-OTHER = frozenset(
-    (
-        "command", "detached", "on_crash", "queue", "node_type", "handler", "script", "cmd",
-        "concurrency", "system", "stdout_key", "questions", "answer_timeout",
-    )
-).union(*(kind.attributes for kind in node_kinds.KINDS.values()))  # fmt: skip
-"""Other names of attributes, and the attributes of every node kind."""
-
-KNOWN: dict[type[Owner], frozenset[str]] = {Graph: GRAPH, Node: NODE, Edge: EDGE}
+OWNER_NAMES: dict[type[Owner], OwnerName] = {Graph: "graph", Node: "node", Edge: "edge"}
+CLOSE = 0.8
+"""How similar an unknown name must be to a known one (``difflib``), to be a probable mistake."""
+SURE = 0.85
+"""The same for the name of a limit, where it is an error."""
 
 
 def attribute_known(graph: Graph) -> Iterator[Finding]:
     """Unknown attributes are allowed, for a program's own node kinds. One that is nearly the name
-    of a known attribute is probably a mistake."""
-    suggestions = {kind: Nearest(sorted(known), 0.8) for kind, known in KNOWN.items()}
+    of a known attribute is probably a mistake, and so is one that belongs to something else. If
+    the name of a limit is misspelled, it is an error: the run would have no limit."""
+    unknown: dict[tuple[OwnerName, str, str], list[Owner]] = {}
     for owner in _owners(graph):
-        known = KNOWN[type(owner)]
-        if owner.attrs.keys() <= known:
+        name = OWNER_NAMES[type(owner)]
+        kind = owner.kind if isinstance(owner, Node) else ""
+        if owner.attrs.keys() <= _accepted(name, kind):
             continue
         for key in owner.attrs:
-            if key in known or key in LAYOUT or key in OTHER:
-                continue
-            if near := suggestions[type(owner)](key.lower().replace("-", "_")):
-                yield warning(
-                    "attribute_known",
-                    f"{key} of {_name(owner)} is unknown and has no effect",
-                    fix=f"Did you mean {near}?",
-                    **_as_owner(owner),
-                )
+            if key not in _accepted(name, kind) and not key.startswith(("set.", "internal.")):
+                unknown.setdefault((name, kind, key), []).append(owner)
+    for (name, kind, key), owners in islice(unknown.items(), MAX_SUGGESTIONS):
+        if problem := _find_attribute_problem(name, kind, key):
+            make, message, fix = problem
+            yield make(
+                "attribute_known",
+                f"{key} of {list_names([_name(owner) for owner in owners])} {message}",
+                fix=fix,
+                **_as_owner(owners[0]),
+            )
+
+
+@cache
+def _accepted(name: OwnerName, kind: str) -> frozenset[str]:
+    """What is not reported: what has an effect there, and what is for Graphviz."""
+    return names_of(name, kind) | LAYOUT | ALIASES.keys() | {PROMPT_FILE}
+
+
+def _find_attribute_problem(
+    name: OwnerName, kind: str, key: str
+) -> tuple[Callable[..., Finding], str, str] | None:
+    elsewhere = [other for other in ("node", "graph", "edge") if key in names_of(other)]
+    if name == "graph" and "node" in elsewhere:
+        return warning, "has no effect: nodes have it", f"Write node [{key}=…]."
+    if name == "node" and elsewhere == ["graph"]:
+        return warning, "has no effect: the graph has it", f"Write graph [{key}=…]."
+    if elsewhere:
+        return None
+    plain = key.lower().replace("-", "_")
+    known = names_of(name, kind)
+    similar = get_close_matches(plain, known, 1, CLOSE)
+    near = similar[0] if similar else _with_another_word(plain, known)
+    if near is None:
+        return None
+    message, fix = "is unknown and has no effect", f"Did you mean {near}?"
+    longer = abs(len(near) - len(plain))
+    is_misspelled = SequenceMatcher(None, plain, near).ratio() >= SURE
+    is_misspelled = is_misspelled and longer <= (2 if len(near) >= 10 else 1)
+    return (error if near in LIMIT_NAMES and is_misspelled else warning), message, fix
+
+
+def _with_another_word(name: str, known: Iterable[str]) -> str | None:
+    """The known name that has one word more (``retries``, ``max_retries``) or, if it has several,
+    one word less (``max_agent_turns``, ``max_turns``)."""
+    words = {*re.split(r"[._]", name)}
+    for other in sorted(known):
+        of_other = {*re.split(r"[._]", other)}
+        if (words < of_other and len(of_other - words) == 1) or (
+            len(of_other) > 1 and of_other < words and len(words - of_other) == 1
+        ):
+            return other
+    return None
+
+
+def list_names(names: list[str]) -> str:
+    """The first three names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
 
 
 def required_attributes(graph: Graph) -> Iterator[Finding]:
@@ -192,65 +225,70 @@ def _has_value(attrs: Mapping[str, Value], names: Iterable[str]) -> bool:
 
 # Values of attributes.
 
-COUNTS = {
-    "max_retries": 0,
-    "default_max_retries": 0,
-    "default_max_retry": 0,
-    "max_visits": 1,
-    "max_node_visits": 1,
-    "default_max_visits": 1,
-    "max_parallel": 1,
-    "manager.max_cycles": 1,
-}
-"""Whole numbers, and the smallest value of each."""
-DURATIONS = frozenset(("timeout", "human.timeout", "manager.poll_interval", "duration"))
-BOOLEANS = frozenset(
-    ("goal_gate", "auto_status", "allow_partial", "loop_restart", "stack.child_autostart")
-)
-CHOICES: dict[str, tuple[str, ...]] = {
-    "join_policy": ("wait_all", "first_success"),
-    "error_policy": ("fail", "continue"),
-    "verdict": ("on", "off"),
-    "on_crash": ("rerun", "fail", "resume"),
-}
-NUMBERS = frozenset(("weight",))
-CHECKED = frozenset((*COUNTS, *DURATIONS, *BOOLEANS, *CHOICES, *NUMBERS))
 FIDELITIES = ("full", "truncate", "compact", "summary:low", "summary:medium", "summary:high")
 EFFORTS: tuple[str, ...] = get_args(Effort)
 
 
 @lru_cache(4096)
 def check_value(key: str, _type: str, value: Value) -> Problem | None:
-    """What is wrong with the value of an attribute in ``CHECKED``, and what to do about it.
+    """What is wrong with the value of an attribute in ``TYPED``, and what to do about it.
     ``_type`` keeps ``1`` and ``True`` apart in the cache."""
     if isinstance(value, str) and (name := next(templates.placeholders(value), None)):
         return f"{name} has no value", f"Set {name} when you run the pipeline."
-    problem: Problem | None = None
-    if key in COUNTS:
-        number = _number(value, integer=True)
-        if number is None:
-            problem = "is not a whole number", f"Write {key}={max(1, COUNTS[key])}."
-        elif number < COUNTS[key]:
-            problem = "is too small", f"It is {COUNTS[key]} or more."
-    elif key in DURATIONS:
-        try:
-            is_valid = value == "" or seconds(value) > 0 or key == "manager.poll_interval"
-        except ValueError:
-            is_valid = False
-        if not is_valid:
-            problem = "is not a duration", "Write 500ms, 30s, 15m, 2h or 1d."
-    elif key in BOOLEANS and (
-        value not in (True, False, "true", "false", "") or type(value) in (int, float)
-    ):
-        problem = "is neither true nor false", f"Write {key}=true."
-    elif key in CHOICES and value not in CHOICES[key]:
-        problem = "is invalid", f"One of {', '.join(CHOICES[key])}."
-    elif key in NUMBERS and _number(value, integer=False) is None:
-        problem = "is not a number", f"Write {key}=1."
-    if problem is None:
+    if (problem := _CHECKS[BY_NAME[key].type](BY_NAME[key], value)) is None:
         return None
     shown = repr(value) if isinstance(value, str) else str(value).lower()
     return f"{shown} {problem[0]}", problem[1]
+
+
+def _check_count(attribute: Attribute, value: Value) -> Problem | None:
+    number = _number(value, integer=True)
+    if number is None:
+        return "is not a whole number", f"Write {attribute.name}={max(1, attribute.least)}."
+    if number < attribute.least:
+        return "is too small", f"It is {attribute.least} or more."
+    return None
+
+
+def _check_duration(attribute: Attribute, value: Value) -> Problem | None:
+    try:
+        if value == "" or seconds(value) > 0 or attribute.name == "manager.poll_interval":
+            return None
+    except ValueError:
+        pass
+    return "is not a duration", "Write 500ms, 30s, 15m, 2h or 1d."
+
+
+def _check_boolean(attribute: Attribute, value: Value) -> Problem | None:
+    if value in (True, False, "true", "false", "") and type(value) not in (int, float):
+        return None
+    return "is neither true nor false", f"Write {attribute.name}=true."
+
+
+def _check_choice(attribute: Attribute, value: Value) -> Problem | None:
+    if value in attribute.choices:
+        return None
+    if value in dict(attribute.synonyms):  # only of a parallel node: elsewhere it was replaced
+        return "is not supported for branches: all of them run to their end", (
+            "Write error_policy=fail, and after the join an edge with"
+            ' condition="parallel.fail_count=0" to the node that needs every branch.'
+        )
+    return "is invalid", f"One of {', '.join(attribute.choices)}."
+
+
+def _check_number(attribute: Attribute, value: Value) -> Problem | None:
+    if _number(value, integer=False) is None:
+        return "is not a number", f"Write {attribute.name}=1."
+    return None
+
+
+_CHECKS: dict[ValueType, Callable[[Attribute, Value], Problem | None]] = {
+    "count": _check_count,
+    "duration": _check_duration,
+    "boolean": _check_boolean,
+    "choice": _check_choice,
+    "number": _check_number,
+}
 
 
 def _number(value: Value, *, integer: bool) -> float | None:
@@ -266,9 +304,9 @@ def _number(value: Value, *, integer: bool) -> float | None:
 
 def attribute_value(graph: Graph) -> Iterator[Finding]:
     for owner in _owners(graph):
-        if CHECKED.isdisjoint(owner.attrs):
+        if TYPED.isdisjoint(owner.attrs):
             continue
-        for key in sorted(owner.attrs.keys() & CHECKED):
+        for key in sorted(owner.attrs.keys() & TYPED):
             value = owner.attrs[key]
             if problem := check_value(key, type(value).__name__, value):
                 yield error(
@@ -298,16 +336,16 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
 
 
 def prompt_file(graph: Graph) -> Iterator[Finding]:
-    """The loader replaces ``@file`` with the content of the file. If it is still there, the file
-    was not found."""
+    """The loader replaces the name of a file with its content, unless it cannot be read."""
     for node in graph.nodes.values():
-        text = node.text("prompt").strip()
-        if text.startswith("@") and text[1:] and not any(c.isspace() for c in text):
+        if file := named_prompt_file(node):
+            reason = node.text(UNREAD_PROMPT) or "was not read"
             yield error(
                 "prompt_file",
-                f"the prompt file {text[1:]} of {node.id} cannot be read",
+                f"the prompt file {file} of {node.id} {reason}",
                 node=node,
-                fix="It must be UTF-8, at most 1 MiB, beside the pipeline or in the workspace.",
+                fix="It must be UTF-8, at most 1 MiB, in the folder of the pipeline or in the"
+                " workspace.",
             )
 
 
@@ -377,26 +415,26 @@ def stylesheet_syntax(graph: Graph) -> Iterator[Finding]:
 
 
 def type_known(graph: Graph) -> Iterator[Finding]:
-    nearest: Nearest | None = None
+    unknown: dict[tuple[str, str], list[Node]] = {}
     shapes = Nearest(node_kinds.SHAPES)
     for node in graph.nodes.values():
+        shape = str(node.attrs.get("shape", node_kinds.CODERGEN.shape))
         if kind := node.text(UNKNOWN_TYPE):
-            if nearest is None:  # searches the installed packages
-                nearest = Nearest(handlers.registered_kinds())
-            message = f"no node type is called {kind!r}: {node.id} runs as {shape_kind(node)}"
-            yield warning("type_known", message, node=node, fix=nearest.fix(kind))
-        elif (
-            node.text("shape") == node_kinds.MANAGER_LOOP.shape
-            and node.kind == node_kinds.WAIT_HUMAN.name
-        ):
+            unknown.setdefault((kind, shape_kind(node)), []).append(node)
+        elif shape == node_kinds.MANAGER_LOOP.shape and node.kind == node_kinds.WAIT_HUMAN.name:
             message = f"{node.id} names no child pipeline: it runs as a human gate"
             fix = "Write shape=hexagon, or name the child with stack.child_dotfile."
             yield warning("type_known", message, node=node, fix=fix)
-        elif (
-            shape := str(node.attrs.get("shape", node_kinds.CODERGEN.shape))
-        ) not in node_kinds.SHAPES and not node.text("type"):
+        elif shape not in node_kinds.SHAPES and not node.text("type"):
             message = f"unknown shape {shape!r}: {node.id} runs as {shape_kind(node)}"
             yield warning("type_known", message, node=node, fix=shapes.fix(shape))
+    nearest = Nearest(handlers.registered_kinds() if unknown else ())  # searches the packages
+    for (kind, other), nodes in unknown.items():
+        names = list_names([node.id for node in nodes])
+        message = f"no node type is called {kind!r}: {names} run as {other}"
+        if len(nodes) == 1:
+            message = message.replace(" run as", " runs as")
+        yield warning("type_known", message, node=nodes[0], fix=nearest.fix(kind))
 
 
 def prompt_on_llm_nodes(graph: Graph) -> Iterator[Finding]:
@@ -411,21 +449,36 @@ def prompt_on_llm_nodes(graph: Graph) -> Iterator[Finding]:
 
 
 def agent_known(graph: Graph) -> Iterator[Finding]:
-    problems: dict[str, ConfigError] = {}
-    checked: set[str] = set()
-    for node in graph.nodes.values():
-        name = str(node.attrs.get("agent", ""))
-        if not name or "{{" in name or node_kinds.find(node.kind).llm == "none":
-            continue
-        if name not in checked and len(checked) < MAX_SUGGESTIONS:
-            checked.add(name)
-            try:
-                config.find_agent(name)
-            except ConfigError as wrong:
-                problems[name] = wrong
-        if problem := problems.get(name):
-            message = f"{node.id}: {problem.message}"
-            yield warning("agent_known", message, node=node, fix=problem.hint)
+    def find_problem(name: str, _has_agent: bool) -> Problem | None:
+        try:
+            config.find_agent(name)
+        except ConfigError as wrong:
+            return wrong.message, wrong.hint
+        return None
+
+    named = (
+        (node, str(node.attrs.get("agent", "")))
+        for node in graph.nodes.values()
+        if node_kinds.find(node.kind).llm != "none"
+    )
+    return _once_per_name("agent_known", named, find_problem)
+
+
+def _once_per_name(
+    rule: str,
+    named: Iterable[tuple[Node, str]],
+    find_problem: Callable[[str, bool], Problem | None],
+) -> Iterator[Finding]:
+    """One warning per name of an agent or a model, with the nodes that have it. The second argument
+    of ``find_problem`` is whether the node names an agent."""
+    users: dict[tuple[str, bool], list[Node]] = {}
+    for node, name in named:
+        if name and "{{" not in name:
+            users.setdefault((name, "agent" in node.attrs), []).append(node)
+    for asked, nodes in islice(users.items(), MAX_SUGGESTIONS):
+        if problem := find_problem(*asked):
+            message = f"{list_names([node.id for node in nodes])}: {problem[0]}"
+            yield warning(rule, message, node=nodes[0], fix=problem[1])
 
 
 def policy_known(graph: Graph) -> Iterator[Finding]:
@@ -444,19 +497,17 @@ def policy_known(graph: Graph) -> Iterator[Finding]:
 
 
 def model_known(graph: Graph) -> Iterator[Finding]:
-    checked: dict[tuple[str, bool], Problem | None] = {}
-    for node in graph.nodes.values():
+    def full_name(node: Node) -> str:
         name = node.text("model") or node.text("llm_model")
         vendor = node.text("llm_provider")
-        if vendor and name and ":" not in name:
-            name = f"{vendor}:{name}"
-        if not name or "{{" in name or node_kinds.find(node.kind).llm == "none":
-            continue
-        asked = name, "agent" in node.attrs
-        if asked not in checked:
-            checked[asked] = _find_model_problem(*asked) if len(checked) < MAX_SUGGESTIONS else None
-        if problem := checked[asked]:
-            yield warning("model_known", f"{node.id}: {problem[0]}", node=node, fix=problem[1])
+        return f"{vendor}:{name}" if vendor and name and ":" not in name else name
+
+    named = (
+        (node, full_name(node))
+        for node in graph.nodes.values()
+        if node_kinds.find(node.kind).llm != "none"
+    )
+    return _once_per_name("model_known", named, _find_model_problem)
 
 
 def _find_model_problem(name: str, has_agent: bool) -> Problem | None:

@@ -11,11 +11,11 @@ A rule is a function from a graph to its findings. A program can add its own::
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from corral.errors import PipelineInvalid
 from corral.pipelines.graph import Graph
-from corral.pipelines.linter import attributes, conditions, structure
+from corral.pipelines.linter import attributes, conditions, context_keys, structure
 from corral.pipelines.linter.finding import Finding, Rule
 
 RULES: tuple[Rule, ...] = (
@@ -44,7 +44,8 @@ RULES: tuple[Rule, ...] = (
     attributes.policy_known,
     attributes.model_known,
 )
-"""The built-in rules. A rule is one function; findings have its name."""
+"""The built-in rules. A rule is one function; findings have its name. ``lint`` also calls
+``key_known``, with the keys that the run gives a value."""
 MAX_SHOWN = 20
 """Errors in the message of a ``LintError``."""
 
@@ -63,8 +64,11 @@ class LintError(PipelineInvalid):
         super().__init__(f"the pipeline has {count}:\n{shown}{more}")
 
 
-def lint(graph: Graph, rules: Iterable[Rule] = ()) -> list[Finding]:
-    """All findings of the built-in rules and of ``rules``, in the order of the text.
+def lint(
+    graph: Graph, rules: Iterable[Rule] = (), *, values: Collection[str] = ()
+) -> list[Finding]:
+    """All findings of the built-in rules and of ``rules``, in the order of the text. ``values`` are
+    the keys that the run gives a value.
 
     ::
 
@@ -72,6 +76,7 @@ def lint(graph: Graph, rules: Iterable[Rule] = ()) -> list[Finding]:
             print(finding.line, finding.message)
     """
     findings = [finding for rule in (*RULES, *rules) for finding in rule(graph)]
+    findings += context_keys.key_known(graph, values)
     return sorted(findings, key=lambda finding: (finding.line, finding.column))
 
 
