@@ -189,7 +189,11 @@ def test_mcp_servers_need_trust_and_are_refused_if_the_repository_has_settings()
     denied = settings(launch(mcp_servers=[NOTES], policy=Policy(mcp="deny")))
     assert denied["mcpServers"] == {}
     with pytest.raises(errors.UntrustedFolder, match="qwen"):
-        launch(mcp_servers=[NOTES], project_files=("/work/repo/.qwen",))
+        launch(
+            mcp_servers=[NOTES],
+            policy=Policy(mcp="allow"),
+            project_files=("/work/repo/.qwen",),
+        )
 
 
 def test_variables_that_a_dot_env_could_set_are_already_set() -> None:

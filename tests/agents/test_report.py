@@ -330,20 +330,25 @@ def test_the_report_denies_what_deny_tools_names(agent: AgentSpec, listed: bool)
 
 
 @pytest.mark.parametrize("verdict", ["allow", "deny"])
-@pytest.mark.parametrize("name", ["claude-cli", "qwen-cli", "qwen-acp", "codex-cli"])
-def test_the_report_says_which_servers_start(name: str, verdict: Verdict) -> None:
+@pytest.mark.parametrize("name", [a.name for a in PROGRAMS if "mcp_servers" in a.supports])
+def test_a_server_whose_tools_are_all_denied_is_not_started(name: str, verdict: Verdict) -> None:
     """The server of the caller's own functions has a separate verdict."""
     agent = registry.find(name)
-    own = McpServer("corral", command=("own",), own=True)
+    own = McpServer("corral", command=("start-own",), own=True)
+    notes = McpServer("notes", command=("start-notes",), env={"N": "secret-of-notes"})
     run = options_of(agent, Policy(mcp=verdict, own_mcp="allow"))
-    run = replace(run, mcp_servers=(own, MCP_SERVER))
+    run = replace(run, mcp_servers=(notes, own))
     compiled = compile_for(agent, run)
     [row] = [row for row in compiled.report if row.capability == "mcp"]
     assert row.verdict == verdict
-    assert {*compiled.controls.servers} == (
-        {"corral", "notes"} if verdict == "allow" else {"corral"}
-    )
     assert ("own functions: allow" in row.decision) == (verdict == "deny")
+    started = [server.name for server in compiled.grants.started(run.mcp_servers)]
+    assert started == (["corral"] if verdict == "deny" else ["notes", "corral"])
+    launched = launch(agent, run, compiled)
+    text = str((launched.argv, launched.files, launched.env, launched.session_meta))
+    if "start-own" in text:  # else the servers are sent by the protocol
+        assert ("start-notes" in text) == (verdict == "allow")
+    assert verdict == "allow" or "secret-of-notes" not in text
 
 
 ODD_AND_NORMAL = {

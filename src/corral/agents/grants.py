@@ -32,6 +32,7 @@ import msgspec
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
 from corral.policy import CAPABILITIES, CAPABILITY_OF, Capability, Policy, ShellRule, Verdict
+from corral.values import McpServer
 
 GrantName = Literal["read", "write", "shell", "network", "mcp", "own_mcp"]
 ExceptionKind = Literal["rule", "tool", "folder", "protected", "commands", "host", "own"]
@@ -115,6 +116,13 @@ class Grants(msgspec.Struct, frozen=True, kw_only=True):
     def of_server(self, name: str) -> Grant:
         """The grant for the tools of an MCP server."""
         return self.own_mcp if name == OWN_SERVER else self.mcp
+
+    def started(self, servers: Iterable[McpServer]) -> tuple[McpServer, ...]:
+        """The MCP servers that the agent gets. One whose every tool is denied is a program that
+        nothing can use: it is not started. The policy of a later prompt can only be narrower."""
+        return tuple(
+            s for s in servers if self.is_native or self.of_server(s.name).verdict != "deny"
+        )
 
     def offered(self, capability: Capability, tools: Iterable[str]) -> tuple[str, ...]:
         """Those of an agent's tools for a capability that may be used: in the order of the list of

@@ -72,7 +72,7 @@ from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import Translate
 from corral.protocol.stream_json.frames import Frames
 from corral.protocol.stream_json.quirks import StreamQuirks
-from corral.values import Json
+from corral.values import Json, McpServer
 
 SETTINGS_FILE = "settings.json"
 _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
@@ -186,12 +186,6 @@ def controls(grants: Grants, run: RunOptions) -> AgentControls:
             f"--exclude-tools={','.join(deny)}",
         ),
         files={SETTINGS_FILE: json.dumps({"permissions": {"ask": ask}})},
-        # A server whose tools are all denied is not even started.
-        servers={
-            server.name: ""
-            for server in run.mcp_servers
-            if grants.listed is not None or grants.of_server(server.name).verdict != "deny"
-        },
         unhooked=(UNASKED_BY_DEFAULT,) if grants.is_native else (),
     )
 
@@ -267,7 +261,8 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
     flags += [f"--add-dir={os.path.join(place.cwd, name)}" for name in run.include_directories]
     # Whether the folder is trusted. In an untrusted folder the repository's own settings have no
     # effect, so it is trusted only if an option needs that.
-    if run.mcp_servers and run.inherit != "project" and place.project_files:
+    started = place.grants.started(run.mcp_servers)
+    if started and run.inherit != "project" and place.project_files:
         raise UntrustedFolder(
             "MCP servers need a trusted folder, and trust would let this repository's own settings"
             f" take effect: {', '.join(place.project_files)}",
@@ -276,7 +271,7 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
         )
     settings = {
         **json.loads(place.controls.files[SETTINGS_FILE]),
-        **_settings(run, place, trusted=bool(run.mcp_servers) or run.inherit == "project"),
+        **_settings(run, started),
     }
     env = {
         "QWEN_HOME": os.path.join(place.home, ".qwen"),
@@ -289,7 +284,7 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
         "QWEN_TLS_INSECURE": "0",
         "TMPDIR": place.tmp,
         "NO_COLOR": "1",
-        **secret_variables(run),
+        **secret_variables(started),
     }
     return Launch(
         argv=(*place.program, *flags),
@@ -305,19 +300,17 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
     )
 
 
-def _settings(run: RunOptions, place: LaunchContext, *, trusted: bool) -> dict[str, Json]:
+def _settings(run: RunOptions, started: tuple[McpServer, ...]) -> dict[str, Json]:
     """Our settings, which override those of the user and the repository."""
     servers: dict[str, Json] = {
-        server.name: server_config(number, server)
-        for number, server in enumerate(run.mcp_servers)
-        if server.name in place.controls.servers
+        server.name: server_config(number, server) for number, server in enumerate(started)
     }
     model: dict[str, Json] = {"generationConfig": {"maxRetries": 0}}
     if run.reasoning_effort is not None:
         model["reasoningEffort"] = run.reasoning_effort
     settings: dict[str, Json] = {
         "$version": 4,
-        "security": {"folderTrust": {"enabled": not trusted}},
+        "security": {"folderTrust": {"enabled": not started and run.inherit != "project"}},
         "general": {"enableAutoUpdate": False},
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},

@@ -99,8 +99,7 @@ class AgentControls(msgspec.Struct, frozen=True, kw_only=True):
     for_folders: Callable[[LaunchContext], dict[str, Json]] | None = None
     """The rules that name folders or links, which are known only when the agent is launched."""
     servers: Mapping[str, str] = {}
-    """The MCP servers that are started: name → further settings of it, in the agent's own format.
-    Only for an agent to which denied servers are not given at all."""
+    """Of the MCP servers that are started: name → further settings, in the agent's own format."""
     notes: tuple[str, ...] = ()
     """For the notes of the launch: what these rules mean for other options."""
     unhooked: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ from corral.protocol.ndjson import TurnEnd
 from corral.system import environment, programs
 from corral.system.path_guard import PathGuard
 from corral.system.process.process import Exit
-from corral.values import Json
+from corral.values import Json, McpServer
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
@@ -109,6 +109,11 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     def asks(self) -> bool:
         """The agent can send permission requests, or its calls are judged at the wire."""
         return self.agent.asks or self.run.at_wire
+
+    @property
+    def servers(self) -> tuple[McpServer, ...]:
+        """The MCP servers that the agent gets."""
+        return self.compiled.grants.started(self.run.mcp_servers)
 
     def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
         """Capabilities that the policy would ask about and that are denied because no one can be

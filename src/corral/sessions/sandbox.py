@@ -420,7 +420,7 @@ def _endpoints(prepared: PreparedRun, launch: Launch) -> Iterator[SandboxEndpoin
     """The model and the tool servers that the run was given."""
     agent = prepared.agent
     texts = [*prepared.environment.agent_values.values(), *launch.env.values()]
-    texts += [server.url for server in prepared.run.mcp_servers if server.url]
+    texts += [server.url for server in prepared.servers if server.url]
     given = {endpoint for text in texts for endpoint in urls(text)}
     yield from sorted(given, key=lambda endpoint: (endpoint.host, endpoint.port))
     yield from _hosts(agent, prepared.environment.values)

@@ -95,7 +95,7 @@ def test_it_never_starts_in_the_mode_that_writes_without_asking() -> None:
         (Policy(allow_tools=("apply_patch",)), "read", "deny (native)"),
         (Policy(allow_tools=("web_search",)), "network", "allow (native)"),
         (Policy(allow_tools=("web_search",)), "write", "deny (brokered)"),
-        (Policy(allow_tools=()), "mcp", "deny (brokered)"),
+        (Policy(allow_tools=()), "mcp", "deny (native)"),
         (Policy(allow_tools=("exec_command",)), "shell", "allow (impossible)"),
         (
             Policy(allow_tools=("mcp__notes__keep",)),
@@ -104,7 +104,7 @@ def test_it_never_starts_in_the_mode_that_writes_without_asking() -> None:
         ),
         (Policy.native(), "read", "own default (impossible)"),
         (Policy.full(), "shell", "allow (native)"),
-        (Policy(mcp="deny"), "mcp", "deny (brokered)"),
+        (Policy(mcp="deny"), "mcp", "deny (native)"),
     ],
 )
 def test_the_report_says_what_is_enforced(policy: Policy, capability: str, decision: str) -> None:
@@ -122,12 +122,14 @@ def test_its_settings_follow_the_lists_of_tools() -> None:
         controls.without_lists(Policy(deny_tools=("aply_patch",)), run)
 
 
-def test_a_server_that_may_not_be_used_is_refused() -> None:
+def test_a_server_that_asks_is_refused_and_a_denied_one_is_not_started() -> None:
     notes: dict[str, Any] = {"name": "notes", "command": ["notes"]}
     own = McpServer("corral", url="http://h/", own=True)
-    assert report(Policy(mcp="deny"), mcp_servers=[notes])["mcp"] == "deny (impossible)"
+    assert report(Policy(mcp="ask"), mcp_servers=[notes])["mcp"] == "ask (impossible)"
+    assert report(Policy(mcp="deny"), mcp_servers=[notes])["mcp"] == "deny (native)"
     assert report(Policy(mcp="allow"), mcp_servers=[notes])["mcp"] == "allow (brokered)"
-    assert report(Policy(mcp="deny"), mcp_servers=[own])["mcp"] == "deny (brokered)"
+    ours = report(Policy(mcp="deny", own_mcp="allow"), mcp_servers=[notes, own])["mcp"]
+    assert ours == "deny (native) · your own functions: allow (brokered)"
 
 
 def test_a_tool_of_an_mcp_server_is_recognized_by_its_input() -> None:

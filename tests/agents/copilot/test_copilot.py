@@ -100,7 +100,7 @@ def test_it_contacts_only_the_provider_and_loads_nothing_of_the_repository() -> 
 def test_no_secret_is_written_or_seen_by_its_shell() -> None:
     remote = {"name": "far", "url": "http://far/mcp", "headers": {"Authorization": "canary-2"}}
     for agent in (ALONE, PEER):
-        started = launch(agent, mcp_servers=[SERVER, remote])
+        started = launch(agent, mcp_servers=[SERVER, remote], policy=Policy(mcp="allow"))
         assert "canary" not in json.dumps([started.argv, started.files])
         servers = json.loads(started.files["mcp.json"])["mcpServers"]
         assert servers["notes"]["env"] == {"N-TOKEN": "${CORRAL_MCP_SECRET_0_N_TOKEN}"}

@@ -216,7 +216,7 @@ def test_only_our_mcp_servers_are_allowed() -> None:
         ({}, False),
         ({"policy": "all"}, False),
         ({"approval_mode": "plan"}, True),
-        ({"mcp_servers": [{"name": "s", "url": "http://x"}]}, True),
+        ({"mcp_servers": [{"name": "s", "url": "http://x"}], "policy": Policy(mcp="allow")}, True),
         ({"inherit": "user"}, True),
         ({"inherit": "project"}, True),
     ],
@@ -231,7 +231,7 @@ def test_the_folder_is_trusted_only_if_an_option_needs_it(options: Any, trusted:
     "options",
     [
         {"approval_mode": "plan"},
-        {"mcp_servers": [{"name": "s", "url": "http://x"}]},
+        {"mcp_servers": [{"name": "s", "url": "http://x"}], "policy": Policy(mcp="allow")},
         {"inherit": "user"},
     ],
 )

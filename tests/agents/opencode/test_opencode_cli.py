@@ -70,7 +70,12 @@ def test_the_prompt_is_sent_on_stdin_and_the_folder_is_named_twice() -> None:
 def test_no_secret_is_written_into_the_configuration() -> None:
     local = {"name": "notes", "command": ["notes", "--x"], "env": {"N-TOKEN": "canary-1"}}
     remote = {"name": "far", "url": "http://far/mcp", "headers": {"Authorization": "canary-2"}}
-    started = launch(model="custom/m", mcp_servers=[local, remote], system_prompt="Be kind.")
+    started = launch(
+        model="custom/m",
+        mcp_servers=[local, remote],
+        policy=Policy(mcp="allow"),
+        system_prompt="Be kind.",
+    )
     assert "canary" not in json.dumps([started.argv, started.files, config(started)])
     assert config(started)["mcp"] == {
         "notes": {

@@ -129,7 +129,6 @@ def controls(grants: Grants, run: RunOptions) -> AgentControls:
         enforced=tools.enforced,
         flags=tuple(flags),
         files={SETTINGS_FILE: json.dumps({"permissions": tools.rules})},
-        servers=tools.servers,
     )
 
 
@@ -146,7 +145,7 @@ def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
         "promptSuggestions": False,  # each costs a call of the model, and no user sees it
     }
     if grants.is_native:
-        return replace(tools.native, settings={**options, "settings": {}}, servers={})
+        return replace(tools.native, settings={**options, "settings": {}})
     options |= {
         "tools": [*tools.offered],
         "disallowedTools": [*tools.hidden],
@@ -168,8 +167,6 @@ class _OfferedTools(msgspec.Struct, kw_only=True):
     asked: list[Json] = []
     """Names that ask before each call."""
     fences: list[Json] = []
-    servers: dict[str, str] = {}
-    """A server whose tools are all denied is not even started."""
     enforced: dict[Capability, Enforced] = {}
 
     @property
@@ -180,7 +177,6 @@ class _OfferedTools(msgspec.Struct, kw_only=True):
     def native(self) -> AgentControls:
         return AgentControls(
             own_default="it reads, runs what only reads, and asks for the rest",
-            servers=self.servers,
             unhooked=(UNASKED_BY_DEFAULT,),
         )
 
@@ -247,15 +243,12 @@ def _add_servers(tools: _OfferedTools, grants: Grants, run: RunOptions) -> None:
         by = "brokered"
     elif grants.mcp.verdict == "ask":
         by = "brokered"
-    for server in run.mcp_servers:
+    for server in run.mcp_servers if grants.listed is None else ():
         verdict, name = grants.of_server(server.name).verdict, f"mcp__{server.name}"
-        if verdict == "deny" and grants.listed is None:
-            tools.hidden.append(name)
-            continue
-        tools.servers[server.name] = ""
-        if grants.listed is not None:
-            continue
         asks = verdict == "ask" or (run.hooked and server.name != OWN_SERVER)
-        (tools.asked if asks else tools.free).append(name)
+        if verdict == "deny":
+            tools.hidden.append(name)
+        else:
+            (tools.asked if asks else tools.free).append(name)
     own: Enforcer = "brokered" if grants.own_mcp.verdict == "ask" else "native"
     tools.enforced["mcp"] = Enforced(by, exceptions={"tool": "native", "own": own})

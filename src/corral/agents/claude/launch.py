@@ -136,7 +136,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         *_flags(run, place, resume, files),
     ]
     text = f"{_GUARD}{prompt}" if prompt.lstrip().startswith("/") else prompt
-    env = {**environment(run, place), **secret_variables(run)}
+    env = {**environment(run, place), **secret_variables(place.grants.started(run.mcp_servers))}
     argv = (*place.program, *flags)
     return Launch(
         argv=argv,
@@ -237,12 +237,10 @@ def _flags(
         name = "append-system-prompt" if run.system_prompt is not None else "system-prompt"
         flags += [f"--{name}-file", os.path.join(place.home, _SYSTEM_FILE)]
         flags += ["--system-prompt-snapshot", "off"]
-    if run.mcp_servers:
+    if started := place.grants.started(run.mcp_servers):
         # Secrets are references to environment variables, which Claude Code replaces.
         servers: dict[str, Json] = {}
-        for number, server in enumerate(run.mcp_servers):
-            if server.name not in place.controls.servers:
-                continue
+        for number, server in enumerate(started):
             hidden: Json = secret_references(number, server)
             # It is connected before the first request, which then declares its tools; otherwise the
             # model would have to search for them.

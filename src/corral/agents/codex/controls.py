@@ -62,6 +62,7 @@ _TOOLS_OF: dict[Capability, tuple[str, ...]] = {
 
 
 _HOOK_SECONDS = 86_400
+_READ_ONLY = "a tool that declares itself read-only"
 """A hook that takes longer counts as permission, so it gets longer than it can need."""
 HOOKS = "hooks.PreToolUse"
 """The setting that lists the commands that Codex runs before tool calls."""
@@ -292,7 +293,7 @@ def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
             (grants.is_native, UNASKED_BY_DEFAULT),
             (grants.is_unlimited, "with policy 'all' it asks about nothing"),
             (grants.network.verdict == "allow", "it searches the web without asking"),
-            (_is_foreign(run), "a tool that declares itself read-only runs without asking"),
+            (_starts_foreign(grants, run), f"{_READ_ONLY} runs without asking"),
         )
         return AgentControls(
             enforced=_enforced_headless(grants)
@@ -307,7 +308,7 @@ def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
     # Corral's sandbox may enforce all that the policy does not allow.
     by_sandbox = not grants.write.would_ask and not grants.rules and not run.hooked
     needed = grants.shell.verdict == grants.read.verdict == "allow"
-    servers = not run.mcp_servers or grants.mcp.verdict == "allow"
+    servers = not grants.started(run.mcp_servers) or grants.mcp.verdict == "allow"
     boxed = made(asks_nothing=grants.is_unlimited or (by_sandbox and needed and servers))
     return replace(made(asks_nothing=grants.is_unlimited), in_sandbox=boxed)
 
@@ -320,9 +321,10 @@ def _enforced_acp(grants: Grants, run: RunOptions) -> dict[Capability, Enforced]
     if grants.shell.verdict == "allow":
         why = "a command that it asks permission for runs outside its sandbox"
         shell = Enforced("impossible", f"{why}: codex-cli can, or policy all")
-    mcp = Enforced("brokered")
-    if grants.mcp.verdict != "allow" and _is_foreign(run):
-        why = "a tool that declares itself read-only runs without asking: use codex-cli"
+    denied = grants.mcp.verdict == "deny"  # and so not started
+    mcp = Enforced("native" if denied else "brokered", exceptions={"own": "brokered"})
+    if grants.mcp.verdict != "allow" and _starts_foreign(grants, run):
+        why = f"{_READ_ONLY} runs without asking: use codex-cli"
         mcp = Enforced("impossible", why, {"own": "brokered"})
     reads = grants.read.verdict == "allow"
     images = "only images of the workspace" if reads else "nothing"
@@ -340,9 +342,9 @@ def _enforced_acp(grants: Grants, run: RunOptions) -> dict[Capability, Enforced]
     }
 
 
-def _is_foreign(run: RunOptions) -> bool:
-    """Whether the run has an MCP server that is not the caller's own."""
-    return any(server.name != OWN_SERVER for server in run.mcp_servers)
+def _starts_foreign(grants: Grants, run: RunOptions) -> bool:
+    """Whether an MCP server is started that is not the caller's own."""
+    return any(server.name != OWN_SERVER for server in grants.started(run.mcp_servers))
 
 
 def _is_mcp(name: str) -> bool:

@@ -108,7 +108,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     settings += [*_servers(run, place), *_NO_TRAFFIC, *hooks]
     # A login shell's profile may wait, as pyenv's does for a lock, and delay every command.
     settings.append("allow_login_shell=false")
-    hidden = [*SECRET_ENV, *_NO_GIT, *secrets(run)]
+    hidden = [*SECRET_ENV, *_NO_GIT, *secrets(run, place)]
     settings.append(f"shell_environment_policy.exclude={toml_list(hidden)}")
     for setting in settings:
         if len(setting.encode()) > LONGEST_ARGUMENT:
@@ -205,7 +205,7 @@ def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:
         "NO_COLOR": "1",
         "RUST_LOG": "error",
         **_NO_GIT,
-        **secrets(run),
+        **secrets(run, place),
     }
 
 
@@ -260,7 +260,7 @@ def _hooks(place: LaunchContext) -> list[str]:
 def _servers(run: RunOptions, place: LaunchContext) -> list[str]:
     """A server that does not start is an error: Codex would continue silently."""
     settings: list[str] = []
-    for number, server in enumerate(run.mcp_servers):
+    for number, server in enumerate(place.grants.started(run.mcp_servers)):
         if server.name not in place.controls.servers:
             continue
         # Secrets are references to environment variables.
@@ -279,11 +279,11 @@ def _servers(run: RunOptions, place: LaunchContext) -> list[str]:
     return settings
 
 
-def secrets(run: RunOptions) -> dict[str, str]:
+def secrets(run: RunOptions, place: LaunchContext) -> dict[str, str]:
     """Raises ``ConfigError`` if two servers need different values of one variable: Codex passes a
     server's variables on by their names."""
     found: dict[str, str] = {}
-    for number, server in enumerate(run.mcp_servers):
+    for number, server in enumerate(place.grants.started(run.mcp_servers)):
         named = {secret_name(number, name): value for name, value in server.headers.items()}
         for name, value in {**named, **server.env}.items():
             if found.get(name, value) != value:

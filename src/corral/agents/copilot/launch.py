@@ -67,7 +67,7 @@ def launch_headless(
     """One process per prompt. The prompt is sent on stdin: as plain text, of any length."""
     refuse_project_files(run, place, "Copilot would offer this repository's own skills and agents")
     session = resume or str(uuid.uuid5(_NAMES, place.home))
-    files = _files(run)
+    files = _files(run, place)
     if place.hook_command:
         # It shows each call to ``on_tool_call``. A command that takes too long counts as
         # permission, so it gets longer than a run can take.
@@ -106,7 +106,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
         argv=(*place.program, "--acp", *_common(run, place), *place.controls.flags),
         env=_env(run, place),
         stdin=b"",
-        files=_files(run),
+        files=_files(run, place),
         notes=(_auth(run, place),),
         service_url=place.env.get(PROVIDER),
     )
@@ -126,10 +126,10 @@ def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
     )
 
 
-def _files(run: RunOptions) -> dict[str, str]:
+def _files(run: RunOptions, place: LaunchContext) -> dict[str, str]:
     """The MCP servers. Secrets are references to environment variables, which Copilot replaces."""
     servers: dict[str, Json] = {}
-    for number, server in enumerate(run.mcp_servers):
+    for number, server in enumerate(place.grants.started(run.mcp_servers)):
         hidden: Json = secret_references(number, server)
         if server.url is not None:
             where: dict[str, Json] = {"type": "http", "url": server.url, "headers": hidden}
@@ -150,7 +150,8 @@ def _common(run: RunOptions, place: LaunchContext) -> list[str]:
         "--log-level=none",
         f"--secret-env-vars={','.join(SECRET_ENV)}",
     ]
-    if run.mcp_servers:  # the persistent agent ignores the servers that ACP passes
+    # The persistent agent ignores the servers that ACP passes.
+    if place.grants.started(run.mcp_servers):
         flags.append(f"--additional-mcp-config=@{os.path.join(place.home, _SERVERS)}")
     if run.inherit == "nothing":
         flags.append("--no-custom-instructions")
@@ -189,4 +190,4 @@ def _env(run: RunOptions, place: LaunchContext) -> dict[str, str]:
     }
     if place.env.get(PROVIDER):
         env["COPILOT_OFFLINE"] = "true"
-    return {**env, **secret_variables(run)}
+    return {**env, **secret_variables(place.grants.started(run.mcp_servers))}

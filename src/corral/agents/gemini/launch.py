@@ -131,7 +131,7 @@ def _launch(
         "NO_COLOR": "1",
         "TERM": "xterm-256color",
         "COLORTERM": "truecolor",
-        **secret_variables(run),
+        **secret_variables(place.grants.started(run.mcp_servers)),
     }
     if run.inherit != "project":
         env |= {name: "" for name in _DOT_ENV_NAMES if name not in place.env}
@@ -167,7 +167,8 @@ def _flags(run: RunOptions, place: LaunchContext, *, has_rules: bool) -> list[st
     if run.inherit != "user":
         flags += ["--extensions", "none"]
     if run.inherit == "nothing":
-        for server in run.mcp_servers:  # a second name behind one flag would join the prompt
+        # A second name behind one flag would join the prompt.
+        for server in place.grants.started(run.mcp_servers):
             flags += ["--allowed-mcp-server-names", server.name]
     images = (place.images,) if run.images else ()
     for folder in (*run.include_directories, *place.grants.writable, *images):
@@ -235,7 +236,7 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
     reasons = [
         why
         for why, needed in (
-            ("MCP servers", bool(run.mcp_servers)),
+            ("MCP servers", bool(place.grants.started(run.mcp_servers))),
             ("plan mode", place.grants.is_plan),
             ("on_tool_call", bool(place.hook_command)),
             ("inherit='user'", run.inherit == "user"),
@@ -254,7 +255,10 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
 
 def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, Json]:
     own = run.inherit != "nothing"
-    names: list[Json] = [server.name for server in run.mcp_servers]
+    servers: dict[str, Json] = {
+        server.name: server_config(number, server)
+        for number, server in enumerate(place.grants.started(run.mcp_servers))
+    }
     settings: dict[str, Json] = {
         "security": {
             "auth": {"selectedType": method, "useExternal": method == "gateway"},
@@ -285,12 +289,10 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
     }
     if place.hook_command:
         settings["hooks"] = _hooks(place.hook_command)
-    if run.mcp_servers:
-        settings["mcpServers"] = {
-            s.name: server_config(n, s) for n, s in enumerate(run.mcp_servers)
-        }
+    if servers:
+        settings["mcpServers"] = servers
         if not own:
-            settings["mcp"] = {"allowed": names}
+            settings["mcp"] = {"allowed": [*servers]}
     return settings
 
 

@@ -128,7 +128,7 @@ def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
         found["doom_loop"] = "ask" if beyond else "deny"
         return {**found, DELEGATE: "deny"}
 
-    foreign = any(server.name != OWN_SERVER for server in run.mcp_servers)
+    foreign = any(s.name != OWN_SERVER for s in grants.started(run.mcp_servers))
     unhooked = ("calls of MCP servers that the policy allows do not ask",) if foreign else ()
     if grants.free_shell or grants.rules:
         unhooked = (_UNSEEN,)

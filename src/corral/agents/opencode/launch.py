@@ -19,7 +19,7 @@ from corral.agents.shared.launch import (
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import RunOptions
-from corral.values import Json
+from corral.values import Json, McpServer
 
 CUSTOM = "custom"
 """The provider behind OPENAI_BASE_URL: any server that speaks chat completions."""
@@ -138,11 +138,11 @@ def launch_headless(
     if run.system_prompt is not None:
         files["system.md"] = run.system_prompt
         config["instructions"] = [os.path.join(place.home, "system.md")]
-    if run.mcp_servers:
-        config["mcp"] = _mcp_servers(run)
+    if servers := place.grants.started(run.mcp_servers):
+        config["mcp"] = _mcp_servers(servers)
     return Launch(
         argv=(*place.program, "run", *flags),
-        env={**_env(run, place, config, rules), **secret_variables(run)},
+        env={**_env(run, place, config, rules), **secret_variables(servers)},
         stdin=prompt.encode(),
         files=files,
         notes=notes,
@@ -307,10 +307,10 @@ def _credentials(place: LaunchContext, model: str | None, *, hosted: bool) -> li
     return found
 
 
-def _mcp_servers(run: RunOptions) -> dict[str, Json]:
+def _mcp_servers(started: tuple[McpServer, ...]) -> dict[str, Json]:
     """Secrets are references to environment variables, which OpenCode replaces."""
     servers: dict[str, Json] = {}
-    for number, server in enumerate(run.mcp_servers):
+    for number, server in enumerate(started):
         hidden: Json = secret_references(number, server, "{{env:{}}}")
         common: dict[str, Json] = {"enabled": True, "timeout": _MCP_MS}
         if server.url is not None:

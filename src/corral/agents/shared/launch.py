@@ -72,11 +72,11 @@ def secret_references(number: int, server: McpServer, naming: str = "${{{}}}") -
     return {name: naming.format(secret_name(number, name)) for name in hidden}
 
 
-def secret_variables(run: RunOptions) -> Mapping[str, str]:
+def secret_variables(servers: Iterable[McpServer]) -> Mapping[str, str]:
     """The variables with the values."""
     return {
         secret_name(number, name): value
-        for number, server in enumerate(run.mcp_servers)
+        for number, server in enumerate(servers)
         for name, value in {**server.env, **server.headers}.items()
     }
 

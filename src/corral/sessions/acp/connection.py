@@ -314,7 +314,7 @@ class AcpConnection:
         self, prepared: PreparedRun, ask: Asker | None
     ) -> tuple[AcpSession, SessionInfo]:
         """A new session for the prompts of ``prepared``."""
-        servers = self.check_servers(prepared.run.mcp_servers)
+        servers = self.check_servers(prepared.servers)
         sent = self.acp.new_session(prepared.cwd, servers)
         self._opening += 1
         try:
