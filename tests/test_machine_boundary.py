@@ -135,21 +135,13 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "agents/gemini/controls.py": ("file", "real paths: the agent compares them without links"),
     # The built-in agent. Its tools open paths that a model chose. They must hold one folder's
     # descriptor from the check to the use, so the calls stand beside the checks.
-    "builtin/history.py": ("file", "appends to the conversation that it owns"),
-    "builtin/prompt.py": ("file", "reads the project's instructions for agents"),
-    "builtin/tools/apply_patch.py": ("file", "the tool"),
     "builtin/tools/files.py": ("file", "the tools"),
     "builtin/tools/find.py": ("file", "the tools"),
-    "builtin/tools/read.py": ("file", "the tool"),
     "builtin/tools/search.py": ("file", "the tool"),
     "builtin/tools/workspace.py": ("file", "opens folders below the workspace without links"),
     # Comparisons. Tasks and results are files of the user and of corral's home.
-    "comparison/api.py": ("file", "the folder that paths of tasks are relative to"),
     "comparison/harbor_job.py": ("file", "writes a job folder"),
-    "comparison/existing.py": ("file", "reads the patch of an attempt"),
     "comparison/plan.py": ("file random", "checks and copies the files of tasks; a new name"),
-    "comparison/store.py": ("file", "the folders of comparisons"),
-    "comparison/task_folders.py": ("file", "reads a task folder"),
     "comparison/tasks.py": ("file", "reads the file or folder of tasks"),
     # Durable runs. Times are written to the database, where several machines compare them.
     "engine/agent_host/client.py": ("file random", "jobs and results are files of this folder"),
@@ -157,13 +149,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "engine/api.py": ("file", "checks the workspace before a run; reads its last response"),
     "engine/batch/files.py": ("file", "reads the files that become tasks"),
     "engine/batch/results.py": ("file", "the results file: appended, synced, locked"),
-    "engine/batch/spec.py": ("file random", "the batch's name, of its file or at random"),
-    "engine/batch/tasks.py": ("file", "reads the file of tasks"),
-    "engine/retention.py": ("clock file", "removes folders of old runs"),
-    "engine/service.py": ("clock random", "names of new runs; how long to wait for one"),
     "engine/worker/executor.py": ("clock random socket", "the executor's name has the host's"),
-    "engine/worker/node_workflow.py": ("clock", "when a local node is tried again"),
-    "engine/worker/run_workflow.py": ("file", "writes the run's folder from its events"),
     "engine/worker/worker.py": ("clock process", "the main loop of a process: signals"),
     "engine/workspace/artifacts.py": ("file", "copies artifacts to and from their storage"),
     "engine/workspace/branch_worktree.py": (
@@ -171,20 +157,14 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "worktrees that several processes share",
     ),
     "engine/workspace/run_worktree.py": ("file", "closes what marks a worktree as used"),
-    "engine/memory_runner.py": ("clock random", "the id of a run; times of events"),
-    "engine/node_runner.py": ("clock file", "marks of a started attempt; a temporary folder"),
-    "engine/run_loop.py": ("clock", "times of events"),
+    "engine/node_runner.py": ("file", "a temporary folder"),
     "export/atif.py": ("file", "temporary files for the trajectories of sub-agents"),
     "export/bundle.py": ("file", "copies the files of a run into a zip file"),
     "view/page_file.py": ("file", "a redacted copy of a log, in a temporary folder"),
-    "runs/find.py": ("file", "finds the folders of runs"),
     "runs/stored_run.py": ("file", "reads the logs of runs, which may be anywhere"),
     # Model calls.
-    "inference/transport.py": ("random", "jitter"),
     # Running processes: the files by which they see each other.
-    "publishing/notify.py": ("clock random", "when a message was sent; pauses between attempts"),
     "publishing/publisher.py": ("clock file", "since when a process is visible; its folder"),
-    "sessions/session_link.py": ("clock", "since when a turn runs"),
     "publishing/records.py": ("file", "the folder of running processes"),
     "publishing/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
@@ -198,32 +178,16 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "pipelines/loader.py": ("file", "reads graphs, and prompts beside them"),
     "pipelines/nodes/data.py": ("file", "the nodes read_file and write_file"),
     # Metering.
-    "metering/prices.py": ("environment file", "the user's own prices"),
-    "metering/proxy/proxy.py": ("random", "the dummy keys that agents get"),
-    "metering/rate_limits.py": ("random", "not all calls are made again at the same moment"),
-    "metering/usage_ledger.py": ("file", "what pipelines and batches used"),
-    "metering/budget_stores.py": ("file", "removes the file of a budget, which it owns"),
     # Sessions.
     "sessions/acp/client_requests.py": ("file", "the agent's file requests, below one folder"),
-    "sessions/backends/acp.py": ("file", "reads attached files"),
     "sessions/backends/human.py": ("clock file", "questions and answers are files"),
-    "sessions/credentials.py": ("file", "whether the files of a sign-in exist"),
     "sessions/index.py": ("file", "the index file, and when each session was last written"),
     "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
-    "sessions/prepared_run.py": ("file", "reads the prompt file"),
-    "sessions/recording.py": ("random", "the name of the run in a cassette"),
-    "sessions/warm/client.py": ("clock", "waits for the background process"),
-    "sessions/warm/names.py": ("file", "the files of named sessions"),
     "sessions/warm/server.py": ("file process", "the background process and its socket"),
-    "sessions/retention.py": ("clock", "how long ago a session was used"),
     "sessions/sandbox.py": ("file", "which folders exist, and where a work tree's repository is"),
     "sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
-    "sessions/tools/hooks.py": ("file", "whether a hook's program and paths exist"),
-    "sessions/tools/mcp_server.py": ("random socket", "serves tools on a private socket"),
-    "sessions/tools/tools.py": ("random", "identifiers of tool calls"),
+    "sessions/tools/mcp_server.py": ("socket", "serves tools on a private socket"),
     "sessions/turn.py": ("clock", "timestamps of events"),
-    "sessions/sinks.py": ("clock", "when the session was last used"),
-    "sessions/goals.py": ("file", "runs a check in the workspace"),
     # The view. It reads the files of runs that other processes write.
     "view/app.py": ("file", "the files of the page"),
     "view/catalog.py": ("file", "lists the folders of sessions"),
@@ -276,7 +240,7 @@ def _use_of(owner: str, name: str) -> str | None:
         (owner == "os" and name in OS_FILES)
         or (owner == "os.path" and name in OS_PATH)
         or (owner == "Path" and name in ("cwd", "home"))
-        or name in PATH_METHODS
+        or (owner != "fs" and name in PATH_METHODS)  # ``fs`` is ``corral.system.fs``
     )
     return "file" if is_file else None
 
@@ -347,6 +311,7 @@ def test_a_use_is_found(code: str, use: str) -> None:
         "os.fspath(a)",
         "from time import struct_time",
         "launch.cwd",
+        "fs.read_text(path)",
         "uuid.uuid5(a, b)",
     ],
 )

@@ -6,7 +6,6 @@ that it was writing.
 
 from __future__ import annotations
 
-import os
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 
 from corral.errors import ResumeLost, StorageFailed
 from corral.messages import Audio, Document, Image, Message, Part, ToolCall, ToolResult
+from corral.system import fs
 from corral.values import decode_as
 
 NAME = "history.ndjson"
@@ -40,7 +40,7 @@ class History:
         self._ends_mid_line = False
         self._prompt: Message | None = None
         self.messages: list[Message] = []
-        self.was_stored = path is not None and path.exists()
+        self.was_stored = path is not None and fs.exists(path)
         """Whether there was a file with messages."""
         if path is not None and self.was_stored:
             self.messages, self._ends_mid_line = _read(path)
@@ -58,14 +58,8 @@ class History:
             return
         line = self._clean(msgspec.json.encode(_portable(message))) + b"\n"
         # Appended to an incomplete line, the message would be lost with that line.
-        rest = memoryview(b"\n" + line if self._ends_mid_line else line)
         try:
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            try:
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
-            finally:
-                os.close(fd)
+            fs.append(self._path, b"\n" + line if self._ends_mid_line else line)
         except OSError as error:
             raise StorageFailed(
                 f"the history cannot be written to {self._path}: {error.strerror}",
@@ -115,7 +109,7 @@ def _read(path: Path) -> tuple[list[Message], bool]:
     """The messages, and whether the last line is incomplete."""
     messages: list[Message] = []
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = fs.read_bytes(path).split(b"\n")
     except OSError as error:
         raise ResumeLost(f"the history {path} cannot be read: {error.strerror}") from error
     for line in lines:

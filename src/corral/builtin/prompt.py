@@ -8,6 +8,7 @@ from pathlib import Path
 
 from corral.models.registry import Family
 from corral.policy import Capability, Policy
+from corral.system import fs
 from corral.system.clock import today
 from corral.system.git import scan
 
@@ -66,7 +67,7 @@ def system_prompt(
 def project_root(cwd: Path) -> Path:
     """The root of the repository; the folder itself if there is no repository."""
     for folder in (cwd, *cwd.parents):
-        if (folder / ".git").exists():
+        if fs.exists(folder / ".git"):
             return folder
     return cwd
 
@@ -75,7 +76,7 @@ def project_documents(cwd: Path, names: tuple[str, ...]) -> list[tuple[str, str]
     """(path from the root, text) of each document, the outermost first. Unreadable ones are
     skipped; text over the limit is cut and marked."""
     root = project_root(cwd)
-    inside = os.path.realpath(root) + os.sep
+    inside = fs.real_path(root) + os.sep
     steps = cwd.relative_to(root).parts
     folders = [root.joinpath(*steps[:depth]) for depth in range(len(steps) + 1)]
     documents: list[tuple[str, str]] = []
@@ -83,14 +84,14 @@ def project_documents(cwd: Path, names: tuple[str, ...]) -> list[tuple[str, str]
     left = LARGEST_DOCUMENTS
     for folder in folders:
         for name in (ALWAYS_READ, *names):
-            real = os.path.realpath(folder / name)
+            real = fs.real_path(folder / name)
             # A link out of the repository could put any file of the user into the prompt. A link
             # inside it would repeat a document.
-            if real in seen or not real.startswith(inside) or not os.path.isfile(real):
+            if real in seen or not real.startswith(inside) or not fs.is_file(real):
                 continue
             seen.add(real)
             try:
-                with open(real, "rb") as file:
+                with fs.open_regular(real) as file:
                     data = file.read(left + 1)
             except OSError:
                 continue

@@ -149,7 +149,7 @@ def prepare(task: Tasks, options: CompareOptions) -> ComparisonPlan:
     """The stored plan with this name, or a new one. Raises ``ConfigError``. Blocks."""
     cwd = Path(options.run.get("cwd") or ".").absolute()
     found = tasks.read(task, cwd, trusted=options.trust_tasks)
-    if options.name is None or not store.exists(options.name):
+    if options.name is None or not store.is_stored(options.name):
         return build(found, title_of(task), options)
     plan = load_plan(options.name)
     if plan.fingerprint != fingerprint(found, options):
@@ -194,7 +194,7 @@ class Comparison:
             if self._settings.durable:
                 database.require()
             plan = await in_thread(self._make_plan)
-            if not store.exists(plan.name):
+            if not store.is_stored(plan.name):
                 await in_thread(save_plan, plan)
             self.plan = plan
         return self.plan

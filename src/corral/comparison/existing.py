@@ -11,7 +11,7 @@ from corral.comparison.summary import AttemptRow, ComparisonSummary, summarize
 from corral.errors import ConfigError
 from corral.pipelines.attempts import PATCH
 from corral.sessions.retention import Pruned
-from corral.system import clock, git
+from corral.system import clock, fs, git
 from corral.system.git import worktree
 
 
@@ -39,7 +39,7 @@ def patch_of(row: AttemptRow) -> str:
     """The changes of an attempt as a patch; empty if it has changed nothing."""
     path = Path(row.folder, PATCH)
     try:
-        return path.read_bytes().decode("utf-8", "replace") if row.commit else ""
+        return fs.read_bytes(path).decode("utf-8", "replace") if row.commit else ""
     except OSError as error:
         raise ConfigError(f"the patch of {row.id} cannot be read: {error}") from error
 
@@ -59,7 +59,7 @@ def apply(name: str, attempt: str, *, check: bool = False) -> tuple[AttemptRow, 
     if root.is_relative_to(store.folder_of(plan.name)):
         # A repository of corral's own, with the files of a folder that is in none.
         folder = Path(task.folder)
-        if not folder.is_dir():
+        if not fs.is_dir(folder):
             raise ConfigError(f"{folder} does not exist any more")
     else:
         git.require("applying a patch")
@@ -81,7 +81,7 @@ def remove(name: str) -> str:
         raise ConfigError(f"{found} is running", hint="Stop it first.")
     plan = load_plan(found)
     for root in {Path(task.repository) for task in plan.tasks if task.repository}:
-        if root.is_dir() and not root.is_relative_to(store.folder_of(found)):
+        if fs.is_dir(root) and not root.is_relative_to(store.folder_of(found)):
             prefix = f"refs/corral/{found}/"
             for each in git.run(root, "for-each-ref", "--format=%(refname)", prefix).split():
                 git.run(root, "update-ref", "-d", each)

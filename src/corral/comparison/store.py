@@ -11,7 +11,6 @@ The commits of the attempts are in the repository that was compared, as ``refs/c
 from __future__ import annotations
 
 import re
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,9 +50,9 @@ def names() -> list[str]:
     """The newest first."""
     found: list[tuple[float, str]] = []
     with suppress(FileNotFoundError):
-        for each in root().iterdir():
+        for name in fs.list_names(root()):
             with suppress(OSError):
-                found.append(((each / PLAN).stat().st_mtime, each.name))
+                found.append(((root() / name / PLAN).stat().st_mtime, name))
     return [name for _, name in sorted(found, reverse=True)]
 
 
@@ -69,8 +68,8 @@ def find(name: str) -> str:
     return found
 
 
-def exists(name: str) -> bool:
-    return (folder_of(name) / PLAN).is_file()
+def is_stored(name: str) -> bool:
+    return fs.is_file(folder_of(name) / PLAN)
 
 
 def results(name: str) -> dict[str, BatchResult]:
@@ -80,7 +79,7 @@ def results(name: str) -> dict[str, BatchResult]:
 
     found: dict[str, BatchResult] = {}
     try:
-        data = (folder_of(name) / RESULTS).read_bytes()
+        data = fs.read_bytes(folder_of(name) / RESULTS)
     except FileNotFoundError:
         return found
     for line in data[: data.rfind(b"\n") + 1].splitlines():
@@ -113,9 +112,9 @@ def cwd_of(name: str) -> str:
 def is_in_use(name: str) -> bool:
     """Whether a process runs the comparison."""
     path = folder_of(name) / RESULTS
-    return path.exists() and fs.is_locked(path)
+    return fs.exists(path) and fs.is_locked(path)
 
 
 def remove(name: str) -> None:
     """Remove the files of a comparison. Its commits stay until git removes them."""
-    shutil.rmtree(folder_of(name), ignore_errors=True)
+    fs.remove_tree(folder_of(name))

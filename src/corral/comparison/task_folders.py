@@ -237,12 +237,12 @@ def _is_free(workdir: str) -> bool:
 
 def _why_not(path: Path, config: Mapping[str, object], environment: JsonObject, prompt: str) -> str:
     """Why the task cannot run here; empty if it can."""
-    found = next((name for name in IMAGE_FILES if (path / "environment" / name).exists()), None)
+    found = next((name for name in IMAGE_FILES if fs.exists(path / "environment" / name)), None)
     workdir = as_text(environment.get("workdir"))
     reasons = {
         f"it needs the image {environment.get('docker_image')}": environment.get("docker_image"),
         f"it builds an image (environment/{found})": found,
-        "it has several steps": (path / "steps").is_dir() or config.get("steps"),
+        "it has several steps": fs.is_dir(path / "steps") or config.get("steps"),
         "its verifier needs another environment": as_object(config.get("verifier")).get(
             "environment"
         ),

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -70,6 +69,8 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
+from corral.system import clock
+from corral.system.randomness import random_hex
 from corral.values import Json
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class MemoryRun:
         depth: int = 0,
     ) -> None:
         self.graph = graph
-        self.run_id = run_id or f"run-{os.urandom(4).hex()}"
+        self.run_id = run_id or f"run-{random_hex(4)}"
         self.scheduler = Scheduler(graph, run_id=self.run_id, values=values, state=state)
         self._settings = settings
         self._workspace = settings.workspace.absolute()
@@ -403,7 +404,7 @@ class MemoryJournal:
             return Expired(id=question.id)
         limit = asyncio.timeout(question.timeout)
         if question.timeout is not None:
-            question = replace(question, deadline=time.time() + question.timeout)
+            question = replace(question, deadline=clock.now() + question.timeout)
         try:
             async with limit:
                 return Answered(id=question.id, answer=await interviewer.ask(question))

@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +46,7 @@ from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler import retry
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, failed, outcome_of_error
+from corral.system import clock, fs
 from corral.values import Json
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ async def attempt(run: Attempt, graph: Graph, run_id: str, due: DueAttempt) -> A
     from corral.metering.rate_limits import wait_end
 
     until = wait_end(outcome.resets_at)
-    pause = max(0.0, until - time.time())
+    pause = max(0.0, until - clock.now())
     return AttemptResult(outcome=outcome, pause=pause, is_wait=True, until=until)
 
 
@@ -274,8 +274,8 @@ def apply_crash_rule(
     if policy == "rerun":
         return node, visit
     marker = folder / f".started.{attempt}"
-    was_started = marker.exists()
-    marker.touch()
+    was_started = fs.exists(marker)
+    fs.append(marker, b"")
     if policy == "fail":
         if was_started:
             return failed("a crash interrupted it while it ran", retryable=False)

@@ -7,8 +7,6 @@ do directories outside corral's home, files of results, and branches.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import time
 from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +18,7 @@ from corral.engine.batch.batch_store import BatchStore
 from corral.engine.dbos.database import Database, find, storage_errors
 from corral.errors import ConfigError
 from corral.sessions.retention import Pruned
+from corral.system import clock, fs
 from corral.system import paths as folders
 
 
@@ -35,7 +34,7 @@ async def prune(
     deletes nothing."""
     if not older_than >= 0:
         raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
-    before = time.time() - older_than
+    before = clock.now() - older_than
     runs = await run_list.list_runs(db=db, limit=None) if "run" in kinds else []
     batches = await query.list_batches(db=db, limit=None) if "batch" in kinds else []
     found = [
@@ -72,9 +71,7 @@ def _own_folders(kind: str, paths: Sequence[str]) -> tuple[str, ...]:
     """Those of the directories that exist directly below corral's own."""
     place = (folders.home() / kind).resolve()
     return tuple(
-        path
-        for path in paths
-        if path and Path(path).is_dir() and Path(path).resolve().parent == place
+        path for path in paths if path and fs.is_dir(path) and Path(path).resolve().parent == place
     )
 
 
@@ -98,6 +95,6 @@ def _delete(database: Database, found: Sequence[Pruned]) -> list[Pruned]:
                 client.close(root, cancel=True)
                 limits.remove_budget(database, root)
             for folder in each.folders:
-                shutil.rmtree(folder, ignore_errors=True)
+                fs.remove_tree(folder)
             deleted.append(each)
     return deleted

@@ -23,7 +23,6 @@ What people and tools see of a run, its events, directory and spans, is written 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -56,6 +55,7 @@ from corral.pipelines.scheduler.commands import (
 )
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
+from corral.system import clock
 
 if TYPE_CHECKING:
     from corral.pipelines.run_spans import LivePipelineSpans
@@ -202,7 +202,7 @@ class Projection:
         if is_end and writer is not None and not self._is_journaled:
             writer.flush(state)  # reports of nodes come before the end
         if self._is_journaled or not isinstance(command, Checkpoint):
-            self._write(self._numbering.of(command, time.time()))
+            self._write(self._numbering.of(command, clock.now()))
         if writer is not None:
             if isinstance(command, Checkpoint):
                 writer.node_ended(command, state)
@@ -210,7 +210,7 @@ class Projection:
                 writer.restart(command.round)
 
     def _report_saved(self, node: str) -> None:
-        self._write(self._numbering.of(Checkpoint(node=node), time.time()))
+        self._write(self._numbering.of(Checkpoint(node=node), clock.now()))
 
     def _write(self, event: PipelineEvent | None) -> None:
         if event is None or self._numbering.count <= self._recorded:

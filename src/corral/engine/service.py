@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -61,8 +59,9 @@ from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.graph import Graph, Value
 from corral.pipelines.run_limits import run_limits
 from corral.pipelines.scheduler.commands import Answer, Cancelled, Ended, Message
-from corral.system import paths
+from corral.system import clock, paths
 from corral.system.process.tree import ProcessRegistry
+from corral.system.randomness import random_hex
 from corral.values import Json, slug
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ async def _close_unused_engine() -> None:
 def new_id(name: str) -> str:
     """``review-20260131-142501-3f9a``"""
     plain = slug(name.lower(), limit=30, default="run")
-    return f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+    return f"{plain}-{clock.timestamp()}-{random_hex(2)}"
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,7 +254,7 @@ async def start(
         graph=graph,
         config=config,
         queue=queue,
-        at=time.time(),
+        at=clock.now(),
         values=dict(request.values),
         known=dict(request.known),
         forked_from=request.forked_from,
@@ -310,14 +309,14 @@ async def wait(run: str, *, db: str | None = None, timeout: float | None = None)
     ``SERVER_AWAY`` seconds. Raises ``TimeoutError`` and ``StorageFailed``."""
     database = find(db)
     async with open_client(database) as client, asyncio.timeout(timeout):
-        pause, answered = 0.02, time.monotonic()
+        pause, since_answer = 0.02, clock.Stopwatch()
         while True:
             try:
                 with storage_errors(database):
                     closed = await asyncio.to_thread(query.run_output, client, run)
-                answered = time.monotonic()
+                since_answer = clock.Stopwatch()
             except StorageFailed as error:
-                if not error.retryable or time.monotonic() - answered > SERVER_AWAY:
+                if not error.retryable or since_answer.seconds > SERVER_AWAY:
                     raise
                 closed = None
             if closed is not None:

@@ -26,7 +26,7 @@ from corral.pipelines.execution import run_dir
 from corral.runs.redactor import ExportRedactor
 from corral.runs.stored_run import LogReader, Notices, StoredRun, copy_log, visit_folder
 from corral.sessions import store
-from corral.system import config
+from corral.system import config, fs
 from corral.system.environment import is_secret, variables
 from corral.values import Json, JsonObject, as_object, as_text, is_list, is_object
 from corral.version import __version__
@@ -83,7 +83,7 @@ def write(
         if run.folder is not None:
             for visit in facts.visits:
                 log = visit_folder(run.folder, visit) / run_dir.EVENTS
-                if log.is_file():
+                if fs.is_file(log):
                     logs[f"visits/{log.parent.name}/{run_dir.EVENTS}"] = log
         for name, path in logs.items():
             with archive.open(name, "w", force_zip64=True) as file:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -21,7 +20,7 @@ from corral.models.catalogue import Catalogue
 from corral.models.spec import FailedResponse, Provider
 from corral.protocol.response_builder import ResponseBuilder
 from corral.protocol.sse import SseDecoder
-from corral.system import clock
+from corral.system import clock, randomness
 from corral.system.api_keys import ProviderAccess, TokenCache, with_token
 from corral.system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.values import SHORTEST_SECRET, convert_to, decode_or_none
@@ -333,7 +332,7 @@ def retry_delay(attempt: int, error: CorralError) -> float | None:
         return None
     if error.retry_after is not None:
         return error.retry_after if error.retry_after <= MAX_DELAY else None
-    return backoff_delay(attempt, first=BASE_DELAY, longest=MAX_DELAY, jitter=random.random())
+    return backoff_delay(attempt, first=BASE_DELAY, longest=MAX_DELAY, jitter=randomness.fraction())
 
 
 def check_retries(most: int) -> None:

@@ -96,7 +96,7 @@ class FileBudgetStore:
 
     def remove(self) -> None:
         for path in (self._path, self._path.with_name(self._path.name + ".lock")):
-            path.unlink(missing_ok=True)
+            fs.remove_file(path)
 
 
 def set_limits(

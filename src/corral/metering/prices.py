@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from pathlib import Path
 
 from corral.core.nesting import decode_toml
 from corral.errors import ConfigError
 from corral.models.catalogue import Catalogue, Prices, shipped
-from corral.system import paths
+from corral.system import fs, paths
+from corral.system.environment import variable
 
 
 def catalogue() -> Catalogue:
     """The shipped catalogue with the values of ``CORRAL_MODELS``, else of ``models.toml`` in the
     configuration folder. If ``CORRAL_MODELS`` is empty, only the shipped one. Raises
     ``ConfigError``."""
-    return _load(os.environ.get("CORRAL_MODELS"))
+    return _load(variable("CORRAL_MODELS"))
 
 
 @lru_cache(4)
@@ -24,12 +24,12 @@ def _load(given: str | None) -> Catalogue:
     if given == "":
         return shipped()
     path = Path(given) if given else paths.user_config().with_name("models.toml")
-    if given is None and not path.is_file():
+    if given is None and not fs.is_file(path):
         return shipped()
     import tomllib
 
     try:
-        own = decode_toml(path.read_text("utf-8"))
+        own = decode_toml(fs.read_text(path))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
     except OSError as error:

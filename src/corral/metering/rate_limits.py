@@ -34,7 +34,6 @@ import hashlib
 import math
 import os
 import platform
-import random
 import threading
 import weakref
 from collections.abc import Callable, Generator, Mapping
@@ -45,7 +44,7 @@ import msgspec
 from corral.core.durations import backoff_delay
 from corral.errors import CorralError, QuotaSpent, RateLimited
 from corral.events import Error
-from corral.system import clock
+from corral.system import clock, randomness
 
 FIRST_DELAY = 5.0
 LONGEST_DELAY = 600.0
@@ -170,7 +169,7 @@ def state_of(error: CorralError, tries: int = 0) -> LimitState | None:
         return None
     is_known = until is not None
     if until is None:
-        jitter = random.random()
+        jitter = randomness.fraction()
         until = now + backoff_delay(tries, first=FIRST_DELAY, longest=LONGEST_DELAY, jitter=jitter)
     return LimitState(until, error.message, is_known, is_spent)
 
@@ -178,7 +177,7 @@ def state_of(error: CorralError, tries: int = 0) -> LimitState | None:
 def wait_end(until: float) -> float:
     """When a wait for a limit until this time ends: a random part of it later."""
     left = max(0.0, until - clock.now())
-    return until + random.random() * min(LONGEST_JITTER, JITTER * left)
+    return until + randomness.fraction() * min(LONGEST_JITTER, JITTER * left)
 
 
 class LimitWaits:

@@ -43,8 +43,8 @@ def read(query: UsageQuery) -> Iterator[TurnUsage]:
     decoder = decoder_for(TurnUsage)
     folder = _folder()
     cwd = None if query.cwd is None else query.cwd.rstrip("/")
-    for path in sorted(folder.glob("*.ndjson")) if folder.is_dir() else []:
-        for line in path.read_bytes().splitlines():
+    for path in sorted(folder.glob("*.ndjson")) if fs.is_dir(folder) else []:
+        for line in fs.read_bytes(path).splitlines():
             try:
                 turn = decoder.decode(line)
             except msgspec.MsgspecError:

@@ -18,10 +18,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import random
 import re
 import shlex
-import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -32,6 +30,7 @@ from corral.core.terminal_text import one_line
 from corral.errors import ConfigError, CorralError
 from corral.publishing import tokens
 from corral.publishing.records import Kind
+from corral.system import clock, randomness
 from corral.system.environment import variable, variables
 from corral.system.process.process import Process, ProcessSpec
 from corral.values import Json
@@ -136,7 +135,7 @@ def check(target: str) -> None:
 def asked_message(run: RunFacts, event: Happened, asked: Asked) -> RunMessage:
     """The message that a person is needed, with a token to answer."""
     answer: AnswerLink | None = None
-    expires = asked.deadline or time.time() + tokens.LIFETIME
+    expires = asked.deadline or clock.now() + tokens.LIFETIME
     says = tokens.Token(
         kind=run.kind,
         run=run.id,
@@ -153,11 +152,11 @@ def asked_message(run: RunFacts, event: Happened, asked: Asked) -> RunMessage:
         given = "--allow" if event == "permission" else "TEXT"
         command = f"corral sessions answer --token {token} {given}"
         answer = AnswerLink(token=token, expires=expires, command=command)
-    return RunMessage(version=1, event=event, time=time.time(), run=run, asked=asked, answer=answer)
+    return RunMessage(version=1, event=event, time=clock.now(), run=run, asked=asked, answer=answer)
 
 
 def end_message(run: RunFacts, ended: RunEnd) -> RunMessage:
-    return RunMessage(version=1, event="end", time=time.time(), run=run, ended=ended)
+    return RunMessage(version=1, event="end", time=clock.now(), run=run, ended=ended)
 
 
 class Notifier:
@@ -211,7 +210,7 @@ async def deliver(target: str, message: RunMessage) -> str | None:
                     attempt - 1,
                     first=FIRST_PAUSE,
                     longest=LONGEST_PAUSE,
-                    jitter=random.random(),
+                    jitter=randomness.fraction(),
                 )
             )
         try:
@@ -233,7 +232,7 @@ async def _post(url: str, body: bytes) -> tuple[str, bool] | None:
     """None, or why it was refused and whether another attempt may help. Raises ``TimeoutError``."""
     from corral.system.http.client import Http
 
-    headers = {"X-Corral-Timestamp": str(int(time.time()))}
+    headers = {"X-Corral-Timestamp": str(int(clock.now()))}
     if secret := variable(SIGNED_WITH):
         signed = f"{headers['X-Corral-Timestamp']}.".encode() + body
         digest = hmac.digest(secret.encode(), signed, "sha256").hex()

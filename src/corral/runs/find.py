@@ -26,7 +26,7 @@ from corral.engine.payloads import BATCH_CLOSED, BATCH_WORKFLOW, RUN_WORKFLOW
 from corral.errors import ConfigError, ResumeLost
 from corral.pipelines.execution import run_dir
 from corral.sessions import store
-from corral.system import paths, threads
+from corral.system import fs, paths, threads
 from corral.values import Json, as_object, as_text, number_or_none
 
 RunKind: TypeAlias = Literal["session", "pipeline", "batch", "comparison"]
@@ -71,8 +71,8 @@ def find_last(
     runs = sorted(_list_runs(db), key=lambda each: (each.rank, each.at), reverse=True)
     if not runs:
         raise ResumeLost("there is no run yet", hint="`corral run PROMPT` starts one.")
-    folder = os.path.realpath(cwd or ".")
-    here = [each for each in runs if each.cwd and os.path.realpath(each.cwd) == folder]
+    folder = fs.real_path(cwd or ".")
+    here = [each for each in runs if each.cwd and fs.real_path(each.cwd) == folder]
     found = (here or runs)[0]
     run = found.run
     kind = NAMES.get(run.kind, run.kind)
@@ -124,7 +124,7 @@ def find_pipeline_run(name: str, db: str | None) -> str:
     if name == LAST:
         return find_last("pipeline", db=db).id
     folder = Path(name)
-    if not folder.is_dir():
+    if not fs.is_dir(folder):
         from corral.engine import query
 
         return threads.run_event_loop(query.find_run(name, db=db))
@@ -140,7 +140,7 @@ def find_pipeline_run(name: str, db: str | None) -> str:
 def read_manifest(folder: Path) -> dict[str, Json] | None:
     """What a run folder says about its run; None if it is no run folder."""
     try:
-        return msgspec.json.decode((folder / run_dir.MANIFEST).read_bytes(), type=dict[str, Json])
+        return msgspec.json.decode(fs.read_bytes(folder / run_dir.MANIFEST), type=dict[str, Json])
     except (OSError, msgspec.MsgspecError):
         return None
 

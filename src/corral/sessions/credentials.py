@@ -15,7 +15,7 @@ from corral.agents import registry as agents_registry
 from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import AuthenticationFailed, ConfigError
 from corral.options import RunOptions
-from corral.system import config, environment, paths
+from corral.system import config, environment, fs, paths
 from corral.system.environment import Environment
 
 CredentialKind = Literal["api_key", "subscription"]
@@ -97,7 +97,7 @@ def found(agent: AgentSpec) -> tuple[str, ...]:
     run = RunOptions.build(agent.name, {}, config.load(agent.name))
     available = environment.gather(agent, run).agent_values
     home = paths.user_home()
-    files = [name for name in agent.login_files or agent.credential_files if (home / name).exists()]
+    files = [name for name in agent.login_files or agent.credential_files if fs.exists(home / name)]
     return (
         *(name for name in agent.secret_env if available.get(name)),
         *(f"~/{name}" for name in files),

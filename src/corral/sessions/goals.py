@@ -46,6 +46,7 @@ from corral.sessions.structured_output import (
 )
 from corral.sessions.tools.tools import GivenTools, Tools
 from corral.sessions.turn import Turn
+from corral.system import fs
 from corral.system.environment import SecretRedactor, for_commands, named_secrets, variables
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.threads import in_own_thread
@@ -104,7 +105,7 @@ def files_exist(*paths: str | os.PathLike[str]) -> UntilCheck:
         raise ConfigError("files_exist needs the name of a file")
 
     async def run(cwd: Path, _sandbox: Sandbox | None) -> CheckResult:
-        missing = [name for name in names if not (cwd / name).is_file()]
+        missing = [name for name in names if not fs.is_file(cwd / name)]
         return f"these files do not exist: {', '.join(missing)}" if missing else None
 
     return UntilCheck(run, f"files_exist({', '.join(map(repr, names))})")

@@ -25,7 +25,7 @@ from corral.errors import CorralError, PromptError
 from corral.options import RunOptions, check_prompt
 from corral.prompt import Prompt
 from corral.protocol.ndjson import TurnEnd
-from corral.system import environment, programs
+from corral.system import environment, fs, programs
 from corral.system.path_guard import PathGuard
 from corral.system.process.process import Exit
 from corral.values import Json, McpServer
@@ -182,14 +182,14 @@ def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:
             raise PromptError("there is no prompt", hint="Give prompt or prompt_file.")
         return check_prompt(prompt, limit)
     full = os.path.join(prepared.cwd, path)
-    if not os.path.exists(full):
+    if not fs.exists(full):
         raise PromptError(f"the prompt file does not exist: {full}")
     try:
-        if os.path.getsize(full) > limit:
+        if fs.size_of(full) > limit:
             raise PromptError(
                 f"the prompt file is over the {limit:,} bytes that this agent accepts"
             )
-        text = Path(full).read_text("utf-8")
+        text = fs.read_text(Path(full))
     except UnicodeDecodeError as error:
         raise PromptError(f"the prompt file is not UTF-8: {full}: {error}") from error
     except OSError as error:

@@ -35,6 +35,7 @@ from corral.system.environment import (
 )
 from corral.system.process.process import ProcessSpec
 from corral.system.programs import FoundProgram
+from corral.system.randomness import random_hex
 
 
 def choose_recording(agent: AgentSpec, record_to: str, cwd: str) -> RecordingFile:
@@ -130,7 +131,7 @@ def _recording_path(agent: AgentSpec, path: str) -> str:
 
 
 def _run_id() -> str:
-    return variable(format.RUN) or os.urandom(8).hex()
+    return variable(format.RUN) or random_hex(8)
 
 
 def _player_command() -> tuple[str, ...]:

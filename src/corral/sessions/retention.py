@@ -6,7 +6,6 @@ is removed with it, so that the next prompt with this name starts a new one.
 
 from __future__ import annotations
 
-import time
 from typing import Literal
 
 import msgspec
@@ -14,6 +13,7 @@ import msgspec
 from corral.errors import ConfigError
 from corral.sessions import store
 from corral.sessions.warm import names
+from corral.system import clock
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ def prune_sessions(*, older_than: float, dry_run: bool = False) -> list[Pruned]:
     transcripts; returns them, oldest first. ``dry_run``: deletes nothing. Blocking."""
     if not older_than >= 0:
         raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
-    before = time.time() - older_than
+    before = clock.now() - older_than
     found: list[Pruned] = []
     for record in reversed(store.all_sessions()):
         ended = record.meta.updated or record.meta.created

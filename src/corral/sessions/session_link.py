@@ -8,7 +8,6 @@ with a token. The first answer counts.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
@@ -24,6 +23,7 @@ from corral.publishing import notify, tokens
 from corral.publishing.link import SessionLink
 from corral.publishing.publisher import LiveEntry, LiveQuestion
 from corral.publishing.records import LiveRun, Pending, folder
+from corral.system import clock
 from corral.system.environment import SecretRedactor
 from corral.values import convert_to
 
@@ -52,7 +52,7 @@ def publish_turn(
     recorded: bool,
 ) -> SessionLink:
     """Show the current turn of the session to others. ``recorded``: it has a transcript."""
-    now = time.time()
+    now = clock.now()
     asks_person = PERSON in prepared.agent.capabilities
     question = Pending(request_id="", kind="question", title=title, since=now)
     run = LiveRun(
@@ -132,7 +132,7 @@ async def ask_everyone(
             raise StorageFailed(f"no one can answer: no socket could be made in {folder()}")
         return await local, "asked"
     redactor = SecretRedactor(prepared.environment.redacted)
-    now = time.time()
+    now = clock.now()
     pending = Pending(
         request_id=request.request_id, key=tokens.new_key(), since=now, deadline=now + timeout
     )

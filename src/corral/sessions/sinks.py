@@ -18,7 +18,6 @@ import contextlib
 import itertools
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ from corral.protocol.ndjson import TurnEnd
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import POOLED, SessionRecord, title_of
-from corral.system import paths
+from corral.system import clock, paths
 from corral.system.environment import SecretRedactor
 from corral.system.threads import NoThread, in_thread
 from corral.values import (
@@ -208,7 +207,7 @@ class TurnRecorder:
         meta, record = self._record.meta, self._record
         finish, budget = normalizer.finish, self._prepared.budget
         meta.turns += 1
-        meta.updated = time.time()
+        meta.updated = clock.now()
         meta.status = error.status if error else "success"
         meta.model = (finish.model if finish else None) or meta.model
         meta.title = meta.title or self.title

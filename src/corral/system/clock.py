@@ -22,6 +22,11 @@ def today() -> str:
     return date_of(now())
 
 
+def timestamp() -> str:
+    """The local time, such as ``20260131-150405``: for the names of runs."""
+    return time.strftime("%Y%m%d-%H%M%S")
+
+
 def date_of(moment: float) -> str:
     """The local date of a time in seconds since 1970."""
     return time.strftime("%Y-%m-%d", time.localtime(moment))

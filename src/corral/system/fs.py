@@ -43,7 +43,7 @@ _DRAFT_END = 12
 """Hexadecimal digits at the end of the name of a draft."""
 
 
-def real_path(path: str) -> str:
+def real_path(path: str | os.PathLike[str]) -> str:
     """``os.path.realpath``, in a third of its time: on Linux the kernel knows the path of a file
     that exists."""
     if sys.platform == "linux":
@@ -57,6 +57,50 @@ def real_path(path: str) -> str:
             if found.startswith("/") and not found.endswith(" (deleted)"):
                 return found
     return os.path.realpath(path)
+
+
+def exists(path: AnyPath) -> bool:
+    """Whether there is something at the end of the path and its links."""
+    return os.path.exists(path)
+
+
+def is_file(path: AnyPath) -> bool:
+    return os.path.isfile(path)
+
+
+def is_dir(path: AnyPath) -> bool:
+    return os.path.isdir(path)
+
+
+def is_link(path: AnyPath) -> bool:
+    return os.path.islink(path)
+
+
+def read_bytes(path: AnyPath) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def read_text(path: AnyPath) -> str:
+    """Raises ``UnicodeDecodeError`` if the file is not UTF-8."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def size_of(file: AnyPath | int) -> int:
+    """The size of a file, or of an open one by its number."""
+    return os.stat(file).st_size
+
+
+def list_names(folder: AnyPath) -> list[str]:
+    """The names of all that is in a folder, in no order."""
+    return os.listdir(folder)
+
+
+def remove_file(path: AnyPath) -> None:
+    """Remove a file if it is there."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def open_regular(path: AnyPath, dir_fd: int | None = None) -> BinaryIO:
@@ -199,7 +243,7 @@ def append(path: AnyPath, data: bytes) -> None:
     several processes are not mixed. Raises ``OSError``."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.write(file, data)
+        write_all(file, data)  # a further one only if the disk became full
     finally:
         os.close(file)
 

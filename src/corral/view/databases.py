@@ -243,7 +243,7 @@ def batch_summary(batch: BatchOverview, db: str | None) -> Summary:
         title=f"{done:,} of {batch.total:,} tasks{failed}",
         state=in_words.state,
         state_text=in_words.text,
-        comparison=comparisons.exists(batch.name),
+        comparison=comparisons.is_stored(batch.name),
         created=batch.created,
         updated=batch.ended or (clock.now() if batch.status == "running" else batch.created),
         last_event=batch.ended,

@@ -32,6 +32,7 @@ from corral.builtin.tools.tool import (
 )
 from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
 from corral.events import FileKind
+from corral.system import fs
 
 
 class ApplyPatch(Arguments, frozen=True):
@@ -90,7 +91,7 @@ class PatchPlan:
 
     def _check_link(self, path: str) -> None:
         # The target of the link would be removed, and the link would stay.
-        if (self._workspace.root / path).is_symlink():
+        if fs.is_link(self._workspace.root / path):
             raise ToolError(f"{path} is a link, which a patch can neither delete nor move")
 
     def _state(self, path: Path, name: str, *, binary: bool = False) -> PatchedFile:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -24,6 +23,7 @@ from corral.builtin.tools.tool import (
     truncate,
 )
 from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
+from corral.system import fs
 
 LINES = 2_000
 LONGEST = 2_000
@@ -110,7 +110,7 @@ async def read_many_files(workspace: Workspace, args: ReadManyFiles, _: Output) 
 
 async def _matching_paths(workspace: Workspace, path: str) -> list[Path]:
     """The file with this name, or the files that match the pattern."""
-    if "\0" not in path and (not is_pattern(path) or (workspace.root / path).exists()):
+    if "\0" not in path and (not is_pattern(path) or fs.exists(workspace.root / path)):
         return [workspace.resolve(path)]
     paths = sorted([file.path async for file in find_files(workspace, workspace.root, path)])
     if not paths:
@@ -149,7 +149,7 @@ async def _numbered(workspace: Workspace, resolved: Path, offset: int, limit: in
 async def _window(file: BinaryIO, offset: int, limit: int) -> Window:
     """Read line by line, so that a huge file takes time but no memory."""
     window = Window([])
-    huge = os.fstat(file.fileno()).st_size > COUNTED
+    huge = fs.size_of(file.fileno()) > COUNTED
     number = size = 0
     while True:
         full = len(window.lines) == limit or size >= MAX_TEXT

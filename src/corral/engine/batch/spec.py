@@ -26,8 +26,9 @@ from corral.pipelines.run_limits import run_limits, take_limits
 from corral.protocol.schema import Schema
 from corral.run_kwargs import RunKwargs
 from corral.sessions.tools.hooks import Before
-from corral.system import config, paths
+from corral.system import config, fs, paths
 from corral.system.git.worktree import repository_root
+from corral.system.randomness import random_hex
 from corral.values import slug
 
 
@@ -228,7 +229,7 @@ def _name(given: str | None, results: Path | None, source: Path | None) -> str:
         return given
     path = results or source
     if path is None:
-        return f"batch-{os.urandom(5).hex()}"
-    full_path = os.path.realpath(path)
+        return f"batch-{random_hex(5)}"
+    full_path = fs.real_path(path)
     stem = slug(path.stem, limit=30, default="batch")
     return f"{stem}-{blake2b(os.fsencode(full_path), digest_size=4).hexdigest()}"

@@ -19,6 +19,7 @@ from corral.errors import ConfigError
 from corral.pipelines import templates
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.templates import find
+from corral.system import fs
 from corral.values import Json, as_object, is_object
 
 MAX_BYTES = 512 * 1024
@@ -53,7 +54,7 @@ def read_tasks(path: str | Path, data: bytes | None = None) -> list[BatchTask]:
     path = Path(path)
     if data is None:
         try:
-            data = path.read_bytes()
+            data = fs.read_bytes(path)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror or error}") from error
     data = data.removeprefix(b"\xef\xbb\xbf")

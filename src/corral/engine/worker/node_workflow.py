@@ -44,7 +44,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -80,6 +79,7 @@ from corral.pipelines.graph import Node
 from corral.pipelines.scheduler.commands import Ended, RunNode, Woken
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.retry import with_earlier_cost
+from corral.system import clock
 from corral.values import Json
 
 if TYPE_CHECKING:
@@ -300,14 +300,14 @@ class LocalNodes:
         return messages
 
     async def _attempt(self, due: DueAttempt) -> Ended | Retrying:
-        if (pause := due.until - time.time()) > 0:
+        if (pause := due.until - clock.now()) > 0:
             await asyncio.sleep(pause)
         result = await attempt(self._run_input, due, lambda: self._is_leaving)
         adapter.watch(f"ended {due.visit.node}#{due.attempt}")
         outcome = with_earlier_cost(result.outcome, due.earlier)
         if result.pause is None:
             return Ended(id=due.visit.id, outcome=outcome)
-        until = time.time() + result.pause
+        until = clock.now() + result.pause
         return replace(due.retrying(result), outcome=outcome, until=until, is_wait=result.is_wait)
 
 
@@ -372,7 +372,7 @@ async def run_in_process(
             budget.owner = limits.find_owner(names[-1], run_id)
 
     async def perform(context: handlers.NodeContext) -> Outcome:
-        began = time.time()
+        began = clock.now()
         async with run_worktree.used(config), _limits(context, database):
             outcome = await execution_attempt.run_bounded(
                 execution_attempt.attempt(context), context.node.id, run_id

@@ -99,6 +99,7 @@ from corral.pipelines.scheduler.commands import (
 from corral.pipelines.scheduler.outcome import failed
 from corral.pipelines.scheduler.scheduler import Scheduler
 from corral.pipelines.scheduler.state import State
+from corral.system import fs
 from corral.values import Json, as_list, as_object
 
 _log = logging.getLogger("corral.engine")
@@ -467,7 +468,7 @@ def _open_projection(run_input: RunInput) -> Projection:
         folder.create(run_input.graph, run_input.run_id, workspace)
     path, data = folder.path / EVENTS, b""
     with contextlib.suppress(OSError):
-        data = path.read_bytes()
+        data = fs.read_bytes(path)
         end = data.rfind(b"\n") + 1
         if end < len(data):  # an incomplete last line, left by a crash
             os.truncate(path, end)

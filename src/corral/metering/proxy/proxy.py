@@ -44,7 +44,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -76,6 +75,7 @@ from corral.metering.proxy.request_check import RequestCheck
 from corral.metering.proxy.upstream import ResponseFailed, Upstream, searched_forms
 from corral.models.spec import Provider
 from corral.system.http.request import parse_url
+from corral.system.randomness import random_hex
 from corral.values import JsonObject
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class ModelProxy:
         self._connections: set[_AgentConnection] = set()
         self._providers: Sequence[Provider] | None = None
         self.port = 0
-        self.dummy_keys = {name: f"corral-{os.urandom(20).hex()}" for name in settings.keys}
+        self.dummy_keys = {name: f"corral-{random_hex(20)}" for name in settings.keys}
         """What the agent gets instead of the real keys, by the same names."""
         # The path of the base URL, as it is sent, without a slash at its end.
         target = self._target

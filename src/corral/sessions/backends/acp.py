@@ -45,6 +45,7 @@ from corral.sessions.permissions import Asker
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.sinks import recording_lost, repository, warning
 from corral.sessions.store import SessionRecord, make_loadable, no_conversation
+from corral.system import fs
 from corral.system.media import media_type_of
 from corral.system.process.process import Exit
 from corral.system.threads import in_thread
@@ -418,13 +419,13 @@ class AcpBackend:
 
     def _encode(self, name: str, otherwise: str) -> tuple[str, str]:
         path = Path(os.path.join(self._prepared.cwd, name))
-        data = path.read_bytes()
+        data = fs.read_bytes(path)
         return base64.b64encode(data).decode(), media_type_of(data, path.name) or otherwise
 
     def _attachment(self, name: str) -> Block:
         """The file with its content, or by its address where the agent takes no content."""
         path = Path(os.path.join(self._prepared.cwd, name)).resolve()
-        data = path.read_bytes()
+        data = fs.read_bytes(path)
         kind = media_type_of(data, path.name)
         agent = self._connection.agent if self._connection else None
         if agent is None or not agent.embeds_files:

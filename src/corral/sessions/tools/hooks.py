@@ -33,6 +33,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import ToolKind, ToolStatus
+from corral.system import fs
 from corral.system.threads import in_own_thread
 from corral.values import JsonObject
 
@@ -150,11 +151,11 @@ def read_before_write(
 
     def path_of(call: ToolRequest, names: Mapping[str, str]) -> str | None:
         path = call.arguments.get(names[call.name]) if call.name in names else None
-        return os.path.realpath(os.path.join(root, path)) if isinstance(path, str) else None
+        return fs.real_path(os.path.join(root, path)) if isinstance(path, str) else None
 
     def before(call: ToolRequest) -> HookVerdict:
         path = path_of(call, writes)
-        if path is None or path in known or not os.path.exists(path):
+        if path is None or path in known or not fs.exists(path):
             return None
         return Deny(f"{path} exists and was not read yet: read it first ({', '.join(reads)})")
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack
@@ -33,6 +32,7 @@ from corral.policy import Policy
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.tools.hooks import HookAnswer
 from corral.sessions.tools.tools import Tool, Tools
+from corral.system.randomness import new_secret
 from corral.system.threads import in_own_thread
 from corral.values import Json, McpServer
 
@@ -87,7 +87,7 @@ class ToolServer:
         self.connected = asyncio.Event()
         """Set once a client has listed the tools: an agent really knows them."""
         self._quiet = agent_reports
-        self._token = secrets.token_urlsafe(32)
+        self._token = new_secret()
         self._running: dict[asyncio.Task[HookAnswer], str | int | None] = {}
         self._manager: StreamableHTTPSessionManager
         self._port = 0

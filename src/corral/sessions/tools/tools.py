@@ -27,7 +27,6 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
-from uuid import uuid4
 
 import msgspec
 
@@ -44,6 +43,7 @@ from corral.sessions.tools.hooks import (
     maybe_await,
 )
 from corral.system.clock import Stopwatch
+from corral.system.randomness import random_hex
 from corral.system.threads import in_own_thread
 from corral.values import Json, JsonObject, as_object
 
@@ -166,7 +166,7 @@ class Tools:
         self, name: str, arguments: Json = None, *, call_id: str | None = None, quiet: bool = False
     ) -> HookAnswer:
         """The answer, whatever happens. Raises nothing but ``CancelledError``."""
-        call_id = call_id or uuid4().hex
+        call_id = call_id or random_hex(16)
         report = None if quiet else self.on_event
         if report is not None:
             report(ToolUse(call_id=call_id, name=name, kind="mcp", input=arguments))

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -41,7 +40,7 @@ from corral.errors import ProcessFailed, StorageFailed, from_event
 from corral.events import AgentQuestion, Error, Event, PermissionRequest, from_json
 from corral.result import Result
 from corral.sessions.warm.names import WarmFiles
-from corral.system import paths
+from corral.system import clock, paths
 from corral.system.process import daemon
 from corral.values import Json, JsonObject, decoder_for
 
@@ -237,12 +236,12 @@ async def open_connection(
     files: WarmFiles, idle: float
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the background process of a session; start it if it does not run."""
-    deadline = time.monotonic() + START_SECONDS
+    waited = clock.Stopwatch()
     started = False
     while True:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             return await asyncio.open_unix_connection(files.socket, limit=MAX_LINE)
-        if time.monotonic() > deadline:
+        if waited.seconds > START_SECONDS:
             raise ProcessFailed(
                 "the background process of the session does not answer", hint=f"See {files.log}."
             )
@@ -296,9 +295,9 @@ async def stop(files: WarmFiles) -> bool:
             pass
         finally:
             writer.close()
-    deadline = time.monotonic() + STOP_SECONDS
+    waited = clock.Stopwatch()
     while files.is_warm():
-        if time.monotonic() > deadline:
+        if waited.seconds > STOP_SECONDS:
             stored = files.stored()
             pid = f" (process {stored.pid})" if stored is not None else ""
             raise ProcessFailed(

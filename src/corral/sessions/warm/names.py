@@ -63,7 +63,7 @@ class WarmFiles:
 
     def stored(self) -> StoredName | None:
         try:
-            return decode_as(self.meta.read_bytes(), StoredName)
+            return decode_as(fs.read_bytes(self.meta), StoredName)
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError as error:
@@ -82,8 +82,8 @@ def all_names() -> list[tuple[WarmFiles, StoredName]]:
     """All named sessions, by name."""
     found: list[tuple[WarmFiles, StoredName]] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for folder in root().iterdir():
-            files = WarmFiles(folder)
+        for name in fs.list_names(root()):
+            files = WarmFiles(root() / name)
             stored = files.stored()
             if stored is not None:
                 found.append((files, stored))
@@ -94,4 +94,4 @@ def forget(sessions: Collection[str]) -> None:
     """Remove the names of these stored sessions: the next prompt with one starts a new session."""
     for files, stored in all_names():
         if stored.session in sessions and not files.is_warm():
-            files.meta.unlink(missing_ok=True)
+            fs.remove_file(files.meta)
