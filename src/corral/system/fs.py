@@ -92,7 +92,7 @@ def size_of(file: AnyPath | int) -> int:
     return os.stat(file).st_size
 
 
-def list_names(folder: AnyPath) -> list[str]:
+def list_names(folder: str | os.PathLike[str]) -> list[str]:
     """The names of all that is in a folder, in no order."""
     return os.listdir(folder)
 
