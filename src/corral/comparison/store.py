@@ -105,7 +105,7 @@ class _Place(msgspec.Struct):
 def cwd_of(name: str) -> str:
     """The folder of a comparison; empty if its plan cannot be read."""
     with suppress(OSError, msgspec.MsgspecError):
-        return decode_as((folder_of(name) / PLAN).read_bytes(), _Place).cwd
+        return decode_as(fs.read_bytes(folder_of(name) / PLAN), _Place).cwd
     return ""
 
 

@@ -7,7 +7,6 @@ the newest anywhere, which is said. All of this blocks.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -187,7 +186,7 @@ def _list_runs(db: str | None) -> Iterator[_Listed]:
             run = FoundRun("batch", row.id.partition("#")[0])
             at = number_or_none(as_object(row.labels.get(BATCH_CLOSED)).get("at")) or row.created
             with suppress(OSError):  # a batch that was killed is as new as its last result
-                at = max(at, os.stat(as_text(row.labels.get("output"))).st_mtime)
+                at = max(at, fs.changed_at(as_text(row.labels.get("output"))))
             yield _Listed(at, run, as_text(row.labels.get("workspace")))
 
 

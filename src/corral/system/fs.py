@@ -92,6 +92,11 @@ def size_of(file: AnyPath | int) -> int:
     return os.stat(file).st_size
 
 
+def changed_at(path: AnyPath) -> float:
+    """When the file was last written, in seconds since 1970."""
+    return os.stat(path).st_mtime
+
+
 def list_names(folder: str | os.PathLike[str]) -> list[str]:
     """The names of all that is in a folder, in no order."""
     return os.listdir(folder)
