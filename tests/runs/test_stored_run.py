@@ -29,9 +29,11 @@ def types(run: stored_run.StoredRun) -> list[str]:
 def test_a_session_is_found_by_its_id_a_beginning_of_it_its_folder_and_last() -> None:
     name = stored_session()
     folder = paths.sessions() / name
-    for given in (name, name.rpartition("-")[2][:5], "last", str(folder)):
+    for given in (name, name.rpartition("-")[2][:5], str(folder)):
         found = stored_run.find(given)
         assert (found.kind, found.id, found.title) == ("session", name, "Fix the parser"), given
+    with pytest.warns(UserWarning, match="no run in this folder"):
+        assert stored_run.find("last").id == name
     assert types(stored_run.find(str(folder / "events.ndjson"))) == types(stored_run.find(name))
 
 
@@ -40,9 +42,11 @@ def test_a_pipeline_run_is_found_by_its_id_its_folder_and_last(tmp_path: Path) -
     folder = stored_pipeline(paths.home() / "runs" / "ship-1a2b")
     later = time.time() + 60
     os.utime(folder / "events.ndjson", (later, later))
-    for given in ("ship-1a2b", "ship", "last", str(folder)):
+    for given in ("ship-1a2b", "ship", str(folder)):
         found = stored_run.find(given)
         assert (found.kind, found.id, found.title) == ("pipeline", "ship-1a2b", "Ship it"), given
+    with pytest.warns(UserWarning, match="no run in this folder"):
+        assert stored_run.find("last").id == "ship-1a2b"
     elsewhere = stored_pipeline(tmp_path / "elsewhere")
     assert types(stored_run.find(str(elsewhere))) == types(stored_run.find("ship"))
 

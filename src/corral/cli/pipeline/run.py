@@ -253,7 +253,11 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
         details.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"]
     )
     show.name = name
-    totals = BudgetLimits(**{limit: flags[limit] for limit in LIMITS}).as_dict()
+    totals = BudgetLimits(
+        max_cost=flags["max_cost"],
+        max_total_tokens=flags["max_total_tokens"],
+        max_calls=flags["max_calls"],
+    ).as_dict()
 
     async def execute(interviewer: Interviewer | None) -> PipelineResult:
         if totals:
