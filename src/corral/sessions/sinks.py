@@ -5,7 +5,9 @@ do becomes a warning of the turn.
   that is full costs what would be stored, never the run.
 - ``TurnFiles`` finds the changed files: a snapshot of the workspace is taken before the agent may
   change it, and another one at the end. If another turn of this process works in the same folder
-  meanwhile, its changes cannot be told apart, and the list is not complete (``FolderClaim``).
+  meanwhile (``FolderClaim``), the snapshots show the changes of both: then only files that the
+  turn's own tools reported are listed, and the list is not complete. Corral's own files are never
+  listed.
 - ``TurnPublisher`` shows the turn to other processes, and sends its messages (``notify``). A turn
   becomes visible when it takes longer than ``PUBLISH_AFTER``, or at once when others are asked.
   Most code for that is in ``session_link`` and ``corral.publishing``, which are loaded only then.
@@ -33,7 +35,7 @@ from corral.protocol.ndjson import TurnEnd
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import POOLED, SessionRecord, title_of
-from corral.system import clock, paths
+from corral.system import clock, own_state, paths
 from corral.system.environment import SecretRedactor
 from corral.system.threads import NoThread, in_thread
 from corral.values import (
@@ -300,7 +302,7 @@ def _with_parents(folder: str) -> list[str]:
 
 
 class TurnFiles:
-    """``look`` before the agent may change files, ``claim`` when it works, ``compare`` at the end,
+    """``claim`` first, ``look`` before the agent may change files, ``compare`` at the end,
     ``release`` in any case."""
 
     def __init__(self, cwd: str) -> None:
@@ -337,7 +339,6 @@ class TurnFiles:
     ) -> tuple[tuple[FileChanged, ...], bool]:
         """What changed, and whether that is everything. Without snapshots it is what the agent's
         tools reported. What could not be done is added to ``warnings``."""
-        is_shared = self.release()
         reported = tuple(
             FileChanged(printable_path(path), kind, by_tool=True)
             for path, kind in normalizer.written.items()
@@ -346,13 +347,28 @@ class TurnFiles:
             return reported, False
         from corral.system.git import changes
 
+        before, written = self.before, normalizer.written
+
+        def look_again() -> tuple[tuple[FileChanged, ...], bool]:
+            after = changes.take_snapshot_after(before)
+            folder = os.path.realpath(before.root)
+            has_own = bool(own_state.inside([folder]))
+            changed = tuple(
+                file
+                for file in changes.compare(before, after, written)
+                if not (has_own and own_state.holds(os.path.realpath(file.path), [folder]))
+            )
+            return changed, before.complete and after.complete
+
         try:
-            after = await in_thread(changes.take_snapshot_after, self.before)
+            changed, complete = await in_thread(look_again)
         except NoThread as error:  # the answer is there, and is worth more than its files
             warnings.append(files_unknown(error))
             return reported, False
-        changed = changes.compare(self.before, after, normalizer.written)
-        return changed, self.before.complete and after.complete and not is_shared
+        # Released after the snapshot: a turn that started meanwhile may have changed files, too.
+        if self.release():
+            return tuple(file for file in changed if file.by_tool), False
+        return changed, complete
 
 
 class TurnPublisher:

@@ -301,6 +301,7 @@ class Turn(Generic[T_co]):
             _log.debug("session %s: options: %s", meta.id, options)
         try:
             await self._backend.prepare()
+            self._files.claim()
             if run.track_files:
                 await self._files.look(keeps_contents=self._recorder.has_transcript)
             self._normalizer = self._new_normalizer(started)
@@ -318,7 +319,6 @@ class Turn(Generic[T_co]):
         self._state = "running"
         self._deadlines.start()
         self._watch_network()
-        self._files.claim()
         if run.notify is not None and self._prepared.agent.open_turns:
             self._publisher.notify_question(self._redactor.clean_text(self._prompt))
 

@@ -40,12 +40,21 @@ def programs() -> tuple[str, ...]:
     return interpreter_folders()
 
 
-def holds(path: str, roots: Iterable[str]) -> bool:
-    """Whether a resolved path is one of ``files`` in one of these folders. A folder that is itself
-    in corral's state, such as the workspace of a pipeline, is the agent's."""
+def inside(roots: Iterable[str]) -> list[str]:
+    """The resolved paths of ``files`` that are in one of these folders. A folder that is itself in
+    corral's state, such as the workspace of a pipeline, is the agent's."""
     from corral.system.sandbox.box import is_inside
 
-    for own in map(os.path.realpath, files()):
-        if is_inside(path, own) and any(is_inside(own, root) and own != root for root in roots):
-            return True
-    return False
+    folders = [*roots]
+    return [
+        own
+        for own in map(os.path.realpath, files())
+        if any(is_inside(own, root) and own != root for root in folders)
+    ]
+
+
+def holds(path: str, roots: Iterable[str]) -> bool:
+    """Whether a resolved path is one of those that are ``inside`` these folders, or below it."""
+    from corral.system.sandbox.box import is_inside
+
+    return any(is_inside(path, own) for own in inside(roots))

@@ -279,6 +279,73 @@ async def test_a_timeout_ends_a_task_that_hangs(
     assert [(each.code, each.tasks) for each in report.failures] == [("total_timeout", ("t0",))]
 
 
+async def check_files(
+    model: CountingModel, workspace: Path, count: int, *, durable: bool, worktree: bool
+) -> None:
+    """Each of the tasks, which run at the same time, lists exactly the file that it wrote."""
+
+    def git(*words: str) -> None:
+        name = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *name, *words], cwd=workspace, check=True)
+
+    git("init", "-q", "-b", "main")
+    git("commit", "-qm", "first", "--allow-empty")
+
+    def special(task: str, request: Request) -> Turn:
+        if request.tool_results:
+            return Turn(text="done", delay=0.3)
+        written = {"file_path": f"{task}.txt", "content": task}
+        return Turn(calls=[Call("write_file", written)], delay=0.3)
+
+    model.special = special
+    report = await begin(
+        workspace,
+        [{"id": f"t{n}"} for n in range(count)],
+        durable=durable,
+        results=workspace / "results.jsonl",
+        concurrency=8,
+        worktree=worktree,
+        policy="edits",
+    )
+    assert report.ok, report.failures
+    root = Path() if worktree else workspace
+    files = {each.id: each.files for each in report.results}
+    assert files == {f"t{n}": (str(root / f"t{n}.txt"),) for n in range(count)}
+    assert {each.files_complete for each in report.results[:8]} == {worktree}
+
+
+@BOTH
+async def test_each_parallel_task_lists_exactly_its_own_files(
+    model: CountingModel, workspace: Path, durable: bool
+) -> None:
+    await check_files(model, workspace, 8, durable=durable, worktree=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("worktree", [True, False], ids=["worktrees", "one_folder"])
+@BOTH
+async def test_each_of_200_parallel_tasks_lists_exactly_its_own_files(
+    model: CountingModel, workspace: Path, durable: bool, worktree: bool
+) -> None:
+    await check_files(model, workspace, 200, durable=durable, worktree=worktree)
+
+
+async def test_the_file_of_results_is_not_a_changed_file(
+    model: CountingModel, workspace: Path
+) -> None:
+    """One task after the other: what a shell command changed is listed, too."""
+    command = Call("shell", {"command": "touch made.txt"})
+    model.special = lambda task, request: (
+        say("done") if request.tool_results or task != "t1" else Turn(calls=[command])
+    )
+    file = workspace / "results.jsonl"
+    report = await begin(
+        workspace, TASKS[:3], durable=False, results=file, concurrency=1, policy="all"
+    )
+    assert [each.files for each in report.results] == [(), (str(workspace / "made.txt"),), ()]
+    assert all(each.files_complete for each in report.results)
+
+
 @BOTH
 async def test_each_task_gets_a_worktree_and_its_changes_become_a_branch(
     model: CountingModel, workspace: Path, durable: bool

@@ -51,7 +51,10 @@ class BatchResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, omit
     _output: Any = msgspec.field(default=None, name="output")
     error: BatchError | None = None
     files: tuple[str, ...] = ()
-    """Changed files."""
+    """Changed files. With ``worktree`` they are relative to the repository."""
+    files_complete: bool = True
+    """False if more files may have changed: tasks that share a folder list only what their own
+    tools reported, not what their shell commands changed."""
     denied: tuple[str, ...] = ()
     """Tools that the policy denied."""
     branch: str = ""
@@ -119,6 +122,7 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
         _output=values.get("output"),
         error=error,
         files=tuple(as_texts(values.get("files"))),
+        files_complete=not values.get("files_incomplete"),
         denied=tuple(as_texts(values.get("denied"))),
         branch=as_text(values.get("branch")),
         commit=as_text(values.get("commit")),

@@ -64,6 +64,8 @@ async def _run_agent(work: NodeContext, prompt: str) -> tuple[Outcome, JsonObjec
             work.write_file("response.md", result.text)
         if tree is None:
             return outcome, fields
+        # What git saves is all that is left of the task's changes.
+        fields["files"], fields["files_incomplete"] = [], False
         if outcome.ok:
             try:
                 batch = work.node.text("batch")
@@ -93,6 +95,7 @@ def result_fields(result: Result, outcome: Outcome) -> JsonObject:
         "output": result.output if result.ok else None,
         "code": result.error.code if result.error else "" if outcome.ok else result.status,
         "files": files,
+        "files_incomplete": not result.files_complete,
         "denied": denied,
         "agent": result.agent,
         "model": result.model,

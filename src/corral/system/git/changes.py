@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from corral.errors import StorageFailed
 from corral.events import FileKind
-from corral.system.fs import open_regular, read_small
+from corral.system.fs import is_draft, open_regular, read_small
 from corral.system.git import repository, scan
 from corral.system.git.repository import IndexEntry
 from corral.system.git.scan import Scope
@@ -235,8 +235,9 @@ def _stat_all(
 def _paths(root: Path, scope: Scope | None, tracked: frozenset[bytes]) -> Iterator[str]:
     """Raises ``TooManyFiles``."""
     skipped = _SKIPPED if scope is None else frozenset({b".git"})
-    for path in scan.files(root, scope, tracked, skipped=skipped):
-        yield os.fsdecode(path)
+    for path in map(os.fsdecode, scan.files(root, scope, tracked, skipped=skipped)):
+        if not is_draft(os.path.basename(path)):  # of a file that corral replaces at this moment
+            yield path
 
 
 def _indexed(root: Path) -> dict[str, IndexEntry]:
