@@ -16,6 +16,23 @@ SCHEMA = {
     "required": ["count"],
 }
 
+REVIEW = (
+    "--schema",
+    json.dumps(
+        {
+            "type": "object",
+            "$defs": {
+                "finding": {"properties": {"severity": {"enum": ["low", "high"]}}},
+                "unused": {"properties": {"other": {}}},
+            },
+            "properties": {
+                "findings": {"type": "array", "items": {"$ref": "#/$defs/finding"}},
+                "ok": {"type": "boolean"},
+            },
+        }
+    ),
+)
+
 
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +94,13 @@ def test_the_result_of_a_failure_is_printed_too(workspace: Path) -> None:
         (("--result", "--json"), "--json prints events"),
         (("--fail-on", "count=3"), "--fail-on needs --schema"),
         (("--fail-on", "count", "--schema", "{}"), "it must be FIELD=VALUE"),
+        (("--fail-on", "count=3", "--schema", "{}"), "it has: none"),
+        (("--fail-on", "severty=high", *REVIEW), "no such field; it has: findings, ok, severity"),
+        (("--fail-on", "other=1", *REVIEW), "no such field"),
+        (("--fail-on", "severity=low,hihg", *REVIEW), 'expected one of "low", "high", got the'),
+        (("--fail-on", "ok=False", *REVIEW), "ok: expected true or false"),
+        (("--fail-on", "findings=high", *REVIEW), "findings: expected a list"),
+        (("--fail-on", "ok=false", "--schema", '{"type": "strin"}'), "the schema cannot be used"),
     ],
 )
 def test_a_mistake_is_explained_before_anything_runs(
@@ -87,6 +111,17 @@ def test_a_mistake_is_explained_before_anything_runs(
     assert done.returncode == 2
     assert message in done.stderr
     assert not (workspace / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("condition", "code"), [("severity=high", 13), ("severity=low", 0), ("ok=false", 13)]
+)
+def test_a_field_that_is_below_a_reference_can_fail_the_run(
+    workspace: Path, condition: str, code: int
+) -> None:
+    answer = saying('{"ok": false, "findings": [{"severity": "high"}]}')
+    done = run(answer, *REVIEW, "--fail-on", condition, cwd=workspace)
+    assert done.returncode == code, done.stderr
 
 
 def test_the_last_event_has_text_and_output(workspace: Path) -> None:
@@ -107,7 +142,7 @@ def test_the_last_event_without_a_schema_has_the_text(workspace: Path) -> None:
 
 @pytest.mark.parametrize(
     ("condition", "code"),
-    [("count=3", 13), ("count=1,3", 13), ("count=4", 0), ("total=3", 0)],
+    [("count=3", 13), ("count=1,3.0", 13), ("count=4", 0)],
 )
 @pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["output", "events"])
 def test_a_value_of_the_output_can_fail_the_run(

@@ -15,6 +15,8 @@ from corral.cli.ui.signals import signals
 from corral.cli.ui.terminal import answer, echo_err
 from corral.cli.ui.turn_output import exit_code, terminal_asker
 from corral.errors import ConfigError, SchemaInvalid
+from corral.protocol.schema import check as schema_errors
+from corral.protocol.schema import find_properties, json_equal, schema_of
 from corral.result import Result
 from corral.system import threads
 from corral.values import Json, JsonObject, is_object
@@ -72,10 +74,40 @@ class FailOn(NamedTuple):
             return sum(map(self.count, output))
         if not isinstance(output, dict):
             return 0
-        value = output.get(self.field)
-        shown = value if isinstance(value, str) else json.dumps(value)
-        hit = self.field in output and shown in self.values
+        hit = self.field in output and any(
+            json_equal(output[self.field], value)
+            for text in self.values
+            for value in _possible_values(text)
+        )
         return hit + sum(map(self.count, output.values()))
+
+    def check(self, schema: JsonObject) -> None:
+        """Raises ``ConfigError`` if no answer that fits the schema can have the field, or one of
+        the values: a misspelled condition would never fail a run."""
+        fields = find_properties(schema)
+        if self.field not in fields:
+            shown = ", ".join(sorted(fields)) or "none"
+            raise ConfigError(
+                f"--fail-on {self.field}: the schema has no such field; it has: {shown}"
+            )
+        for text in self.values:
+            errors = [
+                schema_errors(value, field, schema, self.field)
+                for value in _possible_values(text)
+                for field in fields[self.field]
+            ]
+            if all(errors):
+                raise ConfigError(
+                    f"--fail-on {self.field}={text}: no answer can have this value: {errors[0][0]}"
+                )
+
+
+def _possible_values(text: str) -> list[Json]:
+    """The values that are written like this on the command line: a string, or JSON."""
+    try:
+        return [text, json.loads(text)]
+    except ValueError:
+        return [text]
 
 
 def read_flags(schema: str | None, fail_on: Sequence[str], *, full: bool) -> TypedFlags:
@@ -89,7 +121,9 @@ def read_flags(schema: str | None, fail_on: Sequence[str], *, full: bool) -> Typ
                 f"--fail-on {given}: it must be FIELD=VALUE", hint="For example: severity=high."
             )
         conditions.append(FailOn(field, tuple(values.split(","))))
-    found = None if schema is None else read_schema(schema)
+    found = None if schema is None else schema_of(read_schema(schema)).json
+    for condition in conditions:
+        condition.check(found or {})
     return TypedFlags(found, tuple(conditions), is_full=full)
 
 

@@ -141,11 +141,11 @@ def _check_value(value: Json, schema: JsonObject, here: str) -> list[str]:
     """Errors of the value itself: allowed values, limits, pattern."""
     wrong: list[str] = []
     if isinstance(allowed := schema.get("enum"), list) and not any(
-        _json_equal(value, a) for a in allowed
+        json_equal(value, a) for a in allowed
     ):
         one_of = ", ".join(msgspec.json.encode(a).decode() for a in allowed)
         wrong.append(f"{here}: expected one of {one_of}, got {describe(value)}")
-    if "const" in schema and not _json_equal(value, schema["const"]):
+    if "const" in schema and not json_equal(value, schema["const"]):
         wrong.append(f"{here}: expected {describe(schema['const'])}, got {describe(value)}")
     for key in LIMITS.keys() & schema.keys():
         size, limit = LIMITS[key].size_of(value), number_or_none(schema[key])
@@ -186,7 +186,7 @@ def _check_list(value: list[Json], schema: JsonObject, root: JsonObject, path: s
         wrong += check(item, part, root, f"{path}[{number}]")
     if schema.get("uniqueItems") is True:
         for number, item in enumerate(value):
-            if any(_json_equal(item, other) for other in value[:number]):
+            if any(json_equal(item, other) for other in value[:number]):
                 wrong.append(f"{path}[{number}]: is there twice: {describe(item)}")
     return wrong
 
@@ -212,12 +212,12 @@ def _check_alternatives(
     return [f"{begin}{' or '.join(wanted)}{end}"]
 
 
-def _json_equal(one: Json, other: Json) -> bool:
+def json_equal(one: Json, other: Json) -> bool:
     """Whether two values are equal as JSON: 1 equals 1.0, but not true."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_json_equal(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(json_equal(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_json_equal, one, other))
+        return len(one) == len(other) and all(map(json_equal, one, other))
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
@@ -238,6 +238,29 @@ def resolve_reference(reference: str, root: Json) -> Json:
         name = step.replace("~1", "/").replace("~0", "~")
         root = root.get(name) if isinstance(root, dict) else None
     return root if document == "#" else None
+
+
+def find_properties(root: JsonObject) -> dict[str, list[Json]]:
+    """The properties that a valid schema defines, at any depth: name → the schemas of its values.
+    Definitions count only if something refers to them."""
+    found: dict[str, list[Json]] = {}
+    references: set[str] = set()
+
+    def search(schema: JsonObject) -> JsonObject:
+        reference = as_text(schema.get("$ref"))
+        if reference and reference not in references:
+            references.add(reference)
+            search(as_object(resolve_reference(reference, root)))
+        for key, value in schema.items():
+            if key == "properties":
+                for name, field in as_object(value).items():
+                    found.setdefault(name, []).append(field)
+            if key not in ("$defs", "definitions"):
+                _map_subschemas(key, value, search)
+        return schema
+
+    search(root)
+    return found
 
 
 T = TypeVar("T")
