@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -158,6 +159,34 @@ def test_a_file_is_replaced_only_if_that_is_asked_for(workspace: Path, session: 
     assert os.listdir(workspace) == ["run.md"]
     nowhere = corral("export", "last", "-o", "no/such/folder.md", cwd=workspace)
     assert (nowhere.returncode, "No such file" in nowhere.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("format", ["ndjson", "md", "atif", "otel", "html", "bundle"])
+def test_an_export_to_a_file_is_the_one_to_a_pipe(
+    workspace: Path, session: str, format: str
+) -> None:
+    """A new file, one that is replaced, a named pipe and stdout get the same content."""
+    words = (CORRAL, "export", session, "--format", format, "--no-doctor", "--force", "-o")
+    (workspace / "old").write_bytes(b"x" * 1_000_000)
+    os.mkfifo(workspace / "pipe")
+    with subprocess.Popen(["cat", "pipe"], cwd=workspace, stdout=subprocess.PIPE) as reader:
+        for name in ("new", "old", "pipe"):
+            subprocess.run([*words, name], cwd=workspace, check=True, capture_output=True)
+        piped = reader.communicate(timeout=60)[0]
+    shown = subprocess.run([*words, "-"], cwd=workspace, check=True, capture_output=True).stdout
+    assert (workspace / "pipe").is_fifo()
+    contents = [(workspace / "new").read_bytes(), (workspace / "old").read_bytes(), piped, shown]
+    if format == "bundle":
+        # The entries have the time at which they were written.
+        read = [zipfile.ZipFile(io.BytesIO(data)) for data in contents]
+        assert "events.ndjson" in read[0].namelist()
+        for archive in read:
+            assert [archive.read(name) for name in archive.namelist()] == [
+                read[0].read(name) for name in read[0].namelist()
+            ]
+    else:
+        assert contents == [contents[0]] * 4
+        assert len(contents[0]) > 500
 
 
 @pytest.mark.seconds

@@ -239,21 +239,32 @@ def _to_stdout() -> Generator[Sink]:
 
 @contextmanager
 def _to_file(path: Path, *, force: bool) -> Generator[IO[bytes]]:
-    """A new file, readable by its owner. It appears under its name when it is complete."""
+    """A new file, readable by its owner. It appears under its name when it is complete. A pipe or
+    a device is written to: it must not be replaced by a file."""
     from corral.system import fs
 
-    if os.path.lexists(path) and not force:
-        raise ConfigError(f"{path} already exists", hint="Name another file, or give --force.")
+    draft = None
     try:
-        fd, draft = fs.create_draft(path)
+        if path.exists() and not path.is_file() and not path.is_dir():
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        elif os.path.lexists(path) and not force:
+            raise ConfigError(f"{path} already exists", hint="Name another file, or give --force.")
+        elif path.is_dir():
+            raise ConfigError(f"{path} is a folder", hint="Name a file in it.")
+        else:
+            fd, draft = fs.create_draft(path)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     try:
         with os.fdopen(fd, "wb") as file:
             yield file
-        fs.move_into_place(draft, path)
+        if draft is not None:
+            fs.move_into_place(draft, path)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise StorageFailed(f"{path}: {error.strerror}", hint="Free some space.") from error
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
+        if draft is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
