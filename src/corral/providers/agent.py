@@ -227,9 +227,11 @@ class AgentProvider(ResponseProvider):
 
     def _timeouts(self, connection: float | None, response: float | None) -> dict[str, float]:
         """The deadlines of a run. An argument wins over the default of the provider; of
-        ``response`` and the config's ``timeout`` the smaller one applies. 0 means no timeout.
-        Raises ``ValueError``."""
+        ``response`` and the config's ``timeout`` the smaller one applies. An argument of 0 means no
+        timeout. Raises ``ValueError``."""
         configured = seconds("timeout", self.config.get("timeout"))
+        if configured == 0:
+            raise ValueError("timeout must be > 0, got: 0 (response_timeout=0 means no timeout)")
         connection = seconds("connection_timeout", connection)
         response = seconds("response_timeout", response)
         total = self.response_timeout if configured is None else configured

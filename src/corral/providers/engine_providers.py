@@ -66,6 +66,7 @@ class ClaudeCodeProvider(AgentProvider):
         "allowed_tools",
         "add_dirs",
         "max_turns",
+        "max_budget_usd",
         "max_cost",
         "working_dir",
         "timeout",
@@ -80,6 +81,10 @@ class ClaudeCodeProvider(AgentProvider):
             raise ValueError(f"permission_mode must be one of {names}, got: {mode!r}")
         options = super().options(context, PERMISSION_MODES[str(mode)])
         options.pop("permission_mode", None)
+        if (limit := options.pop("max_budget_usd", None)) is not None:
+            if "max_cost" in options:
+                raise ValueError("max_budget_usd and max_cost are the same limit: give one of them")
+            options["max_cost"] = limit
         if (folders := options.pop("add_dirs", None)) is not None:
             if not is_sequence(folders):
                 raise ValueError(f"add_dirs must be a list, got: {type(folders).__name__}")
