@@ -201,6 +201,9 @@ class Session:
                     send(id=987654, result={"stopReason": "end_turn"})
                 case "foreign":
                     Session("other", "").text("of another session")
+                case "ask-foreign":
+                    other = Session("other", "")
+                    self.text(f"[{other.answer(other.ask('execute', 'something', 'foreign'))}]")
                 case "many":
                     piece = {"type": "text", "text": "x"}
                     chunk = {"sessionUpdate": "agent_message_chunk", "content": piece}
@@ -216,6 +219,8 @@ class Session:
                     while not os.path.exists(os.path.join(self.cwd, rest)):
                         self.text("more")
                         time.sleep(0.02)
+                case "wrong-usage":
+                    self.usage = json.loads(rest)
                 case "usage":
                     taken, written = map(int, rest.split())
                     self.usage = {"inputTokens": taken, "outputTokens": written}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 
 from corral.agents.report import CompiledPolicy
+from corral.agents.shared.errors import unauthenticated
 from corral.agents.spec import (
     AcpTransport,
     AgentSpec,
@@ -21,7 +22,7 @@ from corral.agents.spec import (
     TurnEnding,
 )
 from corral.core.protected_paths import Links
-from corral.errors import CorralError, PromptError
+from corral.errors import CorralError, ProcessFailed, PromptError
 from corral.options import RunOptions, check_prompt
 from corral.prompt import Prompt
 from corral.protocol.ndjson import TurnEnd
@@ -168,7 +169,13 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
             if (error := diagnosis.startup_error(stderr)) is not None:
                 return error
-        return self.agent.explain(ending)
+        error, agent = self.agent.explain(ending), self.agent
+        if finish is None or type(error) is not ProcessFailed:
+            return error
+        # An agent may not say, or corral may not know, in which words its service refuses a key.
+        keys = f"set {' or '.join(agent.secret_env)}" if agent.secret_env else "pass it with --env"
+        hint = f"Log in with {agent.title} itself, or give it a valid key: {keys}."
+        return unauthenticated(error.message, hint, finish.kind) or error
 
 
 def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from pathlib import Path
 from typing import Unpack
 
@@ -16,7 +17,7 @@ from support.stream_checks import check_stream
 import corral
 from corral import errors
 from corral.core.nesting import is_too_deep
-from corral.events import Decision, Error, Vendor
+from corral.events import Decision, Error, Unknown, Vendor
 from corral.run_kwargs import RunKwargs
 from corral.sessions import permissions
 from corral.sessions.backends import acp
@@ -118,6 +119,52 @@ async def test_a_crash_right_after_the_answer_is_an_error(workspace: Path) -> No
     assert result.text == "the answer"
     assert result.error is not None
     assert result.error.facts["exit_code"] == 3
+
+
+async def test_a_crash_after_the_answer_of_any_acp_agent_is_an_error(workspace: Path) -> None:
+    """Also of an agent that sends nothing after its answers."""
+    program = workspace / "program"
+    program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec echo 0.61.0\nexec {agent()}\n')
+    program.chmod(0o755)
+    run = scripted(workspace, program=program, env={"GEMINI_API_KEY": "scripted-key-0123456789"})
+    async with corral.session("gemini-acp", **run) as session:
+        result = await session.run("text the answer\nexit-after 7")
+    assert (result.status, code(result)) == ("error", errors.ProcessFailed.code)
+
+
+@pytest.mark.parametrize("usage", ["[1]", '{"inputTokens": "many", "outputTokens": 3}', "7"])
+async def test_a_usage_that_cannot_be_read_is_unknown_and_the_answer_counts(
+    workspace: Path, usage: str
+) -> None:
+    events = await events_of(workspace, f"text the answer\nwrong-usage {usage}")
+    result = corral.result_from_events(events)
+    assert (result.status, result.text) == ("success", "the answer")
+    assert result.usage.total is None
+    assert [event.frame for event in events if isinstance(event, Unknown)] == [
+        {"stopReason": "end_turn", "usage": json.loads(usage)}
+    ]
+
+
+async def test_a_permission_request_of_an_unknown_session_is_denied(workspace: Path) -> None:
+    result = await result_of(workspace, "ask-foreign\ntext go on", policy=corral.Policy.full())
+    assert result.text == "[c-no]go on"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "-32000 Authentication required",
+        "-32000 see the login page",
+        "-32603 Internal error: 401",
+        "-32603 Unauthorized: invalid API key",
+    ],
+)
+async def test_a_failed_login_of_any_agent_is_named_and_says_what_to_do(
+    workspace: Path, error: str
+) -> None:
+    result = await result_of(workspace, f"error {error}")
+    assert code(result) == errors.AuthenticationFailed.code
+    assert "Log in with" in ((result.error and result.error.hint) or "")
 
 
 async def test_a_clean_exit_right_after_the_answer_is_a_success(workspace: Path) -> None:

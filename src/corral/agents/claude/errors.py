@@ -6,7 +6,13 @@ from typing import TypeAlias
 
 from corral import errors
 from corral.agents.claude.launch import KEY_HINT
-from corral.agents.shared.errors import QUOTA, SERVICE_FAULT, error_after_success, unauthenticated
+from corral.agents.shared.errors import (
+    LOGIN_REQUIRED,
+    QUOTA,
+    SERVICE_FAULT,
+    error_after_success,
+    unauthenticated,
+)
 from corral.agents.spec import TurnEnding
 from corral.errors import CorralError
 
@@ -93,7 +99,7 @@ def explain_acp(ending: TurnEnding) -> CorralError | None:
     if finish.ok:
         return None
     message = (finish.message or "no reason given").removeprefix("Internal error: ")
-    kind = "authentication_failed" if finish.kind == "-32000" else ""
+    kind = "authentication_failed" if finish.kind == LOGIN_REQUIRED else ""
     return _error_from_api(message, kind, "")
 
 

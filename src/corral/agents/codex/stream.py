@@ -13,7 +13,13 @@ import msgspec
 
 from corral import errors
 from corral.agents.codex.controls import HARMLESS, SHELL, TOOLS, is_agent_tool
-from corral.agents.shared.errors import QUOTA, explain_ending, last_lines, unauthenticated
+from corral.agents.shared.errors import (
+    LOGIN_REQUIRED,
+    QUOTA,
+    explain_ending,
+    last_lines,
+    unauthenticated,
+)
 from corral.agents.spec import TurnEnding
 from corral.errors import CorralError
 from corral.events import (
@@ -367,7 +373,7 @@ def explain_acp(ending: TurnEnding) -> CorralError | None:
     finish = ending.finish
     if finish is None:
         return _without_result(ending)
-    if finish.kind == "-32000":
+    if finish.kind == LOGIN_REQUIRED:
         return errors.AuthenticationFailed(finish.message or "no reason given", hint=KEY_HINT)
     return error_from_text((finish.message or "Codex reported an error without a message").strip())
 

@@ -19,6 +19,8 @@ SERVICE_FAULT = "The model's service is at fault: try again."
 _SHORTER = "Shorten the prompt or start a new session."
 QUOTA = "The account's quota is spent: wait, pay, or change key."
 _AUTHENTICATION = ("api key", "api_key", "unauthorized", "authenticat", "not logged in")
+LOGIN_REQUIRED = "-32000"
+"""The code of the Agent Client Protocol for an agent that is not logged in."""
 _MODEL = "Give another with model= (--model)."
 UNKNOWN_MODEL = (
     "model not found",
@@ -97,10 +99,12 @@ def last_lines(stderr: str, ignored: tuple[str, ...] = ()) -> str:
     return "\n".join([line for line in lines if not line.startswith(ignored)][-6:])
 
 
-def unauthenticated(stderr: str, key_hint: str) -> CorralError | None:
-    """The error of a program that ended without a result, if its stderr reports a failed login."""
-    text = last_lines(stderr)
-    if re.search(r"\b401\b", text) or any(sign in text.lower() for sign in _AUTHENTICATION):
+def unauthenticated(output: str, key_hint: str, kind: str | None = None) -> CorralError | None:
+    """The error of a program whose stderr or message reports a failed login. ``kind`` is the code
+    of its error."""
+    text = last_lines(output)
+    has_code = kind == LOGIN_REQUIRED or re.search(r"\b401\b", text)
+    if has_code or any(sign in text.lower() for sign in _AUTHENTICATION):
         return errors.AuthenticationFailed(text, hint=key_hint)
     return None
 

@@ -379,7 +379,7 @@ class AcpConversation:
 
     def finish_turn(self, result: Json, items: list[RawEvent]) -> None:
         self._close_all_calls(items)
-        ended = methods.turn_end(result, self._quirks, self._usage, self._cost_so_far())
+        ended = methods.turn_end(result, self._quirks, self._usage, self._cost_so_far(), items)
         if self._quirks.usage == "session" and (session_total := ended.usage) != Usage():
             by_model = ended.usage_by_model
             ended = msgspec.structs.replace(

@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from corral.errors import InvalidRequest, PromptError, StreamBroken
+from corral.events import Unknown
 from corral.protocol.acp.frames import (
     AgentCapabilities,
     AgentInfo,
@@ -26,7 +27,7 @@ from corral.protocol.acp.frames import (
     SessionResult,
 )
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.ndjson import TurnEnd
+from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import (
     AgentSession,
     Cost,
@@ -293,14 +294,23 @@ def convert_result(result: Json, kind: type[R]) -> R:
         ) from error
 
 
-def turn_end(result: Json, quirks: AcpQuirks, chunk_usage: Usage, cost: Cost) -> TurnEnd:
-    """The end of a turn. ``chunk_usage`` and ``cost`` were reported during the turn."""
+def turn_end(
+    result: Json, quirks: AcpQuirks, chunk_usage: Usage, cost: Cost, items: list[RawEvent]
+) -> TurnEnd:
+    """The end of a turn. ``chunk_usage`` and ``cost`` were reported during the turn. A usage that
+    cannot be read is added to ``items``: the answer is complete without it."""
+    result = {} if result is None else result
     try:
-        reply = convert_to({} if result is None else result, PromptResult)
+        reply = convert_to(result, PromptResult)
     except msgspec.ValidationError as error:
-        return TurnEnd(
-            ok=False, kind="malformed_reply", message=f"the end of the turn is invalid: {error}"
-        )
+        known = {"stopReason": result.get("stopReason")} if isinstance(result, dict) else result
+        try:
+            reply = convert_to(known, PromptResult)
+        except msgspec.ValidationError:
+            return TurnEnd(
+                ok=False, kind="malformed_reply", message=f"the end of the turn is invalid: {error}"
+            )
+        items.append(Unknown(result))
     reason = reply.stop_reason
     ok = reason == "end_turn"
     quota = reply.meta.quota if reply.meta else None

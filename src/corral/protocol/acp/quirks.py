@@ -65,8 +65,9 @@ class AcpQuirks(msgspec.Struct, frozen=True, kw_only=True):
     """A finished call is sent once more from its beginning, with the same id."""
     quiet_period: float = 0.0
     """Seconds to wait after a session was loaded: history may come after the reply."""
-    late_updates: float = 0.0
-    """Seconds of silence to wait for after the end of a turn: updates may come after it."""
+    late_updates: float = 0.05
+    """Seconds of silence to wait for after the end of a turn: updates may come after it, and a
+    program that exits then has crashed."""
     model_list_complete: bool = True
     """A model that is not listed cannot be used."""
     denied_texts: tuple[str, ...] = ()

@@ -537,8 +537,12 @@ class AcpConnection:
     ) -> None:
         session = self._sessions.get(command.session_id)
         if session is None:
+            # Nobody decides for a session that corral has not opened, but the agent waits.
             if isinstance(command, AcpQuestion):
                 self._carry_out(self.acp.answer_question(command.request_id, None))
+            elif isinstance(command, AcpPermissionRequest):
+                option = command.option_for("deny")
+                self._carry_out(self.acp.answer_permission(command.request_id, option))
             return
         if isinstance(command, AcpPermissionRequest):
             session.requests.handle_permission_request(command)
