@@ -52,8 +52,8 @@ def test_the_error_for_an_unknown_option_suggests_the_nearest_name(name: str, ne
     assert raised.value.message == f"unknown option {name!r}: did you mean {near!r}?"
 
 
-def test_the_error_for_an_unknown_option_lists_all_names_if_no_name_is_similar() -> None:
-    with pytest.raises(ConfigError, match="unknown option 'zzzz': known: allow_file_reads, "):
+def test_the_error_for_an_unknown_option_says_where_all_are_if_no_name_is_similar() -> None:
+    with pytest.raises(ConfigError, match="unknown option 'zzzz': docs/configuration"):
         build(zzzz=1)
 
 

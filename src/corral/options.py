@@ -17,7 +17,7 @@ import msgspec
 
 from corral.core.spending import LIMITS
 from corral.errors import ConfigError, PromptError
-from corral.option_definitions import of_kind
+from corral.option_definitions import BY_NAME, of_kind
 from corral.policy import PRESETS, Policy, with_tools
 from corral.values import Effort, JsonObject, McpServer, convert_to, is_mapping, is_sequence
 
@@ -247,8 +247,8 @@ def _drop_unknown(values: Values, unknown: Callable[[str, str], None]) -> Values
     for name in sorted(set(values) - set(KNOWN)):
         from difflib import get_close_matches
 
-        near = get_close_matches(name, KNOWN, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(KNOWN))}"
+        near = get_close_matches(name, ("agent", *KNOWN), 1)
+        advice = f"did you mean {near[0]!r}?" if near else "docs/configuration.md lists all"
         unknown(name, advice)
         del values[name]
     return values
@@ -324,12 +324,21 @@ def _policy(values: Values) -> Policy:
         )
     if isinstance(policy, str):
         if policy not in PRESETS:
-            raise ConfigError(f"policy must be a Policy, or reads, edits or all, got: {policy!r}")
+            from difflib import get_close_matches
+
+            near = get_close_matches(policy, PRESETS, 1)
+            raise ConfigError(
+                f"policy must be a Policy, or reads, edits or all, got: {policy!r}",
+                hint=f"Did you mean {near[0]!r}?" if near else None,
+            )
         policy = PRESETS[policy]
     if policy is None:
         policy = APPROVAL_MODES[mode] if mode is not None else Policy()
     if not isinstance(policy, Policy):
-        raise ConfigError(f"policy must be a Policy, got: {type(policy).__name__}")
+        raise ConfigError(
+            f"policy must be a Policy, got: {type(policy).__name__}",
+            hint='For example: corral.Policy(write="allow"), or "edits".',
+        )
     if tools is not None:
         if not is_sequence(tools):
             raise ConfigError(f"allowed_tools must be a list, got: {type(tools).__name__}")
@@ -338,7 +347,14 @@ def _policy(values: Values) -> Policy:
 
 
 _VALIDATION_ERROR = r"Expected `([^`]*)`, got `([^`]*)`(?: - at `\$\.?([^`]*)`)?"
-_TYPE_NAMES = {"array": "a list", "str": "a text", "float": "a number", "int": "a whole number"}
+_TYPE_NAMES = {
+    "array": "a list",
+    "bool": "True or False",
+    "float": "a number",
+    "int": "a whole number",
+    "object": "a dict",
+    "str": "a text",
+}
 _GOT_NAMES = {"array": "list", "object": "dict"}
 
 
@@ -355,9 +371,10 @@ def _convert(values: Values) -> RunOptions:
         expected, got, place = found.groups()
         expected = expected.removesuffix(" | null")
         name = re.sub(r"\[\.\.\.\]", "", place or "options")
-        raise ConfigError(
-            f"{name} must be {_TYPE_NAMES.get(expected, expected)}, got: {_GOT_NAMES.get(got, got)}"
-        ) from error
+        wanted = _TYPE_NAMES.get(expected, expected)
+        if name in BY_NAME and BY_NAME[name].choices:
+            wanted = f"one of {', '.join(BY_NAME[name].choices)}"
+        raise ConfigError(f"{name} must be {wanted}, got: {_GOT_NAMES.get(got, got)}") from error
 
 
 DURATIONS = of_kind("duration")

@@ -4,6 +4,8 @@ do, and the documented exit code. Nothing is started or stored before."""
 from __future__ import annotations
 
 import fcntl
+import gc
+import io
 import os
 import pwd
 import re
@@ -13,13 +15,19 @@ import subprocess
 import sys
 import termios
 import time
+import warnings
 from array import array
 from pathlib import Path
 
+import click
 import pytest
 from support.pipeline_command import corral
 from support.scripted_agent import GOOD, PROGRAM
 
+import corral as corral_package
+from corral import models, pipelines
+from corral.cli.main import INSTEAD, command
+from corral.cli.main import main as run_command
 from corral.errors import CorralError
 from corral.system import paths
 from corral.testing import ModelServer
@@ -27,6 +35,8 @@ from corral.testing import ModelServer
 CORRAL = str(Path(sys.executable).with_name("corral"))
 AGENT = ("--agent", "gemini-cli", "--program", str(PROGRAM))
 KEY = "scripted-key-0123456789"
+LONGEST = 160
+"""Characters of the line that says what is wrong."""
 FILES = {
     "file": "text",
     "broken.json": "{",
@@ -39,13 +49,15 @@ FILES = {
     "value.toml": '[defaults]\ntimeout = "soon"\n',
     "policy.toml": 'shel = "allow"\n',
     "tiny.dot": "digraph { s [shape=Mdiamond]; a [prompt=x]; e [shape=Msquare]; s -> a -> e }",
+    "agent.toml": '[defaults]\nagent = "claude"\n',
+    "table.toml": "[default]\ntimeout = 3\n",
     "typo.dot": 'digraph { s [shape=Mdiamond]; a [policy="edit"]; e [shape=Msquare]; s -> a -> e }',
 }
 
 MISTAKES = [
     # (words, exit code, what is wrong, what to do)
     ("rnu hi", 2, "no command is called 'rnu'", "Did you mean 'run'?"),
-    ("sessions shw x", 2, "no such command 'shw'", "Did you mean 'show'?"),
+    ("sessions shw x", 2, "no command is called 'shw'", "Did you mean 'show'?"),
     ("run --modle x hi", 2, "no such option '--modle'", "Did you mean --model?"),
     ("run --approve edit hi", 2, "'edit' is not one of", "Did you mean edits?"),
     ("run --timeout", 2, "option '--timeout' requires an argument", ""),
@@ -93,6 +105,135 @@ MISTAKES = [
     ("pipeline run tiny.dot --policy edits", 2, "no policy file 'edits'", "--approve edits?"),
     ("pipeline show absent", 2, "there is no run 'absent'", "corral pipeline runs"),
     ("sessions show absent", 4, "no session is called 'absent'", "corral sessions list"),
+    # Commands of other programs, or in another place.
+    ("install gemini", 2, "no command is called 'install'", "Write corral agents install NAME."),
+    ("login", 2, "no command is called 'login'", "Write corral agents doctor"),
+    ("auth", 2, "no command is called 'auth'", "Write corral agents doctor"),
+    ("init", 2, "no command is called 'init'", "Write corral demo"),
+    ("version", 2, "no command is called 'version'", "Write corral --version."),
+    ("upgrade", 2, "no command is called 'upgrade'", "Write corral agents install NAME"),
+    ("ls", 2, "no command is called 'ls'", "Write corral sessions list."),
+    ("history", 2, "no command is called 'history'", "Write corral sessions list."),
+    ("logs", 2, "no command is called 'logs'", "Write corral sessions show last."),
+    ("resume last", 2, "no command is called 'resume'", "Write corral run --resume last PROMPT."),
+    ("fork", 2, "no command is called 'fork'", "Write corral run --resume last --fork PROMPT."),
+    ("ask hi", 2, "no command is called 'ask'", "Write corral run PROMPT."),
+    ("hi", 2, "no command is called 'hi'", 'For a prompt: corral run "hi".'),
+    ("fix the bug", 2, "no command is called 'fix'", 'For a prompt: corral run "fix the bug".'),
+    ("'What is this?'", 2, "no command is called 'What is", 'corral run "What is this?".'),
+    ("config set agent x", 2, "no command is called 'set'", "that corral config path prints."),
+    ("config get timeout", 2, "no command is called 'get'", "Write corral config show."),
+    ("agents update gemini", 2, "called 'update'", "Write corral agents install NAME."),
+    ("agents test gemini", 2, "no command is called 'test'", "Write corral agents doctor NAME."),
+    ("agents isntall gemini", 2, "called 'isntall'", "Did you mean 'install'?"),
+    ("sessions resume last", 2, "called 'resume'", "Write corral run --resume ID PROMPT."),
+    ("sessions rm x", 2, "no command is called 'rm'", "Write corral sessions delete ID."),
+    ("sessions export x", 2, "no command is called 'export'", "Write corral export ID."),
+    ("pipeline tiny.dot", 2, "called 'tiny.dot'", "Write corral pipeline run tiny.dot."),
+    ("pipeline list", 2, "no command is called 'list'", "Write corral pipeline runs."),
+    ("pipeline validate x", 2, "called 'validate'", "Write corral pipeline lint FILE."),
+    ("batches run x", 2, "no command is called 'run'", "Write corral batch TASKS."),
+    ("batch list", 2, "no file of tasks is called 'list'", "corral batches list?"),
+    ("completion", 2, "missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish", "See:"),
+    ("help absent", 2, "no command is called 'absent'", "See: corral --help"),
+    # Options of other programs.
+    ("run -p hi", 2, "no such option '-p'", 'Write corral run "PROMPT".'),
+    ("run --prompt hi", 2, "no such option '--prompt'", 'Write corral run "PROMPT".'),
+    ("run --print hi", 2, "no such option '--print'", 'Write corral run --quiet "PROMPT".'),
+    ("run --continue hi", 2, "no such option '--continue'", "Write --resume last."),
+    ("run --debug hi", 2, "no such option '--debug'", "Write -vv."),
+    ("run --output-format json hi", 2, "'--output-format'", "Write --json or --result."),
+    ("run --dangerously-skip-permissions hi", 2, "no such option", "Write --yolo."),
+    ("run --auto hi", 2, "no such option '--auto'", "Write --approve edits."),
+    ("run --allowedTools Bash hi", 2, "no such option", "Did you mean --allow-tool?"),
+    ("run --max-budget-usd 1 hi", 2, "no such option", "Write --max-cost USD."),
+    ("run --provider openai hi", 2, "no such option", "Write -m VENDOR:MODEL."),
+    ("run --api-key x hi", 2, "no such option '--api-key'", "corral models list"),
+    ("batch tasks.jsonl -p hi -j 4", 2, "no such option '-j'", "Write --concurrency N."),
+    ("chat hi", 2, "unexpected extra argument (hi)", "for one prompt: corral run PROMPT."),
+    # Values.
+    ("run --agent gpt-5 hi", 2, "no agent is called 'gpt-5'", "--model openai:gpt-5"),
+    ("run --agent gemini-2.5-flash hi", 2, "no agent is called", "gemini:gemini-2.5-flash"),
+    ("run --agent anthropic hi", 2, "no agent is called", "--model anthropic:MODEL"),
+    ("run --agent 'Fix the bug' hi", 2, "reads like a prompt", "The agent comes first"),
+    ("run -m gpt-5 hi", 2, "no model of another vendor: gpt-5", "--model openai:gpt-5"),
+    ("run -m '' hi", 2, "model is empty", ""),
+    ("run --max-cost '$1' hi", 2, "'$1' is not a number", "See: corral run --help"),
+    ("run --max-cost -1 hi", 2, "max_cost must be > 0", ""),
+    ("run --timeout 0 hi", 2, "timeout must be > 0", ""),
+    ("run --retries 50 hi", 2, "retries must be between 0 and 9", ""),
+    ("run --sandbox docker hi", 2, "'docker' is not one of 'needed', 'off'", ""),
+    ("run --effort extreme hi", 2, "'extreme' is not one of 'none', 'minimal'", ""),
+    ("run --attach absent.pdf hi", 2, "does not exist: ", ""),
+    ("run --notify '' hi", 2, "notify is empty", ""),
+    ("run --on-limit fallback:gemni hi", 2, "no agent is called 'gemni'", "'gemini'?"),
+    ("run --approve reads --yolo hi", 2, "--yolo and --approve are both given", ""),
+    ("run --fail-on v=1 hi", 2, "--fail-on needs --schema", ""),
+    ("run --json --result hi", 2, "--json prints events: leave out --result", ""),
+    ("run --replay absent hi", 2, "the recording cannot be read: absent", "--record-to FILE"),
+    ("run 'Explain this diff'", 2, "stdin is empty", "Add </dev/null to run without it."),
+    ("run --resume last hi", 4, "there is no run yet", "`corral run PROMPT` starts one."),
+    ("export last", 4, "there is no run yet", "`corral run PROMPT` starts one."),
+    ("export x --format pdf", 2, "'pdf' is not one of 'ndjson'", "See: corral export --help"),
+    ("usage --by month", 2, "'month' is not one of 'day'", "See: corral usage --help"),
+    ("usage --since yesterday", 2, "'yesterday' is not a duration", ""),
+    ("prune", 2, "missing option '--older-than'", "See: corral prune --help"),
+    ("watch absent", 2, "absent is not running", "corral replay absent"),
+    ("sessions show", 2, "give the id of a session ('last' is the newest)", ""),
+    ("sessions stop absent", 2, "no session of this folder is called", "corral sessions list"),
+    ("pipeline run tiny.dot --set x", 2, "--set x: write KEY=VALUE", ""),
+    ("pipeline run tiny.dot --db x://y", 2, "x databases are not supported", "Use a file"),
+    ("batch", 2, "give one file of tasks, got 0", "--files 'src/**/*.py'"),
+    ("batch --files 'no/*.py' -p hi", 2, "no file matches 'no/*.py'", "Quote the pattern."),
+    ("batch tasks.jsonl -p hi --concurrency 0", 2, "0 is not in the range x>=1", ""),
+    ("batches show absent", 2, "there is no batch 'absent'", "corral batches list"),
+    ("compare -a gemini,gemni hi", 2, "no agent is called 'gemni'", "Did you mean 'gemini'?"),
+    ("compare show absent", 2, "there is no comparison 'absent'", "corral compare list"),
+    ("agents install corral", 2, "is part of corral: there is nothing to install", ""),
+    ("--config agent.toml config check", 2, "agent is not in [defaults]", "above the first table"),
+    ("--config table.toml config check", 2, "unknown table 'default'", "Did you mean [defaults]?"),
+]
+CALLS = [
+    # (Python, what is wrong, what to do)
+    ('corral.run_sync("What does this do?")', "reads like a prompt", "The agent comes first"),
+    ('corral.run_sync("Fix it", policy="edits")', "reads like a prompt", 'prompt="PROMPT"'),
+    ('corral.run_sync("gemini")', "there is no prompt", "Give prompt or prompt_file."),
+    ('corral.run_sync("gemini", "")', "the prompt is empty", ""),
+    ('corral.run_sync("gemini", ["hi"])', "the prompt must be text, got: list", ""),
+    ('corral.run_sync("gpt-5", "hi")', "no agent is called", "model='openai:gpt-5'"),
+    ('corral.run_sync(3, "hi")', "an agent name must be a string, got: 3", ""),
+    ('corral.run_sync("gemini", "hi", timout=3)', "unknown option 'timout'", "'timeout'?"),
+    ('corral.run_sync("gemini", "hi", verbose=True)', "unknown option 'verbose'", "lists all"),
+    ('corral.run_sync("gemini", "hi", timeout="soon")', "'soon' is not a duration", "30s"),
+    ('corral.run_sync("gemini", "hi", policy="edit")', "got: 'edit'", "Did you mean 'edits'?"),
+    ('corral.run_sync("gemini", "hi", policy={"write": "allow"})', "got: dict", "corral.Policy("),
+    ('corral.run_sync("gemini", "hi", sandbox=True)', "must be one of needed, off, auto", ""),
+    ('corral.run_sync("gemini", "hi", strict="yes")', "strict must be True or False", ""),
+    ('corral.run_sync("gemini", "hi", max_cost="1")', "max_cost must be a number, got: str", ""),
+    ('corral.run_sync("gemini", "hi", images="a.png")', "images must be a list, got: str", ""),
+    ('corral.run_sync("gemini", "hi", env="A=b")', "env must be a dict, got: str", ""),
+    ('corral.run_sync("gemini", "hi", model="openai:gpt-5")', "another vendor", "--agent codex"),
+    ('corral.run_sync("gemini", "hi", resume="absent")', "no session is called 'absent'", ""),
+    ('corral.run_sync("gemini", "hi", output="text")', "must be a type", "Pass the class itself"),
+    (
+        'corral.run_sync("gemini", "hi", until="pytest")',
+        "until must be a check",
+        "command_succeeds",
+    ),
+    ('corral.run_sync("gemini", "hi", tools=[3])', "a tool must be a function, got: int", ""),
+    ('corral.run_sync("gemini", "hi", tools=print)', "tools must be a list", "tools=[function]"),
+    ('corral.run_sync("gemini", "hi", ask=3)', "ask must be a function, got: int", ""),
+    ('corral.batch_sync({"a": 1}, "hi")', "must be a list or a file", "Write [task]."),
+    ('corral.batch_sync([], "hi")', "there are no tasks", ""),
+    ('corral.batch_sync(["a"], "{{path}}")', "task '1' has no field 'path'", "Its fields: task."),
+    ('corral.batch_sync(["a"], "hi", agnt="x")', "unknown option 'agnt'", "did you mean 'agent'?"),
+    ('pipelines.run_sync("absent.dot")', "cannot read the pipeline 'absent.dot'", "is a file"),
+    ('models.generate_sync("gpt-5", "hi")', "has no vendor prefix", "openai:gpt-5?"),
+    ('models.generate_sync("openai:gpt-5", "hi")', "no API key for OpenAI", "OPENAI_API_KEY"),
+    ('models.generate_sync("gemni:x", "hi")', "unknown model vendor", "Did you mean 'gemini'?"),
+    ('corral.Policy(write="yes")', "write must be allow, ask or deny, got: 'yes'", ""),
+    ('corral.live.answer("absent", "allow_once")', "absent is not running", "sessions list"),
+    ('corral.session_sync("gemni").__enter__()', "no agent is called 'gemni'", "'gemini'?"),
 ]
 
 
@@ -113,6 +254,37 @@ def started(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return mark
 
 
+def run_in_process(words: str, monkeypatch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:
+    """``corral`` in this process, with an empty pipe as stdin: a mistake ends before anything is
+    started, so a process for each would cost more than all the rest."""
+    reading, writing = os.pipe()
+    os.close(writing)
+    streams = [io.TextIOWrapper(io.BytesIO()) for _ in range(2)]
+    monkeypatch.setenv("CORRAL_CONFIG", "")
+    monkeypatch.delenv("CORRAL_CONFIG")
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    with open(reading) as stdin, monkeypatch.context() as patch:
+        patch.setattr(sys, "argv", ["corral", *shlex.split(words)])
+        for name, stream in zip(("stdin", "stdout", "stderr"), (stdin, *streams), strict=True):
+            patch.setattr(sys, name, stream)
+        try:
+            with pytest.raises(SystemExit) as end:
+                run_command()
+        finally:
+            gc.unfreeze()
+            gc.enable()
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+    out, err = (
+        stream.buffer.getvalue().decode()
+        for stream in streams
+        if isinstance(stream.buffer, io.BytesIO)
+    )
+    code = end.value.code
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(words, code, out, err)
+
+
 def check_report(
     done: subprocess.CompletedProcess[str], code: int, wrong: str, advice: str
 ) -> None:
@@ -131,11 +303,51 @@ def check_report(
 
 @pytest.mark.parametrize(("words", "code", "wrong", "advice"), MISTAKES, ids=str)
 def test_a_mistake_gets_one_line_and_nothing_is_started(
-    words: str, code: int, wrong: str, advice: str, workspace: Path, started: Path
+    words: str,
+    code: int,
+    wrong: str,
+    advice: str,
+    workspace: Path,
+    started: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    check_report(corral(*shlex.split(words), cwd=workspace), code, wrong, advice)
+    monkeypatch.chdir(workspace)
+    done = run_in_process(words, monkeypatch)
+    check_report(done, code, wrong, advice)
     assert not started.exists()
     assert not [*paths.sessions().glob("*")]
+
+
+@pytest.mark.parametrize(("call", "wrong", "advice"), CALLS, ids=str)
+def test_a_wrong_call_gets_one_line_and_nothing_is_started(
+    call: str,
+    wrong: str,
+    advice: str,
+    workspace: Path,
+    started: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(workspace)
+    with pytest.raises(CorralError) as raised:
+        eval(call, {"corral": corral_package, "pipelines": pipelines, "models": models})
+    lines = str(raised.value).splitlines()
+    assert wrong in lines[0]
+    assert len(lines) <= 2
+    assert len(lines[0]) < LONGEST
+    assert advice in str(raised.value)
+    assert not started.exists()
+    assert not [*paths.sessions().glob("*")]
+
+
+def test_what_is_to_be_written_instead_exists() -> None:
+    context = command.make_context("corral", ["help"])
+    for written in INSTEAD.values():
+        group: click.Command | None = command
+        for word in re.findall(r"^corral ((?:[a-z]+ ?)*)", written)[:1]:
+            for name in word.split():
+                if isinstance(group, click.Group):
+                    group = group.get_command(context, name)
+                    assert group is not None, written
 
 
 def test_every_exit_code_of_a_mistake_is_documented() -> None:
@@ -178,7 +390,7 @@ def test_a_home_that_cannot_be_written_is_no_reason_not_to_answer(
 WITHOUT_HOME = [
     # (words, exit code, what is wrong, what to do)
     ("run --session x hi", 1, "cannot be created: Not a directory", "Set CORRAL_HOME to another"),
-    ("run --resume last hi", 4, "no session", ""),
+    ("run --resume last hi", 4, "no run yet", ""),
     ("pipeline run tiny.dot --simulate", 2, "the run folder", "Choose a writable one"),
 ]
 

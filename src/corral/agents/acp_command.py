@@ -45,9 +45,14 @@ def agent_for(command: str) -> AgentSpec:
     try:
         words = shlex.split(command)
     except ValueError as error:
+        if len(command.split()) > 3:  # an apostrophe
+            raise _is_a_prompt(command) from error
         raise ConfigError(f"not a command line: {command!r}: {error}") from error
     if not words:
         raise ConfigError("the agent's command is empty")
+    is_command = any("/" in word or word.startswith("-") for word in words)
+    if not is_command and (len(words) > 3 or words[0][:1].isupper() or command[-1] in ".?!"):
+        raise _is_a_prompt(command)
 
     def launch(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
         argv = (*place.program, *words[1:])
@@ -68,6 +73,15 @@ def agent_for(command: str) -> AgentSpec:
         asks=True,
         tool_call_hook="decide",
         resumes=True,
+    )
+
+
+def _is_a_prompt(text: str) -> UnknownAgent:
+    short = text if len(text) < 40 else f"{text[:39]}…"
+    return UnknownAgent(
+        f"{short!r} is in the place of the agent, and reads like a prompt",
+        hint='The agent comes first: corral.run_sync("gemini", "PROMPT"), or'
+        ' corral.run_sync(prompt="PROMPT") for the default agent.',
     )
 
 

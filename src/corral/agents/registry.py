@@ -36,7 +36,19 @@ def find(name: str) -> AgentSpec:
         from corral.models.registry import split_model
 
         split_model(name)  # raises UnknownProvider, with the known vendors
-    raise UnknownAgent(f"no agent is called {name!r}", hint=LOOKUP.suggestion(wanted))
+    hint = LOOKUP.suggestion(wanted, _model_hint(wanted))
+    raise UnknownAgent(f"no agent is called {name!r}", hint=hint)
+
+
+def _model_hint(name: str) -> str:
+    """What to write if the name is that of a model or of a vendor; else empty."""
+    from corral.models import registry as models
+
+    vendor = models.vendor_of(name)
+    model = f"{vendor}:{name}"
+    if not vendor and any(name == each.name for each in models.all_providers()):
+        vendor, model = name, f"{name}:MODEL"
+    return f"For a model, name no agent: --model {model} (model={model!r})." if vendor else ""
 
 
 def names_a_model(name: str) -> bool:

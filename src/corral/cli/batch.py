@@ -237,6 +237,11 @@ def _tasks(
                 f"give one file of tasks, got {len(arguments)}",
                 hint="For a task for each file: --files 'src/**/*.py'",
             )
+        if arguments[0] in batches.commands and not Path(arguments[0]).exists():
+            raise ConfigError(
+                f"no file of tasks is called {arguments[0]!r}",
+                hint=f"Did you mean corral batches {arguments[0]}?",
+            )
         return Path(arguments[0]), flags["name"]
     from corral.engine.batch.files import batch_name, find_files
     from corral.pipelines.templates import placeholders

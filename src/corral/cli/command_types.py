@@ -130,17 +130,6 @@ class LazyGroup(click.Group):
         found: click.Command = getattr(import_module(module), name or "command")
         return found
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in self.table:
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], self.table, 1)
-            advice = f". Did you mean {near[0]!r}?" if near else ""
-            ctx.fail(f"no command is called {args[0]!r}{advice}")
-        return super().resolve_command(ctx, args)
-
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands that begin with what was typed, without importing them."""
         from click.shell_completion import CompletionItem

@@ -175,7 +175,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     if flags["repeat"] < 1:
         raise ConfigError(f"--repeat must be at least 1, got: {flags['repeat']}")
     has_tasks = prompt is not None and flags["file"] is None and is_path(prompt)
-    agents = [*flags["agent"], *filter(None, (flags["agents"] or "").split(","))]
+    agents = [*filter(None, ",".join([*flags["agent"], flags["agents"] or ""]).split(","))]
     is_verified = has_tasks or flags["verify"] is not None or flags["tests"] is not None
     if len(agents) < 2 and not (agents and is_verified):
         raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import re
 import sys
 import warnings
 
@@ -151,6 +152,83 @@ def _discard_stdout() -> int:
 
 SIMILAR = 0.7
 """How similar an option must be to be suggested, from 0 to 1."""
+INSTEAD = {
+    "corral install": "corral agents install NAME",
+    "corral doctor": "corral agents doctor",
+    "corral login": "corral agents doctor (it says what is missing to sign in)",
+    "corral auth": "corral agents doctor (it says what is missing to sign in)",
+    "corral init": "corral demo (nothing has to be set up)",
+    "corral version": "corral --version",
+    "corral update": "corral agents install NAME (for an agent)",
+    "corral upgrade": "corral agents install NAME (for an agent)",
+    "corral ls": "corral sessions list",
+    "corral list": "corral sessions list",
+    "corral history": "corral sessions list",
+    "corral status": "corral sessions list",
+    "corral ps": "corral sessions list",
+    "corral logs": "corral sessions show last",
+    "corral log": "corral sessions show last",
+    "corral show": "corral sessions show last",
+    "corral resume": "corral run --resume last PROMPT",
+    "corral continue": "corral run --resume last PROMPT",
+    "corral fork": "corral run --resume last --fork PROMPT",
+    "corral answer": "corral sessions answer ID --allow",
+    "corral stop": "corral sessions stop NAME",
+    "corral lint": "corral pipeline lint FILE",
+    "corral ask": "corral run PROMPT",
+    "corral prompt": "corral run PROMPT",
+    "corral exec": "corral run PROMPT",
+    "corral config set": "it to the file that corral config path prints",
+    "corral config get": "corral config show",
+    "corral config list": "corral config show",
+    "corral config edit": "to the file that corral config path prints",
+    "corral config init": "to the file that corral config path prints",
+    "corral agents add": "[agents.NAME] with a command in corral.toml",
+    "corral agents update": "corral agents install NAME",
+    "corral agents upgrade": "corral agents install NAME",
+    "corral agents run": "corral run --agent NAME PROMPT",
+    "corral agents test": "corral agents doctor NAME",
+    "corral sessions resume": "corral run --resume ID PROMPT",
+    "corral sessions continue": "corral run --resume ID PROMPT",
+    "corral sessions rm": "corral sessions delete ID",
+    "corral sessions remove": "corral sessions delete ID",
+    "corral sessions logs": "corral sessions show ID",
+    "corral sessions export": "corral export ID",
+    "corral sessions cancel": "corral sessions answer ID --cancel",
+    "corral pipeline start": "corral pipeline run FILE",
+    "corral pipeline list": "corral pipeline runs",
+    "corral pipeline validate": "corral pipeline lint FILE",
+    "corral pipeline check": "corral pipeline lint FILE",
+    "corral pipeline render": "corral pipeline graph FILE",
+    "corral pipeline status": "corral pipeline show RUN",
+    "corral batches run": "corral batch TASKS",
+    "corral batches start": "corral batch TASKS",
+    "-p": 'corral run "PROMPT"',
+    "--prompt": 'corral run "PROMPT"',
+    "--print": 'corral run --quiet "PROMPT"',
+    "-c": "--resume last",
+    "--continue": "--resume last",
+    "--last": "--resume last",
+    "--debug": "-vv",
+    "-o": "--json, --result, or > FILE",
+    "--format": "--json or --result",
+    "--output-format": "--json or --result",
+    "--stream": "--json",
+    "--dangerously-skip-permissions": "--yolo",
+    "--full-auto": "--approve edits",
+    "--auto": "--approve edits",
+    "--permission-mode": "--approve",
+    "--api-key": "the variable of the vendor: corral models list",
+    "--provider": "-m VENDOR:MODEL",
+    "--budget": "--max-cost USD",
+    "--max-budget-usd": "--max-cost USD",
+    "--system": "--system-prompt",
+    "--worktree": "corral batch --worktree",
+    "-j": "--concurrency N",
+    "--parallel": "--concurrency N",
+    "--workers": "--concurrency N",
+}
+"""Words of other programs -> what to write here: commands by their path, and options."""
 
 
 def report(error: click.ClickException) -> str:
@@ -162,21 +240,39 @@ def report(error: click.ClickException) -> str:
 
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     near: list[str] = []
+    hints: list[str] = []
+    instead = ""
     if isinstance(error, click.NoSuchOption):
         message = error.message  # without click's suggestion, which is added here
         near = get_close_matches(error.option_name, error.possibilities or (), 1, SIMILAR)
+        instead = INSTEAD.get(error.option_name, "")
+    elif ctx is not None and (unknown := re.match(r"No such command '(.*?)'", error.message)):
+        name = unknown[1]
+        message = f"no command is called {name!r}"
+        instead = INSTEAD.get(f"{ctx.command_path} {name}", "")
+        if isinstance(ctx.command, click.Group):
+            known = ctx.command.list_commands(ctx)
+            near = [repr(each) for each in get_close_matches(name, known, 1)]
+        if sys.argv[1:2] == [name]:
+            hints = [f'For a prompt: corral run "{" ".join(sys.argv[1:])}".']
+        elif ctx.command.name == "pipeline" and os.path.exists(name):
+            instead = f"corral pipeline run {name}"
     else:
-        message = error.format_message()
+        message = error.format_message().replace("is not a valid float", "is not a number")
         kind = error.param.type if isinstance(error, click.BadParameter) and error.param else None
         if isinstance(kind, click.Choice):
             value = error.message.partition("'")[2].partition("'")[0]
             near = get_close_matches(value, [str(choice) for choice in kind.choices], 1)
-    hints = [f"Did you mean {near[0]}?"] if near else []
+    hints = [f"Did you mean {near[0]}?"] if near else hints
+    hints = [f"Write {instead}."] if instead else hints
     names = [] if ctx is None else [parameter.name for parameter in ctx.command.params]
     if "unexpected extra argument" in error.message and "prompt" in names:
         hints = ["Write the prompt in quotes."]
+    elif "unexpected extra argument" in error.message and ctx and ctx.command.name == "chat":
+        hints = ["A chat asks for prompts; for one prompt: corral run PROMPT."]
     if ctx is not None:
         hints.append(f"See: {ctx.command_path} --help")
+    message = " ".join(message.split())
     lines = [f"corral: {message[:1].lower()}{message[1:].removesuffix('.')}"]
     return "\n".join([*lines, *([f"  {' '.join(hints)}"] if hints else [])])
 

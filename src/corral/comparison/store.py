@@ -49,7 +49,7 @@ def check_name(name: str) -> None:
 def names() -> list[str]:
     """The newest first."""
     found: list[tuple[float, str]] = []
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError, NotADirectoryError):
         for name in fs.list_names(root()):
             with suppress(OSError):
                 found.append(((root() / name / PLAN).stat().st_mtime, name))

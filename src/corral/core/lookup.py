@@ -74,14 +74,15 @@ class SpecLookup(Generic[S]):
             return self._specs(getattr(found, self._exported, ()))
         return ()
 
-    def suggestion(self, name: str) -> str:
-        """A hint for a name that was not found: the nearest name, and all names."""
+    def suggestion(self, name: str, otherwise: str = "") -> str:
+        """A hint for a name that was not found: the nearest name, ``otherwise``, or all names."""
         from difflib import get_close_matches
 
         specs = [*self.all()]
-        near = get_close_matches(name, [n for s in specs for n in (s.name, *s.aliases)], 1, 0.5)
-        known = f"Known: {', '.join(sorted({spec.name for spec in specs}))}."
-        return f"Did you mean {near[0]!r}? {known}" if near else known
+        known = [n for s in specs for n in (s.name, *s.aliases)]
+        if near := get_close_matches(name, known, 1, 0.75):
+            return f"Did you mean {near[0]!r}?"
+        return otherwise or f"Known: {', '.join(sorted({spec.name for spec in specs}))}."
 
     def _specs(self, exported: Iterable[object]) -> tuple[S, ...]:
         return tuple(each for each in exported if isinstance(each, self._spec))

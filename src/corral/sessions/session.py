@@ -87,6 +87,10 @@ class Session:
         """``ask`` answers the agent's permission questions; without it they are denied.
         ``tools`` are Python functions that the agent may call. ``on_tool_call`` decides about
         each tool call of the agent. ``budget`` limits what its model calls may use."""
+        for name, function in (("ask", ask), ("on_tool_call", on_tool_call)):
+            if function is not None and not callable(function):
+                got = type(function).__name__
+                raise ConfigError(f"{name} must be a function, got: {got}")
         self._agent = agent
         self._options = options
         self._ask = ask

@@ -68,6 +68,8 @@ def read_tasks(path: str | Path, data: bytes | None = None) -> list[BatchTask]:
 def make_tasks(given: Iterable[TaskInput | tuple[str, TaskInput]]) -> list[BatchTask]:
     """Tasks with their ids: the field ``id``, else their number. A pair is a task with its position
     in a file. Raises ``ConfigError``."""
+    if isinstance(given, Mapping):
+        raise ConfigError("the tasks must be a list or a file, got one dict", hint="Write [task].")
     tasks: list[BatchTask] = []
     places: dict[str, str] = {}
     for number, each in enumerate(given, 1):

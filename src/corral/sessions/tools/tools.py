@@ -105,6 +105,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
         Raises ``SchemaInvalid`` if its parameters cannot be described to an agent.
         """
+        if not callable(function):
+            raise SchemaInvalid(f"a tool must be a function, got: {type(function).__name__}")
         inner = _inner(function)
         label = name or _name(function) or _name(inner)
         summary, described = documentation(inspect.getdoc(inner) or "")
@@ -154,6 +156,8 @@ class Tools:
         self.on_event = on_event
         self.answers = 0
         """Calls that succeeded of tools with ``is_answer``."""
+        if callable(tools):
+            raise ConfigError("tools must be a list of functions", hint="Write tools=[function].")
         for function in tools:
             tool = function if isinstance(function, Tool) else Tool.of(function)
             if tool.name in self.by_name:
