@@ -28,6 +28,12 @@ GRAPHS = {
         ask [shape=hexagon, human.timeout="20ms", human.default_choice=Go]""",
     "branches": """start -> p; p [shape=component, max_parallel=1]; f [shape=tripleoctagon]
         p -> a -> f; p -> b -> f; f -> exit""",
+    "branches that meet": """start -> p; p [shape=component, max_parallel=1]; p -> a -> m
+        p -> b -> m; p -> c -> m; m -> deploy -> exit
+        c [shape=parallelogram, tool_command="exit 3"]""",
+    "a branch that goes back": """start -> a -> p; p [shape=component, max_parallel=1]; p -> b -> m
+        p -> c -> m; m -> deploy -> exit; b [shape=parallelogram, retry_target=a,
+        tool_command="test -e again || { touch again; exit 3; }"]""",
     "a child that is gone": """start -> a -> c -> exit; c [type=include, dotfile="child.dot"]
         a [shape=parallelogram, tool_command="rm child.dot"]""",
     "a child": 'start -> c -> a -> exit; c [type=include, dotfile="child.dot"]',

@@ -15,7 +15,6 @@ from corral.pipelines.scheduler.commands import (
     Stop,
 )
 from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.parallel import find_join
 from corral.pipelines.scheduler.scheduler import Scheduler
 
 FORK = "s -> p; p [shape=component]; f [shape=tripleoctagon]; f -> e;"
@@ -313,18 +312,3 @@ def test_events_are_emitted_in_order() -> None:
     ]
     assert run.events[0] == "PipelineStarted"
     assert run.events[-1] == "PipelineCompleted"
-
-
-@pytest.mark.parametrize(
-    ("body", "heads", "join"),
-    [
-        (TWO, ["a", "b"], "f"),
-        (f"{TWO} h [type=fan_in]; a -> h; h -> e", ["a", "b"], "f"),
-        (f"{FORK} g [type=fan_in]; p -> a -> g; p -> b -> g; g -> x -> f", ["a", "b"], "g"),
-        (f"{FORK} p -> a -> e; p -> b -> f", ["a", "b"], "f"),
-        ("s -> a -> b -> a; b -> e", ["a", "b"], ""),
-        (f"{FORK} p -> a -> b -> a; b -> f", ["a"], "f"),
-    ],
-)
-def test_the_common_fan_in(body: str, heads: list[str], join: str) -> None:
-    assert find_join(graph_of(body), heads) == join

@@ -11,7 +11,7 @@ from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Value
 from corral.pipelines.linter.finding import Finding, error, warning
 from corral.pipelines.node_kinds import NodeKind
-from corral.pipelines.scheduler.parallel import fan_ins
+from corral.pipelines.scheduler.joins import fan_ins
 
 TARGETS = ("retry_target", "fallback_retry_target")
 

@@ -1,9 +1,10 @@
 """Fork and join: the branches of a parallel node start, end, and are joined.
 
 A parallel node forks its lane into one lane per edge, of which at most ``max_parallel`` run at
-once. A branch ends at a fan-in, at an exit, or where it fails. After the last one (or the first
-success, by ``join_policy``) the fork is closed: the functions return a ``ForkEnd``, and the
-caller ends the parallel node with it.
+once. A branch ends at the join or behind it, at a fan-in, at an exit, or where it fails. After the
+last one (or the first success, by ``join_policy``) the fork is closed: the functions return a
+``ForkEnd``, and the caller ends the parallel node with it. A branch that leads to a node before the
+parallel node ends all branches: the lane of the parallel node continues there.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from corral.pipelines import events, node_kinds
-from corral.pipelines.graph import Edge, Graph, Node
+from corral.pipelines.graph import Edge, Node
 from corral.pipelines.scheduler.outcome import Outcome, Status
 from corral.pipelines.scheduler.run_context import RunContext
 from corral.pipelines.scheduler.state import Branch, Context, Fork, RunLane, deep_copy
@@ -35,49 +36,6 @@ def make_branches(edges: list[Edge]) -> list[Branch]:
             )
         )
     return branches
-
-
-def find_join(graph: Graph, heads: list[str]) -> str:
-    """The fan-in where these branches join: the one that most of them reach, then the nearest,
-    then by id. A fan-in of a parallel node inside a branch does not count. Empty: no
-    fan-in."""
-    reached: dict[str, list[int]] = {}
-    for head in dict.fromkeys(heads):
-        for fan_in, distance in fan_ins(graph, head).items():
-            reached.setdefault(fan_in, []).append(distance)
-    return min(
-        reached, key=lambda name: (-len(reached[name]), sum(reached[name]), name), default=""
-    )
-
-
-def fan_ins(graph: Graph, head: str) -> dict[str, int]:
-    """The fan-ins that end a branch which starts at this node, and their distances."""
-    distances: dict[str, int] = {}
-    visited = {(head, 0)}
-    frontier = [(head, 0)]
-    distance = 0
-    max_depth = sum(1 for _ in graph.of_kind(node_kinds.PARALLEL.name))
-    while frontier:
-        reached: list[tuple[str, int]] = []
-        for name, depth in frontier:
-            node = graph.nodes.get(name)
-            if node is None:
-                continue
-            inner = depth  # how many parallel nodes are open after this one
-            if node.kind == node_kinds.FAN_IN.name:
-                inner = depth - 1
-            elif node.kind == node_kinds.PARALLEL.name:
-                inner = min(depth + 1, max_depth)
-            if inner < 0:  # the fan-in of the branch itself
-                distances.setdefault(name, distance)
-                continue
-            for edge in graph.edges_from(name):
-                if (edge.target, inner) not in visited:
-                    visited.add((edge.target, inner))
-                    reached.append((edge.target, inner))
-        frontier = reached
-        distance += 1
-    return distances
 
 
 def fork_status(fork: Fork, policy: str) -> Status:
@@ -147,7 +105,7 @@ def read_score(updates: Context) -> float:
 
 MAX_PARALLEL = 4
 MAX_DEPTH = 32
-"""Parallel nodes inside each other: a branch may come back to its own parallel node."""
+"""Parallel nodes inside each other."""
 
 
 class ForkEnd(NamedTuple):
@@ -156,7 +114,7 @@ class ForkEnd(NamedTuple):
     lane: RunLane
     outcome: Outcome
     join: str
-    """The fan-in where the lane continues; empty: no fan-in."""
+    """The fan-in where the lane continues; empty: the outcome says where."""
 
 
 def start_fork(run: RunContext, lane: RunLane, node: Node) -> ForkEnd | None:
@@ -166,19 +124,31 @@ def start_fork(run: RunContext, lane: RunLane, node: Node) -> ForkEnd | None:
     if lane.depth >= MAX_DEPTH:
         raise ValueError(f"parallel nodes are nested more than {MAX_DEPTH} deep")
     branches = make_branches(run.routes.branches(node, lane.context))
-    join = find_join(run.graph, [branch.target for branch in branches])
-    fork = Fork(id=lane.visit, lane=lane.id, join=join, branches=branches)
-    run.state.forks[fork.id] = fork
+    fork = run.state.forks[lane.visit] = Fork(id=lane.visit, lane=lane.id, branches=branches)
     ids = tuple(branch.id for branch in branches)
     run.emit(events.ParallelStarted(node=node.id, visit=fork.id, branches=ids))
     _start_branches(run, fork, limit)
     return None if branches else _close(run, fork)
 
 
-def ends_branch(graph: Graph, target: str) -> bool:
-    """Whether a branch that comes to this node is over: it is a fan-in or an exit."""
-    node = graph.nodes.get(target)
-    return node is not None and node.kind in (node_kinds.FAN_IN.name, node_kinds.EXIT.name)
+def ends_branch(run: RunContext, lane: RunLane, target: str) -> bool:
+    """Whether a branch that comes to this node is over."""
+    node = run.graph.nodes.get(target)
+    is_end = node is not None and node.kind in (node_kinds.FAN_IN.name, node_kinds.EXIT.name)
+    return is_end or target in run.section(lane.fork).behind
+
+
+def go_back(run: RunContext, lane: RunLane) -> RunLane:
+    """The branch of this lane leads out to a node before its parallel node: stop all branches.
+    Returns the lane of the parallel node, which goes on with what this branch knows."""
+    fork = run.state.forks[lane.fork]
+    parent = run.state.lanes[fork.lane]
+    run.stop_fork(fork)
+    run.emit(events.ParallelCompleted(node=parent.node, visit=fork.id, status="skipped"))
+    parent.context = lane.context
+    if parent.fork:
+        parent.updates.update(lane.updates)
+    return parent
 
 
 def end_branch(run: RunContext, lane: RunLane, status: str, reason: str = "") -> ForkEnd | None:
@@ -211,9 +181,8 @@ def end_branch(run: RunContext, lane: RunLane, status: str, reason: str = "") ->
 
 def end_branch_at(run: RunContext, lane: RunLane, target: str) -> ForkEnd | None:
     """End a branch that has come to a node which ends it."""
-    branch = run.state.forks[lane.fork].branches[lane.branch]
-    branch.exit = target if run.graph.nodes[target].kind == node_kinds.EXIT.name else ""
-    status = lane.context.get("outcome")
+    run.state.forks[lane.fork].branches[lane.branch].end = target
+    status = lane.context.get("outcome") if lane.visit else "success"
     return end_branch(run, lane, status if isinstance(status, str) else "success")
 
 
@@ -241,27 +210,33 @@ def _start_branches(run: RunContext, fork: Fork, limit: int) -> None:
 
 
 def _close(run: RunContext, fork: Fork) -> ForkEnd:
-    """The parallel node is done. Its lane continues at the fan-in; without one, at the exit that
-    a branch came to."""
+    """The parallel node is done. Its lane continues at the fan-in; without one, at the join if a
+    branch came there, else where one has ended."""
     parent = run.state.lanes[fork.lane]
     node = run.node_of(parent)
+    join = run.section(fork.id).join
     run.stop_fork(fork)
     status = fork_status(fork, node.text("join_policy"))
     run.emit(events.ParallelCompleted(node=node.id, visit=fork.id, status=status))
     updates, reason = result_updates(fork), ""
+    is_fan_in = bool(join) and run.graph.nodes[join].kind == node_kinds.FAN_IN.name
     if status == "fail":
         reason = "every branch failed" if fork.branches else "it has no branch"
-    elif not fork.join:
+    elif not is_fan_in:
         updates |= merge_updates(rank_branches(fork.branches))
-    exits = tuple(branch.exit for branch in fork.branches if branch.exit)
-    parent.joined = fork.branches if fork.join else []
+    parent.joined = fork.branches if is_fan_in else []
+    ends = [branch.end for branch in fork.branches if branch.end]
+    if join and (is_fan_in or join in ends or status == "fail"):
+        ends = [join]
+    # Where several are left, an exit is the last that counts.
+    ends.sort(key=lambda name: run.graph.nodes[name].kind == node_kinds.EXIT.name)
     outcome = Outcome(
         status=status,
         failure_reason=reason,
         context_updates=updates,
-        suggested_next_ids=() if fork.join else exits[:1],
+        suggested_next_ids=() if is_fan_in else tuple(ends[:1]),
     )
-    return ForkEnd(parent, outcome, fork.join)
+    return ForkEnd(parent, outcome, join if is_fan_in else "")
 
 
 def _limit(node: Node) -> int:

@@ -135,16 +135,18 @@ class Routes:
         if target := self.retry_target(node, in_branch=in_branch):
             return Route(target, None)
         is_gate = node.kind == node_kinds.WAIT_HUMAN.name
-        handled: list[Edge] = []
-        for edge in () if is_gate else edges.unconditional:
-            target_node = self._graph.nodes.get(edge.target)
-            # A decision must have at least one condition to decide by.
-            if target_node is not None and is_decision(target_node):
-                handled += [edge] if self._edges[edge.target].conditional else []
+        unconditional = () if is_gate else edges.unconditional
+        handled = [edge for edge in unconditional if self.decides(edge.target)]
         if not handled and self.continues(node):
             handled = edges.unconditional
         chosen = _unconditional(handled, preferred, suggested)
         return None if chosen is None else Route(chosen.target, chosen)
+
+    def decides(self, target: str) -> bool:
+        """Whether this node handles a failure before it: a decision with a condition to decide
+        by."""
+        node = self._graph.nodes.get(target)
+        return node is not None and is_decision(node) and bool(self._edges[target].conditional)
 
     def retry_target(self, node: Node, *, in_branch: bool = False) -> str:
         """Where to go back to after this node failed: its own target, else the graph's. Empty:

@@ -8,6 +8,7 @@ given again after the state was stored as JSON.
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 from typing import Literal
 
 from corral.pipelines import events, templates
@@ -24,6 +25,7 @@ from corral.pipelines.scheduler.commands import (
     Stop,
     Wait,
 )
+from corral.pipelines.scheduler.joins import Joins, Section
 from corral.pipelines.scheduler.routing import Routes
 from corral.pipelines.scheduler.state import (
     Fork,
@@ -48,9 +50,24 @@ class RunContext:
         self.ready: deque[RunLane] = deque()
         """Lanes that are at a node which they have not entered yet."""
         self._commands: list[Command] = []
+        self._sections: dict[str, Section] = {}
 
     def node_of(self, lane: RunLane) -> Node:
         return self.graph.nodes[lane.node]
+
+    def section(self, fork_id: str) -> Section:
+        """Where the branches of this fork run and join."""
+        if fork_id not in self._sections:
+            fork = self.state.forks[fork_id]
+            lane = self.state.lanes[fork.lane]
+            outer = self.section(lane.fork).behind if lane.fork else frozenset[str]()
+            heads = (branch.target for branch in fork.branches)
+            self._sections[fork_id] = self._joins.section(lane.node, heads, outer)
+        return self._sections[fork_id]
+
+    @cached_property
+    def _joins(self) -> Joins:
+        return Joins(self.graph)
 
     # Commands to hand out.
 
@@ -125,6 +142,7 @@ class RunContext:
                 if was_running:
                     self.emit_branch_completed(fork, number)
         del state.forks[fork.id]
+        self._sections.pop(fork.id, None)
 
     def emit_branch_completed(self, fork: Fork, number: int) -> None:
         branch = fork.branches[number]

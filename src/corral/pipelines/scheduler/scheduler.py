@@ -25,10 +25,11 @@ States
 
 Parts
     This module enters, ends and leaves nodes, and counts visits, money and tokens. ``routing``
-    chooses the edge. ``parallel`` forks and joins, ``manager`` runs manager loops, ``human_gate``
-    builds questions; they return outcomes and never call this module. ``run_context`` numbers
-    events and remembers which commands have no reply. ``retry`` decides about another attempt:
-    drivers apply it to nodes, this module to human gates. ``state`` is all the memory.
+    chooses the edge. ``joins`` finds where branches meet, ``parallel`` starts and ends them,
+    ``manager`` runs manager loops, ``human_gate`` builds questions; they return outcomes and never
+    call this module. ``run_context`` numbers events and remembers which commands have no reply.
+    ``retry`` decides about another attempt: drivers apply it to nodes, this module to human gates.
+    ``state`` is all the memory.
 
 Guarantees
     - It never waits, and uses no clock, no random numbers, no files, no network. The imports of
@@ -39,6 +40,7 @@ Guarantees
       come twice or late.
     - Every command that needs a reply is either answered or stopped by a ``Stop`` command.
     - Every run ends: no node is visited more than ``max_visits`` times.
+    - No branch of a parallel node goes past the join: what follows runs once, after the branches.
     - A failure is never ignored: a failed node follows an edge that handles failures, or the run
       (or branch) fails with its reason.
     - The cost of a message depends on the nodes it touches, not on the length of the run.
@@ -235,7 +237,7 @@ class Scheduler:
         if node is None:
             self._end_lane(lane, "fail", f"there is no node {lane.node!r}")
             return
-        if lane.fork and not lane.visit and self._end_branch_at(lane, node.id):
+        if lane.fork and not lane.visit and self._leaves_branch(lane, node.id):
             return
         number = state.visits.get(node.id, 0) + 1
         try:
@@ -455,7 +457,7 @@ class Scheduler:
             self._end_without_edge(lane, node, outcome, has_failed=has_failed)
         elif route.edge is not None and route.edge.restarts:
             self._restart(route.target)
-        elif not in_branch or not self._end_branch_at(lane, route.target):
+        elif not in_branch or not self._leaves_branch(lane, route.target, route.edge):
             self._move(lane, route.target, route.edge)
 
     def _end_without_edge(
@@ -483,24 +485,34 @@ class Scheduler:
             self._end_lane(lane, outcome.status, _dead_end(node))
 
     def _after_branches(
-        self, lane: RunLane, node: Node, exits: tuple[str, ...], *, has_failed: bool
+        self, lane: RunLane, node: Node, ends: tuple[str, ...], *, has_failed: bool
     ) -> Route | None:
-        """Where a parallel node without a fan-in leads: to the exit that a branch reached."""
-        target = exits[0] if exits else ""
+        """Where a parallel node without a fan-in leads: to where its branches have ended. If all
+        failed, its edge there counts as an unconditional one."""
+        routes, target = self._run.routes, ends[0] if ends else ""
         if has_failed:
-            target = self._run.routes.retry_target(node, in_branch=bool(lane.fork)) or (
-                target if self._run.routes.continues(node) else ""
+            target = routes.retry_target(node, in_branch=bool(lane.fork)) or (
+                target if routes.decides(target) or routes.continues(node) else ""
             )
         return Route(target, None) if target else None
 
     # Ending a lane, a round, the run.
 
-    def _end_branch_at(self, lane: RunLane, target: str) -> bool:
-        """End the branch of this lane if the node is one that ends branches. Returns whether it
-        is."""
-        if not parallel.ends_branch(self.graph, target):
+    def _leaves_branch(self, lane: RunLane, target: str, edge: Edge | None = None) -> bool:
+        """Whether the node is not in the branch of this lane. Then the branch is over; at a node
+        before its parallel node, all branches are, and the run of the parallel node continues
+        there."""
+        if parallel.ends_branch(self._run, lane, target):
+            self._end_fork(parallel.end_branch_at(self._run, lane, target))
+            return True
+        if target not in self._run.section(lane.fork).before:
             return False
-        self._end_fork(parallel.end_branch_at(self._run, lane, target))
+        parent = parallel.go_back(self._run, lane)
+        notes = f"{lane.node} leads back to {target}"
+        self._record(parent, self.graph.nodes[parent.node], Outcome(status="skipped", notes=notes))
+        parent.node = lane.node
+        if not parent.fork or not self._leaves_branch(parent, target, edge):
+            self._move(parent, target, edge)
         return True
 
     def _end_lane(self, lane: RunLane, status: str, reason: str = "") -> None:

@@ -43,8 +43,8 @@ class Branch(msgspec.Struct, kw_only=True, omit_defaults=True):
     status: str = "waiting"
     """``waiting``, then ``running``, then the status of an outcome, or ``cancelled``."""
     reason: str = ""
-    exit: str = ""
-    """The exit that it came to."""
+    end: str = ""
+    """The join, fan-in or exit that it came to."""
     last_visit: str = ""
     last_stage: str = ""
     last_response: str = ""
@@ -59,8 +59,6 @@ class Fork(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: str
     """The visit of the parallel node."""
     lane: str
-    join: str
-    """The fan-in where the parent lane continues; empty: no fan-in."""
     branches: list[Branch]
     running: int = 0
     next: int = 0
