@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
@@ -12,8 +12,10 @@ from corral.core.spending import LIMITS, BudgetLimits
 from corral.errors import ConfigError, PipelineInvalid
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Edge, Graph, Value
-from corral.run_kwargs import RunKwargs
 from corral.values import convert_to
+
+if TYPE_CHECKING:
+    from corral.run_kwargs import RunKwargs
 
 RAISES = {f"add_{kind.unit}": name for name, kind in LIMITS.items()}
 """Attributes of an edge that leads on from a gate: they raise the limits of the run."""
