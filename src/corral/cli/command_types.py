@@ -29,9 +29,11 @@ WIDEST = 28
 class SectionOption(click.Option):
     """An option that knows its section."""
 
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, section: str, bare: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+        self.bare = bare
+        """The value if the flag is given without ``=VALUE``; empty: it needs a value."""
 
 
 class Decorator(Protocol):
@@ -69,6 +71,12 @@ class SectionedCommand(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         VERBOSE(self)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # click would take the next argument as the value of a flag whose value is optional.
+        options = [each for each in self.params if isinstance(each, SectionOption) and each.bare]
+        bare = {flag: f"{flag}={each.bare}" for each in options for flag in each.opts}
+        return super().parse_args(ctx, [bare.get(arg, arg) for arg in args])
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {name: [] for name in SECTIONS}

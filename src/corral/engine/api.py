@@ -28,16 +28,18 @@ from corral.engine.worker import executor
 from corral.engine.workspace import artifacts as workspace_artifacts
 from corral.engine.workspace import run_worktree
 from corral.errors import ConfigError, ProcessFailed
-from corral.pipelines import loader
+from corral.pipelines import loader, simulation
 from corral.pipelines.events import RunEvent
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.execution.run_dir import file_name
+from corral.pipelines.execution.simulated_nodes import interviewer_of
 from corral.pipelines.graph import Graph
 from corral.pipelines.linter.finding import Rule
 from corral.pipelines.run_limits import take_limits, with_limits
 from corral.pipelines.scheduler.commands import Question
 from corral.pipelines.scheduler.outcome import Outcome, not_json
+from corral.pipelines.simulation import Script, SimulateMode
 from corral.pipelines.transforms import Transform
 from corral.protocol.schema import schema_of
 from corral.run_kwargs import RunKwargs
@@ -66,7 +68,8 @@ async def run(  # noqa: PLR0913
     commit: str | None = None,
     artifacts: str = "",
     run_dir: str | os.PathLike[str] | None = None,
-    simulate: bool = False,
+    simulate: SimulateMode = False,
+    script: Script | None = None,
     interviewer: Interviewer | None = None,
     ask: Asker | None = None,
     on_event: OnEvent | None = None,
@@ -91,8 +94,11 @@ async def run(  # noqa: PLR0913
     repository or a URL): the run works in its own worktree, at ``commit``, and its changes
     become a branch there (``result.branch``). ``artifacts``: a URL of any fsspec file system, to
     which the run's ``artifacts/`` are uploaded. ``run_dir``: the run directory. ``simulate``: no
-    agent is started. ``interviewer`` answers human gates; without it a durable run that reaches one
-    returns as ``waiting``. ``ask`` answers permission requests of agents, only in memory.
+    agent is started; ``"all"``: no command runs, no request is sent and no file is used either, and
+    gates take their default or first choice. ``script`` (an object or a JSON file, see
+    ``pipelines.simulation``) says what the visits of nodes give then. ``interviewer`` answers human
+    gates; without it a durable run that reaches one returns as ``waiting``. ``ask`` answers
+    permission requests of agents, only in memory.
     ``on_event`` is called with each event, ``on_start`` with the run's id and directory.
     ``durable``, ``db``: whether and in which database the run is stored. ``queue``: the workers of
     this queue execute the run. ``imports``: modules that register node kinds. ``source``: the
@@ -146,8 +152,12 @@ async def run(  # noqa: PLR0913
     limits = take_limits(options, of_task)
     graph = with_limits(graph, limits)
     agent = agent or config.default_agent()
-    resources = NodeResources(simulate=simulate, agent=agent, model=model, options=options, ask=ask)
-    if queue is None and repository is None and not simulate:
+    simulated = simulation.build(simulate, script, graph)
+    interviewer = interviewer_of(simulated, interviewer)
+    resources = NodeResources(
+        simulate=simulated, agent=agent, model=model, options=options, ask=ask
+    )
+    if queue is None and repository is None and not simulated:
         from corral.pipelines.execution import preflight
 
         preflight.check(graph, resources, place, given)
@@ -157,7 +167,7 @@ async def run(  # noqa: PLR0913
         folder=run_folder(name, run_dir),
         workspace=place,
         values=given,
-        simulate=simulate,
+        simulate=simulated,
         agent=agent,
         model=model or "",
         imports=imports,
@@ -302,6 +312,7 @@ async def resume(
     """
     shown = await query.show(run, db=db)
     graph, folder, name = shown.graph, Path(shown.folder), run
+    interviewer = interviewer_of(shown.run_input.config.simulate, interviewer)
     reported = max((event.seq for event in shown.events), default=0)
     now = None if shown.output else current_graph(shown)
     async with service.engine():
@@ -351,6 +362,7 @@ async def fork(  # noqa: PLR0913
         result = await pipelines.fork("review-20260131-142501-3f9a", "implement")
     """
     shown = await query.show(run, db=db)
+    interviewer = interviewer_of(shown.run_input.config.simulate, interviewer)
     now = graph or current_graph(shown) or shown.graph
     if node not in now.nodes:
         raise ConfigError(f"the pipeline has no node {node!r}")

@@ -23,6 +23,7 @@ from corral.pipelines.scheduler.commands import (
     Woken,
 )
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.simulation import Simulate
 from corral.values import Json, as_object, convert_to
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     folder: str
     """The run directory; a relative path is below ``runs`` of each machine's own home."""
     workspace: str
-    simulate: bool = False
+    simulate: Simulate = False
     agent: str = ""
     model: str = ""
     options: dict[str, Json] = {}

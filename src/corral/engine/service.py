@@ -59,6 +59,7 @@ from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.graph import Graph, Value
 from corral.pipelines.run_limits import run_limits
 from corral.pipelines.scheduler.commands import Answer, Cancelled, Ended, Message
+from corral.pipelines.simulation import Simulate
 from corral.system import clock, paths
 from corral.system.process.tree import ProcessRegistry
 from corral.system.randomness import random_hex
@@ -172,7 +173,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
     """Empty: a new id is made."""
     values: Mapping[str, Json] = {}
-    simulate: bool = False
+    simulate: Simulate = False
     agent: str = ""
     model: str = ""
     options: Mapping[str, Json] = {}

@@ -48,6 +48,8 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a label on one of its edges may be a condition."""
     cheap: bool = False
     """Whether it takes no slot of a limited queue."""
+    is_pure: bool = False
+    """Whether it only computes values of the context: a simulation runs it, too."""
     llm: LlmUse = "none"
     """Whether nodes of this kind call an agent or a model. ``optional``: only some do."""
     internal: bool = False
@@ -120,6 +122,7 @@ SWITCH = NodeKind(
     drawn_as="diamond",
     symbol="◇",
     handler="data:switch",
+    is_pure=True,
     decides=True,
     cheap=True,
     attributes=frozenset(("key", "value", "source")),
@@ -182,59 +185,72 @@ FOR_EACH = NodeKind(
     required=(("items",), ("prompt", "tool_command")),
 )  # fmt: skip
 SET = NodeKind(
-    name="set", handler="data:set_values", cheap=True, attributes=frozenset(("key", "value"))
+    name="set",
+    handler="data:set_values",
+    is_pure=True,
+    cheap=True,
+    attributes=frozenset(("key", "value")),
 )  # and set.NAME, which the linter checks
 JSON_EXTRACT = NodeKind(
     name="json_extract",
     handler="data:json_extract",
+    is_pure=True,
     cheap=True,
     attributes=frozenset(("source", "path", "key", "default")),
 )
 JSON_DECODE = NodeKind(
     name="json_decode",
     handler="data:json_decode",
+    is_pure=True,
     attributes=frozenset(("source", "key", "prefix")),
     required=(("source",),),
 )
 JSON_PACK = NodeKind(
     name="json_pack",
     handler="data:json_pack",
+    is_pure=True,
     attributes=frozenset(("keys", "output")),
     required=(("keys",),),
 )
 SPLIT = NodeKind(
     name="split",
     handler="data:split",
+    is_pure=True,
     attributes=frozenset(("source", "sep", "trim", "key")),
     required=(("source",),),
 )
 REGEX = NodeKind(
     name="regex",
     handler="data:regex",
+    is_pure=True,
     attributes=frozenset(("source", "pattern", "group", "key", "no_match", "default")),
     required=(("source",), ("pattern",)),
 )
 STRING_TRANSFORM = NodeKind(
     name="string_transform",
     handler="data:string_transform",
+    is_pure=True,
     attributes=frozenset(("source", "ops", "key")),
     required=(("source",), ("ops",)),
 )
 ENV = NodeKind(
     name="env",
     handler="data:env",
+    is_pure=True,
     attributes=frozenset(("key", "from", "required", "default")),
     required=(("key",),),
 )
 ASSERT = NodeKind(
     name="assert",
     handler="data:check",
+    is_pure=True,
     attributes=frozenset(("expr", "condition", "message")),
     required=(("expr", "condition"),),
 )
 SLEEP = NodeKind(
     name="sleep",
     handler="data:sleep",
+    is_pure=True,
     attributes=frozenset(("duration",)),
     required=(("duration",),),
 )

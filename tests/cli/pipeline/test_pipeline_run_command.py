@@ -35,6 +35,17 @@ def test_the_last_answer_is_on_stdout_and_progress_on_stderr(workspace: Path) ->
     assert "\x1b" not in done.stderr
 
 
+def test_simulate_all_answers_gates_and_a_script_chooses_the_path(workspace: Path) -> None:
+    file = put(workspace, GATE)
+    first = pipeline(*RUN, "--simulate=all", file, cwd=workspace)
+    assert (first.returncode, "ask: Y" in first.stderr) == (0, True), first.stderr
+    (workspace / "script.json").write_text('{"ask": "fail"}')
+    second = pipeline(*RUN, "--script", "script.json", file, cwd=workspace)
+    assert second.returncode == 1, second.stderr
+    # Without a value the flag does not take the file as one.
+    assert pipeline(*RUN, "--simulate", put(workspace, TINY), cwd=workspace).returncode == 0
+
+
 def test_quiet_prints_only_the_answer(workspace: Path) -> None:
     done = pipeline(*RUN, put(workspace, TINY), "--simulate", "-q", cwd=workspace)
     assert (done.stdout, done.stderr) == ("[Simulated] Response for stage: a\n", "")

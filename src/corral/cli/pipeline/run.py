@@ -82,7 +82,8 @@ class PipelineRunFlags(FollowFlags, PolicyFlags, RunKwargs):
     commit: str | None
     artifacts: str | None
     run_dir: str | None
-    simulate: bool
+    simulate: str | None
+    script: str | None
     modules: tuple[str, ...]
     queue: str | None
     no_durable: bool
@@ -133,8 +134,11 @@ class ForkFlags(FollowFlags):
 @AUTO
 @EVENTS
 @QUIET
-@option("Tests", "--simulate", is_flag=True, help="Simulate agents and models: nothing is"
-        " spent. Commands run.")  # fmt: skip
+@option("Tests", "--simulate", type=click.Choice(["agents", "all"]), bare="agents",
+        metavar="[=all]", help="Simulate agents and models: nothing is spent. Commands run; with"
+        " =all nothing runs: no command, request or file, and gates are answered.")  # fmt: skip
+@option("Tests", "--script", type=click.Path(), metavar="FILE", help="JSON: the outcomes, labels"
+        " and outputs of nodes, per visit. Everything else is simulated.")  # fmt: skip
 def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     """Run the pipeline FILE.
 
@@ -177,7 +181,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
             echo(format_finding(file, finding), err=True)
     if durable:
         database.load()
-    elif not flags["auto_approve"]:
+    elif not (flags["auto_approve"] or flags["simulate"] == "all" or flags["script"]):
         _require_no_questions(graph)
     show = PipelinePrinter(
         graph,
@@ -202,7 +206,8 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
             commit=flags["commit"],
             artifacts=flags["artifacts"] or "",
             run_dir=flags["run_dir"],
-            simulate=flags["simulate"],
+            simulate="all" if flags["simulate"] == "all" else flags["simulate"] is not None,
+            script=flags["script"],
             interviewer=interviewer,
             on_event=show.event,
             on_start=show.started,

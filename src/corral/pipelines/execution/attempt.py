@@ -21,7 +21,7 @@ import msgspec
 from corral.errors import CorralError, StorageFailed
 from corral.events import Error, Event, from_json, to_json
 from corral.pipelines import node_kinds
-from corral.pipelines.execution import handlers, run_dir, verdict
+from corral.pipelines.execution import handlers, run_dir, simulated_nodes, verdict
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.scheduler.outcome import Outcome, failed, is_dict, not_json, outcome_of_error
 from corral.system import fs
@@ -50,7 +50,7 @@ async def attempt(work: NodeContext) -> Outcome:
         emit_to_run(event if clean is line or clean == line else from_json(clean))
 
     try:
-        handler = handlers.for_node(work.node)
+        handler = simulated_nodes.handler_of(work, handlers.for_node(work.node))
         limit = _time_limit(work)
         if work.writes_files and not work.is_empty:
             run_dir.clear_node_dir(work.folder)

@@ -37,6 +37,7 @@ from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Node, shape_kind
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.simulation import Simulate
 from corral.run_kwargs import RunKwargs
 from corral.system import config, fs
 from corral.system.environment import SecretRedactor, is_secret, named_secrets, variables
@@ -62,12 +63,13 @@ class NodeResources:
     ``options`` are those of ``corral.run``: the defaults of every node. ``agent`` and ``model``
     are for nodes that name none. ``ask`` answers the agents' permission requests, and
     ``on_tool_call`` decides about each of their tool calls. ``processes``
-    limits the processes of each warm agent. With ``simulate`` no agent and no model is called."""
+    limits the processes of each warm agent. With ``simulate`` no agent and no model is called;
+    a ``Simulation`` simulates more."""
 
     def __init__(
         self,
         *,
-        simulate: bool = False,
+        simulate: Simulate = False,
         agent: str = DEFAULT_AGENT,
         model: str | None = None,
         options: RunKwargs | None = None,

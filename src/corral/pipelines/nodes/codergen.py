@@ -16,6 +16,7 @@ from corral.pipelines.execution import verdict
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.verdict import NodeVerdict
 from corral.pipelines.scheduler.outcome import MAX_IN_CONTEXT, Outcome
+from corral.pipelines.simulation import simulated_answer
 from corral.pipelines.templates import as_text
 from corral.values import JsonObject
 
@@ -28,7 +29,10 @@ async def codergen(work: NodeContext) -> Outcome:
     prompt = prompt_of(work)
     if work.resources.simulate:
         work.write_file("prompt.md", prompt)
-        return outcome_with_answer(work, simulated_answer(work))
+        answer = simulated_answer(work.node)
+        output: JsonObject = {f"{work.node.id}.output": answer}
+        outcome = Outcome(context_updates=output if work.node.text("output_schema") else {})
+        return outcome_with_answer(work, answer, outcome=outcome)
     from corral.pipelines.execution import agent_call
 
     call = agent_call.build_call(work)
@@ -50,10 +54,6 @@ async def codergen(work: NodeContext) -> Outcome:
 def prompt_of(work: NodeContext) -> str:
     goal = as_text(work.context.get("graph.goal")) or work.graph.goal
     return templates.fill(work.node.text("prompt") or work.node.label, work.context, goal)
-
-
-def simulated_answer(work: NodeContext) -> str:
-    return f"[Simulated] Response for stage: {work.node.id}"
 
 
 def outcome_with_answer(

@@ -16,7 +16,7 @@ import msgspec
 
 from corral.core.nesting import decode_json
 from corral.errors import ConfigError, CorralError
-from corral.pipelines.execution import run_dir
+from corral.pipelines.execution import run_dir, simulated_nodes
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.execution.node_options import number_of
 from corral.pipelines.graph import Value
@@ -25,6 +25,7 @@ from corral.pipelines.nodes.data import value_of
 from corral.pipelines.nodes.prompt import prompt
 from corral.pipelines.nodes.tool import tool
 from corral.pipelines.scheduler.outcome import MAX_IN_CONTEXT, Outcome, failed, outcome_of_error
+from corral.pipelines.simulation import SIMULATED, Simulation
 from corral.pipelines.templates import as_text, find
 from corral.values import Json, JsonObject
 
@@ -47,6 +48,8 @@ async def for_each(work: NodeContext) -> Outcome:
             raise ConfigError(f"the for_each node {work.node.id} {problem}")
         model = work.node.text("model") or work.node.text("llm_model")
         handler = prompt if model and not work.node.text("agent") else codergen
+    elif isinstance(work.resources.simulate, Simulation) and work.resources.simulate.all:
+        handler = simulated_nodes.skip
     limit = number_of(work.node, "max_parallel", int) if "max_parallel" in work.node.attrs else 4
     if limit < 1:
         raise ConfigError(f"{work.node.id}: max_parallel must be at least 1, got: {limit}")
@@ -91,6 +94,8 @@ def _parse_items(work: NodeContext, text: str) -> Json:
     value = find(work.context, text)
     if isinstance(value, list):
         return value
+    if work.resources.simulate and text.startswith(SIMULATED):
+        return [text]
     if not text.startswith(("[", "{")):
         return [name for item in text.split(",") if (name := item.strip())]
     try:

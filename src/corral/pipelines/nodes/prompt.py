@@ -34,10 +34,10 @@ from corral.pipelines.nodes.codergen import (
     apply_report,
     outcome_with_answer,
     prompt_of,
-    simulated_answer,
     truncate_text,
 )
 from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.pipelines.simulation import simulated_answer
 from corral.system import clock, fs
 from corral.values import Json, JsonObject, as_object, as_objects, as_text
 
@@ -60,7 +60,7 @@ async def prompt(work: NodeContext) -> Outcome:
     work.write_file("prompt.md", text)
     output = f"{work.node.id}.output"
     if work.resources.simulate:
-        answer = simulated_answer(work)
+        answer = simulated_answer(work.node)
         return outcome_with_answer(work, answer, outcome=Outcome(context_updates={output: answer}))
     schema = schema_of(work)
     generation = await ask_model(work, text, schema)
@@ -160,7 +160,7 @@ async def fan_in(work: NodeContext) -> Outcome:
     text = "\n\n".join(parts)
     work.write_file("prompt.md", text)
     if work.resources.simulate:
-        work.write_file("response.md", simulated_answer(work))
+        work.write_file("response.md", simulated_answer(work.node))
         return Outcome(context_updates=_best_updates(branches, ids[0]))
     schema: JsonObject = {
         "type": "object",
