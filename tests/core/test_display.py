@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from support.scripted_agent import scripted_options
 import corral
 from corral import Cost, FileChanged, Policy, Result, Usage, models, pipelines
 from corral.core.display import Card, shorten
-from corral.engine.batch.results import BatchReport, Failures
+from corral.engine.batch.results import BatchError, BatchReport, BatchResult, Failures
 from corral.events import Error
 from corral.model_types import FinishReason, Response
 from corral.models import Generation, Message, Step
@@ -56,6 +58,51 @@ BATCH = BatchReport(
     failures=(Failures(code="timeout", count=2, tasks=("1",), message=HOSTILE),),
 )
 SHOWN = [RESULT, GENERATION, PIPELINE, BATCH]
+
+
+@dataclass
+class Review:
+    verdict: str
+    problems: list[str]
+
+
+REVIEWS = BatchReport(
+    name="reviews",
+    total=2,
+    succeeded=1,
+    failed=1,
+    results=(
+        BatchResult(
+            id="a.py",
+            status="success",
+            text=HOSTILE,
+            _output=Review(HOSTILE, ["one"]),
+            files=("a.py", "b.py"),
+            cost_usd=0.5,
+        ),
+        BatchResult(
+            id="b.py", status="failed", error=BatchError(code="timeout", message="too slow")
+        ),
+    ),
+)
+
+
+def test_a_batch_is_rows_for_tables() -> None:
+    first, second = REVIEWS.rows()
+    assert (first["output.verdict"], first["output.problems"]) == (HOSTILE, ["one"])
+    assert (first["files"], first["cost_usd"], first["error"]) == ("a.py, b.py", 0.5, None)
+    assert (second["id"], second["status"], second["error"]) == ("b.py", "failed", "too slow")
+    assert REVIEWS.to_dicts()[0]["output"] == {"verdict": HOSTILE, "problems": ["one"]}
+    json.dumps(REVIEWS.to_dicts())
+
+
+def test_a_batch_is_a_table_in_a_notebook_without_html_of_answers() -> None:
+    parser = Tags()
+    parser.feed(REVIEWS._repr_html_())  # pyright: ignore[reportPrivateUsage]
+    parser.close()
+    assert set(parser.tags) == {"div", "b", "small", "pre", "table", "tr", "th", "td"}
+    assert parser.tags.count("tr") == 3
+    assert "output.verdict" in parser.text
 
 
 def test_a_result_is_one_short_line() -> None:

@@ -436,3 +436,11 @@ async def test_a_pool_has_no_fallback(workspace: Path) -> None:
     with pytest.raises(errors.ConfigError, match="on_limit"):
         async with corral.pool(agent(), **options):
             pass
+
+
+async def test_the_built_in_agent_needs_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", "scripted-key-0123456789")
+    with pytest.raises(errors.ConfigError, match="corral works in this process") as caught:
+        async with corral.pool("gemini:gemini-2.5-flash"):
+            pass
+    assert "Call corral.run for each prompt" in (caught.value.hint or "")

@@ -8,14 +8,17 @@ Markdown, pass ``result.text`` to the notebook's own ``Markdown``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from corral.core.terminal_text import counted
 from corral.values import Cost, Usage
 
 SHORT = 60
-"""Characters of a text in a ``repr``."""
+"""Characters of a text in a ``repr``, or in a cell of a table."""
+MOST_ROWS = 200
+"""Rows of a table that a notebook shows."""
 
 
 class Card(msgspec.Struct, frozen=True, gc=False):
@@ -24,14 +27,28 @@ class Card(msgspec.Struct, frozen=True, gc=False):
     title: str
     facts: Sequence[str]
     text: str
+    rows: Sequence[Mapping[str, object]] = ()
+    """A table below the text, in HTML."""
 
     def html(self) -> str:
         facts = " · ".join(_escape(fact) for fact in self.facts)
         return (
             f"<div><b>{_escape(self.title)}</b> <small>{facts}</small>"
             '<pre style="white-space: pre-wrap; margin: 0.5em 0">'
-            f"{_escape(self.text)}</pre></div>"
+            f"{_escape(self.text)}</pre>{self._table()}</div>"
         )
+
+    def _table(self) -> str:
+        columns = list(dict.fromkeys(name for row in self.rows for name in row))
+        if not columns:
+            return ""
+        lines = [f"<tr>{''.join(f'<th>{_escape(name)}</th>' for name in columns)}</tr>"]
+        for row in self.rows[:MOST_ROWS]:
+            shown = ("" if row.get(name) is None else str(row.get(name)) for name in columns)
+            cells = (f"<td>{_escape(shorten(text))}</td>" for text in shown)
+            lines.append(f"<tr>{''.join(cells)}</tr>")
+        more = len(self.rows) - MOST_ROWS
+        return f"<table>{''.join(lines)}</table>{f'… {more:,} more' if more > 0 else ''}"
 
     def markdown(self) -> str:
         longest = max((len(run) for run in re.findall("`+", self.text)), default=0)
@@ -83,7 +100,7 @@ def spent(usage: Usage, cost: Cost, seconds: float = 0.0) -> Iterable[str]:
 def count(number: int, noun: str) -> Iterable[str]:
     """``2 files``, ``1 file``; nothing for 0."""
     if number:
-        yield f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+        yield counted(number, noun)
 
 
 def _escape(text: str) -> str:

