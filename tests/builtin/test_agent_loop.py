@@ -138,7 +138,9 @@ async def test_an_invalid_call_is_an_error_result(ours: BuiltinAgent) -> None:
     def add(a: int) -> int:
         return a
 
-    events = await ours.events([Turn(calls=wrong), say("ok")], tools=[add])
+    turns = iter([Turn(calls=wrong), say("ok")])
+    # As a function: a list of turns with a call that no tool takes is a mistake of the script.
+    events = await ours.events(lambda _request: next(turns), tools=[add])
     assert [status for _, status in tool_outcomes(events)] == ["error"] * 5
     errors = [event.error or "" for event in events_of(events, ToolResult)]
     assert any("there is no tool 'no_such_tool'" in error for error in errors)

@@ -399,3 +399,27 @@ def test_the_folder_of_a_killed_run_is_removed(workspace: Path) -> None:
     assert len(list(sessions.iterdir())) == 1
     assert corral("agents", "doctor", "--reap", cwd=workspace).returncode == 0
     assert list(sessions.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "write a.txt"),
+        ("batch", "tasks.jsonl", "--prompt", "write {{name}}", "--no-durable"),
+        ("pipeline", "run", "p.dot", "--no-durable"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_scripted_model_for_one_command(workspace: Path, words: tuple[str, ...]) -> None:
+    (workspace / "tasks.jsonl").write_text('{"name": "a.txt"}\n')
+    (workspace / "p.dot").write_text(
+        'digraph p { s [shape=Mdiamond]; w [prompt="write a.txt"]; e [shape=Msquare]; s -> w -> e }'
+    )
+    (workspace / "script.toml").write_text(
+        '[[turn]]\n[[turn.call]]\nname = "write_file"\n'
+        'args = { path = "a.txt", content = "scripted" }\n[[turn]]\ntext = "a scripted answer"\n'
+    )
+    fake = ("--fake", "script.toml", "--agent", "corral", "--model", "openai:gpt-5")
+    done = corral(*words, *fake, "--approve", "edits", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert (workspace / "a.txt").read_text().strip() == "scripted"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from support.real_agents import RealAgent, for_agents
 
-from corral.testing import call, say
+import corral
+from corral.testing import Call, Turn, call, say
 
 
 @pytest.mark.timeout(600)
@@ -28,3 +29,33 @@ async def test_one_script_works_with_every_agent(agent: RealAgent, workspace: Pa
     assert (workspace / "new.txt").exists(), seen
     assert (workspace / "new.txt").read_text() == "second line\n", seen
     assert (workspace / "copy.txt").read_text() == "second line\n"
+
+
+@pytest.mark.timeout(600)
+@for_agents(every_day=("gemini-cli", "codex-cli", "opencode-acp", "opencode-cli"))
+async def test_the_variables_of_the_server_are_enough(agent: RealAgent, workspace: Path) -> None:
+    """Without a model: the agent's own choice may have other tools, as with Codex."""
+    asked: list[str] = []
+
+    def weather(city: str) -> str:
+        """The weather of a city."""
+        asked.append(city)
+        return "sunny"
+
+    (workspace / "old.txt").write_text("one\nthe first line\n")
+    has_tools = agent.record.supports("mcp_servers")
+    calls = [
+        Call("read_file", {"path": "old.txt"}),
+        Call("edit_file", {"path": "old.txt", "old": "first", "new": "second"}),
+        Call("shell", {"command": "cat old.txt > copy.txt"}),
+        *([Call("weather", {"city": "Ghent"})] if has_tools else []),
+    ]
+    options = agent.options([*(Turn(calls=[call]) for call in calls), say("a scripted answer")])
+    options["env"] = {**options.get("env", {}), **agent.lane.env}
+    options["model"], options["policy"] = None, "all"
+    if has_tools:
+        options["tools"] = [weather]
+    result = await corral.run(agent.name, "do it", **options)
+    assert (result.ok, result.text) == (True, "a scripted answer"), result.error
+    assert (workspace / "copy.txt").read_text() == "one\nthe second line\n"
+    assert asked == (["Ghent"] if has_tools else [])

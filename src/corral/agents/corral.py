@@ -9,7 +9,17 @@ from msgspec.structs import replace
 
 from corral.agents.grants import Grants
 from corral.agents.shared.controls import check_names
-from corral.agents.spec import Act, AgentControls, AgentSpec, Enforced, Form, InProcess, Probe
+from corral.agents.spec import (
+    ADD_PATCH,
+    EDIT_PATCH,
+    Act,
+    AgentControls,
+    AgentSpec,
+    Enforced,
+    Form,
+    InProcess,
+    Probe,
+)
 from corral.errors import ConfigError
 from corral.events import ToolKind
 from corral.models import registry
@@ -44,7 +54,7 @@ MAX_TURNS = 100
 MAX_REPEATED_CALLS = 20
 """Equal calls in a row, if ``max_repeated_calls`` is not set."""
 
-PATCH = "*** Begin Patch\n*** Add File: probe.txt\n+probed\n*** End Patch\n"
+PATCH = ADD_PATCH.format(path="probe.txt", text="probed")
 
 FORMS: dict[Act, tuple[Form, ...]] = {
     "run": (("shell", {"command": "{command}"}),),
@@ -66,21 +76,8 @@ FILE_FORMS: dict[Act, tuple[Form, ...]] = {
     ),
 }
 PATCH_FORMS: dict[Act, tuple[Form, ...]] = {
-    "write": (
-        (
-            "apply_patch",
-            {"patch": "*** Begin Patch\n*** Add File: {path}\n+{text}\n*** End Patch\n"},
-        ),
-    ),
-    "edit": (
-        (
-            "apply_patch",
-            {
-                "patch": "*** Begin Patch\n*** Update File: {path}\n@@\n-{before}\n+{after}\n"
-                "*** End Patch\n"
-            },
-        ),
-    ),
+    "write": (("apply_patch", {"patch": ADD_PATCH}),),
+    "edit": (("apply_patch", {"patch": EDIT_PATCH}),),
 }
 
 

@@ -51,7 +51,7 @@ from corral.agents.spec import (
     WireTools,
 )
 from corral.core.protected_paths import regex
-from corral.errors import ConfigError, PolicyError
+from corral.errors import PolicyError
 from corral.events import Init, Thinking, ToolKind, ToolResult
 from corral.options import RunOptions
 from corral.policy import CAPABILITY_OF
@@ -276,13 +276,17 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     effort = "off" if run.reasoning_effort == "none" else run.reasoning_effort
     found, url = find_credentials(place, KEYS, "pi", KEY_HINT), place.env.get("OPENAI_BASE_URL")
     model, files = run.model, dict[str, str]()
-    if url and model is None:
-        raise ConfigError("with OPENAI_BASE_URL a model must be named", hint="Give model=.")
-    if url and model is not None:
-        custom = {"baseUrl": url, "api": "openai-completions", "apiKey": KEYS[0]}
-        models = {"custom": {**custom, "models": [{"id": model, "reasoning": True}]}}
-        model, files[f"{_HOME}/models.json"] = f"custom/{model}", json.dumps({"providers": models})
     flags = [*place.controls.flags, *(_BARE if run.inherit == "nothing" else ())]
+    if url:
+        providers: dict[str, Json] = {"openai": {"baseUrl": url}}
+        if model is None:
+            flags += ["--provider", "openai"]
+        else:
+            models: Json = [{"id": model, "reasoning": True}]
+            providers = {"custom": {"baseUrl": url, "api": "openai-completions", "apiKey": KEYS[0],
+                                    "models": models}}  # fmt: skip
+            model = f"custom/{model}"
+        files[f"{_HOME}/models.json"] = json.dumps({"providers": providers})
     hook = {_HOOK_FILE: hook_script(place.hook_command, HOOK)} if place.hook_command else {}
     for name, text in {**hook, **place.controls.folder_rules(place)}.items():
         files[name] = str(text)

@@ -205,6 +205,11 @@ class TurnEnding(msgspec.Struct, frozen=True, kw_only=True):
     run: RunOptions
 
 
+ADD_PATCH = "*** Begin Patch\n*** Add File: {path}\n+{text}\n*** End Patch\n"
+EDIT_PATCH = "*** Begin Patch\n*** Update File: {path}\n@@\n-{before}\n+{after}\n*** End Patch\n"
+"""With the placeholders of ``Probe.forms``, for the agents whose tool takes such a patch."""
+
+
 class Probe(msgspec.Struct, frozen=True):
     """How ``doctor`` checks that a headless tool call works: two calls for the scripted model
     to make, and the variables that connect the agent to that model."""
@@ -228,6 +233,13 @@ class Probe(msgspec.Struct, frozen=True):
     ``run``, ``write`` and ``read`` is made from the calls above."""
     mcp_name: str = "mcp__{server}__{tool}"
     """The model's name for a tool of an MCP server."""
+    model_env: str = ""
+    """The variable that names the model, for an agent that has no default behind ``url_env``."""
+
+    def env(self, url: str, key: str) -> dict[str, str]:
+        """The variables that connect the agent to a scripted model."""
+        found = {self.url_env: url, self.key_env: key, self.model_env: self.model}
+        return {name: value for name, value in found.items() if name}
 
     def forms_of(self, act: Act) -> tuple[Form, ...]:
         """The calls for one act; none where the agent has no such tool."""

@@ -136,7 +136,7 @@ async def _probe(agent: AgentSpec) -> list[DoctorCheck]:
                 cwd=folder,
                 policy=Policy.edits(),
                 model=probe.model,
-                env={probe.url_env: server.url, probe.key_env: "doctor-needs-no-key"},
+                env=probe.env(server.url, "doctor-needs-no-key"),
                 keep=False,
                 timeout=120,
             )
@@ -237,7 +237,7 @@ async def fill_compile_cache(agent: AgentSpec, found: programs.FoundProgram) -> 
                         inherit="nothing",
                         mcp_servers=(),
                         model=probe.model,
-                        env={probe.url_env: server.url, probe.key_env: "no-key-is-needed"},
+                        env=probe.env(server.url, "no-key-is-needed"),
                         keep=False,
                         timeout=600,
                     )

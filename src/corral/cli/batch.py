@@ -17,6 +17,7 @@ from corral.cli.command_types import SectionedCommand, enable_gc, option
 from corral.cli.options import (
     DB,
     EVERYWHERE,
+    FAKE,
     JSON,
     NEWEST,
     QUEUE,
@@ -123,6 +124,7 @@ class BatchFlags(PolicyFlags, RunKwargs):
 @option("Output", "--json", "as_json", is_flag=True, help="Print the report as JSON, as the last"
         " line on stdout.")  # fmt: skip
 @option("Output", "-q", "--quiet", is_flag=True, help="No progress, no report.")
+@FAKE
 @option("Tests", "--simulate", is_flag=True, help="Simulate the answers: nothing is spent.")
 def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     """Run one prompt for each task of the file TASKS, or for each file of --files.

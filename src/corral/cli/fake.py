@@ -43,7 +43,7 @@ def new(script: Path) -> None:
         raise ConfigError(f"{script} exists already", hint=hint) from error
     except OSError as error:
         raise ConfigError(f"cannot write {script}: {error.strerror}") from error
-    echo(f"wrote {script}; serve it: corral fake serve {shlex.quote(str(script))}")
+    echo(f'wrote {script}; use it: corral run --fake {shlex.quote(str(script))} "Write a greeting"')
 
 
 @command.command("serve")
@@ -68,7 +68,7 @@ def serve(script: str, port: int, key: str | None, seconds: float | None) -> Non
     It speaks Gemini, Anthropic's Messages, OpenAI's Responses and chat completions, all
     from the one script, and translates shell, read_file, write_file and edit_file to the
     tools of the agent. The address is printed first, then the variables that point an
-    agent to it; the API key is any text.
+    agent to it; the API key is any text. `corral run --fake SCRIPT` needs no server.
     """
     enable_gc()
     server = ModelServer(Script.load(script), key=key, port=port)

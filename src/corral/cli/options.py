@@ -159,6 +159,30 @@ class PolicyFlags(TypedDict):
     allow_host: tuple[str, ...]
 
 
+def _serve_script(context: click.Context, _: click.Parameter, path: str | None) -> None:
+    """Serve the script until the command ends, with its variables in the environment."""
+    if path is None:
+        return
+    from corral.testing import ModelServer, Script
+
+    server = context.with_resource(ModelServer(Script.load(path)))
+    os.environ.update(server.env)
+    context.meta[FAKE_FILE] = path
+
+
+FAKE_FILE = "corral.fake"
+"""The key of the context under which the file of ``--fake`` is."""
+FAKE = option(
+    "Tests",
+    "--fake",
+    metavar="FILE",
+    expose_value=False,
+    callback=_serve_script,
+    help="Use the scripted model of this file (corral fake new): no key is needed, nothing is"
+    " spent.",
+)
+
+
 def policy_options(function: C) -> C:
     """The options that ``choose_policy`` reads."""
     for each in reversed(_POLICY):

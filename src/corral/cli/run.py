@@ -13,6 +13,8 @@ from corral.cli.command_types import SectionedCommand, enable_gc, option
 from corral.cli.options import (
     ALL,
     DURATION,
+    FAKE,
+    FAKE_FILE,
     agent_option,
     check_prompt_is_given,
     choose_agent,
@@ -128,6 +130,7 @@ NOT_WITH_SESSION = ("resume", "fork", "replay", "record_to", "dry_run", "via")
 )
 @option("Output", "--json", "as_json", is_flag=True, help="Print events, one JSON object per line.")
 @option("Output", "-q", "--quiet", is_flag=True, help="Print only the answer.")
+@FAKE
 @option("Tests", "--dry-run", is_flag=True, help="Show what would be started.")
 def command(
     prompt: str | None, file: str | None, agent: str | None, **flags: Unpack[RunFlags]
@@ -287,6 +290,8 @@ def _run_named(
             raise ConfigError(f"--session and --{flag.replace('_', '-')} are both given")
     if flags.get("keep") is False:
         raise ConfigError("--session and --no-keep are both given")
+    if FAKE_FILE in click.get_current_context().meta:
+        raise ConfigError("--session and --fake are both given: its agent outlives the model")
     if text is None or not text.strip():
         raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
     cwd = os.path.realpath(flags.get("cwd") or ".")

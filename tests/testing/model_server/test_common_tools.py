@@ -155,3 +155,50 @@ async def test_the_example_script_works_with_two_agents_at_once(workspace: Path)
             assert result.text.endswith("I wrote greeting.txt.")
         assert model.failures == []
     assert (workspace / "greeting.txt").read_text() == "Hello from a scripted model.\n"
+
+
+def test_a_tool_that_an_agent_lacks_is_a_command_of_its_shell() -> None:
+    shell = declaring({"exec_command": ["cmd"], "apply_patch": ["input"]})
+    made = translated(Call("read_file", {"path": "my file.txt"}), shell)
+    assert (made.name, made.args) == ("exec_command", {"cmd": "cat 'my file.txt'"})
+
+
+def test_a_patch_has_complete_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\nthe first line\n")
+    request = declaring({"apply_patch": ["input"]}, system=f"working directory: {tmp_path}")
+    edit = Call("edit_file", {"path": "a.txt", "old": "first", "new": "second"})
+    patch = str(translated(edit, request).args["input"])
+    assert "-the first line\n+the second line\n" in patch
+
+
+def test_a_tool_in_code_is_called_by_a_program() -> None:
+    described = "declare const tools: { exec_command(args: {cmd: string}): Promise<unknown>; };"
+    body: dict[str, Json] = {"tools": [{"name": "exec", "description": described}]}
+    request = msgspec.structs.replace(declaring({}), body=body)
+    made = translated(Call("shell", {"command": "id"}), request)
+    code = 'text(await tools.exec_command({"cmd": "id"}))'
+    assert (made.name, made.args) == ("exec", {"input": code})
+    own = translated(Call("weather", {"city": "Ghent"}), request)
+    assert own.args == {"input": 'text(await tools.mcp__corral__weather({"city": "Ghent"}))'}
+
+
+@pytest.mark.parametrize(
+    "offered", ["mcp__corral__weather", "mcp_corral_weather", "corral_weather", "corral-weather"]
+)
+def test_a_function_of_the_run_is_called_by_its_own_name(offered: str) -> None:
+    made = translated(Call("weather", {"city": "Ghent"}), declaring({offered: ["city"]}))
+    assert (made.name, made.args) == (offered, {"city": "Ghent"})
+
+
+@pytest.mark.parametrize("name", ["wether", "edit_file"])
+async def test_a_call_that_no_tool_takes_ends_the_run_with_its_name(
+    ours: BuiltinAgent, name: str
+) -> None:
+    script = [call(name, city="Ghent"), say("done")]
+    result = await ours.run(script, policy="reads")
+    if name == "wether":
+        assert not result.ok
+        assert result.error is not None
+        assert "no tool takes the call wether(city)" in result.error.message
+    else:
+        assert result.ok  # a tool that the policy hides: its refusal is the test

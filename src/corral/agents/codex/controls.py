@@ -33,7 +33,15 @@ from corral.agents.shared.controls import (
     other_hooks,
     without_rules,
 )
-from corral.agents.spec import Act, AgentControls, Enforced, Form, LaunchContext
+from corral.agents.spec import (
+    ADD_PATCH,
+    EDIT_PATCH,
+    Act,
+    AgentControls,
+    Enforced,
+    Form,
+    LaunchContext,
+)
 from corral.core.quoting import toml_string
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
@@ -74,11 +82,6 @@ def is_agent_tool(name: str) -> bool:
     return name in TOOLS or name.startswith("mcp__")
 
 
-def patch(path: str, line: str) -> str:
-    """A patch that adds a file of one line."""
-    return f"*** Begin Patch\n*** Add File: {path}\n+{line}\n*** End Patch\n"
-
-
 def toml_list(texts: Iterable[str]) -> str:
     return f"[{','.join(map(toml_string, texts))}]"
 
@@ -91,16 +94,8 @@ FORMS: dict[Act, tuple[Form, ...]] = {
         ("exec_command", {"cmd": "{command}", "sandbox_permissions": "require_escalated"}),
     ),
     "background": (("exec_command", {"cmd": "{command}", "yield_time_ms": 250, "tty": True}),),
-    "write": (("apply_patch", {"input": patch("{path}", "{text}")}),),
-    "edit": (
-        (
-            "apply_patch",
-            {
-                "input": "*** Begin Patch\n*** Update File: {path}\n@@\n-{before}\n+{after}\n"
-                "*** End Patch\n"
-            },
-        ),
-    ),
+    "write": (("apply_patch", {"input": ADD_PATCH}),),
+    "edit": (("apply_patch", {"input": EDIT_PATCH}),),
     "delegate": (("spawn_agent", {"message": "{prompt}"}),),
     "mcp_resource": (("read_mcp_resource", {"server": "{server}", "uri": "{uri}"}),),
 }

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from corral.agents.codex import controls, launch, stream
 from corral.agents.spec import (
     ACP_OPTIONS,
+    ADD_PATCH,
     AcpTransport,
     AgentSpec,
     CommandHook,
@@ -78,7 +79,10 @@ HEADLESS = AgentSpec(
     read_stderr=stream.read_stderr,
     tools=controls.TOOLS,
     probe=Probe(
-        write=("apply_patch", {"input": controls.patch("probe.txt", "written by the agent")}),
+        write=(
+            "apply_patch",
+            {"input": ADD_PATCH.format(path="probe.txt", text="written by the agent")},
+        ),
         shell=("exec_command", {"cmd": "touch shell.txt"}),
         url_env="OPENAI_BASE_URL",
         key_env="OPENAI_API_KEY",

@@ -95,6 +95,7 @@ _HEADLESS = AgentSpec(
         url_env="COPILOT_PROVIDER_BASE_URL",
         key_env="COPILOT_PROVIDER_API_KEY",
         model="scripted",
+        model_env="COPILOT_MODEL",
         read=("view", {"path": "here.txt"}),
         forms=controls.FORMS,
         mcp_name="{server}-{tool}",

@@ -37,7 +37,15 @@ from corral.agents.shared.controls import (
     other_hooks,
     server_prefixed,
 )
-from corral.agents.spec import Act, AgentControls, Enforced, Form, LaunchContext
+from corral.agents.spec import (
+    ADD_PATCH,
+    EDIT_PATCH,
+    Act,
+    AgentControls,
+    Enforced,
+    Form,
+    LaunchContext,
+)
 from corral.core.protected_paths import NAMES
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
@@ -78,8 +86,14 @@ UNAVAILABLE = "invalid"
 
 FORMS: dict[Act, tuple[Form, ...]] = {
     "run": (("bash", {"command": "{command}", "description": "Run it"}),),
-    "write": (("write", {"filePath": "{path}", "content": "{text}"}),),
-    "edit": (("edit", {"filePath": "{path}", "oldString": "{before}", "newString": "{after}"}),),
+    "write": (
+        ("write", {"filePath": "{path}", "content": "{text}"}),
+        ("apply_patch", {"patchText": ADD_PATCH}),
+    ),
+    "edit": (
+        ("edit", {"filePath": "{path}", "oldString": "{before}", "newString": "{after}"}),
+        ("apply_patch", {"patchText": EDIT_PATCH}),
+    ),
     "read": (("read", {"filePath": "{path}"}),),
     "list": (("read", {"filePath": "{path}"}), ("list", {"path": "{path}"})),
     "find": (("glob", {"pattern": "*", "path": "{path}"}),),

@@ -22,7 +22,8 @@ from corral.options import RunOptions
 from corral.values import Json, McpServer
 
 CUSTOM = "custom"
-"""The provider behind OPENAI_BASE_URL: any server that speaks chat completions."""
+"""The provider behind OPENAI_BASE_URL: any server that speaks chat completions. Without a named
+model, OpenCode's own choice among OpenAI's is requested there."""
 HOSTED = "opencode"
 
 SECRET_ENV = (
@@ -152,15 +153,19 @@ def launch_headless(
 
 
 def _service_url(run: RunOptions, place: LaunchContext) -> str | None:
-    """Known only for the model behind OPENAI_BASE_URL: OpenCode has a service for each provider."""
-    behind_url = (run.model or "").startswith(f"{CUSTOM}/")
-    return place.env.get("OPENAI_BASE_URL") if behind_url else None
+    """Known only for a model behind OPENAI_BASE_URL: OpenCode has a service for each provider."""
+    return place.env.get("OPENAI_BASE_URL") if _is_behind_url(run) else None
 
 
 def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
-    if not (run.model or "").startswith(f"{CUSTOM}/"):
+    if not _is_behind_url(run):
         return f"only the calls of {CUSTOM}/…, behind OPENAI_BASE_URL, are counted"
     return _BEHIND_URL(run, env)
+
+
+def _is_behind_url(run: RunOptions) -> bool:
+    """Whether the model is the one behind OPENAI_BASE_URL, if that is set."""
+    return run.model is None or run.model.startswith(f"{CUSTOM}/")
 
 
 def _rules(place: LaunchContext) -> dict[str, Json]:
@@ -273,17 +278,17 @@ def _config(
     if not hosted and not env.get("OPENCODE_API_KEY"):
         config["disabled_providers"] = [HOSTED]
     if env.get("OPENAI_BASE_URL"):
-        name = (model or "").removeprefix(f"{CUSTOM}/")
         # The values are references to environment variables, which OpenCode replaces.
         options: Json = {"baseURL": "{env:OPENAI_BASE_URL}", "apiKey": "{env:OPENAI_API_KEY}"}
-        config["provider"] = {
-            CUSTOM: {
-                "npm": "@ai-sdk/openai-compatible",
-                "name": "OPENAI_BASE_URL",
-                "options": options,
-                "models": {name: {}} if name != (model or "") else {},
-            }
-        }
+        provider: dict[str, Json] = {"options": options}
+        if model is not None and model.startswith(f"{CUSTOM}/"):
+            provider["npm"], provider["name"] = "@ai-sdk/openai-compatible", "OPENAI_BASE_URL"
+            provider["models"] = {model.removeprefix(f"{CUSTOM}/"): {}}
+            config["provider"] = {CUSTOM: provider}
+        elif model is None:
+            # OpenCode chooses a model of the providers that it is configured with, else that of any
+            # provider whose key it finds. If there is none, it fails without a reason, or waits.
+            config |= {"provider": {"openai": provider}, "enabled_providers": ["openai"]}
     notes: tuple[str, ...] = (f"credentials: {', '.join(found) or 'none'}",)
     if RIPGREP not in place.helpers:
         notes += ("glob and grep are off: ripgrep (rg) is not on PATH",)

@@ -109,7 +109,7 @@ def behind_url(url_env: str, key_env: str, unused_env: tuple[str, ...] = ()) -> 
             url_env=url_env,
             url=url,
             key_env=(key_env,),
-            vendors=("openai-chat",),
+            vendors=("openai-chat", "openai"),
             unused_env=unused_env,
         )
 

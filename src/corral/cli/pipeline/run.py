@@ -12,6 +12,7 @@ from corral.cli.command_types import SectionedCommand, option
 from corral.cli.options import (
     DB,
     EVERYWHERE,
+    FAKE,
     IMPORT,
     QUEUE,
     RUN,
@@ -134,6 +135,7 @@ class ForkFlags(FollowFlags):
 @AUTO
 @EVENTS
 @QUIET
+@FAKE
 @option("Tests", "--simulate", type=click.Choice(["agents", "all"]), bare="agents",
         metavar="[=all]", help="Simulate agents and models: nothing is spent. Commands run; with"
         " =all nothing runs: no command, request or file, and gates are answered.")  # fmt: skip

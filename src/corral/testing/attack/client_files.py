@@ -152,7 +152,7 @@ class FileMethodAttack:
             "keep": False,
             "sandbox": "off",  # the methods run in corral, not in the program
             "program": str(self._program(arena, attempts, results)),
-            "env": {self._probe.url_env: arena.url, self._probe.key_env: arena.key},
+            "env": self._probe.env(arena.url, arena.key),
         }
         if self._can_offer:
             options |= {"allow_file_reads": offered, "allow_file_writes": offered}

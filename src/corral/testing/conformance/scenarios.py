@@ -77,7 +77,7 @@ class Stage:
         probe = self.probe
         self._lanes += 1
         self.lane = self._server.lane(f"{self._scenario}-{self._lanes}", script)
-        env = {probe.url_env: self.lane.url, probe.key_env: KEY}
+        env = probe.env(self.lane.url, KEY)
         return {
             "cwd": self.cwd,
             "model": probe.model,

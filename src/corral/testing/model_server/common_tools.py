@@ -2,7 +2,11 @@
 
 A script that calls ``write_file`` with ``path`` and ``content`` works with every agent: the call is
 translated to the tool and the arguments of the agent that sent the request. The agent is found by
-the tools that its request offers, and their arguments by the ``forms`` of the agents' specs.
+the tools that its request offers, and their arguments by the ``forms`` of the agents' specs. What
+an agent has no tool for, such as reading a file, is a command of its shell. A Python function of
+the run (``tools=``) is called by its own name; agents offer it with a prefix.
+
+Codex has models that call tools in JavaScript only: the call is the text of a program then.
 
 A call is left as it is if the offered tool of that name takes these arguments, if it has other
 arguments than those below, or if no known agent offers such tools.
@@ -10,10 +14,13 @@ arguments than those below, or if no known agent offers such tools.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +28,7 @@ from corral.agents import registry
 from corral.agents.corral import FILE_FORMS, PATCH_FORMS
 from corral.agents.corral import FORMS as BUILTIN_FORMS
 from corral.agents.spec import Act, Form
+from corral.options import OWN_SERVER
 from corral.testing.model_server.request import Call, Request
 from corral.values import Json, JsonObject, as_object, as_text
 
@@ -38,6 +46,13 @@ COMMON: Mapping[str, tuple[Act, Mapping[str, str]]] = {
 Forms = Mapping[Act, Sequence[Form]]
 Declared = Mapping[str, frozenset[str] | None]
 
+_COMMANDS: Mapping[Act, str] = {
+    "read": "cat {path}",
+    "list": "ls {path}",
+    "search": "grep -rn -e {pattern} {path}",
+    "fetch": "curl -sS {url}",
+}
+"""For agents without such a tool."""
 _SCHEMAS = ("parameters", "input_schema", "parametersJsonSchema", "inputSchema")
 _HOLDERS = (
     "tools",
@@ -46,6 +61,15 @@ _HOLDERS = (
     "function",
     "request",
     "input",
+)
+_IN_CODE = re.compile(r"declare const tools: \{ (\w+)\(")
+"""A tool that the program of another tool calls, in the description of that one."""
+_SEARCHES = frozenset({"ToolSearch", "tool_search"})
+"""Tools by which a model finds tools that the request does not declare."""
+_FUNCTION = f"mcp__{OWN_SERVER}__"
+_NO_FUNCTION = re.compile(
+    rf"{_FUNCTION}(\w+).*(?:no such tool|is not a function|unsupported call|unknown tool)",
+    re.IGNORECASE | re.DOTALL,
 )
 _PATCH = "*** Begin Patch"
 _FOLDER = re.compile(
@@ -56,21 +80,72 @@ _FOLDER = re.compile(
 
 def translated(call: Call, request: Request) -> Call:
     """The call with the name and the arguments of the agent that sent the request."""
+    tools = list(_tools(request.body))
+    declared: Declared = {
+        **{name: None for tool in tools for name in tool.in_code},
+        **{tool.name: tool.parameters for tool in tools},
+    }
+    made = _call_of_agent(call, declared, request)
+    program = next((tool.name for tool in tools if tool.in_code), None)
+    if program is None or made.name in {tool.name for tool in tools}:
+        return made
+    # Tools of MCP servers are callable, but not described.
+    name = made.name if made.name in declared else f"{_FUNCTION}{made.name}"
+    given = made.args["input"] if made.args.keys() == {"input"} else made.args
+    code = f"text(await tools.{name}({json.dumps(given)}))"
+    return msgspec.structs.replace(made, name=program, args={"input": code})
+
+
+def why_untaken(call: Call, request: Request) -> str | None:
+    """Why a translated call has no effect: the request offers tools, but not this one, and it is
+    none that an agent has and hides, or finds by a search."""
+    offered = {*request.tools, *(tool.name for tool in _tools(request.body))}
+    known = call.name in _agents().tools or call.name.startswith((OWN_SERVER, "mcp_"))
+    if not offered or call.name in offered or known:
+        return None
+    arguments = ", ".join(call.args)
+    return f"no tool takes the call {call.name}({arguments}): offered: {', '.join(sorted(offered))}"
+
+
+def unknown_function(request: Request) -> str | None:
+    """The Python function that the last call named, if the agent answers that it has none. Some
+    agents declare functions only after a search, so a call of one may be a mistake."""
+    last = request.history[-1].results if request.history else ()
+    for result in last:
+        text = as_text(result.response) or str(result.response)
+        if (found := _NO_FUNCTION.search(f"{result.name} {text}")) is not None:
+            return found[1]
+    return None
+
+
+def _call_of_agent(call: Call, declared: Declared, request: Request) -> Call:
     common = COMMON.get(call.name)
     if common is None or not call.args.keys() <= common[1].keys():
-        return call
-    declared = dict(_declared(request.body))
+        return msgspec.structs.replace(call, name=_own_tool(call.name, declared, request))
     own = declared.get(call.name, frozenset())
     if own is None or call.args.keys() <= own:
         return call
-    form = _form(common[0], declared)
+    act, arguments = common
+    values = {hole: as_text(call.args.get(argument)) for argument, hole in arguments.items()}
+    form = _form(act, declared)
+    if form is None and act in _COMMANDS and (form := _form("run", declared)) is not None:
+        quoted = {hole: shlex.quote(text or ".") for hole, text in values.items()}
+        act, values = "run", {"command": _COMMANDS[act].format_map(quoted)}
     if form is None:
         return call
     name, given = form
-    values = {hole: as_text(call.args.get(argument)) for argument, hole in common[1].items()}
     cwd = working_directory(request)
-    filled = {key: _fill(value, values, cwd, common[0]) for key, value in given.items()}
+    filled = {key: _fill(value, values, cwd, act) for key, value in given.items()}
     return msgspec.structs.replace(call, name=name, args=filled)
+
+
+def _own_tool(name: str, declared: Declared, request: Request) -> str:
+    """The agent's name for a Python function of the run; the name itself if it has none."""
+    offered = [form.format(server=OWN_SERVER, tool=name) for form in _agents().mcp_names]
+    found = next((each for each in (name, *offered) if each in declared), None)
+    if found is None and name not in _agents().tools and "mcp_" not in name:
+        found = f"{_FUNCTION}{name}" if _SEARCHES & {*declared, *request.tools} else name
+    return found or name
 
 
 def working_directory(request: Request) -> str:
@@ -86,7 +161,7 @@ def working_directory(request: Request) -> str:
 def _form(act: Act, declared: Declared) -> Form | None:
     """How the agent that offers these tools does this: with a tool that it offers, else with the
     one that it hides."""
-    ranked = sorted(_agents(), key=lambda forms: -_matches(forms, declared))
+    ranked = sorted(_agents().forms, key=lambda forms: -_matches(forms, declared))
     if not ranked or not _matches(ranked[0], declared):
         return None
     for forms in ranked:
@@ -109,14 +184,26 @@ def _fits(form: Form, declared: Declared) -> bool:
     return parameters is None or given.keys() <= parameters
 
 
+class _KnownAgents(NamedTuple):
+    forms: tuple[Forms, ...]
+    mcp_names: tuple[str, ...]
+    tools: frozenset[str]
+    """The names of all their tools."""
+
+
 @cache
-def _agents() -> tuple[Forms, ...]:
+def _agents() -> _KnownAgents:
     acts: list[Act] = [act for act, _ in COMMON.values()]
-    probes = (agent.probe for agent in registry.all_agents())
-    found: tuple[Forms, ...] = tuple(
-        {act: probe.forms_of(act) for act in acts} for probe in probes if probe is not None
+    known = [(agent.probe, agent.tools) for agent in registry.all_agents()]
+    probes = [probe for probe, _ in known if probe is not None]
+    forms: list[Forms] = [{act: probe.forms_of(act) for act in acts} for probe in probes]
+    forms += [{**BUILTIN_FORMS, **FILE_FORMS}, {**BUILTIN_FORMS, **PATCH_FORMS}]
+    names = {form[0] for each in forms for some in each.values() for form in some}
+    return _KnownAgents(
+        tuple(forms),
+        tuple(dict.fromkeys(probe.mcp_name for probe in probes)),
+        frozenset(names.union(*(tools for _, tools in known))),
     )
-    return (*found, {**BUILTIN_FORMS, **FILE_FORMS}, {**BUILTIN_FORMS, **PATCH_FORMS})
 
 
 def _fill(value: Json, values: Mapping[str, str], cwd: str, act: Act) -> Json:
@@ -130,17 +217,40 @@ def _fill(value: Json, values: Mapping[str, str], cwd: str, act: Act) -> Json:
     # Some agents edit files by absolute paths only; none refuses them.
     path = absolute if act == "edit" and value == "{path}" else values.get("path", "")
     filled = value.replace("{abspath}", absolute).replace("{path}", path)
+    is_patch = filled.startswith(_PATCH)
+    if is_patch and act == "edit":
+        values = _whole_lines(values, absolute)
     for hole, text in values.items():
-        for sign in ("+", "-") if filled.startswith(_PATCH) else ():
+        for sign in ("+", "-") if is_patch else ():
             lines = "\n".join(f"{sign}{line}" for line in text.splitlines())
             filled = filled.replace(f"{sign}{{{hole}}}", lines)
         filled = filled.replace(f"{{{hole}}}", text)
     return filled
 
 
-def _declared(body: JsonObject) -> Iterator[tuple[str, frozenset[str] | None]]:
-    """The tools of a request, on any wire, with the names of their parameters; None for a tool that
-    takes plain text."""
+def _whole_lines(values: Mapping[str, str], path: str) -> Mapping[str, str]:
+    """A patch has complete lines, and a script may edit a part of one: the rest is in the file."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            head, found, tail = file.read().partition(values["before"])
+    except (OSError, UnicodeDecodeError):
+        return values
+    if not found:
+        return values
+    start, end = head.rpartition("\n")[2], tail.partition("\n")[0]
+    return {**values, **{hole: f"{start}{values[hole]}{end}" for hole in ("before", "after")}}
+
+
+class _Tool(NamedTuple):
+    name: str
+    parameters: frozenset[str] | None
+    """None for a tool that takes plain text."""
+    in_code: tuple[str, ...]
+    """The tools that its text, a program, may call."""
+
+
+def _tools(body: JsonObject) -> Iterator[_Tool]:
+    """The tools of a request, on any wire."""
     for key in _HOLDERS:
         value = body.get(key)
         for each in value if isinstance(value, list) else [value]:
@@ -150,5 +260,6 @@ def _declared(body: JsonObject) -> Iterator[tuple[str, frozenset[str] | None]]:
             if isinstance(name := table.get("name"), str):
                 schemas = [as_object(table[key]) for key in _SCHEMAS if key in table]
                 named = frozenset(as_object(schemas[0].get("properties"))) if schemas else None
-                yield name, named
-            yield from _declared(table)
+                described = as_text(table.get("description"))
+                yield _Tool(name, named, tuple(_IN_CODE.findall(described)))
+            yield from _tools(table)

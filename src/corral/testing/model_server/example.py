@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 EXAMPLE = """\
-# A scripted model. Serve it:
+# A scripted model. Use it:
 #
-#     corral fake serve {name}
+#     corral run --fake {name} --approve edits "Write a greeting"
 #
-# It prints the variables that point an agent to it. With them set, in another terminal:
-#
-#     corral run --approve edits "Write a greeting"
+# `corral fake serve {name}` serves it for other programs, and prints the variables for them.
 #
 # The script is the same for every agent.
 

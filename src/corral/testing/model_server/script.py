@@ -278,6 +278,7 @@ class Cursor:
         restart: Restart = "never",
     ) -> None:
         self.served = 0
+        self.is_function = callable(source)
         self._ask = source if callable(source) else None
         self._turns = () if callable(source) else tuple(source)
         self._restart = restart

@@ -16,7 +16,8 @@ A request is handled in these steps, always in the loop that serves:
    the script starts it over. If there is none, or the turn's ``expect`` does not hold, or the
    script raises, the client gets status 400, which no client retries, and the reason is added to
    ``failures``.
-5. Calls by a name of ``common_tools`` get the tool and arguments of the agent that asks.
+5. Calls get the tool and arguments of the agent that asks (``common_tools``). A call that no tool
+   takes is answered with 400 as in step 4, except if a function made the turn.
 6. The wire encodes the turn; ``http`` sends it, with the delays and faults of the turn.
 
 Guarantees: ``requests`` and ``failures`` can be read from any thread at any time. Requests are
@@ -30,6 +31,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import secrets
 import socket
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -72,6 +74,9 @@ class Lane:
         self._server = server
         turns = source.turns if isinstance(source, Script) else source
         self.cursor = Cursor(turns, source.restart if isinstance(source, Script) else restart)
+        self.untaken: str | None = None
+        """The call that no tool takes: no further request is answered, as some agents ask again."""
+        self._functions: set[str] = set()
 
     @property
     def url(self) -> str:
@@ -86,6 +91,23 @@ class Lane:
     def requests(self) -> list[Request]:
         """The requests to this lane so far."""
         return [request for request in self._server.requests if request.lane == self.name]
+
+    def for_agent(self, turn: Turn, request: Request) -> Turn:
+        """The turn with the tool names of the agent that sent the request. Sets ``untaken``, unless
+        the turn is made by a function, which may test what the agent does with such a call."""
+        if not turn.calls and not self._functions:
+            return turn
+        from corral.testing.model_server import common_tools
+
+        calls = [common_tools.translated(call, request) for call in turn.calls]
+        if not self.cursor.is_function:
+            reasons = [common_tools.why_untaken(call, request) for call in calls]
+            if (name := common_tools.unknown_function(request)) in self._functions:
+                reasons.append(f"no tool takes the call {name}: the agent has no such tool")
+            self.untaken = next(filter(None, reasons), None)
+        names = zip(turn.calls, calls, strict=True)
+        self._functions |= {call.name for call, made in names if call.name != made.name}
+        return msgspec.structs.replace(turn, calls=calls)
 
 
 class ModelServer:
@@ -106,6 +128,7 @@ class ModelServer:
     def __init__(self, script: Source = (), *, key: str | None = None, port: int = 0) -> None:
         self._source = script
         self._key = key
+        self._default_key = secrets.token_hex(16)
         self._port = port
         self._lock = threading.Lock()
         self._requests: list[Request] = []
@@ -126,13 +149,14 @@ class ModelServer:
 
     @property
     def key(self) -> str:
-        """An API key that the server accepts."""
-        return "scripted" if self._key is None else self._key
+        """An API key that the server accepts. The default is random, because corral redacts a key
+        wherever it occurs."""
+        return self._default_key if self._key is None else self._key
 
     @property
     def env(self) -> dict[str, str]:
-        """Variables that direct the vendors' clients to this server: ``OPENAI_BASE_URL`` and so on,
-        with a key for each."""
+        """Variables that direct the vendors' clients and the agents to this server:
+        ``OPENAI_BASE_URL`` and so on, with a key for each."""
         return _env(self.url, self.key)
 
     @property
@@ -276,6 +300,8 @@ class ModelServer:
 
     def _answer(self, wire: ScriptedWire, lane: Lane, request: Request) -> ServerResponse:
         try:
+            if lane.untaken is not None:
+                return wire.refuse(400, lane.untaken)
             turn = lane.cursor.take(request)
             if turn is None and request.aside:
                 turn = wire.unscripted(request)
@@ -284,7 +310,10 @@ class ModelServer:
                 return self._fail(wire, lane, f"script exhausted after {count} turns", request)
             if turn.expect is not None and (wrong := turn.expect.complaints(request)):
                 return self._fail(wire, lane, f"not as expected: {'; '.join(wrong)}", request)
-            return wire.reply(request, _for_agent(turn, request))
+            turn = lane.for_agent(turn, request)
+            if lane.untaken is not None:
+                return self._fail(wire, lane, lane.untaken, request)
+            return wire.reply(request, turn)
         except Exception as error:  # raised by the test's function or by a turn that is not JSON
             return self._fail(wire, lane, f"the script raised {type(error).__name__}: {error}")
 
@@ -328,20 +357,16 @@ class ModelServer:
         return requests
 
 
-def _for_agent(turn: Turn, request: Request) -> Turn:
-    """The turn with the tool names of the agent that sent the request."""
-    if not turn.calls:
-        return turn
-    from corral.testing.model_server.common_tools import COMMON, translated
-
-    if not any(call.name in COMMON for call in turn.calls):
-        return turn
-    calls = [translated(call, request) for call in turn.calls]
-    return msgspec.structs.replace(turn, calls=calls)
-
-
 def _env(url: str, key: str) -> dict[str, str]:
-    return {name: value for wire in WIRES for name, value in wire.env(url, key).items()}
+    from corral.agents import registry
+
+    variables: dict[str, str] = {}
+    for agent in registry.all_agents():
+        if agent.probe is not None:
+            variables |= agent.probe.env(f"{url}/v1", key)
+    for wire in WIRES:
+        variables |= wire.env(url, key)
+    return variables
 
 
 def _split_lane(incoming: Incoming) -> tuple[str, Incoming]:
