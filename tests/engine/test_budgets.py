@@ -20,7 +20,7 @@ from corral.metering.budget import Reservation, Shortage
 from corral.pipelines import Graph
 from corral.pipelines.events import RunEvent
 from corral.pipelines.run_limits import run_limits
-from corral.testing import Call, ModelServer, Turn
+from corral.testing import Call, ModelServer, Request, Turn
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
 
@@ -123,8 +123,12 @@ async def test_a_paused_durable_run_continues_when_its_budget_is_raised(
             graph, model=MODEL, cwd=workspace, on_start=lambda name, _: started.append(name)
         )
     )
-    while model.counts.total() < 3:
+    while [each.status for each in await pipelines.runs()] != ["paused"]:
         await asyncio.sleep(0.05)
+    shown = await pipelines.show(started[0])
+    assert shown.status == "paused"
+    assert shown.budget is not None
+    assert shown.budget.as_state().calls == 3
     with pytest.raises(ConfigError, match="no max_cost"):
         await pipelines.add_budget(started[0], cost=1.0)
     await pipelines.add_budget(started[0], calls=1)
@@ -191,6 +195,47 @@ async def test_a_raise_that_was_confirmed_counts(
         result = await run
         assert result.ok, result.reason
         assert result.tokens == 4200
+
+
+@BOTH
+@pytest.mark.whole_program
+async def test_a_branch_that_has_worked_can_still_report(
+    model: CountingModel, workspace: Path, durable: bool
+) -> None:
+    """One branch would spend everything while the other runs a command."""
+    text = """digraph work {
+        max_calls=4
+        start [shape=Mdiamond]
+        fork  [shape=component]
+        join  [shape=tripleoctagon]
+        done  [shape=Msquare]
+        a [prompt="task a"]
+        b [prompt="task b"]
+        start -> fork
+        fork -> {a b}
+        {a b} -> join -> done
+    }"""
+    (workspace / "go").unlink(missing_ok=True)
+
+    def work(task: str, request: Request) -> Turn | None:
+        if task == "b":
+            return Turn(calls=[Call("read_file", {"path": "x"})])
+        if model.counts["a"] == 1:
+            wait = "for i in $(seq 200); do [ -e go ] && break; sleep 0.1; done"
+            return Turn(calls=[Call("shell", {"command": wait})])
+        return None
+
+    model.special = work
+    run = asyncio.create_task(
+        pipelines.run(text, model=MODEL, cwd=workspace, durable=durable, options={"policy": "all"})
+    )
+    while model.counts["b"] < 2 and not run.done():
+        await asyncio.sleep(0.05)
+    (workspace / "go").touch()
+    result = await run
+    assert result.outcomes["a"].status == "success", result.outcomes["a"].failure_reason
+    assert result.outcomes["b"].failure_class == "budget"
+    assert model.counts == {"a": 2, "b": 2}
 
 
 @BOTH

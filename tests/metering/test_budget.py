@@ -156,7 +156,8 @@ async def test_a_paused_call_is_made_when_the_budget_is_raised() -> None:
     while not waited:
         await asyncio.sleep(0)
     assert budget.is_paused
-    assert waited == ["1 of max_calls=1 spent"]
+    [text] = waited
+    assert "1 of max_calls=1 spent, and it may need 1,030 tokens ($0.0026)" in text
     budget.add(calls=1)
     async with asyncio.timeout(60):
         ticket = await second
@@ -183,3 +184,59 @@ async def test_the_estimate_of_an_input_follows_what_was_reported() -> None:
     first.settle(finished(made, 300))
     second = await gate.admit(made)  # by its size alone it would not fit
     assert isinstance(second, BudgetTicket)
+
+
+def test_one_call_is_set_aside_for_each_part_that_has_made_one() -> None:
+    """A branch that has worked can report its result when others have spent the rest."""
+    budget = Budget(max_calls=4)
+    a, b = budget.part("a"), budget.part("b")
+    call = Spent(tokens=10, calls=1)
+    for _ in range(2):
+        reserve(a, call).settle(call)
+    reserve(b, call).settle(call)
+    assert shortage(b, call).must_wait  # the last one is that of a, which has not ended
+    assert shortage(b, call).text == "3 of max_calls=4 spent, 1 reserved for other calls"
+    reserve(a, call).settle(call)
+    refused = shortage(b, call)
+    assert not refused.must_wait
+    assert refused.text == "4 of max_calls=4 spent"
+    budget.add(calls=1)
+    reserve(b, call).settle(call)
+
+
+def test_parts_that_wait_for_one_another_do_not_wait_for_ever() -> None:
+    budget = Budget(max_total_tokens=100)
+    a, b = budget.part("a"), budget.part("b")
+    small, large = Spent(tokens=20, calls=1), Spent(tokens=60, calls=1)
+    reserve(a, small).settle(small)
+    reserve(b, small).settle(small)
+    assert shortage(a, large).must_wait
+    assert not shortage(b, large).must_wait  # a waits, too: it gives nothing back
+    b.close()
+    reserve(a, large)
+
+
+def test_what_is_set_aside_is_given_back_at_the_end_of_a_part() -> None:
+    budget = Budget(max_calls=2)
+    a, b = budget.part("a"), budget.part("b")
+    call = Spent(calls=1)
+    reserve(a, call).settle(call)
+    assert shortage(b, call).must_wait
+    a.close()
+    reserve(b, call)
+
+
+def test_a_budget_is_paused_while_a_call_waits_for_a_raise() -> None:
+    budget = Budget(max_calls=1, on_budget="pause")
+    part = budget.part("a")
+    call = Spent(calls=1)
+    reserve(part, call).settle(call)
+    assert not budget.states()[0].is_paused
+    shortage(part, call)
+    assert part.is_paused
+    assert budget.states()[0].is_paused
+    part.stop_waiting()
+    assert not budget.states()[0].is_paused
+    shortage(part, call)
+    budget.add(calls=1)
+    assert not budget.states()[0].is_paused

@@ -52,6 +52,7 @@ def test_a_node_is_limited_by_its_own_limit_and_by_that_of_the_run(store: FileBu
     first.settle(CALL)
     assert isinstance(node.reserve(CALL), Shortage)
     assert Budget.read(store).spent.calls == 1
+    node.close()  # nothing is set aside for it any more
     other = Budget(max_calls=9, parent=Budget.shared(store, "run/b.1"))
     assert isinstance(other.reserve(CALL), Reservation)
     assert isinstance(other.reserve(CALL), Reservation)

@@ -136,5 +136,7 @@ def test_other_configuration_keys_reach_the_agent(
     with pytest.raises(ProviderError, match=r"claude-code: .*the turn limit of 2 was"):
         made.generate("do it", {"project_root": workspace})
     made = provider(agent, monkeypatch, endless, max_cost=0.01)
-    with pytest.raises(ProviderError, match=r"claude-code: .*the budget is spent: .*=0\.01"):
+    with pytest.raises(
+        ProviderError, match=r"claude-code: .*does not fit into the budget: .*=0\.01"
+    ):
         made.generate("do it", {"project_root": workspace})

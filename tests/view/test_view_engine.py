@@ -103,6 +103,62 @@ def _logs(home: Path) -> list[Path]:
     return [*(home / "view").iterdir()]
 
 
+PAUSED = """digraph work {
+    max_calls=1; on_budget=pause
+    start [shape=Mdiamond]
+    a [prompt="task a"]
+    b [prompt="task b {{word}}"]
+    done [shape=Msquare]
+    start -> a -> b -> done
+}"""
+
+
+async def test_a_run_is_started_paused_raised_and_its_context_read(
+    tmp_path: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = CountingModel(model_server, "view-budget")
+    for name, value in model.env.items():
+        monkeypatch.setenv(name, value)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "work.dot").write_text(PAUSED)
+    body = {"file": "work.dot", "cwd": str(work), "model": MODEL, "values": {"word": "x"}}
+    with running_view(tmp_path / "corral-home") as view:
+        status, refused = await view.post("/api/pipelines", {**body, "file": "none.dot"})
+        assert (status, "none.dot" in refused["error"]["message"]) == (400, True), refused
+        status, started = await view.post("/api/pipelines", {**body, "max_calls": 5})
+        assert status == 200, started
+        path = f"/api/pipelines/{started['id']}"
+
+        async def listed() -> Any:
+            return (await view.get("/api/runs"))["runs"]
+
+        (row,) = await until(listed, lambda runs: [each["state"] for each in runs] == ["paused"])
+        # The session of the node that waits is not a run of its own.
+        assert (row["kind"], row["live"], row["cwd"]) == ("pipeline", True, str(work))
+        assert row["cost_usd"] > 0
+        detail = await view.get(path)
+        assert detail["summary"]["state"] == "paused"
+        (budget,) = detail["budgets"]
+        assert (budget["max_calls"], budget["calls"], budget["is_paused"]) == (1, 1, True)
+        shown = await asyncio.to_thread(corral, "pipeline", "show", "last", cwd=work)
+        assert "status     paused" in shown.stdout
+        assert f"corral pipeline resume {started['id']} --max-cost" in shown.stdout
+        status, done = await view.post(f"{path}/budget", {"calls": 1})
+        assert status == 200, done
+        await until(lambda: view.get(path), lambda each: each["summary"]["state"] == "success")
+        context = (await view.get(f"{path}/context"))["context"]
+        assert context["word"] == "x"
+        saved = await view.get(f"{path}/checkpoint")
+        assert saved["completed_nodes"] == ["start", "a", "b", "done"]
+        assert saved["context"] == context
+        assert model.counts == {"a": 1, "b": 1}
+        (row,) = await listed()
+        assert row["tokens"] > 0
+        shown = await asyncio.to_thread(corral, "pipeline", "show", "last", cwd=work)
+        assert re.search(r"cost +\$0\.00\d\d · \d+ tokens", shown.stdout), shown.stdout
+
+
 async def test_the_failed_tasks_of_a_batch_are_run_again(
     tmp_path: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

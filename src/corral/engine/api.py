@@ -45,7 +45,7 @@ from corral.protocol.schema import schema_of
 from corral.run_kwargs import RunKwargs
 from corral.system import config, paths
 from corral.system.threads import sync_twin
-from corral.values import Cost, Json, JsonObject, T, Usage, as_object, as_text, as_texts
+from corral.values import Cost, Json, JsonObject, T, Usage, as_object, as_text, as_texts, slug
 
 if TYPE_CHECKING:
     from corral.sessions.permissions import Asker
@@ -67,6 +67,7 @@ async def run(  # noqa: PLR0913
     repository: str | os.PathLike[str] | None = None,
     commit: str | None = None,
     artifacts: str = "",
+    run_id: str | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     simulate: SimulateMode = False,
     script: Script | None = None,
@@ -93,7 +94,8 @@ async def run(  # noqa: PLR0913
     its nodes. ``cwd``: where agents and commands work. ``repository`` (a directory, a bare
     repository or a URL): the run works in its own worktree, at ``commit``, and its changes
     become a branch there (``result.branch``). ``artifacts``: a URL of any fsspec file system, to
-    which the run's ``artifacts/`` are uploaded. ``run_dir``: the run directory. ``simulate``: no
+    which the run's ``artifacts/`` are uploaded. ``run_id``: the id of the run, a new one (letters,
+    digits, ``.``, ``_`` and ``-``). ``run_dir``: the run directory. ``simulate``: no
     agent is started; ``"all"``: no command runs, no request is sent and no file is used either, and
     gates take their default or first choice. ``script`` (an object or a JSON file, see
     ``pipelines.simulation``) says what the visits of nodes give then. ``interviewer`` answers human
@@ -161,7 +163,12 @@ async def run(  # noqa: PLR0913
         from corral.pipelines.execution import preflight
 
         preflight.check(graph, resources, place, given)
-    name = service.new_id(graph.name)
+    if run_id is not None and slug(run_id, limit=100, allowed="._") != run_id:
+        raise ConfigError(
+            f"{run_id!r} cannot be the id of a run",
+            hint="It has letters, digits, '.', '_' and '-', at most 100.",
+        )
+    name = run_id or service.new_id(graph.name)
     request = service.RunRequest(
         run_id=name,
         folder=run_folder(name, run_dir),

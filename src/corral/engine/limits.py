@@ -42,7 +42,7 @@ from corral.engine.worker import executor
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.metering import budget_stores, rate_limits
 from corral.metering.budget import Budget
-from corral.metering.budget_stores import NOTHING, BudgetStore, FileBudgetStore
+from corral.metering.budget_stores import NOTHING, BudgetStore, FileBudgetStore, StoredBudget
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.node_options import node_rule
 from corral.system import clock
@@ -141,6 +141,14 @@ def read_budget(database: Database, run: str) -> Budget:
     """The limits of a run, and what it has spent, as they are now. Blocking. Raises
     ``StorageFailed``."""
     return Budget.read(open_store(store_name(database, run), database))
+
+
+def read_stores(database: Database, runs: Sequence[str]) -> dict[str, StoredBudget]:
+    """What the stores of those runs that have one contain. Blocking. Raises ``StorageFailed``."""
+    if database.path is None:
+        return own_tables.read_budgets(database.url, runs)
+    stores = ((run, FileBudgetStore(Path(store_name(database, run))).read()) for run in runs)
+    return {run: state for run, state in stores if state is not None}
 
 
 def remove_budget(database: Database, run: str) -> None:

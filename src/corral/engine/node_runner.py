@@ -46,6 +46,7 @@ from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler import retry
 from corral.pipelines.scheduler.commands import RunNode
 from corral.pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, failed, outcome_of_error
+from corral.publishing.records import PART_OF
 from corral.system import clock, fs
 from corral.values import Json
 
@@ -235,25 +236,32 @@ class NodeRunner:
             if self.on_event is not None:
                 self.on_event(event if event.node == node.id else replace(event, node=node.id))
 
-        return await self.perform(
-            NodeContext(
-                run_id=self.run_id,
-                graph=self.graph,
-                node=node,
-                visit=visit,
-                attempt=number,
-                folder=visit_dir,
-                run_folder=NOWHERE if folder is None else folder.path,
-                workspace=self.workspace,
-                resources=self.resources,
-                emit=emit,
-                budget=self.budget,
-                ask_person=self.ask_person,
-                writes_files=writes_files,
-                is_empty=is_empty,
-                longest_hold=self.longest_hold,
+        part_of = PART_OF.set(self.run_id)
+        budget = None if self.budget is None else self.budget.part(f"{self.run_id}/{visit.id}")
+        try:
+            return await self.perform(
+                NodeContext(
+                    run_id=self.run_id,
+                    graph=self.graph,
+                    node=node,
+                    visit=visit,
+                    attempt=number,
+                    folder=visit_dir,
+                    run_folder=NOWHERE if folder is None else folder.path,
+                    workspace=self.workspace,
+                    resources=self.resources,
+                    emit=emit,
+                    budget=budget,
+                    ask_person=self.ask_person,
+                    writes_files=writes_files,
+                    is_empty=is_empty,
+                    longest_hold=self.longest_hold,
+                )
             )
-        )
+        finally:
+            PART_OF.reset(part_of)
+            if budget is not None:
+                budget.close()
 
 
 POLICIES = ("rerun", "fail", "resume")

@@ -35,10 +35,11 @@ from corral.engine.payloads import (
     unpack,
     unpack_message,
 )
-from corral.engine.run_list import Status, run_status
+from corral.engine.run_list import Status, budgets_of, run_status
 from corral.engine.run_loop import EventNumbering
 from corral.engine.workspace import run_worktree
 from corral.errors import ConfigError
+from corral.metering.budget_stores import StoredBudget
 from corral.pipelines import events
 from corral.pipelines.events import (
     PipelineEvent,
@@ -85,6 +86,8 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     events: list[RunEvent]
     output: PipelineOutput | None = None
     """None while the run has not ended."""
+    budget: StoredBudget | None = None
+    """Of a run that has not ended and has limits of its own."""
     created: float = 0.0
     ended: float | None = None
     visits: dict[str, Outcome] = {}
@@ -130,10 +133,12 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
     def read(client: DatabaseClient) -> RunDetails:
         row, replay = replay_run(client, run)
         output = run_output(client, run)
+        budget = budgets_of(database, [row]).get(run)
         with closing(ExecutorLiveness(database)) as liveness:
             return RunDetails(
                 id=run,
-                status=run_status(row, liveness),
+                status=run_status(row, liveness, budget),
+                budget=budget,
                 run_input=replay.run_input,
                 state=replay.scheduler.state,
                 questions=[] if output else replay.questions,

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from corral.core.spending import Spent
 from corral.engine.dbos.client import WorkflowInfo, list_top, queue_owner
-from corral.engine.dbos.database import find, is_there, storage_errors
+from corral.engine.dbos.database import Database, find, is_there, storage_errors
 from corral.engine.dbos.leases import ExecutorLiveness
 from corral.engine.payloads import RUN_WORKFLOW
+from corral.metering.budget_stores import StoredBudget
 from corral.system import paths
 from corral.values import int_or_none
 
-Status: TypeAlias = Literal["queued", "running", "interrupted", "success", "fail", "cancelled"]
-"""``interrupted``: no executor runs it; ``resume`` or a worker of its queue continues it."""
+Status: TypeAlias = Literal[
+    "queued", "running", "paused", "interrupted", "success", "fail", "cancelled"
+]
+"""``paused``: it goes on when its budget is raised. ``interrupted``: no executor runs it;
+``resume`` or a worker of its queue continues it."""
 
 
 class RunOverview(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +40,10 @@ class RunOverview(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
     ended: float | None = None
     executor: str = ""
+    workspace: str = ""
+    cost_usd: float | None = None
+    """Known at its end; before that what is counted by its budget."""
+    tokens: int | None = None
 
 
 async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[RunOverview]:
@@ -44,10 +54,12 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
 
     def read() -> list[RunOverview]:
         with storage_errors(database), closing(ExecutorLiveness(database)) as liveness:
+            rows = list_top(database, RUN_WORKFLOW, limit)
+            budgets = budgets_of(database, rows)
             return [
                 RunOverview(
                     id=row.id,
-                    status=run_status(row, liveness),
+                    status=run_status(row, liveness, budgets.get(row.id)),
                     pipeline=str(row.labels.get("pipeline", "")),
                     goal=str(row.labels.get("goal", "")),
                     folder=paths.local_run_folder(str(row.labels.get("folder", ""))),
@@ -56,15 +68,39 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
                     created=row.created,
                     ended=row.ended,
                     executor=row.executor,
+                    workspace=str(row.labels.get("workspace", "")),
+                    cost_usd=_spent(row, budgets.get(row.id)).cost or None,
+                    tokens=_spent(row, budgets.get(row.id)).tokens or None,
                 )
-                for row in list_top(database, RUN_WORKFLOW, limit)
+                for row in rows
             ]
 
     return await asyncio.to_thread(read)
 
 
-def run_status(row: WorkflowInfo, liveness: ExecutorLiveness) -> Status:
-    """What a list shows of a run."""
+def budgets_of(database: Database, rows: Sequence[WorkflowInfo]) -> dict[str, StoredBudget]:
+    """The budgets of the runs that have not ended. Blocking. Raises ``StorageFailed``."""
+    is_open = [row.id for row in rows if not row.has_ended]
+    if not is_open:
+        return {}
+    from corral.engine import limits
+
+    return limits.read_stores(database, is_open)
+
+
+def _spent(row: WorkflowInfo, budget: StoredBudget | None) -> Spent:
+    if budget is not None:
+        return budget.spent
+    cost, tokens = row.labels.get("cost_usd"), int_or_none(row.labels.get("tokens"))
+    return Spent(float(cost) if isinstance(cost, int | float) else 0.0, tokens or 0)
+
+
+def run_status(
+    row: WorkflowInfo, liveness: ExecutorLiveness, budget: StoredBudget | None = None
+) -> Status:
+    """What a list shows of a run; ``budget`` is its own."""
+    if budget is not None and budget.is_paused():
+        return "paused"
     match row.state:
         case "running":
             return "running" if liveness.is_alive(row.executor) else "interrupted"

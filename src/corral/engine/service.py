@@ -292,6 +292,7 @@ def _submit(client: DatabaseClient, run_input: RunInput) -> bool:
         "pipeline": run_input.graph.name,
         "goal": run_input.graph.goal[:GOAL],
         "folder": run_input.config.folder,
+        "workspace": run_input.config.workspace,
     }
     client.submit(
         WorkflowSubmission(

@@ -9,7 +9,8 @@ together. A budget may be part of another one: a call must fit into all of them.
 
 A call that does not fit while other calls are being made has to wait, because these usually use
 less than they reserved. If there is no other call, it is refused, or waits until the limit is
-raised, if the budget pauses.
+raised, if the budget pauses. Several nodes or tasks that share a budget are its *holders*
+(``part``): for each one that has made a call, another one is set aside, and waited for.
 
 There is no event loop here. ``on_change`` registers a function that is called whenever a waiting
 call should try again; it may be called from any thread.
@@ -32,11 +33,11 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Unpack
 
 import msgspec
-from msgspec.structs import asdict
 
 from corral.core.spending import LIMITS, Amounts, BudgetLimits, BudgetState, Raise, Spent
 from corral.errors import BudgetExceeded, ConfigError, StorageFailed
 from corral.metering.budget_stores import (
+    NOTHING,
     BudgetStore,
     MemoryBudgetStore,
     StoredBudget,
@@ -110,7 +111,7 @@ class Budget:
         """The id of the run that must know of each raise: its agents use the budget, but it is
         raised with the id of the run. Empty: there is none."""
         self.is_paused = False
-        """Whether a call waits until the limit is raised."""
+        """Whether a call of this holder waits until the limit is raised."""
         self._unsettled: list[tuple[Spent, Spent]] = []
         """What could not be stored: reserved and used."""
         self._listeners: list[Callable[[], None]] = []
@@ -128,13 +129,30 @@ class Budget:
 
     @classmethod
     def read(cls, store: BudgetStore) -> Budget:
-        """A copy in memory: the limits, and what is spent. Raises ``StorageFailed``."""
+        """A copy in memory. Raises ``StorageFailed``."""
         budget = cls()
         with store.change() as state:
-            copy = StoredBudget(limits=state.limits.raised(state.raised), spent=state.spent)
-        budget._store = MemoryBudgetStore(copy)
-        budget._load(copy)
+            budget._store = MemoryBudgetStore(state)
+        budget._load(state)
         return budget
+
+    def part(self, holder: str) -> Budget:
+        """This budget, as one of several holders in this process uses it until it calls ``close``.
+        Itself, if it is that of one holder already."""
+        if self._holder:
+            return self
+        part = Budget(parent=None if self.parent is None else self.parent.part(holder))
+        part._store, part._holder, part._listeners = self._store, holder, self._listeners
+        part.owner = self.owner
+        part.refresh()
+        return part
+
+    def close(self) -> None:
+        """The holder has ended: nothing is set aside for it any more."""
+        with _lock, contextlib.suppress(StorageFailed):  # it is settled later
+            for budget in self.chain():
+                settle_holder(budget._store, budget._holder)
+        self._notify()
 
     def __repr__(self) -> str:
         limits = ", ".join(f"{limit.name}={limit.value:g}" for limit in self._limits())
@@ -187,12 +205,9 @@ class Budget:
                 shortage = budget.take(amount)
                 if shortage is not None:
                     for other in taken:
-                        other.release(amount, Spent())
+                        other.release(amount, NOTHING)
                     break
                 taken.append(budget)
-            else:
-                for budget in taken:
-                    budget.is_paused = False
             is_changed = before != [budget.is_paused for budget in self.chain()]
         if is_changed:
             self._notify()
@@ -202,14 +217,27 @@ class Budget:
         """Reserve an estimate for one call in this budget alone."""
         try:
             with self._change() as state:
-                is_alone = not state.all_reserved().calls
+                is_alone = state.is_alone(self._holder)
                 text = self._reserve(state, amount)
+                must_wait = bool(text) and (not is_alone or state.limits.pauses)
+                state.waiting.pop(self._holder, None)
+                if must_wait:
+                    state.waiting[self._holder] = is_alone
+                elif not text:
+                    state.next_calls.pop(self._holder, None)
+                    if not self._exceeded(state, amount):
+                        state.next_calls[self._holder] = amount
         except StorageFailed as error:
             return Shortage(error.message, self, bool(error.retryable))
-        if not text:
-            return None
-        self.is_paused = is_alone and self.pauses
-        return Shortage(text, self, not is_alone or self.pauses)
+        return Shortage(text, self, must_wait) if text else None
+
+    def stop_waiting(self) -> None:
+        """The call that did not fit is not made."""
+        with _lock, contextlib.suppress(StorageFailed):
+            for budget in self.chain():
+                with budget._change() as state:
+                    state.waiting.pop(budget._holder, None)
+        self._notify()
 
     def take_more(self, more: Spent) -> bool:
         """Reserve more for a call that is being made, in this budget alone; False if it does not
@@ -221,7 +249,8 @@ class Budget:
             return False
 
     def release(self, reserved: Spent, used: Spent) -> None:
-        """Replace what was reserved by what was used, in this budget alone."""
+        """Replace what was reserved by what was used, in this budget alone. A call that used
+        nothing was not made: nothing is set aside for the next."""
         with _lock, contextlib.suppress(StorageFailed):  # it stays reserved
             self._unsettled.append((reserved, used))
             self.refresh()
@@ -230,7 +259,7 @@ class Budget:
         """Count what was used without a reservation."""
         with _lock:
             for budget in self.chain():
-                budget.release(Spent(), used)
+                budget.release(NOTHING, used)
         self._notify()
 
     def reached_limit(self) -> str:
@@ -267,14 +296,10 @@ class Budget:
 
     def states(self) -> tuple[BudgetState, ...]:
         """The limits and what is spent: of this budget, then of those that it is part of."""
-        return tuple(
-            BudgetState(
-                **{name: getattr(each, name) for name in LIMITS},
-                **asdict(each.spent),
-                is_paused=each.is_paused,
-            )
-            for each in self.chain()
-        )
+        if not self.is_shared:  # another part may have changed it
+            for budget in self.chain():
+                budget.refresh()
+        return tuple(budget._state for budget in self.chain())
 
     def chain(self) -> Iterator[Budget]:
         """This budget, then those that it is part of."""
@@ -290,7 +315,7 @@ class Budget:
             for budget in self.chain():
                 if not budget.take_more(more):
                     for each in taken:
-                        each.release(more, Spent())
+                        each.release(more, NOTHING)
                     return False
                 taken.append(budget)
         return True
@@ -316,27 +341,34 @@ class Budget:
                 if self.is_shared and not state.limits.exist:
                     raise StorageFailed("the budget of the run was removed while it ran")
                 for reserved, used in self._unsettled:
-                    state.reserve(self._holder, Spent() - reserved)
+                    state.reserve(self._holder, NOTHING - reserved)
                     state.spent += used
+                    if used == NOTHING:
+                        state.next_calls.pop(self._holder, None)
                 yield state
                 self._load(state)
             self._unsettled.clear()
 
     def _load(self, state: StoredBudget) -> None:
-        limits = state.limits.raised(state.raised)
+        self._state = state.as_state(self._holder)
         for name in LIMITS:
-            setattr(self, name, getattr(limits, name))
-        self.pauses = limits.pauses
-        self.spent = state.spent
+            setattr(self, name, getattr(self._state, name))
+        self.pauses, self.spent = state.limits.pauses, state.spent
+        self.is_paused = self._state.is_paused
 
     def _reserve(self, state: StoredBudget, more: Spent) -> str:
         """Reserve, or say which limit ``more`` would exceed."""
-        total = state.spent + state.all_reserved() + more
+        text = self._exceeded(state, more)
+        if not text:
+            state.reserve(self._holder, more)
+        return text
+
+    def _exceeded(self, state: StoredBudget, more: Spent) -> str:
+        reserved = state.all_reserved(self._holder)
         for name, value in state.limits.raised(state.raised).as_dict().items():
             limit = _Limit(name, value)
-            if limit.of(total) > value:
-                return limit.describe(state.spent)
-        state.reserve(self._holder, more)
+            if limit.of(state.spent + reserved + more) > value:
+                return limit.describe(state.spent, reserved)
         return ""
 
     def _limits(self) -> Iterator[_Limit]:
@@ -355,10 +387,13 @@ class _Limit(msgspec.Struct, frozen=True):
         part: float = getattr(amount, LIMITS[self.name].unit)
         return part
 
-    def describe(self, spent: Spent) -> str:
-        used = self.of(spent)
-        shown = f"${used:.4f}" if self.name == "max_cost" else f"{used:,}"
-        return f"{shown} of {self.name}={self.value:g} spent"
+    def describe(self, spent: Spent, reserved: Spent = NOTHING) -> str:
+        used, other = (
+            f"${part:.4f}" if self.name == "max_cost" else f"{part:,}"
+            for part in (self.of(spent), self.of(reserved))
+        )
+        text = f"{used} of {self.name}={self.value:g} spent"
+        return f"{text}, {other} reserved for other calls" if self.of(reserved) else text
 
 
 class Reservation:

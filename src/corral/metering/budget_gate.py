@@ -64,7 +64,7 @@ class BudgetGate:
         estimate = spent_for(round(request.input_bound * factor), output, prices)
         reserved = await self._reserve(estimate)
         if isinstance(reserved, Shortage):
-            return self._refuse(budget_exceeded(reserved.text, estimate))
+            return self._refuse(BudgetExceeded(_describe(reserved, estimate), hint=HINT))
         return BudgetTicket(reserved, request, prices, self._learn)
 
     async def reserve(self, request: Request) -> ReservedCall:
@@ -104,12 +104,15 @@ class BudgetGate:
                     return found
                 if found.budget.is_paused and not is_reported:
                     is_reported = True
-                    self._on_wait(found.text)
+                    self._on_wait(_describe(found, amount))
                 # Other processes do not say that something has changed.
                 is_shared = any(each.is_shared for each in self._budget.chain())
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), LOOK_AGAIN if is_shared else None)
                 changed.clear()
+        except BaseException:  # the agent has ended, or was cancelled
+            self._budget.stop_waiting()
+            raise
         finally:
             remove()
 
@@ -191,17 +194,15 @@ def price_unknown(model: str) -> PriceUnknown:
     )
 
 
-def budget_exceeded(text: str, estimate: Spent) -> BudgetExceeded:
+def _describe(shortage: Shortage, estimate: Spent) -> str:
     needs = f"{estimate.tokens:,} tokens"
     if estimate.cost:
         needs += f" (${estimate.cost:.4f})"
-    return BudgetExceeded(
-        f"the budget is spent: {text}, and the next model call may need {needs}",
-        hint=HINT,
-    )
+    text = f"the next model call does not fit into the budget: {shortage.text}"
+    return f"{text}, and it may need {needs}"
 
 
 def paused_event(text: str) -> Error:
-    """A model call waits until the budget is raised."""
-    message = f"the next model call waits until the budget is raised: {text}"
+    """A model call waits until the budget is raised; ``text`` says why."""
+    message = f"paused until the budget is raised: {text}"
     return Error("budget_paused", message, recoverable=True, level="warning", phase="budget")

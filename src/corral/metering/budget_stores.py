@@ -5,6 +5,10 @@ What is reserved is recorded with its *holder*, the visit of a node. There are n
 process that dies leaves its reservations behind. They are counted as spent when the same visit is
 run again, and when it has ended in any way (``settle_holder``). Until then they stay reserved, so
 a crash never makes room for a call that would exceed the limit.
+
+A holder that has made a call also has its *next call* set aside, of the same size, as far as there
+is room: others cannot use it. So a branch that has worked can still report its result when other
+branches have spent the rest. It is given back when the holder ends.
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
-from corral.core.spending import BudgetLimits, Raise, Spent
+from corral.core.spending import BudgetLimits, BudgetState, Raise, Spent
 from corral.errors import ConfigError, StorageFailed
 from corral.system import fs, paths
 from corral.values import decode_as
@@ -35,20 +39,44 @@ class StoredBudget(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     limits: BudgetLimits = BudgetLimits()
     """As they were at first."""
-    raised: Spent = Spent()
+    raised: Spent = NOTHING
     """By how much the limits were raised while it ran."""
     raises: list[str] = []
     """Keys of the raises that were made: each is made once."""
-    spent: Spent = Spent()
+    spent: Spent = NOTHING
     reserved: dict[str, Spent] = {}
-    """By holder."""
+    """For calls that are being made, by holder."""
+    next_calls: dict[str, Spent] = {}
+    """What is set aside for the next call of each holder."""
+    waiting: dict[str, bool] = {}
+    """Holders with a call that does not fit now, and whether it waits for a raise: not for others
+    that may give something back."""
 
-    def all_reserved(self) -> Spent:
-        return sum(self.reserved.values(), start=Spent())
+    def all_reserved(self, holder: str) -> Spent:
+        """What ``holder`` cannot use: all but what is set aside for itself."""
+        others = [amount for name, amount in self.next_calls.items() if name != holder]
+        return sum((*self.reserved.values(), *others), start=NOTHING)
+
+    def is_alone(self, holder: str) -> bool:
+        """Whether no one else may give back something without a raise: no call is being made, and
+        nothing is set aside for a holder that does not wait itself."""
+        idle = {holder, *self.waiting}
+        return not any(each.calls for each in self.reserved.values()) and idle.issuperset(
+            self.next_calls
+        )
+
+    def is_paused(self, holder: str = "") -> bool:
+        """Whether a call of ``holder``, or of any, waits until a limit is raised."""
+        return self.waiting.get(holder, False) if holder else any(self.waiting.values())
+
+    def as_state(self, holder: str = "") -> BudgetState:
+        """How it is now, for one holder or for all."""
+        limits = self.limits.raised(self.raised).as_dict()
+        return BudgetState(**limits, **asdict(self.spent), is_paused=self.is_paused(holder))
 
     def reserve(self, holder: str, more: Spent) -> None:
         """``more`` may be negative: then it is released."""
-        total = self.reserved.pop(holder, Spent()) + more
+        total = self.reserved.pop(holder, NOTHING) + more
         if max(astuple(total)) > _ROUNDING:
             self.reserved[holder] = total
 
@@ -94,6 +122,14 @@ class FileBudgetStore:
         except (OSError, msgspec.MsgspecError) as error:
             raise StorageFailed(f"the budget in {self._path} cannot be used: {error}") from error
 
+    def read(self) -> StoredBudget | None:
+        """The content without a lock, for those who only show it; None if there is none."""
+        data = fs.read_small(self._path, _LARGEST)
+        try:
+            return decode_as(data, StoredBudget) if data else None
+        except msgspec.MsgspecError:
+            return None
+
     def remove(self) -> None:
         for path in (self._path, self._path.with_name(self._path.name + ".lock")):
             fs.remove_file(path)
@@ -114,7 +150,9 @@ def settle_holder(store: BudgetStore, holder: str) -> None:
     """The holder's process has ended: what it has reserved counts as spent. Raises
     ``StorageFailed``."""
     with store.change() as state:
-        state.spent += state.reserved.pop(holder, Spent())
+        state.spent += state.reserved.pop(holder, NOTHING)
+        state.next_calls.pop(holder, None)
+        state.waiting.pop(holder, None)
 
 
 def raise_limits(store: BudgetStore, more: Raise, key: str = "") -> None:
@@ -132,5 +170,6 @@ def raise_limits(store: BudgetStore, more: Raise, key: str = "") -> None:
             if not 0 < amount < math.inf:
                 raise ConfigError(f"a budget can only be raised, got: {amount:g}")
         state.raised += more.as_spent()
+        state.waiting.clear()  # they try again
         if key:
             state.raises.append(key)

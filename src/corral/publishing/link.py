@@ -74,7 +74,7 @@ class SessionLink:
         )
         self._unwatch()
         if budget is not None:
-            run = _with_budget(run, budget)
+            run = with_budget(run, budget)
             self._end_watch = self._watch(budget)
         if self.entry is None:
             self.entry = current().add(run, controls)
@@ -91,20 +91,13 @@ class SessionLink:
     def _watch(self, budget: Budget) -> Callable[[], None]:
         """Show what is spent from now on, and whether a call waits. A budget may live longer than
         the session, and calls back in any thread."""
-        loop, weak = asyncio.get_running_loop(), weakref.ref(self)
+        weak = weakref.ref(self)
 
-        def show() -> None:
+        def entry() -> LiveEntry | None:
             link = weak()
-            entry = None if link is None else link.entry
-            if entry is not None and (run := _with_budget(entry.run, budget)) != entry.run:
-                entry.update(run)
+            return None if link is None else link.entry
 
-        def changed() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(show)
-
-        *_, outermost = budget.chain()
-        return outermost.on_change(changed)
+        return watch_budget(budget, entry)
 
     def _unwatch(self) -> None:
         end, self._end_watch = self._end_watch, _nothing
@@ -158,7 +151,25 @@ def _nothing() -> None:
     pass
 
 
-def _with_budget(run: LiveRun, budget: Budget) -> LiveRun:
+def watch_budget(budget: Budget, find: Callable[[], LiveEntry | None]) -> Callable[[], None]:
+    """Show in the entry that ``find`` returns what is spent from now on, and whether a call waits.
+    Returns the function that ends that."""
+    loop = asyncio.get_running_loop()
+
+    def show() -> None:
+        entry = find()
+        if entry is not None and (run := with_budget(entry.run, budget)) != entry.run:
+            entry.update(run)
+
+    def changed() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(show)
+
+    *_, outermost = budget.chain()
+    return outermost.on_change(changed)
+
+
+def with_budget(run: LiveRun, budget: Budget) -> LiveRun:
     """The run with what is spent now, and whether a call waits."""
     states = budget.states()
     is_paused = any(each.is_paused for each in states)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from contextvars import ContextVar
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -56,6 +57,10 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The id of the run that asks. Set by ``corral.live.pending``."""
 
 
+PART_OF: ContextVar[str] = ContextVar("PART_OF", default="")
+"""The id of the pipeline run or batch that the current task works for."""
+
+
 class LiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run in progress."""
 
@@ -72,6 +77,8 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The run folder of a pipeline in memory."""
     recorded: bool = True
     """Whether a transcript is written."""
+    part_of: str = ""
+    """The pipeline run or batch that a session works for: it is shown there."""
     state: State = "running"
     since: float = 0.0
     """When the run, or its current turn, started."""

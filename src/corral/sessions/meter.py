@@ -83,7 +83,8 @@ class Meter:
         await proxy.open()
         url = f"http://{_LOCAL}:{proxy.port}{urlsplit(route.url).path.rstrip('/')}"
         given = {**proxy.dummy_keys, route.url_env: url}
-        holds = prepared.run.on_budget == "pause" or prepared.run.on_limit == "wait"
+        # A call may wait for a raise, or for others that share the budget.
+        holds = budget is not None or prepared.run.on_limit == "wait"
         if holds or judge is not None:
             given |= route.pause_env
         # The proxy enforces the limit, not the agent.

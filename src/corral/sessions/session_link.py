@@ -22,7 +22,7 @@ from corral.events import AgentQuestion, Done, PermissionRequest, QuestionField
 from corral.publishing import notify, tokens
 from corral.publishing.link import SessionLink
 from corral.publishing.publisher import LiveEntry, LiveQuestion
-from corral.publishing.records import LiveRun, Pending, folder
+from corral.publishing.records import PART_OF, LiveRun, Pending, folder
 from corral.system import clock
 from corral.system.environment import SecretRedactor
 from corral.values import convert_to
@@ -64,6 +64,7 @@ def publish_turn(
         cwd=prepared.cwd,
         label=record.meta.label,
         recorded=recorded,
+        part_of=PART_OF.get(),
         state="waiting_person" if asks_person else "running",
         since=now,
         pending=(question,) if asks_person else (),

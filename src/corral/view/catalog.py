@@ -179,7 +179,10 @@ class Catalog:
                     summary=live_runs.summary_of(run, len(live.pending_of(kind, id))),
                 )
                 for (kind, id), run in live.runs.items()
-                if id not in known and query.kind in (None, kind) and run.state != "idle"
+                if id not in known
+                and query.kind in (None, kind)
+                and run.state != "idle"
+                and not run.part_of
             ]
         page = await asyncio.to_thread(self._page, query, found, live)
         page.warnings = warnings
@@ -285,5 +288,5 @@ def _fits(summary: Summary, query: RunQuery) -> bool:
     if query.state == "live":
         return summary.live
     if query.state == "waiting":
-        return summary.state in ("waiting_permission", "waiting_person")
+        return summary.state in ("waiting_permission", "waiting_person", "paused")
     return summary.state == query.state

@@ -155,9 +155,12 @@ async def _read_database(db: str | None) -> StoredRuns:
             status=run.status,
             title=run.goal or run.pipeline,
             folder=run.folder,
+            workspace=run.workspace,
             asks=run.asks,
             created=run.created,
             ended=run.ended,
+            cost_usd=run.cost_usd,
+            tokens=run.tokens,
         )
         found.summaries.append(pipeline_summary(facts, db))
         if run.asks:
@@ -197,9 +200,13 @@ class PipelineFacts(msgspec.Struct, kw_only=True):
     status: str
     title: str
     folder: str
+    workspace: str = ""
+    """Where its agents work: the project."""
     asks: int = 0
     created: float = 0.0
     ended: float | None = None
+    cost_usd: float | None = None
+    tokens: int | None = None
 
 
 def pipeline_summary(run: PipelineFacts, db: str | None) -> Summary:
@@ -208,8 +215,8 @@ def pipeline_summary(run: PipelineFacts, db: str | None) -> Summary:
     known = KnownState(
         status=run.status,
         questions=run.asks,
-        live=run.status == "running",
-        live_state="queued" if run.status == "queued" else "",
+        live=run.status in ("running", "paused"),
+        live_state=run.status if run.status in ("queued", "paused") else "",
     )
     in_words = state_of(known, clock.now())
     return Summary(
@@ -218,13 +225,16 @@ def pipeline_summary(run: PipelineFacts, db: str | None) -> Summary:
         db=db,
         title=plain(run.title, 200),
         agent="",
-        cwd=run.folder,
+        cwd=run.workspace or run.folder,
         state=in_words.state,
         state_text=in_words.text,
         created=run.created,
         updated=max(run.ended or 0.0, last, run.created),
         last_event=last or run.ended,
-        live=run.status == "running",
+        tokens=run.tokens or None,
+        cost_usd=run.cost_usd or None,
+        cost_source="computed" if run.cost_usd else "unknown",
+        live=run.status in ("running", "paused"),
         pending=run.asks,
     )
 

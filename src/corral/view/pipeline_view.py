@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from corral.core.spending import BudgetState
 from corral.core.terminal_text import plain
 from corral.errors import ConfigError
 from corral.pipelines import events
@@ -19,9 +21,11 @@ from corral.pipelines.execution.run_dir import EVENTS, RunDir
 from corral.pipelines.graph import Graph, from_json
 from corral.pipelines.render import as_svg
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.state import State
 from corral.runs.log_windows import PAGE, LogFile
 from corral.system import clock, paths
 from corral.values import decode_as
+from corral.view import live_runs
 from corral.view.databases import PipelineFacts, modified_at, pipeline_summary, question_of
 from corral.view.live_runs import LiveRuns
 from corral.view.records import (
@@ -30,6 +34,7 @@ from corral.view.records import (
     GraphView,
     NotFound,
     Pending,
+    PipelineCheckpoint,
     PipelineDetail,
     PipelineEventInfo,
     Summary,
@@ -94,6 +99,7 @@ async def detail(found: PipelineRun, db: str | None) -> PipelineDetail:
         branch=found.branch,
         forked_from=found.forked_from,
         reason=plain(found.reason, 4_000),
+        budgets=found.budgets,
         logs=[plain(line, 1_000) for line in found.logs],
     )
 
@@ -210,6 +216,10 @@ class PipelineRun(msgspec.Struct, kw_only=True):
     logs: list[str] = []
     visits: dict[str, Outcome] = {}
     """The outcome of visits that have ended, by their ids."""
+    budgets: list[BudgetState] = []
+    """Its budget, while it has not ended."""
+    state: State | None = None
+    """What its database says; None for a run in memory."""
     cost_usd: float = 0.0
     tokens: int = 0
     created: float = 0.0
@@ -224,6 +234,9 @@ async def read(run: str, db: str | None, live: LiveRuns | None = None) -> Pipeli
         folder = Path(running.folder) if running and running.folder else default
         found = await asyncio.to_thread(read_folder, run, folder, is_live=running is not None)
         if found is not None:
+            if running is not None:
+                found.budgets, found.workspace = [*running.budgets], running.cwd
+                found.status = running.state if running.state == "paused" else found.status
             return found
     from corral.engine.dbos.database import is_installed
 
@@ -250,11 +263,24 @@ async def read(run: str, db: str | None, live: LiveRuns | None = None) -> Pipeli
         reason=output.reason if output is not None else "",
         logs=details.state.logs,
         visits=details.visits,
+        budgets=[] if details.budget is None else [details.budget.as_state()],
+        state=details.state,
         cost_usd=details.state.cost_usd,
         tokens=details.state.tokens,
         created=details.created,
         ended=details.ended,
     )
+
+
+def checkpoint_of(found: PipelineRun) -> PipelineCheckpoint:
+    """What a run has done so far. Blocking. Raises ``NotFound``."""
+    folder = RunDir(found.folder)
+    try:
+        if found.state is not None:
+            return decode_as(folder.encode(found.state), PipelineCheckpoint)
+        return decode_as(_content(folder.path / run_dir.CHECKPOINT), PipelineCheckpoint)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise NotFound(f"{found.id} has no checkpoint") from error
 
 
 async def questions_of(found: PipelineRun, db: str | None) -> list[Pending]:
@@ -275,15 +301,15 @@ def summary_of(found: PipelineRun, asks: int, db: str | None) -> Summary:
             status=found.status,
             title=found.goal or found.graph.name,
             folder=found.folder,
+            workspace=found.workspace,
             asks=asks,
             created=found.created,
             ended=found.ended,
+            cost_usd=found.cost_usd,
+            tokens=found.tokens,
         ),
         db,
     )
-    summary.tokens = found.tokens or None
-    summary.cost_usd = found.cost_usd or None
-    summary.cost_source = "computed" if found.cost_usd else "unknown"
     if found.reason and summary.state != "success":
         summary.state_text = plain(f"{summary.state}: {found.reason}", 400)
     return summary
@@ -392,7 +418,12 @@ class FolderRuns:
             return []
         summaries: list[Summary] = []
         for name in names:
-            summary = self._read(home / name, is_live=("pipeline", name) in live.runs)
+            running = live.runs.get(("pipeline", name))
+            summary = self._read(home / name, is_live=running is not None)
+            if summary is not None and running is not None:
+                now = live_runs.summary_of(running, summary.pending)
+                state, text = now.state, now.state_text
+                summary = replace(summary, cwd=now.cwd, state=state, state_text=text)
             if summary is not None:
                 summaries.append(summary)
             if len(summaries) == LISTED:

@@ -12,7 +12,7 @@ import msgspec
 
 from corral.core.spending import BudgetState, Raise
 from corral.errors import ConfigError
-from corral.values import Coverage, FileChanged
+from corral.values import Coverage, FileChanged, Json
 
 Kind = Literal["session", "pipeline", "batch"]
 ItemKind = Literal[
@@ -441,7 +441,52 @@ class PipelineDetail(msgspec.Struct, kw_only=True):
     branch: str = ""
     forked_from: str = ""
     reason: str = ""
+    budgets: list[BudgetState] = []
+    """Its budget, while it has not ended."""
     logs: list[str] = []
+
+
+class PipelineCheckpoint(msgspec.Struct, kw_only=True):
+    """What a run has done so far: the content of `checkpoint.json`."""
+
+    timestamp: str = ""
+    run_id: str = ""
+    status: str = ""
+    reason: str = ""
+    current_node: str = ""
+    completed_nodes: list[str] = []
+    node_outcomes: dict[str, Json] = {}
+    node_retries: dict[str, int] = {}
+    context: dict[str, Json] = {}
+    logs: list[str] = []
+    cost_usd: float = 0.0
+    tokens: int = 0
+
+
+class PipelineContext(msgspec.Struct, kw_only=True):
+    """The context of a run, as it is now."""
+
+    context: dict[str, Json]
+
+
+class StartBody(msgspec.Struct, kw_only=True):
+    """A pipeline to run: the options of `corral pipeline run`."""
+
+    file: str
+    """The file of the pipeline; a relative path is below `cwd`."""
+    cwd: str | None = None
+    """Where its agents and commands work; the folder of the server by default."""
+    goal: str | None = None
+    values: dict[str, Json] = {}
+    """Values of the context."""
+    agent: str | None = None
+    model: str | None = None
+    approve: Literal["reads", "edits", "all"] | None = None
+    max_cost: float | None = None
+    max_total_tokens: int | None = None
+    max_calls: int | None = None
+    on_budget: Literal["stop", "pause"] | None = None
+    simulate: bool = False
 
 
 class PipelineEventInfo(msgspec.Struct, kw_only=True):

@@ -82,6 +82,7 @@ class PipelineRunFlags(FollowFlags, PolicyFlags, RunKwargs):
     repository: str | None
     commit: str | None
     artifacts: str | None
+    run_id: str | None
     run_dir: str | None
     simulate: str | None
     script: str | None
@@ -127,6 +128,7 @@ class ForkFlags(FollowFlags):
 @option("Execution", "--commit", metavar="REV", help="The commit to start from.  [default: HEAD]")
 @option("Execution", "--artifacts", metavar="URL", help="Where the run's artifacts/ are copied:"
         " any file system that fsspec supports.")  # fmt: skip
+@option("Execution", "--run-id", metavar="ID", help="The id of the run, a new one.")
 @RUN_DIR
 @IMPORT
 @DB
@@ -207,6 +209,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
             repository=repository,
             commit=flags["commit"],
             artifacts=flags["artifacts"] or "",
+            run_id=flags["run_id"],
             run_dir=flags["run_dir"],
             simulate="all" if flags["simulate"] == "all" else flags["simulate"] is not None,
             script=flags["script"],

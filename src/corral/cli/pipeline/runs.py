@@ -11,8 +11,9 @@ import click
 import msgspec
 
 from corral.cli.options import DB, JSON, NEWEST, RUN, database_option
-from corral.cli.ui.tables import format_time, table
+from corral.cli.ui.tables import format_cost, format_time, table
 from corral.cli.ui.terminal import echo, echo_json
+from corral.core.spending import LIMITS
 from corral.core.terminal_text import one_line, visible
 from corral.engine.dbos.database import require
 from corral.errors import ConfigError
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from corral.engine.open_questions import RunQuestion
     from corral.engine.payloads import RunWorktree
     from corral.engine.query import RunDetails
+    from corral.metering.budget_stores import StoredBudget
+    from corral.pipelines.events import InterviewCompleted
 
 RESUME = "corral pipeline resume {run}{db}"
 
@@ -87,8 +90,19 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         if outcome is not None:
             note = outcome.failure_reason or outcome.notes
             echo(f"  {outcome.status:16} {node}{': ' + note if note else ''}")
+    for given in _answers(found):
+        by = f" ({given.by})" if given.by else ""
+        echo(f"  answer           {given.node}: {one_line(given.answer)}{by}")
+    tokens = f" · {found.state.tokens:,} tokens" if found.state.tokens else ""
+    echo(f"cost       {format_cost(found.state.cost_usd)}{tokens}")
+    if found.budget is not None:
+        echo(f"budget     {_budget(found.budget)}")
     for each in questions:
         _print_question(each, f"{found.id}{database_option(db)}")
+    if found.status == "paused":
+        line = RESUME.format(run=found.id, db=database_option(db))
+        echo("the next model call does not fit into the budget; raise it to continue:")
+        echo(f"  {line} --max-cost USD (or --max-total-tokens N, --max-calls N)")
     if found.status == "interrupted":
         echo(f"continue with: {RESUME.format(run=found.id, db=database_option(db))}")
 
@@ -174,7 +188,26 @@ def _to_dict(found: RunDetails, questions: list[RunQuestion]) -> dict[str, objec
         ],
         "cost_usd": found.state.cost_usd,
         "tokens": found.state.tokens,
+        "budget": found.budget and found.budget.as_state(),
+        "answers": [
+            {"node": each.node, "answer": each.answer, "by": each.by} for each in _answers(found)
+        ],
     }
+
+
+def _answers(found: RunDetails) -> list[InterviewCompleted]:
+    """What people answered, in order."""
+    from corral.pipelines.events import InterviewCompleted
+
+    return [each for each in found.events if isinstance(each, InterviewCompleted)]
+
+
+def _budget(stored: StoredBudget) -> str:
+    state = stored.as_state()
+    limits = ((name, kind.unit, getattr(state, name)) for name, kind in LIMITS.items())
+    return ", ".join(
+        f"{getattr(state, unit):g} of {name}={limit:g}" for name, unit, limit in limits if limit
+    )
 
 
 def _print_question(open_question: RunQuestion, run: str) -> None:

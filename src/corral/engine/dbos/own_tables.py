@@ -111,6 +111,16 @@ class ServerBudgetStore:
                 server.execute(f"DELETE FROM {BUDGETS} WHERE id = %s".encode(), (self._name,))
 
 
+def read_budgets(url: str, names: Sequence[str]) -> dict[str, StoredBudget]:
+    """The budgets with these names that exist. Raises ``StorageFailed``."""
+    with _transaction(url, "budget") as server:
+        if not _has_table(server, BUDGETS):
+            return {}
+        select = f"SELECT id, state FROM {BUDGETS} WHERE id = ANY(%s)".encode()
+        rows = server.execute(select, ([*names],)).fetchall()
+    return {str(row[0]): decode_as(str(row[1]), StoredBudget) for row in rows}
+
+
 # Rate limits.
 
 LIMITS = "corral_limits"

@@ -49,9 +49,8 @@ from corral.system.process.tree import ProcessRegistry
 from corral.values import PUBLISH_AFTER, JsonObject, convert_to, is_object, slug
 
 if TYPE_CHECKING:
-    from corral.core.spending import BudgetState, Raise
+    from corral.core.spending import Raise
     from corral.metering.budget import Budget
-    from corral.publishing.publisher import LiveEntry
 
 T = TypeVar("T")
 
@@ -99,41 +98,37 @@ def published(
     one costs nothing. ``cancel`` is called in this event loop; without it, the run is cancelled
     through its database, and its budget is raised there."""
     loop = asyncio.get_running_loop()
-    entries: list[LiveEntry] = []
+    at_end = contextlib.ExitStack()
 
     def publish() -> None:
+        from corral.publishing.link import watch_budget, with_budget
         from corral.publishing.publisher import RunControls, current
         from corral.publishing.records import LiveRun
 
         command = "pipeline cancel" if kind == "pipeline" else "batches cancel"
         hint = f"corral {command} {name}" if db is not None else "End its process."
         run = LiveRun(kind=kind, id=name, title=shorten(title), cwd=cwd, db=db, folder=folder)
-        run = replace(run, since=time.time(), budgets=_budgets(budget))
+        run = replace(run, since=time.time())
         controls = RunControls(
             loop=loop,
             cancel=cancel,
-            add_budget=None if budget is None else raise_budget,
+            add_budget=None if budget is None else budget.add_budget,
             cancel_hint=hint,
         )
-        entries.append(current().add(run, controls))
-
-    def raise_budget(more: Raise) -> None:
-        if budget is not None:
-            budget.add_budget(more)
-        for entry in entries:
-            entry.update(replace(entry.run, budgets=_budgets(budget)))
+        own = None if budget is None else budget.budget
+        entry = current().add(run if own is None else with_budget(run, own), controls)
+        at_end.callback(entry.close)
+        if own is not None:
+            at_end.callback(watch_budget(own, lambda: entry))
 
     def try_publish() -> None:
         with contextlib.suppress(OSError, ImportError):
             publish()  # without a free descriptor it stays invisible
 
     timer = loop.call_later(PUBLISH_AFTER, try_publish)
-    try:
+    with at_end:
+        at_end.callback(timer.cancel)
         yield
-    finally:
-        timer.cancel()
-        for entry in entries:
-            entry.close()
 
 
 class Raisable(Protocol):
@@ -143,10 +138,6 @@ class Raisable(Protocol):
     def budget(self) -> Budget | None: ...
 
     def add_budget(self, more: Raise) -> None: ...
-
-
-def _budgets(run: Raisable | None) -> tuple[BudgetState, ...]:
-    return () if run is None or run.budget is None else run.budget.states()
 
 
 def current() -> Executor:

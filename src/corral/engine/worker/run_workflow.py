@@ -403,7 +403,8 @@ class DatabaseJournal:
             await projection.spans.close()
         await asyncio.to_thread(client.close, self.id, cancel=True)
         if not self.run_input.reply_to:
-            await adapter.label(self.id, {"status": output.status})
+            spent: dict[str, Json] = {"cost_usd": output.cost_usd, "tokens": output.tokens}
+            await adapter.label(self.id, {"status": output.status, **spent})
         else:
             ended = Ended(id=self.run_input.reply_id, outcome=state.as_outcome())
             await adapter.send(

@@ -16,6 +16,7 @@ import msgspec
 
 from corral.agents import registry
 from corral.core.nesting import decode_json
+from corral.core.spending import LIMITS, BudgetLimits
 from corral.errors import ConfigError
 from corral.option_definitions import BY_NAME, with_trait
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode, fallback_agents
@@ -29,6 +30,7 @@ from corral.system import config
 from corral.values import Effort, JsonObject, convert_to, is_object
 
 if TYPE_CHECKING:
+    from corral.metering.budget import Budget
     from corral.system.sandbox.sandbox import Sandbox
 
 Number = TypeVar("Number", int, float)
@@ -182,6 +184,17 @@ def _read_attributes(node: Node) -> dict[str, object]:
     if text := node.text("sandbox"):
         values["sandbox"] = sandbox_mode(node, text)
     return values
+
+
+def budget_of(work: NodeContext) -> Budget | None:
+    """What the model calls of a node without an agent may use, within the budget of the run. Raises
+    ``ConfigError``."""
+    from corral.metering.budget import memory_budget
+
+    given = {**work.resources.options, **_read_attributes(work.node)}
+    limits = {name: given[name] for name in LIMITS if given.get(name) is not None}
+    pauses = given.get("on_budget") == "pause"
+    return memory_budget(convert_to({**limits, "pauses": pauses}, BudgetLimits), work.budget)
 
 
 def may_ask(work: NodeContext) -> bool:

@@ -28,7 +28,13 @@ from corral.models.registry import EXAMPLE
 from corral.pipelines.execution import agent_call, verdict
 from corral.pipelines.execution.agent_call import store_usage
 from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.execution.node_options import effort_of, model_of, number_of, schema_of
+from corral.pipelines.execution.node_options import (
+    budget_of,
+    effort_of,
+    model_of,
+    number_of,
+    schema_of,
+)
 from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.nodes.codergen import (
     apply_report,
@@ -90,8 +96,8 @@ async def ask_model(work: NodeContext, text: str, schema: JsonObject | None) -> 
     if "temperature" in node.attrs:
         options["temperature"] = number_of(node, "temperature", float)
     text = resources.redactor.clean_text(text)
-    if work.budget is not None:
-        options["client"] = resources.client().with_middleware(CountedCalls(work, work.budget))
+    if (budget := budget_of(work)) is not None:
+        options["client"] = resources.client().with_middleware(CountedCalls(work, budget))
     generation: Generation
     if schema is None:
         generation = await generate(model, text, **options)

@@ -5,19 +5,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec.structs import asdict
 from starlette.responses import Response
 
 from corral import live
+from corral.core.spending import LIMITS, Raise
 from corral.errors import ConfigError
 from corral.system import clock
+from corral.values import convert_to
 from corral.view import log_pages
 from corral.view.calls import BY, DB, ApiCall, ApiEndpoint, Param, event_stream
 from corral.view.live_runs import ACTIVE
 from corral.view.records import (
     BatchDetail,
+    BudgetBody,
     Done,
     EndUpdate,
     GateAnswerBody,
@@ -25,8 +31,11 @@ from corral.view.records import (
     ItemPage,
     NodeBody,
     NotFound,
+    PipelineCheckpoint,
+    PipelineContext,
     PipelineDetail,
     PipelineEvents,
+    StartBody,
     StateUpdate,
 )
 from corral.view.stream import Pauses, message
@@ -65,6 +74,44 @@ async def show_pipeline(call: ApiCall) -> PipelineDetail:
     from corral.view import pipeline_view
 
     return await pipeline_view.detail(*await _read(call))
+
+
+async def read_checkpoint(call: ApiCall) -> PipelineCheckpoint:
+    from corral.view import pipeline_view
+
+    found, _ = await _read(call)
+    return await asyncio.to_thread(pipeline_view.checkpoint_of, found)
+
+
+async def read_context(call: ApiCall) -> PipelineContext:
+    return PipelineContext(context=(await read_checkpoint(call)).context)
+
+
+async def start(call: ApiCall) -> Done:
+    """A command runs it, which goes on when this server ends."""
+    from corral.engine import api, service
+    from corral.engine.dbos.database import require
+
+    body, db = await call.body(StartBody), await call.database()
+    require()
+    cwd = api.workspace_path(body.cwd)
+    file = cwd / body.file
+    # What is wrong with the pipeline is said here: the command has no one to tell it to.
+    graph = await asyncio.to_thread(
+        partial(
+            api.prepare, file, values=body.values, goal=body.goal, model=body.model, workspace=cwd
+        )
+    )
+    run = service.new_id(graph.name)
+    words = ["pipeline", "run", str(file), "--run-id", run, "--cwd", str(cwd)]
+    for name in ("goal", "agent", "model", "approve", *LIMITS, "on_budget"):
+        if (value := getattr(body, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    for key, value in body.values.items():
+        words += ["--set", f"{key}:={msgspec.json.encode(value).decode()}"]
+    words += ["--simulate"] if body.simulate else []
+    await call.start_command(*words, *_database_option(db))
+    return Done(message="the run is being started", id=run)
 
 
 async def pipeline_events(call: ApiCall) -> PipelineEvents:
@@ -162,6 +209,21 @@ async def cancel(call: ApiCall) -> Done:
     return Done(message="cancelled", id=run)
 
 
+async def add_budget(call: ApiCall) -> Done:
+    run, body = call.path("id"), await call.body(BudgetBody)
+    found, db = await _read(call)
+    if not found.durable:
+        await asyncio.to_thread(live.add_budget, run, **asdict(body))
+        return Done(message="the budget was raised", id=run)
+    from corral.engine import service
+
+    await service.add_budget(run, convert_to(asdict(body), Raise), db=db)
+    if (await _read(call))[0].status == "interrupted":
+        await call.start_command("pipeline", "resume", run, *_database_option(db))
+        return Done(message="the budget was raised; the run goes on in the background", id=run)
+    return Done(message="the budget was raised", id=run)
+
+
 async def retry(call: ApiCall) -> Done:
     from corral.engine import run_list
 
@@ -235,12 +297,40 @@ async def cancel_batch(call: ApiCall) -> Done:
 
 ENDPOINTS: tuple[ApiEndpoint, ...] = (
     ApiEndpoint(
+        "POST",
+        "/api/pipelines",
+        "start_pipeline",
+        "Start a run of a pipeline, in the background. Its `id` is in the response.",
+        start,
+        Done,
+        StartBody,
+        params=(DB,),
+    ),
+    ApiEndpoint(
         "GET",
         "/api/pipelines/{id}",
         "pipeline",
         "A run of a pipeline: its graph, its path, its questions.",
         show_pipeline,
         PipelineDetail,
+        params=(DB,),
+    ),
+    ApiEndpoint(
+        "GET",
+        "/api/pipelines/{id}/context",
+        "pipeline_context",
+        "The context of a run: what its nodes have set.",
+        read_context,
+        PipelineContext,
+        params=(DB,),
+    ),
+    ApiEndpoint(
+        "GET",
+        "/api/pipelines/{id}/checkpoint",
+        "pipeline_checkpoint",
+        "What a run has done so far, as its run folder has it in `checkpoint.json`.",
+        read_checkpoint,
+        PipelineCheckpoint,
         params=(DB,),
     ),
     ApiEndpoint(
@@ -297,6 +387,16 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         "Cancel a run.",
         cancel,
         Done,
+        params=(DB,),
+    ),
+    ApiEndpoint(
+        "POST",
+        "/api/pipelines/{id}/budget",
+        "add_pipeline_budget",
+        "Raise the limits of a run's budget. One that is paused on it goes on.",
+        add_budget,
+        Done,
+        BudgetBody,
         params=(DB,),
     ),
     ApiEndpoint(

@@ -99,7 +99,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         RunPage,
         params=(
             Param("kind", "`session`, `pipeline` or `batch`."),
-            Param("state", "A state; also `live`, and `waiting` for both kinds of waiting."),
+            Param("state", "A state; also `live`, and `waiting` for all that wait for a person."),
             Param("agent", "The name of an agent."),
             Param("q", "A text in a transcript, or in the name of a pipeline or batch."),
             Param("cursor", "`next` of the page before."),

@@ -6,6 +6,7 @@ import { clock, compact, duration, money, number, plural, shorten, shortPath, to
 import { moveFocus } from "./keys.js";
 import { drawing } from "./markup.js";
 import { timeAgo } from "./runs.js";
+import { budgetBars, raiseButton } from "./spend.js";
 import { conversationKeys, conversationList, fact, pageHead, questionCard } from "./session.js";
 
 const PLAY_MS = 450;
@@ -36,7 +37,7 @@ export function pipelineView(root, { id, query, go, title }) {
   let isClosed = false;
   let shownSvg = "";
 
-  const answer = (pending, text) => attempt(() => post(`${base}/answer`, { text, gate: pending.request_id }, where), "Answered").then(() => refresh());
+  const answer = (pending, text, comment = "") => attempt(() => post(`${base}/answer`, { text, gate: pending.request_id, comment }, where), "Answered").then(() => refresh());
 
   function lines() {
     const { summary, path } = detail;
@@ -54,6 +55,7 @@ export function pipelineView(root, { id, query, go, title }) {
     if (isOffline) return [];
     const runs = ["running", "queued", "waiting_person", "rate_limited", "paused", "stalled"].includes(detail.summary.state);
     return [
+      runs ? raiseButton({ state: detail.summary.state, budgets: detail.budgets }, (given) => post(`${base}/budget`, given, where).then((done) => refresh().then(() => done))) : null,
       runs ? button("Cancel", () => attempt(() => post(`${base}/cancel`, {}, where), "Cancelled").then(refresh), { class: "danger" }) : null,
       h("a", { class: "button", href: address(`${base}/bundle`, where), download: "" }, "Download bundle"),
     ];
@@ -61,7 +63,7 @@ export function pipelineView(root, { id, query, go, title }) {
 
   function draw() {
     title(shorten(detail.summary.title, 60) || id, detail.questions.length);
-    refill(head, [detail.summary, detail.path.length], () => pageHead({ summary: detail.summary, back: "#/", lines: lines(), actions: actions() }));
+    refill(head, [detail.summary, detail.path.length, Boolean(detail.budgets?.length)], () => pageHead({ summary: detail.summary, back: "#/", lines: lines(), actions: actions() }));
     refill(asks, detail.questions, () => detail.questions.map((each) => questionCard(each, answer)));
     if (shownSvg !== detail.graph.svg) {
       shownSvg = detail.graph.svg;
@@ -241,6 +243,7 @@ export function pipelineView(root, { id, query, go, title }) {
       h("ol", { class: "path" }, path.map((visit) => h("li", null, h("button", { type: "button", class: "step", on: { click: () => select(visit.node) } },
         h("span", { class: `mark ${tone(visit.status)}` }), h("span", { class: "name" }, labelOf(visit.node)), h("span", { class: "dim" }, [visit.status, visit.attempts > 1 ? plural(visit.attempts, "attempt") : "", visit.ended ? duration((visit.ended - visit.started) * 1000) : ""].filter(Boolean).join(" · ")))))),
       detail.reason ? h("p", { class: "small" }, visible(detail.reason)) : null,
+      budgetBars(detail.budgets),
       h("dl", { class: "pairs" }, fact("Folder", detail.folder ? h("span", { title: detail.folder }, shortPath(detail.folder)) : null), fact("Branch", detail.branch), fact("Forked from", detail.forked_from)),
     );
   }

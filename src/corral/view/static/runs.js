@@ -61,8 +61,11 @@ function marked(text, search) {
     .map((part, index) => (index % 2 ? h("mark", null, part) : part));
 }
 
+// A run that is paused on its budget waits for a person, too.
+const isWaiting = (run) => run.pending > 0 || run.state === "paused";
+
 function groupOf(run, now) {
-  if (run.pending) return "Waiting for you";
+  if (isWaiting(run)) return "Waiting for you";
   if (run.live) return "Running";
   const midnight = new Date(now).setHours(0, 0, 0, 0) / 1000;
   const time = run.updated || run.created;
@@ -73,7 +76,7 @@ function groupOf(run, now) {
 }
 
 function compareRuns(a, b) {
-  return Number(b.pending > 0) - Number(a.pending > 0) || Number(b.live) - Number(a.live) || b.updated - a.updated;
+  return Number(isWaiting(b)) - Number(isWaiting(a)) || Number(b.live) - Number(a.live) || b.updated - a.updated;
 }
 
 function choices(name, options, chosen, act) {

@@ -1,13 +1,13 @@
 // One session: its conversation, changes, permissions, raw events and facts.
 
 import { address, follow, get, isOffline, post, route } from "./api.js";
-import { askNumbers, attempt, button, copyText, h, notice, refill, replace } from "./dom.js";
+import { attempt, button, copyText, h, notice, refill, replace } from "./dom.js";
 import { changeCounts, diffView } from "./diff.js";
 import { bytes, clock, compact, duration, moment, number, plural, shorten, shortPath, tone, visible } from "./format.js";
 import { answerWith, Conversation, decisionButtons, decisionText, planList } from "./items.js";
 import { moveFocus } from "./keys.js";
 import { statePill, timeAgo } from "./runs.js";
-import { limitsOf, spendPanel } from "./spend.js";
+import { raiseButton, spendPanel } from "./spend.js";
 import { PageList } from "./virtual.js";
 
 const TABS = [["conversation", "Conversation"], ["changes", "Changes"], ["permissions", "Permissions"], ["events", "Events"], ["details", "Details"]];
@@ -60,6 +60,7 @@ export function pendingCard(pending, decide, answer) {
 
 export function questionCard(pending, answer, decline = null) {
   const input = h("input", { type: "text", "aria-label": "Answer", placeholder: "Answer", autocomplete: "off" });
+  const comment = h("input", { type: "text", "aria-label": "Comment", placeholder: "Comment (optional)", autocomplete: "off" });
   const choices = pending.choices ?? [];
   return h(
     "div",
@@ -69,7 +70,7 @@ export function questionCard(pending, answer, decline = null) {
     pending.answerable === false ? h("p", { class: "dim" }, "No process is there to receive an answer.") : null,
     isOffline || !choices.length
       ? null
-      : h("div", { class: "choices" }, choices.map((choice, index) => button(choice, () => answer(pending, choice), { class: index ? "" : "primary" }))),
+      : h("div", { class: "choices" }, choices.map((choice, index) => button(choice, () => answer(pending, choice, comment.value.trim()), { class: index ? "" : "primary" })), pending.run_kind === "pipeline" ? comment : null),
     isOffline || (choices.length && !pending.free_text)
       ? null
       : h("form", { class: "choices", on: { submit: (event) => { event.preventDefault(); answer(pending, input.value); } } }, input, h("button", { class: "primary" }, "Answer")),
@@ -138,15 +139,10 @@ export function sessionView(root, { id, query, go, title }) {
     if (isOffline) return [];
     return [
       summary.live ? button("Cancel", () => attempt(() => post(`${base}/cancel`), "Cancelled"), { class: "danger" }) : null,
-      summary.live && limitsOf(detail.budgets?.[0]).length ? button("Raise budget", raiseBudget, { class: summary.state === "paused" ? "primary" : "" }) : null,
+      summary.live ? raiseButton({ state: summary.state, budgets: detail.budgets }, (given) => post(`${base}/budget`, given).then(refresh)) : null,
       facts.resume_command ? button("Copy resume command", () => copyText(facts.resume_command, "the command"), { title: facts.resume_command }) : null,
       h("a", { class: "button", href: `${base}/bundle`, download: "" }, "Download bundle"),
     ];
-  }
-
-  async function raiseBudget() {
-    const given = await askNumbers("Raise the budget by", limitsOf(detail.budgets[0]).map(({ name, label }) => ({ name, label })));
-    if (given) await attempt(() => post(`${base}/budget`, given), "The budget was raised").then(refresh);
   }
 
   function draw() {

@@ -1,6 +1,6 @@
 // Tokens, cost and context as text and as small drawings.
 
-import { h } from "./dom.js";
+import { askNumbers, attempt, button, h } from "./dom.js";
 import { compact, money } from "./format.js";
 
 const SOURCES = { metered: "counted by corral", estimated: "counted by corral, in part by an estimate", reported: "reported by the agent", computed: "computed from list prices", unknown: "unknown" };
@@ -40,7 +40,18 @@ export function limitsOf(budget) {
   });
 }
 
-function budgetBars(budgets) {
+// A button that raises the budget of a run. `post` sends the amounts.
+export function raiseButton({ state, budgets }, post) {
+  const limits = limitsOf(budgets?.[0]);
+  if (!limits.length) return null;
+  const ask = async () => {
+    const given = await askNumbers("Raise the budget by", limits.map(({ name, label }) => ({ name, label })));
+    if (given) await attempt(() => post(given), (done) => done?.message || "The budget was raised");
+  };
+  return button("Raise budget", ask, { class: state === "paused" ? "primary" : "" });
+}
+
+export function budgetBars(budgets) {
   return (budgets ?? []).flatMap((budget, index) =>
     limitsOf(budget).map(({ name, text, share }) =>
       h("div", { class: "context budget", data: { limit: name } }, h("div", { class: "spread small" }, h("span", null, index ? "Shared budget" : "Budget"), h("span", null, text)), bar(share, share >= 1 ? "bad" : share > 0.85 ? "wait" : "")),
