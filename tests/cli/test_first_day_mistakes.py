@@ -4,8 +4,6 @@ do, and the documented exit code. Nothing is started or stored before."""
 from __future__ import annotations
 
 import fcntl
-import gc
-import io
 import os
 import pwd
 import re
@@ -15,19 +13,18 @@ import subprocess
 import sys
 import termios
 import time
-import warnings
 from array import array
 from pathlib import Path
 
 import click
 import pytest
+from support.command_in_process import run_in_process
 from support.pipeline_command import corral
 from support.scripted_agent import GOOD, PROGRAM
 
 import corral as corral_package
 from corral import models, pipelines
 from corral.cli.main import INSTEAD, command
-from corral.cli.main import main as run_command
 from corral.errors import CorralError
 from corral.system import paths
 from corral.testing import ModelServer
@@ -252,37 +249,6 @@ def started(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name in ("OPENAI_API_KEY", "CORRAL_LOG"):
         monkeypatch.delenv(name, raising=False)
     return mark
-
-
-def run_in_process(words: str, monkeypatch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:
-    """``corral`` in this process, with an empty pipe as stdin: a mistake ends before anything is
-    started, so a process for each would cost more than all the rest."""
-    reading, writing = os.pipe()
-    os.close(writing)
-    streams = [io.TextIOWrapper(io.BytesIO()) for _ in range(2)]
-    monkeypatch.setenv("CORRAL_CONFIG", "")
-    monkeypatch.delenv("CORRAL_CONFIG")
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
-    with open(reading) as stdin, monkeypatch.context() as patch:
-        patch.setattr(sys, "argv", ["corral", *shlex.split(words)])
-        for name, stream in zip(("stdin", "stdout", "stderr"), (stdin, *streams), strict=True):
-            patch.setattr(sys, name, stream)
-        try:
-            with pytest.raises(SystemExit) as end:
-                run_command()
-        finally:
-            gc.unfreeze()
-            gc.enable()
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
-    out, err = (
-        stream.buffer.getvalue().decode()
-        for stream in streams
-        if isinstance(stream.buffer, io.BytesIO)
-    )
-    code = end.value.code
-    assert isinstance(code, int)
-    return subprocess.CompletedProcess(words, code, out, err)
 
 
 def check_report(

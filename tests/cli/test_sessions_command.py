@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.command_in_process import run_in_process
 from support.pipeline_command import corral
 from support.scripted_agent import PROGRAM as SCRIPTED
 
@@ -50,6 +51,39 @@ def listed(*words: str, cwd: Path) -> list[str]:
     done = corral("sessions", "list", "--json", *words, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return [each["id"] for each in json.loads(done.stdout)]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "shown"),
+    [
+        ("sessions show last", 0, "{id} · gemini-cli · {folder} · success · 1 turn\n"),
+        ("export last --format md", 0, "It was a comma."),
+        ("usage --session last --by session", 0, "{id}"),
+        ("watch", 2, "{id} is not running"),
+        ("replay last --speed max --json", 0, "It was a comma."),
+        ("sessions answer last yes", 2, "session {id} is not waiting for an answer"),
+        ("sessions budget last 1", 2, "session {id} does not run"),
+        ("pipeline show last", 2, "last is the session {id}, not a pipeline run"),
+        ("pipeline cancel last", 2, "last is the session {id}, not a pipeline run"),
+        ("batches show last", 2, "last is the session {id}, not a batch"),
+        ("compare show last", 2, "last is the session {id}, not a comparison"),
+        ("sessions delete last", 0, "{id} deleted"),
+    ],
+)
+def test_last_is_the_same_run_in_every_command(
+    words: str,
+    code: int,
+    shown: str,
+    workspace: Path,
+    ids: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The newest of this folder; there is a newer one in another."""
+    monkeypatch.chdir(workspace)
+    done = run_in_process(words, monkeypatch)
+    assert done.returncode == code, done.stderr
+    assert shown.format(id=ids[0], folder=workspace) in done.stdout + done.stderr
+    assert ids[1] not in done.stdout + done.stderr
 
 
 def test_sessions_are_found_by_text_agent_folder_and_age(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import logging
 import time
 import warnings
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ async def test_a_webhook_is_asked_and_its_token_answers_once(
 ) -> None:
     task = asyncio.create_task(run(workspace, ASK, notify=hook.url, label="nightly"))
     message = (await asyncio.to_thread(hook.next)).message
-    assert message["event"] == "permission"
+    assert (message["version"], message["event"]) == (1, "permission")
     assert message["asked"]["text"] == "make it"
     assert (message["run"]["kind"], message["run"]["label"]) == ("session", "nightly")
     token = message["answer"]["token"]
@@ -74,7 +75,7 @@ async def test_a_webhook_is_asked_and_its_token_answers_once(
     result = await task
     assert result.text == "[b-once]"
     last = (await asyncio.to_thread(hook.next)).message
-    assert (last["event"], last["ended"]["status"]) == ("end", "success")
+    assert (last["version"], last["event"], last["ended"]["status"]) == (1, "end", "success")
     assert last["ended"]["text"] == "[b-once]"
 
 
@@ -190,7 +191,9 @@ async def test_a_message_has_no_known_secret(workspace: Path, hook: Webhook) -> 
     assert b"4711" not in asked.body + ended.body
 
 
-async def test_a_target_that_fails_costs_a_warning_and_not_the_run(workspace: Path) -> None:
+async def test_a_target_that_fails_costs_a_warning_and_not_the_run(
+    workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     nowhere = "http://127.0.0.1:9/"
     events: list[corral.Event] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -207,6 +210,8 @@ async def test_a_target_that_fails_costs_a_warning_and_not_the_run(workspace: Pa
     reported = [each.message for each in events if isinstance(each, Error)]
     assert reported == [f"not notified: {UNREACHABLE}"]
     assert [str(each.message) for each in caught] == reported  # of the end
+    # Python prints warnings of loggers to stderr, where it would be told again.
+    assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.parametrize("target", ["", " ", "'open quote", "http://"])
