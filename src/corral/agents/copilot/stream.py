@@ -216,7 +216,7 @@ class CopilotTurn:
 
 def tool_use(data: Data) -> ToolUse:
     name, parent = data.tool_name, data.parent_tool_call_id
-    kind: ToolKind = "mcp" if data.mcp_server_name else TOOLS.get(name.lower(), "other")
+    kind: ToolKind = "mcp" if data.mcp_server_name else kind_of(name)
     return build_tool_use(data.tool_call_id, name, data.arguments, kind=kind, parent=parent)
 
 
@@ -240,7 +240,9 @@ def tool_end(data: Data, use: ToolUse | None) -> list[RawEvent]:
         )
         # Changes come first, so that they need not be inferred from the tool's kind.
         return [*changes, end]
-    unavailable = use is not None and use.kind != "other" and message.endswith(_MISSING)
+    # A tool that neither Copilot nor a server has is a mistake of the model, not a denial.
+    known = use is not None and (use.name.lower() in TOOLS or use.kind == "mcp")
+    unavailable = known and message.endswith(_MISSING)
     status: ToolStatus = "denied" if unavailable or data.error.code == "denied" else "error"
     if unavailable and use is not None:
         message = unavailable_message(use.name) + (f"; {OFFLINE}" if use.kind == "fetch" else "")

@@ -170,7 +170,7 @@ def tool(part: MessagePart) -> list[RawEvent]:
     if state.status == "completed" and not error:
         end = ToolResult(part.call_id, "success", output=state.output, duration_ms=took)
     else:
-        status, why = _failure(name, kind, error)
+        status, why = _failure(name, error)
         end = ToolResult(part.call_id, status, error=why or None, duration_ms=took)
     if name != "todowrite" or not isinstance(given.get("todos"), list):
         return [use, end]
@@ -195,9 +195,10 @@ def wire_call(name: str, arguments: JsonObject) -> tuple[str, JsonObject]:
     return (name.lower() if name.lower() in TOOLS else name), arguments
 
 
-def _failure(name: str, kind: ToolKind, error: str) -> tuple[ToolStatus, str]:
+def _failure(name: str, error: str) -> tuple[ToolStatus, str]:
     """Whether a call that did not succeed was denied, and the reason."""
-    if error.startswith(HIDDEN) and kind != "other":
+    # A tool that neither OpenCode nor a server has is a mistake of the model, not a denial.
+    if error.startswith(HIDDEN) and (name.lower() in TOOLS or "_" in name):
         return "denied", unavailable_message(name)
     is_denied = error.startswith((*REFUSALS, DENIED))
     return ("denied" if is_denied else "error"), error.split(_RULES, maxsplit=1)[0]
