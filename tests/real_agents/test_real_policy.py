@@ -290,17 +290,25 @@ async def test_permission_for_the_session_covers_one_command_or_tool(
 
 
 @for_agents(
-    lambda record: record.has_rules and not record.ends_turn_at_denial,
+    # The others cannot enforce deny rules over a free shell, and refuse the policy.
+    "gemini-cli",
+    "claude-cli",
+    "opencode-cli",
     every_day=("gemini-cli", "claude-cli"),
 )
 async def test_rules_hold_over_an_allowed_shell(agent: RealAgent, workspace: Path) -> None:
     denied = ["touch bad.txt", "touch  bad.txt", "ls && touch bad.txt", "ls; touch   bad.txt"]
-    calls = [agent.shell(command) for command in ("touch good.txt", *denied, "echo x > out.txt")]
+    commands = ("touch good.txt", *denied, "echo x > out.txt")
+    # One call per turn: the calls of one response are decided together.
+    script = [
+        *(Turn(calls=[agent.shell(c)]) for c in commands),
+        Turn(text="done", repeat="forever"),
+    ]
     rules = ("allow touch good.txt", "deny touch *")
     policy = Policy(shell="allow", network="allow", shell_rules=rules)
-    results = await agent.attempt(calls, policy=policy)
+    result = await agent.run(script, policy=policy)
     assert file_names(workspace) == ["good.txt", "out.txt", "seed.txt"]
-    assert denied_tools(*results) == [agent.tool_name("run")] * len(denied)
+    assert denied_tools(result) == [agent.tool_name("run")] * len(denied)
 
 
 @for_agents("copilot-cli", "copilot-acp", "qwen-cli", "qwen-acp")
