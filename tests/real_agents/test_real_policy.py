@@ -298,12 +298,11 @@ async def test_permission_for_the_session_covers_one_command_or_tool(
 )
 async def test_rules_hold_over_an_allowed_shell(agent: RealAgent, workspace: Path) -> None:
     denied = ["touch bad.txt", "touch  bad.txt", "ls && touch bad.txt", "ls; touch   bad.txt"]
-    commands = ("touch good.txt", *denied, "echo x > out.txt")
-    # One call per turn: the calls of one response are decided together.
-    script = [
-        *(Turn(calls=[agent.shell(c)]) for c in commands),
-        Turn(text="done", repeat="forever"),
-    ]
+    # One call per turn: the calls of one response are decided together. Not more than two denied
+    # in a row: a third ends the response.
+    commands = ("touch good.txt", *denied[:2], "echo x > out.txt", *denied[2:])
+    script = [Turn(calls=[agent.shell(command)]) for command in commands]
+    script.append(Turn(text="done", repeat="forever"))
     rules = ("allow touch good.txt", "deny touch *")
     policy = Policy(shell="allow", network="allow", shell_rules=rules)
     result = await agent.run(script, policy=policy)
