@@ -153,7 +153,7 @@ DEFINITIONS = (
         "Agent",
         ("--effort",),
         choices=("none", "minimal", "low", "medium", "high", "xhigh"),
-        traits=("node", "every_command", "one_agent"),
+        traits=("prompt", "node", "every_command", "one_agent"),
     ),
     Definition(
         "thinking",

@@ -21,6 +21,7 @@ class PromptKwargs(TypedDict, total=False):
     timeout: float | str | None
     idle_timeout: float | str | None
     model: str | None
+    reasoning_effort: Effort | None
     policy: Policy | Preset | None
 
 

@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from corral.policy import Policy, Preset
     from corral.publishing.link import SessionLink
     from corral.sessions.tools.hooks import Before
-    from corral.values import Json
+    from corral.values import Effort, Json
 
     class PoolKwargs(TypedDict, total=False):
         """The keyword options of ``Pool.run`` beside ``output``."""
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         on_event: Callable[[Event], None] | None
         cwd: str | os.PathLike[str] | None
         model: str | None
+        reasoning_effort: Effort | None
         policy: Policy | Preset | None
         system_prompt: str | None
         prompt_file: str | os.PathLike[str] | None
@@ -275,8 +276,8 @@ class Pool:
         check_narrower(prompt.run.policy, pool)
         if needs_new_process(prompt, pool):
             raise ConfigError(
-                f"the model and policy of {pool.agent.name} are fixed when a process of the pool"
-                " starts",
+                f"model, reasoning_effort and policy of {pool.agent.name} are fixed when a process"
+                " of the pool starts",
                 hint="Make a pool for each, or give them to the prompts of a session.",
             )
         if prompt.sandbox is not None and not Path(prompt.cwd).is_relative_to(pool.cwd):

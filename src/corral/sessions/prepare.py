@@ -4,15 +4,16 @@ A ``PreparedRun`` has an existing folder, a program of a known version, a policy
 enforced, and options that the agent supports. Nothing is written to disk here, but for the end of a
 check that a killed corral has left.
 
-In the options of one prompt, ``timeout`` and ``idle_timeout`` are only replaced. ``model`` and
-``policy`` are prepared again, as for a new session; the policy may only be narrower than the
-session's. How they take effect:
+In the options of one prompt, ``timeout`` and ``idle_timeout`` are only replaced. ``model``,
+``reasoning_effort`` and ``policy`` are prepared again, as for a new session; the policy may only be
+narrower than the session's. How they take effect:
 
 - an agent with one process per prompt: that process is started with them;
 - the built-in agent: the loop gets the other model, tools and rules, and the same history;
 - an ACP agent: if every capability is brokered, the broker uses the narrower policy; if the agent
-  can switch its model, it is switched. What is fixed when the process starts (the model of some
-  agents, a policy in the agent's own settings) needs a new process, which loads the conversation;
+  can switch its model, it is switched. What is fixed when the process starts (the effort, the model
+  of some agents, a policy in the agent's own settings) needs a new process, which loads the
+  conversation;
   an agent that cannot load one refuses the option.
 
 A person may write the name of a model with its vendor (``vendor:name``, ``vendor/name``), or
@@ -383,7 +384,7 @@ def for_prompt(
     """The session's ``PreparedRun`` with what one prompt has ``chosen``. The other arguments are
     those that the session was prepared with. Raises ``ConfigError``."""
     checked = RunOptions.build(session.run.agent, chosen)
-    if not {"model", "policy"} & chosen.keys():
+    if not {"model", "policy", "reasoning_effort"} & chosen.keys():
         run = msgspec.structs.replace(session.run, **{k: getattr(checked, k) for k in chosen})
         return msgspec.structs.replace(session, run=run)
     if session.run.replay is not None:
@@ -431,6 +432,8 @@ def check_narrower(policy: Policy, session: PreparedRun) -> None:
 def needs_new_process(prompt: PreparedRun, running: PreparedRun) -> bool:
     """Whether a process that was started for ``running`` cannot serve ``prompt``."""
     if prompt.acp.model_at_start and prompt.run.model != running.run.model:
+        return True
+    if prompt.run.reasoning_effort != running.run.reasoning_effort:
         return True
     if (prompt.sandbox is None) != (running.sandbox is None):
         return True

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.mcp_server import ToolServer
     from corral.sessions.tools.tools import GivenTools
-    from corral.values import Json, McpServer
+    from corral.values import Effort, Json, McpServer
 
     class TurnKwargs(PromptKwargs, total=False):
         """The keyword options of ``Session.run`` beside ``output``."""
@@ -386,6 +386,7 @@ class Session:
         timeout: float | str | None = None,
         idle_timeout: float | str | None = None,
         model: str | None = None,
+        reasoning_effort: Effort | None = None,
         policy: Policy | Preset | None = None,
     ) -> Turn:
         """The next turn. It starts when its events are first read; an earlier turn that was not
@@ -401,6 +402,7 @@ class Session:
             "timeout": timeout,
             "idle_timeout": idle_timeout,
             "model": model,
+            "reasoning_effort": reasoning_effort,
             "policy": policy,
         }
         if isinstance(prompt, Prompt) and output is None:

@@ -104,7 +104,7 @@ def _config(request: Request, warnings: list[str]) -> JsonObject:
             config["responseSchema"], lost = to_gemini_schema(form.schema)
             warnings += lost
     if request.reasoning_effort is not None:
-        thinking = _thinking(request.model, request.reasoning_effort)
+        thinking = thinking_config(request.model, request.reasoning_effort)
         if thinking:
             config["thinkingConfig"] = thinking
         else:
@@ -112,7 +112,7 @@ def _config(request: Request, warnings: list[str]) -> JsonObject:
     return config
 
 
-def _thinking(model: str, effort: str) -> JsonObject:
+def thinking_config(model: str, effort: str) -> JsonObject:
     """A thinking level since Gemini 3, a budget for 2.5; older models have neither."""
     found = _VERSION.search(model)
     version = float(found[1]) if found else 3.0

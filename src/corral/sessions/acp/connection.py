@@ -595,10 +595,10 @@ class PrivateConnection:
             has_conversation = self._record.meta.session_id is not None
             if has_conversation and not self._open.can_load:
                 raise ConfigError(
-                    f"{self._prepared.agent.name} cannot change its model or policy for one prompt:"
-                    " they are fixed when its process starts, and it cannot load the conversation"
-                    " again",
-                    hint="Start another session with the other model or policy.",
+                    f"{self._prepared.agent.name} cannot change its model, effort or policy for one"
+                    " prompt: they are fixed when its process starts, and it cannot load the"
+                    " conversation again",
+                    hint="Start another session with the other model, effort or policy.",
                 )
             await self.close()
         if self._open is None:
