@@ -24,11 +24,11 @@ from support.scripted_agent import child_pids
 import corral
 from corral import Policy
 from corral.errors import UntrustedFolder
-from corral.events import Decision, PermissionRequest
+from corral.events import Decision, Init, PermissionRequest
 from corral.sessions import deadlines
 from corral.system import paths
 from corral.testing import Call, Lane, ModelServer, Request, Turn, say
-from corral.values import Json
+from corral.values import Json, as_object
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -98,6 +98,52 @@ async def test_a_listed_tool_needs_no_permission_and_a_denied_tool_is_not_offere
     assert "write_file" in agent.requests[0].tools
     assert denied_tools(result) == ["run_shell_command"]
     assert file_names(workspace) == ["a.txt", "log.txt"]
+
+
+@pytest.mark.usefixtures("seed")
+@for_agents("gemini-cli", "gemini-acp")
+async def test_relative_paths_are_edited_and_never_those_of_protected_files(
+    agent: RealAgent, workspace: Path
+) -> None:
+    """The CLI searches all folders for a relative path that does not exist."""
+    settings = workspace / ".vscode" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text("seed words\n")
+    calls = (
+        agent.edit("seed.txt", "seed words", "changed words"),
+        agent.edit("settings.json", "seed words", "changed words"),
+        agent.edit(settings, "seed words", "changed words"),
+    )
+    events = await agent.events(steps(*calls), policy=Policy.edits())
+    result = corral.result_from_events(events)
+    assert (workspace / "seed.txt").read_text() == "changed words\n"
+    assert settings.read_text() == "seed words\n"
+    assert denied_tools(result) == ["replace", "replace"]
+    assert {call.reason for call in result.denied} == {"permission was refused"}
+    assert all(call.rule for call in result.denied)
+    (init,) = (event for event in events if isinstance(event, Init))
+    assert set(init.tools) == READERS | WRITERS
+    assert set(agent.requests[0].tools) - {"write_todos"} == READERS | WRITERS
+
+
+@for_agents("gemini-cli", "gemini-acp")
+async def test_the_reasoning_effort_reaches_the_model_per_prompt(agent: RealAgent) -> None:
+    models = {
+        "gemini-2.5-flash": ("thinkingBudget", 1024, 8192),
+        None: ("thinkingLevel", "LOW", "MEDIUM"),
+    }
+    for model, (key, low, medium) in models.items():
+        async with agent.session(
+            [say("one"), say("two")], model=model, reasoning_effort="low"
+        ) as session:
+            await session.run("first", check=True)
+            await session.run("second", check=True, reasoning_effort="medium")
+        sent = [
+            as_object(as_object(request.body.get("generationConfig")).get("thinkingConfig"))
+            for request in agent.requests
+        ]
+        # A router that chooses the model may be asked first.
+        assert [*dict.fromkeys(config.get(key) for config in sent)] == [low, medium]
 
 
 @pytest.mark.usefixtures("seed")

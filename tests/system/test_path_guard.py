@@ -163,6 +163,23 @@ def test_links_into_read_only_folders_and_links_in_them_are_listed(tree: Path) -
     assert not found[str(tree.parent / "read" / "leak")].readable
 
 
+def test_names_of_files_that_may_not_be_written_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    object_name = "0" * 38
+    for name in ("work/a.py", "work/sub/.vscode/deep/settings.json", "work/.git/config",
+                 f"work/.git/objects/00/{object_name}", "read/b.py", "more/c.py"):  # fmt: skip
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    guard = PathGuard(str(tmp_path / "work"), readable=["../read"], writable=["../more"])
+    assert guard.links().unwritable == {"settings.json", "config", "b.py"}
+    free = PathGuard(str(tmp_path / "work"), readable=["../read"], protects=False)
+    assert free.links().unwritable == {"b.py"}
+    monkeypatch.setattr(path_guard, "MOST_NAMES", 2)
+    assert guard.links().unwritable is None
+
+
 def test_a_walk_over_too_many_files_is_incomplete(tree: Path) -> None:
     assert not PathGuard(str(tree)).links(most=3).complete
 

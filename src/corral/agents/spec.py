@@ -102,6 +102,8 @@ class AgentControls(msgspec.Struct, frozen=True, kw_only=True):
     """Of the MCP servers that are started: name → further settings, in the agent's own format."""
     notes: tuple[str, ...] = ()
     """For the notes of the launch: what these rules mean for other options."""
+    tools: tuple[str, ...] = ()
+    """Tools that the model is offered, for an agent that does not report them."""
     unhooked: tuple[str, ...] = ()
     """With ``RunOptions.hooked``: calls that the agent makes without asking, one sentence each."""
     in_sandbox: AgentControls | None = None

@@ -117,6 +117,9 @@ class Links(msgspec.Struct, frozen=True):
     aliases: tuple[str, ...] = ()
     """Links to folders inside the workspace. They give other names to files, by which a rule for
     the path of a link could be evaded."""
+    unwritable: frozenset[str] | None = frozenset()
+    """The names of the files in protected folders and in folders that may only be read; None if
+    there are too many."""
 
     @property
     def unreadable(self) -> tuple[Link, ...]:

@@ -48,6 +48,21 @@ def build_tool_use(
     return ToolUse(call_id, name, kind, title, given, paths, parent=parent)
 
 
+PERMISSION_DENIED = "permission was refused"
+"""The error of a call that the policy denied, where the agent gives no reason of its own."""
+
+
+_BY_RULE = re.compile(r"Tool execution (for \S+ )?denied by policy\.?\s*")
+"""How several agents begin the error of a call that one of their rules denied."""
+
+
+def split_denial(text: str | None) -> tuple[str | None, str | None]:
+    """The error of a denied call, in the same words for every agent, and the message of the rule
+    that denied it, if it has one."""
+    found = _BY_RULE.match(text or "")
+    return (PERMISSION_DENIED, (text or "")[found.end() :] or None) if found else (text, None)
+
+
 def unavailable_message(name: str) -> str:
     """The error for a tool that the policy removed; agents report it as unknown."""
     return f"{name} is not available under this policy"

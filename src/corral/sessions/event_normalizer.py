@@ -80,6 +80,7 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
+from corral.protocol.common_events import PERMISSION_DENIED
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import (
     MAX_TOKENS,
@@ -491,7 +492,8 @@ class EventNormalizer:
                     title=tool.title,
                     reason=result.error,
                     call_id=result.call_id,
-                    rule=self._denial_rules.get(opened.agent_id),
+                    rule=self._denial_rules.get(opened.agent_id)
+                    or (result.output if result.error == PERMISSION_DENIED else None),
                 )
             )
         elif (

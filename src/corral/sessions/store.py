@@ -427,7 +427,11 @@ def find(name: str, cwd: str = "") -> SessionRecord:
     by_id = {each.folder.name: each for each in records}
     found = find_id(name, list(by_id), "sessions")
     if found is None:
-        raise ResumeLost(f"no session is called {name!r}", hint="corral sessions list shows them.")
+        raise ResumeLost(
+            f"no session is called {name!r}",
+            hint="corral sessions list shows them. A conversation that an agent stored without"
+            " corral cannot be resumed.",
+        )
     return by_id[found]
 
 

@@ -343,6 +343,7 @@ class Turn(Generic[T_co]):
         init = Init(
             model=prepared.run.model,
             cwd=prepared.cwd,
+            tools=prepared.compiled.controls.tools,
             agent_version=prepared.program.version,
             auth=prepared.auth,
             sandbox=None if prepared.sandbox is None else prepared.sandbox.method,

@@ -23,20 +23,25 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from corral.core.protected_paths import Link, Links, protection_of
+from corral.core.protected_paths import Link, Links, protection_of, regex
 
 MOST_HOPS = 40
 """Links on the way of one path: as the kernel counts them."""
 MOST_ENTRIES = 1_000_000
 """Files and folders that are looked at for links."""
-MOST_LINKS = 1_000
-"""Links that lead out: more would make too many rules."""
+MOST_LINKS = MOST_NAMES = 1_000
+"""Links that lead out, and names of files that may not be written: more would make too many
+rules."""
+_GIT_OBJECT = re.compile(r"[0-9a-f]{38}|pack-[0-9a-f]{40}\.\w+")
+"""Names of files that git compressed: nobody edits their text."""
 
 MOST_PATHS = 1_000
 """Paths of one tool call."""
@@ -183,6 +188,8 @@ class PathGuard:
         protected name. Folders are listed without following links."""
         found: list[Link] = []
         aliases: list[str] = []
+        names: set[str] = set()
+        can_write: dict[str, bool] = {}
         seen = 0
         complete = True
         for entry in _entries(self.readable):
@@ -198,7 +205,17 @@ class PathGuard:
                     found.append(link)
                 elif entry.is_dir():
                     aliases.append(entry.path)
-        return Links(tuple(found), complete, tuple(aliases))
+            elif not entry.is_dir() and len(names) <= MOST_NAMES:
+                folder = os.path.dirname(entry.path)
+                if folder not in can_write:  # a path without links: compared as text
+                    root = _root_of(folder, self.writable)
+                    protects = self._protects and root is not None
+                    is_protected = protects and _protected().search(folder, len(root or ""))
+                    can_write[folder] = root is not None and not is_protected
+                if not can_write[folder] and not _GIT_OBJECT.fullmatch(entry.name):
+                    names.add(entry.name)
+        unwritable = frozenset(names) if len(names) <= MOST_NAMES else None
+        return Links(tuple(found), complete, tuple(aliases), unwritable)
 
     def _leads_out(self, path: str) -> Link | None:
         try:
@@ -233,6 +250,11 @@ def _root_of(real: str, roots: Iterable[str]) -> str | None:
     """The innermost of these folders that contains the path."""
     found = [root for root in roots if real == root or real.startswith(root.rstrip("/") + "/")]
     return max(found, key=len, default=None)
+
+
+@functools.cache
+def _protected() -> re.Pattern[str]:
+    return re.compile(regex())
 
 
 def _entries(roots: Iterable[str]) -> Iterator[os.DirEntry[str] | None]:

@@ -647,6 +647,31 @@ def test_names_of_links_that_lead_out_are_not_written(path: str, verdict: str) -
     assert writes(path, links=Links(found)) == verdict
 
 
+@pytest.mark.parametrize(
+    ("path", "verdict"),
+    [
+        ("src/a.py", "allow"),
+        ("./src/a.py", "allow"),
+        ("config/a.py", "allow"),
+        ("/work/repo/sub/config", "allow"),
+        ("config", "deny"),
+        ("./sub/config", "deny"),
+        ("config/", "deny"),
+        ("a+b (1).json", "deny"),
+    ],
+)
+def test_a_relative_path_is_edited_unless_its_name_may_be_found_where_nothing_is_written(
+    path: str, verdict: str
+) -> None:
+    links = Links(unwritable=frozenset({"config", "a+b (1).json"}))
+    assert writes(path, links=links, tool="replace") == verdict
+    assert writes(path.rstrip("/"), links=links) == "allow"
+    too_many = Links(unwritable=None)
+    is_relative = not path.startswith("/")
+    expected = "deny" if is_relative else "allow"
+    assert writes(path, links=too_many, tool="replace") == expected
+
+
 def test_a_thousand_links_become_rules_that_the_cli_accepts() -> None:
     links = Links(tuple(Link(f"/work/repo/link-{n}", "/else", readable=False) for n in range(1000)))
     assert all(taken(rule.get("argsPattern", "")) for rule in editing_rules(links))

@@ -280,6 +280,9 @@ def test_without_credentials_nothing_is_started(env: dict[str, str]) -> None:
     with pytest.raises(AuthenticationFailed, match="no credentials") as raised:
         launch(at=place(env=env, credentials=(".gemini/installation_id",)))
     assert "GEMINI_API_KEY" in (raised.value.hint or "")
+    assert ("GOOGLE_GENAI_USE_VERTEXAI=true" in (raised.value.hint or "")) == (
+        "GOOGLE_API_KEY" in env
+    )
 
 
 def test_a_dot_env_of_the_repository_cannot_set_a_key() -> None:

@@ -29,8 +29,9 @@ Where the headless CLI may write is a pattern over the arguments of a call. The 
 tools inside the workspace and the included folders, after links are resolved. Everything narrower
 is a rule of corral, and a rule sees the path as the model wrote it:
 
-- The tool decodes ``%xx``, removes NULs and a leading ``@``, and searches the included folders
-  and all subfolders for a relative path of ``replace`` that does not exist. Such paths are denied.
+- The tool decodes ``%xx``, removes NULs and a leading ``@``. Such paths are denied.
+- ``replace`` searches all folders for a relative path that does not exist, by the name of the file.
+  A relative path is denied if a file of that name is where the agent may not write.
 - A link is followed after the rules have seen the path. A path with the name of a link that leads
   to where the agent may not write (``LaunchContext.links``) is denied, wherever the name is:
   the link may be reached through another link.
@@ -148,6 +149,7 @@ def controls(grants: Grants, run: RunOptions) -> AgentControls:
             "shell": Enforced("native", _shell_note(grants), left_out=left_out),
         },
         flags=_mode_flags(grants),
+        tools=_offered(grants, asks=False),
         for_folders=policy_file,
         notes=(note,) if missing and not grants.shell.at_wire else (),
         unhooked=("a hook in the CLI's own sandbox cannot reach this process",)
@@ -176,6 +178,7 @@ def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
     return AgentControls(
         enforced={**enforced, "shell": shell, "mcp": Enforced(by, exceptions={"own": own})},
         flags=_mode_flags(grants),
+        tools=_offered(grants, asks=True),
         files={POLICY_FILE: "\n\n".join(rules.blocks) + "\n"},
     )
 
@@ -306,6 +309,18 @@ def _granted(grants: Grants, *, asks: bool) -> tuple[dict[str, bool], bool | Non
     return tools, mcp
 
 
+_UNLISTED = frozenset((*HARMLESS, "read_many_files", "enter_plan_mode"))
+"""Tools that take notes, or that are offered only to some models or not at all."""
+
+
+def _offered(grants: Grants, *, asks: bool) -> tuple[str, ...]:
+    tools, _ = _granted(grants, asks=asks)
+    has_shell = any(rule.verdict == "allow" for rule in grants.rules)
+    names = (*tools, *(("run_shell_command",) if has_shell else ()))
+    hidden = _UNLISTED | {*grants.denied, *(() if grants.is_plan else ("exit_plan_mode",))}
+    return tuple(sorted({*names} - hidden))
+
+
 def _add_servers(grants: Grants, mcp: bool | None, rules: _Rules, *, asks: bool) -> None:
     if grants.listed is not None:
         return
@@ -359,7 +374,6 @@ def _offers_own_server_only(grants: Grants, run: RunOptions) -> bool:
 def _path_rules(grants: Grants, place: LaunchContext, writing: tuple[str, ...]) -> _Rules:
     rules = _Rules()
     advice = f"Use an absolute path below {place.cwd}."
-    rules.add("replace", "deny", _FENCE, pattern=RELATIVE, message=advice)
     for pattern in UNUSUAL:
         rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=advice)
     if not grants.is_unlimited:
@@ -369,6 +383,8 @@ def _path_rules(grants: Grants, place: LaunchContext, writing: tuple[str, ...]) 
     why = "A link of this name leads to where you may not write."
     for pattern in through_links(place):
         rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=why)
+    for pattern in found_elsewhere(place):
+        rules.add("replace", "deny", _FENCE, pattern=pattern, message=advice)
     for pattern in allowed(grants.writable, place):
         rules.add(writing, "allow", _GRANT, pattern=pattern)
     return rules
@@ -390,7 +406,18 @@ REWRITTEN = (PATH + r"[^\x00]*%[0-9A-Fa-f][0-9A-Fa-f]", PATH + r"[^\x00]*\\u0000
 """Paths that the tool changes after the rules have seen them."""
 UNUSUAL = (PATH + r"[^\x00]*\\", PATH + "@", PATH + r'(|[^\x00]*/)\.\.[/"]')
 """A character that JSON escapes, a leading ``@``, and a parent folder."""
-RELATIVE = PATH + r"([^/A-Za-z]|[A-Za-z][^:])"
+RELATIVE = PATH + r"(?!/)"
+
+
+def found_elsewhere(place: LaunchContext) -> Iterator[str]:
+    """Patterns of the relative paths for which ``replace`` may find a file that the agent may not
+    write; of all relative paths, if there are too many such files."""
+    names = place.links.unwritable
+    if names is None:
+        yield RELATIVE
+    else:
+        escaped = (json_pattern(name) for name in sorted(names) if name.isprintable())
+        yield from _chunked(RELATIVE + r"(|[^\x00]*/)", escaped, end='/*"')
 
 
 def allowed(writable: Sequence[str], place: LaunchContext) -> Iterator[str]:
@@ -406,7 +433,7 @@ def protected(writable: Sequence[str], place: LaunchContext) -> Iterator[str]:
         glob.removeprefix("**/").replace(".", r"\.").replace("*", r"[^/\x00]*")
         for glob in globs(below=False, any_case=True)
     ]
-    yield from _chunked(rf"{PATH}(?!/)(|[^\x00]*/)", names)
+    yield from _chunked(RELATIVE + r"(|[^\x00]*/)", names)
     yield from _chunked(rf"{PATH}{_roots(writable, place)}/(|[^\x00]*/)", names)
 
 
@@ -438,15 +465,15 @@ def through_links(place: LaunchContext) -> Iterator[str]:
     yield from _chunked(rf"{PATH}(|[^\x00]*/)", sorted(in_any_case))
 
 
-def _chunked(prefix: str, names: Iterable[str]) -> Iterator[str]:
-    """``prefix(name|name)[/"]``, in as many patterns as their length demands."""
+def _chunked(prefix: str, names: Iterable[str], end: str = '[/"]') -> Iterator[str]:
+    """``prefix(name|name)end``, in as many patterns as their length demands."""
     chunk: list[str] = []
-    size = room = LONGEST_PATTERN - len(prefix) - len('()[/"]')
+    size = room = LONGEST_PATTERN - len(f"{prefix}(){end}")
     for name in names:
         if chunk and len(name) + 1 > size:
-            yield f'{prefix}({"|".join(chunk)})[/"]'
+            yield f"{prefix}({'|'.join(chunk)}){end}"
             chunk, size = [], room
         chunk.append(name)
         size -= len(name) + 1
     if chunk:
-        yield f'{prefix}({"|".join(chunk)})[/"]'
+        yield f"{prefix}({'|'.join(chunk)}){end}"

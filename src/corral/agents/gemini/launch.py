@@ -26,7 +26,7 @@ from corral.agents.shared.launch import (
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import RunOptions
-from corral.values import Json
+from corral.values import Effort, Json
 
 PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
 """The CLI silently cuts stdin at 8 MiB; the margin is for the system prompt."""
@@ -42,6 +42,7 @@ SUPPORTS = frozenset(
         "sandbox",
         "include_directories",
         "max_turns",
+        "reasoning_effort",
         "retries",
         "mcp_servers",
         "resume",
@@ -195,10 +196,14 @@ def _auth(place: LaunchContext) -> tuple[str, str]:
         return "compute-default-credentials", "authentication: compute credentials"
     if env.get("GOOGLE_GEMINI_BASE_URL"):
         return "gateway", "authentication: left to GOOGLE_GEMINI_BASE_URL"
+    hint = "Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal."
+    if env.get("GOOGLE_API_KEY"):
+        hint = (
+            "The CLI uses GOOGLE_API_KEY only for Vertex AI: set GOOGLE_GENAI_USE_VERTEXAI=true."
+            " A key of Google AI Studio belongs into GEMINI_API_KEY."
+        )
     raise AuthenticationFailed(
-        "no credentials for the Gemini CLI were found",
-        hint="Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal.",
-        phase="config",
+        "no credentials for the Gemini CLI were found", hint=hint, phase="config"
     )
 
 
@@ -289,11 +294,36 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
     }
     if place.hook_command:
         settings["hooks"] = _hooks(place.hook_command)
+    if run.reasoning_effort is not None:
+        settings["modelConfigs"] = {
+            "customOverrides": _thinking(run.model, run.reasoning_effort),
+        }
     if servers:
         settings["mcpServers"] = servers
         if not own:
             settings["mcp"] = {"allowed": [*servers]}
     return settings
+
+
+_MODEL_GROUPS = {"chat-base-2.5": "gemini-2.5-pro", "chat-base-3": "gemini-3-pro"}
+"""Settings that the CLI's own entries for models inherit → one of these models."""
+
+
+def _thinking(model: str | None, effort: Effort) -> list[Json]:
+    """Settings that override how much the models think: all that the CLI may choose, and the one
+    that is asked for, which it may not know."""
+    from corral.models.gemini.request import thinking_config  # most runs have no effort
+
+    models = {**_MODEL_GROUPS, **({} if model in (None, *MODEL_ALIASES) else {model: model})}
+    overrides: list[Json] = []
+    for name, sample in models.items():
+        thinking = thinking_config(sample, effort)
+        if isinstance(level := thinking.get("thinkingLevel"), str):
+            thinking["thinkingLevel"] = level.upper()
+        if thinking:
+            config: Json = {"generateContentConfig": {"thinkingConfig": thinking}}
+            overrides.append({"match": {"model": name}, "modelConfig": config})
+    return overrides
 
 
 def _hooks(command: str) -> dict[str, Json]:

@@ -27,7 +27,13 @@ from corral.agents.spec import TurnEnding
 from corral.core.nesting import decode_json
 from corral.errors import CorralError
 from corral.events import Error, Init, ToolKind, ToolResult, ToolStatus, ToolUse
-from corral.protocol.common_events import build_tool_use, retrying, unavailable_message, warning
+from corral.protocol.common_events import (
+    build_tool_use,
+    retrying,
+    split_denial,
+    unavailable_message,
+    warning,
+)
 from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.values import JsonObject, Usage, as_object, as_objects, int_or_none, text_or_none
 
@@ -187,8 +193,11 @@ def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
             message += ", or its server did not start"
     elif (text := _DENIED.get(error.type or "")) is not None and text in message:
         status = "denied"
+        reason, rule = split_denial(message)
+        shown = output if reason == message else rule
+        return ToolResult(frame.tool_id, status, output=shown, error=reason or None)
     failed = None if status == "success" else message or None
-    return ToolResult(frame.tool_id, status, output=frame.output, error=failed)
+    return ToolResult(frame.tool_id, status, output=output, error=failed)
 
 
 _DENIED = {

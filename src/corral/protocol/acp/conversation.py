@@ -48,7 +48,7 @@ from corral.protocol.acp.frames import (
     UserChunk,
 )
 from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.common_events import unavailable_message
+from corral.protocol.common_events import PERMISSION_DENIED, split_denial, unavailable_message
 from corral.protocol.ndjson import RawEvent
 from corral.values import (
     Cost,
@@ -73,9 +73,6 @@ KINDS: dict[str, ToolKind] = {
     "switch_mode": "think",
 }
 """The protocol's kinds. Any other is ``other``, which a policy treats like the shell."""
-
-PERMISSION_DENIED = "permission was refused"
-"""Used where the agent gives no reason."""
 
 
 class OpenToolCall:
@@ -168,7 +165,10 @@ class OpenToolCall:
         if (quirks.denied_code and code == quirks.denied_code) or any(
             denied in (text or "") for denied in quirks.denied_texts
         ):
-            return ToolResult(self.id, "denied", name=self.tool_use().name, error=text)
+            reason, rule = split_denial(text)
+            return ToolResult(
+                self.id, "denied", name=self.tool_use().name, output=rule, error=reason
+            )
         was_cancelled = cancelling or fields.status in ("cancelled", "canceled")
         status: ToolStatus = self.outcome or ("cancelled" if was_cancelled else "error")
         text = text or (PERMISSION_DENIED if status == "denied" else None)
