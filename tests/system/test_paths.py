@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.chaos import namespace
+from support.pipeline_command import CORRAL
 
 from corral.system import paths
 
@@ -71,3 +73,83 @@ def test_a_run_makes_its_home_private(tmp_path: Path) -> None:
     places = [home, *home.rglob("*")]
     assert {oct(mode(p)) for p in places if p.is_dir()} == {"0o700"}
     assert {oct(mode(p)) for p in places if p.is_file()} == {"0o600"}
+
+
+AS_ANOTHER_USER = """
+import os, sys
+from support.chaos import namespace
+namespace.enter()
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+SCRIPT = """
+[[turn]]
+[[turn.call]]
+name = "write_file"
+args = { path = "a.txt", content = "scripted" }
+[[turn]]
+text = "done"
+repeat = "forever"
+"""
+MODEL = ("--fake", "script.toml", "--agent", "corral", "--model", "openai:gpt-5")
+COMMANDS = {
+    "run": ("run", *MODEL, "--approve", "edits", "write"),
+    "batch": ("batch", "tasks.jsonl", "--prompt", "write", *MODEL, "--approve", "edits"),
+    "pipeline run": ("pipeline", "run", "p.dot", *MODEL, "--approve", "edits"),
+    "sessions list": ("sessions", "list"),
+}
+
+
+@pytest.mark.skipif(not namespace.is_allowed(), reason="no user namespaces")
+@pytest.mark.parametrize(
+    ("home", "command"),
+    [
+        *(("read-only", command) for command in COMMANDS),
+        ("none", "run"),
+        ("unwritable XDG folders", "run"),
+    ],
+)
+def test_without_a_home_that_can_be_written_a_temporary_one_is_used(
+    tmp_path: Path, workspace: Path, home: str, command: str
+) -> None:
+    """As a user that /etc/passwd does not list, in a git repository: a container of a CI."""
+    subprocess.run(["git", "init", "-q"], cwd=workspace, check=True)
+    (workspace / "script.toml").write_text(SCRIPT)
+    (workspace / "tasks.jsonl").write_text('{"n": 1}\n')
+    (workspace / "p.dot").write_text(
+        'digraph p { s [shape=Mdiamond]; w [prompt="write"]; e [shape=Msquare]; s -> w -> e }'
+    )
+    read_only, temporary = tmp_path / "read-only", tmp_path / "t"
+    read_only.mkdir(mode=0o555)
+    temporary.mkdir()
+    env = {"PATH": os.environ["PATH"], "TMPDIR": str(temporary)}
+    env["PYTHONPATH"] = str(Path(__file__).parents[1])
+    if home == "read-only":
+        env["HOME"] = str(read_only)
+    elif home != "none":
+        env |= {"HOME": str(tmp_path), "XDG_STATE_HOME": str(read_only), "XDG_CONFIG_HOME": "/proc"}
+    done = subprocess.run(
+        [sys.executable, "-c", AS_ANOTHER_USER, CORRAL, *COMMANDS[command]],
+        cwd=workspace,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("set CORRAL_HOME to keep them") == 1, done.stderr
+    assert "ermission" not in done.stdout + done.stderr
+    assert (temporary / f"corral-{namespace.USER}").is_dir()
+    assert (workspace / "a.txt").exists() == (command in ("run", "batch", "pipeline run"))
+
+
+@pytest.mark.skipif(not namespace.is_allowed(), reason="no user namespaces")
+def test_installed_agents_are_used_from_a_home_that_can_only_be_read(tmp_path: Path) -> None:
+    agents = tmp_path / "corral" / "agents"
+    agents.mkdir(parents=True)
+    agents.parent.chmod(0o555)
+    code = "from corral.system import paths; print(paths.managed()); print(paths.home())"
+    env = {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
+    env["PYTHONPATH"] = str(Path(__file__).parents[1])
+    command = [sys.executable, "-c", AS_ANOTHER_USER, sys.executable, "-c", code]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    temporary = tmp_path / f"corral-{namespace.USER}" / "home"
+    assert done.stdout.split() == [str(agents), str(temporary)]

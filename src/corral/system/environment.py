@@ -24,11 +24,13 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from pathlib import Path
 
 import msgspec
 
 from corral.agents.spec import AgentSpec
 from corral.options import RunOptions
+from corral.system import paths
 from corral.values import SHORTEST_SECRET
 
 BASE = (
@@ -150,6 +152,8 @@ def gather(
     passed = {name: ours[name] for name in run.pass_env if name in ours}
     # Interned: ``os.environ`` returns a new string each time, and every run has these.
     base = {name: sys.intern(value) for name, value in _chosen(ours, BASE).items()}
+    if environ is None and not paths.is_writable(Path(base.get("HOME") or "/dev/null")):
+        base["HOME"] = str(paths.make_dir(paths.temporary() / "user"))
     values = {**base, **agent_values, **passed, **run.env}
     if not run.env.keys() & NO_PROXY:
         values = without_proxy_for_this_machine(values)

@@ -15,9 +15,9 @@ from corral.system import paths
 
 
 def for_child() -> dict[str, str]:
-    """Variables for a process of corral's own."""
-    announced = paths.announced()
-    return {paths.OWN_FILES: os.pathsep.join(announced)} if announced else {}
+    """Variables for a process of corral's own. It has the same home, and warns of none."""
+    announced, home = paths.announced(), {"CORRAL_HOME": str(paths.home())}
+    return {paths.OWN_FILES: os.pathsep.join(announced), **home} if announced else home
 
 
 def files() -> tuple[str, ...]:

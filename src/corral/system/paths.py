@@ -11,36 +11,58 @@ import pwd
 import stat
 import sys
 from contextlib import suppress
+from functools import cache as once
 from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
-from corral.errors import ConfigError, StorageFailed
+from corral.errors import StorageFailed
 
 
 def home() -> Path:
-    """``CORRAL_HOME``, or the platform's folder for state. Raises ``ConfigError`` if there is no
-    home folder."""
+    """``CORRAL_HOME``, or the platform's folder for state. If that cannot be written, as for a user
+    without a home, a folder for temporary files; the first call warns. Raises ``StorageFailed`` if
+    there is none."""
     if given := os.environ.get("CORRAL_HOME"):
         return Path(os.path.abspath(os.path.expanduser(given)))
+    usual = _usual_home()
+    if is_writable(usual):
+        return usual
+    folder = temporary() / "home"
+    _warn_of_temporary_home(f"{usual} cannot be written", folder)
+    return folder
+
+
+def _usual_home() -> Path:
     if sys.platform == "darwin":
         return user_home() / "Library" / "Application Support" / "corral"
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else user_home() / ".local" / "state") / "corral"
 
 
+@once
+def _warn_of_temporary_home(why: str, folder: Path) -> None:
+    import warnings
+
+    warnings.warn(
+        f"{why}: sessions and runs are stored in {folder} until it is cleared; set CORRAL_HOME to"
+        " keep them",
+        stacklevel=3,
+    )
+
+
 def user_home() -> Path:
-    """The user's home folder. Raises ``ConfigError`` if there is none."""
+    """The user's home folder. If there is none, a folder for temporary files."""
     # An empty HOME counts as one that is not set: for Python it is the root folder.
     if user := os.environ.get("HOME"):
         return Path(os.path.abspath(user))
-    try:
+    with suppress(KeyError):
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
-    except KeyError as error:
-        raise ConfigError(
-            "there is no home folder", hint="Set HOME, or CORRAL_HOME and CORRAL_CONFIG."
-        ) from error
+    folder = temporary() / "user"
+    if not os.environ.get("CORRAL_HOME"):
+        _warn_of_temporary_home("this user has no home folder", folder)
+    return folder
 
 
 def local_run_folder(folder: str) -> str:
@@ -56,8 +78,11 @@ def worktree(repository: str, branch: str) -> Path:
 
 
 def managed() -> Path:
-    """Agents that ``corral agents install`` installed."""
-    return home() / "agents"
+    """Agents that ``corral agents install`` installed. They can be used also where nothing else can
+    be stored, as in an image whose file system is read-only."""
+    usual = _usual_home() / "agents"
+    is_readable = not os.environ.get("CORRAL_HOME") and os.access(usual, os.R_OK | os.X_OK)
+    return usual if is_readable else home() / "agents"
 
 
 def sessions() -> Path:
@@ -67,13 +92,17 @@ def sessions() -> Path:
 def git_checks() -> Path:
     """What was in the folders of sandboxed programs that run (``sandbox/repository_guard``), where
     the process registry is. The folder exists only while there are some."""
-    return process_registry().parent / "git-checks"
+    return runtime() / "git-checks"
 
 
 def process_registry() -> Path:
-    """In corral's home; if that cannot be written, in the user's folder for temporary files."""
-    folder = home() / "processes"
-    return folder if is_writable(folder) else temporary() / "processes"
+    return runtime() / "processes"
+
+
+def runtime() -> Path:
+    """Where files are that are needed only while a process runs: corral's home; if the one that
+    ``CORRAL_HOME`` names cannot be written, the user's folder for temporary files."""
+    return home() if is_writable(home()) else temporary()
 
 
 def temporary() -> Path:
@@ -85,7 +114,10 @@ def temporary() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
     except OSError as error:
-        raise StorageFailed(f"{folder} cannot be made: {error.strerror}") from error
+        raise StorageFailed(
+            f"{folder} cannot be made: {error.strerror}",
+            hint="Set CORRAL_HOME to a folder that can be written.",
+        ) from error
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise StorageFailed(f"{folder} belongs to another user, or others can read it")
     return folder

@@ -54,7 +54,7 @@ _OLD = 24 * 3600.0
 
 def folder() -> Path:
     """Where stubs and temporary files are, on this machine. Raises ``StorageFailed``."""
-    return paths.make_dir(paths.home() / "git")
+    return paths.make_dir(paths.runtime() / "git")
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def _from_package() -> str | None:
 
 def _from_agents() -> str | None:
     pattern = "*/*/node_modules/@*/*/vendor/*/*-resources/bwrap"
-    found = sorted(str(file) for file in (paths.home() / "agents").glob(pattern))
+    found = sorted(str(file) for file in paths.managed().glob(pattern))
     return next((file for file in reversed(found) if os.access(file, os.X_OK)), None)
 
 

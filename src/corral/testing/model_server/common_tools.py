@@ -133,8 +133,12 @@ def _call_of_agent(call: Call, declared: Declared, request: Request) -> Call:
         act, values = "run", {"command": _COMMANDS[act].format_map(quoted)}
     if form is None:
         return call
-    name, given = form
     cwd = working_directory(request)
+    if act == "write" and (old := _text_of(os.path.join(cwd, values["path"]))) and _is_patch(form):
+        # Some agents add only files that do not exist.
+        act, form = "edit", _form("edit", declared) or form
+        values = {"path": values["path"], "before": old, "after": values["text"]}
+    name, given = form
     filled = {key: _fill(value, values, cwd, act) for key, value in given.items()}
     return msgspec.structs.replace(call, name=name, args=filled)
 
@@ -228,13 +232,22 @@ def _fill(value: Json, values: Mapping[str, str], cwd: str, act: Act) -> Json:
     return filled
 
 
-def _whole_lines(values: Mapping[str, str], path: str) -> Mapping[str, str]:
-    """A patch has complete lines, and a script may edit a part of one: the rest is in the file."""
+def _is_patch(form: Form) -> bool:
+    return any(as_text(value).startswith(_PATCH) for value in form[1].values())
+
+
+def _text_of(path: str) -> str:
+    """The text of a file; empty if there is none."""
     try:
         with open(path, encoding="utf-8") as file:
-            head, found, tail = file.read().partition(values["before"])
+            return file.read()
     except (OSError, UnicodeDecodeError):
-        return values
+        return ""
+
+
+def _whole_lines(values: Mapping[str, str], path: str) -> Mapping[str, str]:
+    """A patch has complete lines, and a script may edit a part of one: the rest is in the file."""
+    head, found, tail = _text_of(path).partition(values["before"] or "\n")
     if not found:
         return values
     start, end = head.rpartition("\n")[2], tail.partition("\n")[0]
