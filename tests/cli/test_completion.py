@@ -90,10 +90,10 @@ def test_help_shows_the_help_of_a_command(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("rnu",), "no command is called 'rnu'. Did you mean 'run'?"),
-        (("help", "sesions"), "no command is called 'sesions'. Did you mean 'sessions'?"),
+        (("rnu",), "no command is called 'rnu'\n  Did you mean 'run'?"),
+        (("help", "sesions"), "no command is called 'sesions'\n  Did you mean 'sessions'?"),
         (("help", "run", "x"), "'corral run' has no commands"),
-        (("zzzz",), "no command is called 'zzzz'\n  See: corral --help"),
+        (("zzzz",), "no command is called 'zzzz'\n  For a prompt: corral run"),
     ],
 )
 def test_a_wrong_command_is_corrected(
