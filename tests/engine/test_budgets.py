@@ -145,7 +145,7 @@ async def test_a_paused_durable_run_continues_when_its_budget_is_raised(
     assert not store.exists()
 
 
-RACES = [2, pytest.param(100, marks=pytest.mark.slow)]
+RACES = [2, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 
 
 @BOTH

@@ -71,6 +71,8 @@ def test_a_permission_is_answered_and_the_agent_goes_on(
             page.locator("a.run.is-pending").click()
             card = page.locator(".asks .ask")
             expect(card).to_contain_text("make release")
+            expect(page.locator(".item.permission")).to_contain_text("waiting")
+            expect(page.locator(".ask")).to_have_count(1)
             expect(page.locator(".head .state")).to_contain_text("permission")
             page.keyboard.press("a")
             expect(page.locator(".item.text").last).to_contain_text("after", timeout=WAIT_MS)
@@ -136,6 +138,7 @@ def test_a_gate_is_answered_after_a_restart(page: Page, tmp_path: Path, workspac
         page.goto(server.address)
         page.goto(f"{page.url.partition('#')[0]}#{route}")
         expect(page.locator(".step-node.wait")).to_have_count(1)
+        page.get_by_label("Comment").fill("after the review")
         page.locator(".ask.question button", has_text="Publish").first.click()
         expect(page.locator(".ask.question")).to_have_count(0, timeout=WAIT_MS)
         resumed = subprocess.run(
@@ -148,5 +151,8 @@ def test_a_gate_is_answered_after_a_restart(page: Page, tmp_path: Path, workspac
         )
         assert resumed.returncode == 0, resumed.stderr
         assert (workspace / "published").exists()
+        show = corral("pipeline", "show", "last")
+        shown = subprocess.run(show, cwd=workspace, env=env, capture_output=True, text=True)
+        assert "agree: Publish: after the review (the page of corral view)" in shown.stdout
         expect(page.locator(".head .state")).to_contain_text("finished", timeout=WAIT_MS)
         expect(page.locator(".step-node.good")).to_have_count(4, timeout=WAIT_MS)

@@ -29,6 +29,16 @@ digraph build {
     start -> count -> done
 }
 """
+PAUSED = """\
+digraph work {
+    max_calls=1; on_budget=pause
+    start [shape=Mdiamond]
+    a     [type=prompt, prompt="task a"]
+    b     [type=prompt, prompt="task b"]
+    done  [shape=Msquare]
+    start -> a -> b -> done
+}
+"""
 SECRET = "secret-of-the-environment-0123456789"
 
 
@@ -108,6 +118,43 @@ def test_a_run_is_steered_paused_on_its_budget_raised_and_cancelled(
         finally:
             run.terminate()
     assert run.returncode == 130
+    assert watched.problems == []
+
+
+def test_a_paused_pipeline_is_raised_on_its_page(
+    page: Page, tmp_path: Path, workspace: Path, model_server: ModelServer
+) -> None:
+    home = tmp_path / "home"
+    model = CountingModel(model_server, "view-paused-pipeline")
+    (workspace / "work.dot").write_text(PAUSED)
+    with (
+        running_view(home) as server,
+        subprocess.Popen(
+            corral("pipeline", "run", "work.dot", "--model", MODEL),
+            cwd=workspace,
+            env={**environment_of(home), **model.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as run,
+    ):
+        try:
+            watched = Watched(page, server.address)
+            page.goto(server.address)
+            waiting = page.locator("section", has_text="Waiting for you").locator("a.run")
+            shows(waiting, "paused: the budget is used up")
+            waiting.click()
+            shows(page.locator(".head .state"), "paused: the budget is used up")
+            shows(page.locator('.budget[data-limit="calls"]'), "1 of 1 model calls")
+            page.get_by_role("button", name="Raise budget").click()
+            page.get_by_label("model calls").fill("1")
+            page.keyboard.press("Enter")
+            shows(page.locator(".head .state"), "finished")
+            run.communicate(timeout=60)
+        finally:
+            run.terminate()
+    assert run.returncode == 0
     assert watched.problems == []
 
 

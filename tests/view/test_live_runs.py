@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from corral import live
 from corral.system.clock import time_of_day
-from corral.view.live_runs import KnownState, state_of
+from corral.values import Json
+from corral.view.live_runs import KnownState, LiveRuns, pending_from, state_of, with_parts
+from corral.view.records import Summary
 
 NOW = 1_000_000.0
 
@@ -47,3 +51,30 @@ NOW = 1_000_000.0
 )
 def test_every_state_has_a_word_and_a_sentence(facts: KnownState, state: str, text: str) -> None:
     assert state_of(facts, NOW) == (state, text)
+
+
+def test_a_permission_is_shown_with_the_change_as_a_diff_and_belongs_to_its_pipeline() -> None:
+    edit: Json = {"file_path": "a.py", "old_string": "a\nb", "new_string": "a\nB"}
+    session = live.LiveRun(kind="session", id="s1", part_of="build-1/child.1")
+    asked = pending_from(
+        live.Pending(request_id="1", title="Edit a.py", tool_kind="edit", input=edit, run="s1"),
+        session,
+    )
+    lines = [(line.text, line.style) for line in asked.lines]
+    assert lines == [("a.py", "bold"), (" a", ""), ("-b", "red"), ("+B", "green")]
+    found = LiveRuns(runs={("session", "s1"): session}, pending=[asked])
+    assert found.pending_within("build-1") == [asked]
+    row = Summary(
+        kind="pipeline",
+        id="build-1",
+        state="running",
+        state_text="running",
+        created=0,
+        updated=0,
+        pending=1,
+    )
+    assert (with_parts(row, found).state, with_parts(row, found).pending) == (
+        "waiting_permission",
+        2,
+    )
+    assert with_parts(replace(row, id="build-2"), found).pending == 1

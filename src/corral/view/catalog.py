@@ -90,7 +90,8 @@ class Catalog:
         async def read() -> StoredRuns:
             found = await self._databases.read_all(live)
             in_memory = await asyncio.to_thread(self._folders.read, live)
-            return replace(found, summaries=[*found.summaries, *in_memory])
+            both = (*found.summaries, *in_memory)
+            return replace(found, summaries=[live_runs.with_parts(each, live) for each in both])
 
         return await self._keep("stored", read)
 
@@ -172,6 +173,9 @@ class Catalog:
             ]
         if not query.text:  # runs that are stored nowhere, or not yet
             known = {entry.id for entry in found}
+            # The page of a pipeline has what its sessions ask; that of a batch has not.
+            within = {each.run_id for run in live.pipelines for each in live.pending_within(run)}
+            asking = {each.run_id for each in live.pending} - within
             found += [
                 _Entry(
                     updated=run.since,
@@ -182,7 +186,7 @@ class Catalog:
                 if id not in known
                 and query.kind in (None, kind)
                 and run.state != "idle"
-                and not run.part_of
+                and (not run.part_of or id in asking)
             ]
         page = await asyncio.to_thread(self._page, query, found, live)
         page.warnings = warnings

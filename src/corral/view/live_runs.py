@@ -6,12 +6,17 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from corral import live
 from corral.core.terminal_text import plain
+from corral.runs.permission_details import details
 from corral.system import clock
 from corral.view.items import MAX_INPUT, as_json
-from corral.view.records import Kind, Pending, Summary
+from corral.view.records import Kind, Pending, PendingLine, Summary
+
+MAX_LINES, MAX_LINE = 500, 2_000
+"""Lines of what a permitted call would do, and characters of one."""
 
 
 class LiveRuns(msgspec.Struct, kw_only=True):
@@ -23,6 +28,15 @@ class LiveRuns(msgspec.Struct, kw_only=True):
 
     def pending_of(self, kind: Kind, id: str) -> list[Pending]:
         return [each for each in self.pending if (each.run_kind, each.run_id) == (kind, id)]
+
+    def pending_within(self, run: str) -> list[Pending]:
+        """What the sessions that work for a pipeline wait for."""
+        parts = {id for (_, id), each in self.runs.items() if each.part_of.partition("/")[0] == run}
+        return [each for each in self.pending if each.run_id in parts]
+
+    @property
+    def pipelines(self) -> set[str]:
+        return {id for kind, id in self.runs if kind == "pipeline"}
 
     @property
     def databases(self) -> set[str]:
@@ -38,17 +52,16 @@ def read() -> LiveRuns:
             found.runs[run.kind, run.id] = run
             found.processes[run.kind, run.id] = process
     if any(run.pending for run in found.runs.values()):
-        kinds: dict[str, Kind] = {run.id: run.kind for run in found.runs.values()}
-        found.pending = [
-            _pending(request, kinds.get(request.run, "session")) for request in live.pending()
-        ]
+        runs = {run.id: run for run in found.runs.values()}
+        found.pending = [pending_from(request, runs.get(request.run)) for request in live.pending()]
     return found
 
 
-def _pending(request: live.Pending, kind: Kind) -> Pending:
+def pending_from(request: live.Pending, run: live.LiveRun | None) -> Pending:
+    """What a process asks, as the page shows it; ``run`` asks it."""
     pending = Pending(
         kind=request.kind,
-        run_kind=kind,
+        run_kind="session" if run is None else run.kind,
         run_id=request.run,
         request_id=request.request_id,
         title=plain(request.title, 500),
@@ -56,6 +69,14 @@ def _pending(request: live.Pending, kind: Kind) -> Pending:
         since=request.since or None,
         deadline=request.deadline,
     )
+    if request.kind == "permission":
+        lines = details(request.input, request.title, "." if run is None else run.cwd)
+        pending.lines = [
+            PendingLine(text=plain(line.text, MAX_LINE), style=line.style)
+            for line in lines[:MAX_LINES]
+        ]
+        if len(lines) > MAX_LINES:
+            pending.lines.append(PendingLine(text=f"… {len(lines) - MAX_LINES:,} more lines"))
     if not request.fields:
         return pending
     # The question of an agent. One with a single field has buttons, unless several options may be
@@ -100,6 +121,17 @@ def summary_of(run: live.LiveRun, pending: int) -> Summary:
         updated=run.since,
         live=True,
         pending=pending,
+    )
+
+
+def with_parts(summary: Summary, live: LiveRuns) -> Summary:
+    """The same pipeline, with what its sessions wait for."""
+    asked = len(live.pending_within(summary.id)) if summary.kind == "pipeline" else 0
+    if not asked:
+        return summary
+    state = StateText("waiting_permission", "waits for a permission")
+    return replace(
+        summary, pending=summary.pending + asked, state=state.state, state_text=state.text
     )
 
 

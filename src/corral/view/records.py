@@ -51,6 +51,12 @@ class ErrorBody(msgspec.Struct, kw_only=True):
     error: ErrorDetail
 
 
+class PendingLine(msgspec.Struct, kw_only=True, omit_defaults=True):
+    text: str
+    style: str = ""
+    """`bold`, `green`, `red` or `cyan`."""
+
+
 class Pending(msgspec.Struct, kw_only=True):
     """Something that waits for a person."""
 
@@ -62,6 +68,8 @@ class Pending(msgspec.Struct, kw_only=True):
     title: str = ""
     text: str = ""
     """The question; of a permission, its input as text."""
+    lines: list[PendingLine] = []
+    """What a permitted call would do: the command, the change of a file as a diff."""
     choices: list[str] = []
     free_text: bool = False
     """Whether a text is an answer too, beside the choices."""

@@ -18,11 +18,9 @@ import sys
 import termios
 import tty
 import unicodedata
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from corral.cli.ui import terminal
 from corral.cli.ui.spans import Line, StyledText, plain
@@ -30,8 +28,8 @@ from corral.core.question_replies import read_text, read_value
 from corral.core.terminal_text import one_line, visible
 from corral.errors import ConfigError
 from corral.events import AgentQuestion, Decision, PermissionRequest, QuestionField
-from corral.system.fs import open_regular
-from corral.values import Json, JsonObject, is_object
+from corral.runs.permission_details import details
+from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.core.question_replies import AnswerLike
@@ -148,7 +146,7 @@ def lines_of(request: PermissionRequest, columns: int, cwd: str = ".") -> list[L
     """The complete question, in lines that are no wider than the terminal. The first line is
     written by corral; every other line starts with a bar."""
     lines: list[Line] = [[StyledText(f"? {request.kind}: permission is needed", "bold")]]
-    for detail in details(request, cwd):
+    for detail in details(request.input, request.title, cwd):
         for part in wrap(detail.text, columns - len(BAR) - 1):
             lines.append([StyledText(BAR), StyledText(part, detail.style)])
     return lines
@@ -338,160 +336,3 @@ async def _lines() -> AsyncGenerator[str]:
             *complete, typed = typed.split(b"\n")
             for line in complete:
                 yield line.decode("utf-8", "replace")
-
-
-MAX_DEPTH = 6
-"""Levels of nested arguments that are laid out; below, they are shown as JSON."""
-LARGEST_FILE = 512 * 1024
-"""Bytes of a file that is compared with its new content."""
-MOST_LINES = 3_000
-"""Lines of a text that is compared with another. Longer ones are shown in full: the comparison may
-take quadratic time."""
-CONTEXT = 3
-"""Unchanged lines around a change."""
-
-_PATH = ("path", "file_path", "filePath", "absolute_path", "notebook_path")
-_OLD = ("old_text", "old_string", "oldText", "oldString", "old_str")
-_NEW = ("new_text", "new_string", "newText", "newString", "new_str")
-_CONTENT = ("content", "file_text")
-_STYLES = {"+": "green", "-": "red", "@": "cyan"}
-
-
-def details(request: PermissionRequest, cwd: str = ".") -> list[StyledText]:
-    """What the request would do, one span per line. ``cwd`` is the folder of the session."""
-    arguments = request.input
-    lines: list[StyledText] = []
-    title = " ".join((request.title or "").split())
-    values = arguments.values() if isinstance(arguments, dict) else ()
-    texts = (value for value in values if isinstance(value, str) and len(value) > 3)
-    # A title that only repeats an argument is left out: all arguments are shown.
-    if not any(title.endswith(" ".join(text.split())) for text in texts):
-        lines.append(StyledText(one_line(request.title or "")))
-    if is_object(arguments):
-        effects, arguments = _effects(arguments, cwd)
-        lines += effects
-    lines += (StyledText(line) for line in _arguments(arguments, 0))
-    return [line for line in lines if line.text] or [StyledText("(no details are known)")]
-
-
-def _effects(given: JsonObject, cwd: str) -> tuple[list[StyledText], JsonObject]:
-    """The command and the changes of files among the arguments, and the other arguments."""
-    rest = dict(given)
-    lines: list[StyledText] = []
-    if isinstance(command := rest.get("command"), str) and command:
-        del rest["command"]
-        first, *more = visible(command).expandtabs(4).split("\n")
-        lines += [
-            StyledText(f"$ {first}", "bold"),
-            *(StyledText(f"  {line}", "bold") for line in more),
-        ]
-    changes = rest.get("changes")
-    if isinstance(changes, list) and changes and all(map(_is_change, changes)):
-        del rest["changes"]
-        for change in changes:
-            if is_object(change):
-                lines += _change(dict(change), cwd)
-    elif _is_change(rest):
-        lines += _change(rest, cwd)
-    return lines, rest
-
-
-def _is_change(value: Json) -> bool:
-    """Whether this is a path with its new content, or with an old and a new text."""
-    if not is_object(value) or not _key(value, _PATH):
-        return False
-    old, new = _key(value, _OLD), _key(value, _NEW)
-    return bool((new and (old or value.get("old_text", "") is None)) or _key(value, _CONTENT))
-
-
-def _key(value: JsonObject, names: Sequence[str]) -> str | None:
-    return next((name for name in names if isinstance(value.get(name), str)), None)
-
-
-def _take(change: JsonObject, names: Sequence[str]) -> str | None:
-    """Remove the argument with one of these names, and return it."""
-    name = _key(change, names)
-    found = change.pop(name) if name else None
-    return found if isinstance(found, str) else None
-
-
-def _change(change: JsonObject, cwd: str) -> Iterator[StyledText]:
-    """The change of a file as a diff; ``change`` keeps what is not shown."""
-    path = _take(change, _PATH) or ""
-    old, new = _take(change, _OLD), _take(change, _NEW)
-    if old is None:
-        change.pop("old_text", None)
-    note = ""
-    if new is None:
-        new = _take(change, _CONTENT) or ""
-        old, note = _current(os.path.join(cwd, path))
-    elif old is None:
-        note = " (new file)"
-    yield StyledText(f"{one_line(path)}{note}", "bold")
-    yield from _diff(old or "", new)
-
-
-def _current(path: str) -> tuple[str, str]:
-    """The content of a file now, and a note about it."""
-    try:
-        with open_regular(path) as file:
-            data = file.read(LARGEST_FILE + 1)
-    except FileNotFoundError:
-        return "", " (new file)"
-    except OSError as error:
-        return "", f" (it cannot be read: {error.strerror})"
-    if len(data) > LARGEST_FILE:
-        return "", " (replaces a large file)"
-    try:
-        return data.decode("utf-8"), ""
-    except UnicodeDecodeError:
-        return "", " (replaces a binary file)"
-
-
-def _diff(old: str, new: str) -> Iterator[StyledText]:
-    before = _shown_lines(old)
-    after = _shown_lines(new)
-    if old == new:
-        yield StyledText("(no change)")
-        return
-    if not before or len(before) + len(after) > MOST_LINES:
-        yield from (StyledText(f"-{line}", "red") for line in before)
-        yield from (StyledText(f"+{line}", "green") for line in after)
-        return
-    from difflib import unified_diff
-
-    lines = list(unified_diff(before, after, lineterm="", n=CONTEXT))[2:]
-    if lines[0].startswith("@@ -1") and sum(line.startswith("@@") for line in lines) == 1:
-        del lines[0]  # where it is says nothing: it is all of the text
-    for line in lines:
-        yield StyledText(line, _STYLES.get(line[:1], ""))
-
-
-def _shown_lines(text: str) -> list[str]:
-    return visible(text).expandtabs(4).removesuffix("\n").split("\n") if text else []
-
-
-def _arguments(value: Json, depth: int) -> Iterator[str]:
-    pad = "  " * depth
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else ((str(number), each) for number, each in enumerate(value, 1))
-        if isinstance(value, list)
-        else ()
-    )
-    for name, each in items:
-        label = f"{pad}{one_line(name)}:"
-        if isinstance(each, str) and "\n" in each:
-            yield label
-            text = visible(each).expandtabs(4)
-            yield from (f"{pad}  {line}" for line in text.split("\n"))
-        elif isinstance(each, str):
-            yield f"{label} {one_line(each)}"
-        elif isinstance(each, dict | list) and each and depth < MAX_DEPTH:
-            yield label
-            yield from _arguments(each, depth + 1)
-        else:
-            yield f"{label} {one_line(msgspec.json.encode(each).decode())}"
-    if isinstance(value, str) and value:
-        yield from (pad + line for line in visible(value).expandtabs(4).split("\n"))

@@ -18,7 +18,7 @@ from corral.core.spending import LIMITS, Raise
 from corral.errors import ConfigError
 from corral.system import clock
 from corral.values import convert_to
-from corral.view import log_pages
+from corral.view import live_runs, log_pages
 from corral.view.calls import BY, DB, ApiCall, ApiEndpoint, Param, event_stream
 from corral.view.live_runs import ACTIVE
 from corral.view.records import (
@@ -73,7 +73,10 @@ async def _read_durable(call: ApiCall) -> tuple[PipelineRun, str | None]:
 async def show_pipeline(call: ApiCall) -> PipelineDetail:
     from corral.view import pipeline_view
 
-    return await pipeline_view.detail(*await _read(call))
+    detail, live = await pipeline_view.detail(*await _read(call)), await call.catalog.live()
+    detail.questions += live.pending_within(call.path("id"))
+    detail.summary = live_runs.with_parts(detail.summary, live)
+    return detail
 
 
 async def read_checkpoint(call: ApiCall) -> PipelineCheckpoint:
@@ -150,6 +153,9 @@ async def follow_pipeline(call: ApiCall) -> AsyncGenerator[bytes]:
             yield message("events", new, after)
         pending = await pipeline_view.questions_of(found, db)
         summary = pipeline_view.summary_of(found, len(pending), db)
+        live = await call.catalog.live()
+        pending += live.pending_within(found.id)
+        summary = live_runs.with_parts(summary, live)
         update = message("state", StateUpdate(summary=summary, pending=pending))
         if update != shown:
             shown = update

@@ -15,12 +15,10 @@ const DECISIONS = {
 const DECIDERS = { policy: "by the policy", person: "by a person", timeout: "at the deadline", agent: "by the agent", hook: "by a hook" };
 const STEPS = { completed: "done", done: "done", in_progress: "now", pending: "open", cancelled: "left out" };
 
-// One conversation on the page. `body(key)` loads the complete item, `decide(request_id, decision)`
-// answers a permission.
+// One conversation on the page. `body(key)` loads the complete item.
 export class Conversation {
-  constructor({ body, decide }) {
+  constructor({ body }) {
     this.body = body;
-    this.decide = decide;
     this.open = new Set();
     this.folded = new Map();
   }
@@ -253,18 +251,8 @@ export function decisionButtons(requestId, decide) {
   );
 }
 
-function showPermission(item, conversation) {
-  const asked = item.permission;
-  if (asked.pending) {
-    return h(
-      "div",
-      { class: "ask" },
-      h("div", { class: "word" }, "Permission needed"),
-      h("div", { class: "title" }, shorten(asked.title, 300)),
-      asked.input ? h("pre", { class: "preview" }, visible(asked.input)) : null,
-      conversation.decide ? decisionButtons(asked.request_id, conversation.decide) : null,
-    );
-  }
+function showPermission(item) {
+  const asked = item.permission;  // one that waits has its card above the conversation
   const isDenied = asked.decision === "deny" || asked.decision === "cancel";
   return h(
     "div",

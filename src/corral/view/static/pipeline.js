@@ -4,10 +4,11 @@ import { address, follow, get, isOffline, post, route } from "./api.js";
 import { attempt, button, h, refill, replace, svg } from "./dom.js";
 import { clock, compact, duration, money, number, plural, shorten, shortPath, tone, visible } from "./format.js";
 import { moveFocus } from "./keys.js";
+import { answerWith } from "./items.js";
 import { drawing } from "./markup.js";
 import { timeAgo } from "./runs.js";
 import { budgetBars, raiseButton } from "./spend.js";
-import { conversationKeys, conversationList, fact, pageHead, questionCard } from "./session.js";
+import { conversationKeys, conversationList, fact, pageHead, pendingCard } from "./session.js";
 
 const PLAY_MS = 450;
 const NODE_TONES = ["live", "wait", "good", "bad", "idle", "none"];
@@ -37,7 +38,11 @@ export function pipelineView(root, { id, query, go, title }) {
   let isClosed = false;
   let shownSvg = "";
 
-  const answer = (pending, text, comment = "") => attempt(() => post(`${base}/answer`, { text, gate: pending.request_id, comment }, where), "Answered").then(() => refresh());
+  // A gate of the run, or a question of the agent of a node.
+  const reply = (pending, text, comment) => (pending.run_kind === "pipeline"
+    ? post(`${base}/answer`, { text, gate: pending.request_id, comment }, where)
+    : post(route("sessions", pending.run_id, "answer"), { text, gate: pending.request_id }));
+  const answer = (pending, text, comment = "") => attempt(() => reply(pending, text, comment), "Answered").then(() => refresh());
 
   function lines() {
     const { summary, path } = detail;
@@ -64,7 +69,7 @@ export function pipelineView(root, { id, query, go, title }) {
   function draw() {
     title(shorten(detail.summary.title, 60) || id, detail.questions.length);
     refill(head, [detail.summary, detail.path.length, Boolean(detail.budgets?.length)], () => pageHead({ summary: detail.summary, back: "#/", lines: lines(), actions: actions() }));
-    refill(asks, detail.questions, () => detail.questions.map((each) => questionCard(each, answer)));
+    refill(asks, detail.questions, () => detail.questions.map((each) => pendingCard(each, answerWith((request, decision) => post(route("sessions", each.run_id, "permissions", request), { decision }), refresh), answer)));
     if (shownSvg !== detail.graph.svg) {
       shownSvg = detail.graph.svg;
       drawGraph();

@@ -14,10 +14,9 @@ const TABS = [["conversation", "Conversation"], ["changes", "Changes"], ["permis
 const REFRESH_MS = 1500;
 
 // The list of the items of a log: of a session, or of a visit in a pipeline.
-export function conversationList(scroller, { base, log, query = {}, decide, isLive, known }) {
+export function conversationList(scroller, { base, log, query = {}, isLive, known }) {
   const conversation = new Conversation({
     body: (key) => get(`${base}/${key}`, query),
-    decide,
   });
   const list = new PageList(scroller, {
     pages: log.pages,
@@ -51,14 +50,16 @@ export function pendingCard(pending, decide, answer) {
       { class: "ask", data: { request: pending.request_id } },
       h("div", { class: "word" }, "Permission needed"),
       h("div", { class: "title" }, shorten(pending.title, 400)),
-      pending.text ? h("pre", { class: "preview" }, visible(pending.text)) : null,
+      pending.lines?.length
+        ? h("pre", { class: "preview" }, pending.lines.map((line) => h("span", { class: line.style ?? "" }, `${visible(line.text)}\n`)))
+        : pending.text ? h("pre", { class: "preview" }, visible(pending.text)) : null,
       pending.answerable === false ? h("p", { class: "dim" }, "No process is there to receive an answer.") : isOffline ? null : decisionButtons(pending.request_id, decide),
     );
   }
-  return questionCard(pending, answer, (id) => decide(id, "deny"));
+  return questionCard(pending, answer, pending.run_kind === "session" ? (id) => decide(id, "deny") : null);
 }
 
-export function questionCard(pending, answer, decline = null) {
+function questionCard(pending, answer, decline = null) {
   const input = h("input", { type: "text", "aria-label": "Answer", placeholder: "Answer", autocomplete: "off" });
   const comment = h("input", { type: "text", "aria-label": "Comment", placeholder: "Comment (optional)", autocomplete: "off" });
   const choices = pending.choices ?? [];
@@ -358,7 +359,7 @@ export function sessionView(root, { id, query, go, title }) {
     }
     if (isClosed) return;
     draw();
-    parts = conversationList(scroller, { base: `${base}/items`, log: detail.log, decide, isLive: detail.summary.live });
+    parts = conversationList(scroller, { base: `${base}/items`, log: detail.log, isLive: detail.summary.live });
     scroller.addEventListener("scroll", () => (follower.hidden = parts.list.follows), { passive: true });
     followSession(detail.log.size);
     if (tab !== "conversation") choose(tab);

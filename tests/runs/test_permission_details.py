@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli.ui.questions import MOST_LINES, details
-from corral.events import PermissionRequest
+from corral.runs.permission_details import MOST_LINES, details
 from corral.values import Json
 
 
 def shown(given: Json, cwd: Path | str = ".", title: str | None = None) -> list[str]:
-    request = PermissionRequest("1", kind="edit", title=title, input=given)
-    return [line.text for line in details(request, str(cwd))]
+    return [line.text for line in details(given, title, str(cwd))]
 
 
 def test_a_command_is_shown_first_with_all_its_lines() -> None:
