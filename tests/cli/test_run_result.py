@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from support.pipeline_command import corral
 from support.scripted_agent import PROGRAM
 
+CORRAL = str(Path(sys.executable).with_name("corral"))
 SCHEMA = {
     "type": "object",
     "properties": {"count": {"type": "integer"}},
@@ -152,3 +154,19 @@ def test_a_value_of_the_output_can_fail_the_run(
     done = run(saying('{"count": 3}'), *words, cwd=workspace)
     assert done.returncode == code, done.stderr
     assert ("the answer has" in done.stderr) == (code == 13)
+
+
+def test_a_file_to_which_the_output_is_redirected_is_not_a_changed_file(workspace: Path) -> None:
+    orders = "init\nwrite made.txt\ntext hello\nresult"
+    agent = ("--agent", "gemini-cli", "--program", str(PROGRAM))
+    with (workspace / "out.jsonl").open("wb") as out, (workspace / "err.txt").open("wb") as err:
+        subprocess.run(
+            [CORRAL, "run", *agent, "--json", orders],
+            cwd=workspace,
+            stdout=out,
+            stderr=err,
+            check=True,
+            timeout=60,
+        )
+    done = json.loads((workspace / "out.jsonl").read_text().splitlines()[-1])
+    assert [Path(file["path"]).name for file in done["files"]] == ["made.txt"]

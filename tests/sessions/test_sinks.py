@@ -1,6 +1,9 @@
-"""Turns of one process that work in the same folder know of each other."""
+"""Turns that work in the same folder know of each other."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 
@@ -58,3 +61,25 @@ def test_a_third_does_not_make_the_others_share() -> None:
     assert not one.release()
     assert two.release()
     assert third.release()
+
+
+CLAIM = "import sys; from corral.sessions.sinks import FolderClaim; c = FolderClaim('/work/a')"
+
+
+def test_another_process_in_the_folder_is_known_to_both() -> None:
+    code = f"{CLAIM}; print('claimed', flush=True); sys.stdin.read(); print(c.release())"
+    before = FolderClaim("/work/a")
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "claimed\n"
+        meanwhile = FolderClaim("/work/a")
+        elsewhere = FolderClaim("/work/b")
+        assert before.release()
+        assert meanwhile.release()
+        last = FolderClaim("/work/a")
+        assert last.release(), "it is still there"
+        assert not elsewhere.release()
+        assert other.communicate("", timeout=60)[0] == "True\n"
+    assert not FolderClaim("/work/a").release()

@@ -4,8 +4,8 @@ do becomes a warning of the turn.
 - ``TurnRecorder`` stores the events, the diff of what changed, and the session's record. A disk
   that is full costs what would be stored, never the run.
 - ``TurnFiles`` finds the changed files: a snapshot of the workspace is taken before the agent may
-  change it, and another one at the end. If another turn of this process works in the same folder
-  meanwhile (``FolderClaim``), the snapshots show the changes of both: then only files that the
+  change it, and another one at the end. If another turn works in the same folder meanwhile
+  (``FolderClaim``), the snapshots show the changes of both: then only files that the
   turn's own tools reported are listed, and the list is not complete. Corral's own files are never
   listed.
 - ``TurnPublisher`` shows the turn to other processes, and sends its messages (``notify``). A turn
@@ -21,6 +21,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
@@ -35,7 +36,7 @@ from corral.protocol.ndjson import TurnEnd
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import POOLED, SessionRecord, title_of
-from corral.system import clock, own_state, paths
+from corral.system import clock, fs, own_state, paths
 from corral.system.environment import SecretRedactor
 from corral.system.threads import NoThread, in_thread
 from corral.values import (
@@ -247,6 +248,8 @@ class _FolderUse(msgspec.Struct, gc=False):
     last_here: int = 0
     """The number of the last turn that started there."""
     last_within: int = 0
+    file: int | None = None
+    """A descriptor of the file by which other processes know that one works ``here``."""
 
 
 claimed_folders: dict[str, _FolderUse] = {}
@@ -257,8 +260,13 @@ _claim_numbers = itertools.count(1)
 
 
 class FolderClaim:
-    """A turn works in this folder. Tells whether another turn of this process did so too meanwhile,
-    there, below or above. The cost does not depend on the number of turns."""
+    """A turn works in this folder. Tells whether another turn did so too meanwhile: of this process
+    there, below or above, and of another process there. The cost does not depend on the number of
+    turns.
+
+    Processes share an empty file for the folder. Each locks it shared while it works there, and
+    each turn appends a byte. Who can lock it exclusively is alone, and empties it; who sees more
+    than the own byte is not."""
 
     def __init__(self, folder: str) -> None:
         self._folder: str | None = folder
@@ -267,6 +275,11 @@ class FolderClaim:
             first, *above = _with_parents(folder)
             use = claimed_folders.setdefault(first, _FolderUse())
             self._is_shared = use.within > 0
+            if not use.here:
+                use.file, has_others = _open_claim_file(folder)
+                self._is_shared |= has_others
+            self._size = _append_claim(use.file)
+            self._is_shared |= not use.here and self._size > 1
             use.here, use.last_here = use.here + 1, number
             use.within, use.last_within = use.within + 1, number
             for parent in above:
@@ -283,7 +296,13 @@ class FolderClaim:
             first, *above = _with_parents(folder)
             self._is_shared |= claimed_folders[first].last_within > self._number
             self._is_shared |= any(claimed_folders[path].last_here > self._number for path in above)
-            claimed_folders[first].here -= 1
+            use = claimed_folders[first]
+            use.here -= 1
+            if use.file is not None:
+                self._is_shared |= os.fstat(use.file).st_size > self._size
+                if not use.here:
+                    os.close(use.file)
+                    use.file = None
             for path in (first, *above):
                 claimed_folders[path].within -= 1
                 if not claimed_folders[path].within:
@@ -292,6 +311,32 @@ class FolderClaim:
 
     def __del__(self) -> None:
         self.release()
+
+
+def _open_claim_file(folder: str) -> tuple[int | None, bool]:
+    """A descriptor with a shared lock, None without a home that can be written; and whether another
+    process works in the folder."""
+    name = blake2b(os.fsencode(folder), digest_size=16).hexdigest()
+    try:
+        path = paths.cache() / "folders" / name
+        paths.make_dir(path.parent)
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except (OSError, CorralError):
+        return None, False
+    is_alone = fs.try_lock(number)
+    if is_alone:
+        os.ftruncate(number, 0)
+    fs.lock_shared(number)  # another process may have found itself alone meanwhile
+    return number, not is_alone
+
+
+def _append_claim(file: int | None) -> int:
+    """The size of the file afterwards."""
+    if file is None:
+        return 0
+    with contextlib.suppress(OSError):  # the disk is full
+        os.write(file, b".")
+    return os.fstat(file).st_size
 
 
 def _with_parents(folder: str) -> list[str]:

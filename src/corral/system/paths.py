@@ -189,9 +189,14 @@ def announce_database(path: str | os.PathLike[str]) -> None:
 
 
 def announced() -> tuple[str, ...]:
-    """The files that this process and those that started it announced."""
-    inherited = os.environ.get(OWN_FILES, "").split(os.pathsep)
-    return tuple(dict.fromkeys((*filter(None, inherited), *_announced)))
+    """The files that this process and those that started it announced, and those to which their
+    stdout and stderr are redirected."""
+    found = [path for path in os.environ.get(OWN_FILES, "").split(os.pathsep) if path]
+    for number in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISREG(os.fstat(number).st_mode):
+                found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return tuple(dict.fromkeys((*found, *_announced)))
 
 
 def answer_key(program: str, *words: str) -> str:
