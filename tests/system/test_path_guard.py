@@ -173,9 +173,9 @@ def test_names_of_files_that_may_not_be_written_are_listed(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     guard = PathGuard(str(tmp_path / "work"), readable=["../read"], writable=["../more"])
-    assert guard.links().unwritable == {"settings.json", "config", "b.py"}
+    assert guard.links().unwritable == frozenset({"settings.json", "config", "b.py"})
     free = PathGuard(str(tmp_path / "work"), readable=["../read"], protects=False)
-    assert free.links().unwritable == {"b.py"}
+    assert free.links().unwritable == frozenset({"b.py"})
     monkeypatch.setattr(path_guard, "MOST_NAMES", 2)
     assert guard.links().unwritable is None
 

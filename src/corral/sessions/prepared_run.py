@@ -169,13 +169,14 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
             if (error := diagnosis.startup_error(stderr)) is not None:
                 return error
-        error, agent = self.agent.explain(ending), self.agent
-        if finish is None or type(error) is not ProcessFailed:
-            return error
+        agent = self.agent
+        why = agent.explain(ending)
+        if finish is None or type(why) is not ProcessFailed:
+            return why
         # An agent may not say, or corral may not know, in which words its service refuses a key.
         keys = f"set {' or '.join(agent.secret_env)}" if agent.secret_env else "pass it with --env"
         hint = f"Log in with {agent.title} itself, or give it a valid key: {keys}."
-        return unauthenticated(error.message, hint, finish.kind) or error
+        return unauthenticated(why.message, hint, finish.kind) or why
 
 
 def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:

@@ -206,7 +206,7 @@ class PathGuard:
                 elif entry.is_dir():
                     aliases.append(entry.path)
             elif not entry.is_dir() and len(names) <= MOST_NAMES:
-                folder = os.path.dirname(entry.path)
+                folder = entry.path[: -len(entry.name) - 1]
                 if folder not in can_write:  # a path without links: compared as text
                     root = _root_of(folder, self.writable)
                     protects = self._protects and root is not None

@@ -314,7 +314,9 @@ def _thinking(model: str | None, effort: Effort) -> list[Json]:
     that is asked for, which it may not know."""
     from corral.models.gemini.request import thinking_config  # most runs have no effort
 
-    models = {**_MODEL_GROUPS, **({} if model in (None, *MODEL_ALIASES) else {model: model})}
+    models = {**_MODEL_GROUPS}
+    if model is not None and model not in MODEL_ALIASES:
+        models[model] = model
     overrides: list[Json] = []
     for name, sample in models.items():
         thinking = thinking_config(sample, effort)
