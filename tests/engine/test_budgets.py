@@ -198,6 +198,30 @@ async def test_a_raise_that_was_confirmed_counts(
 
 
 @BOTH
+async def test_the_reported_cost_of_a_registered_node_counts(
+    workspace: Path, durable: bool
+) -> None:
+    calls: list[str] = []
+
+    async def dear(work: pipelines.NodeContext) -> pipelines.Outcome:
+        calls.append(work.node.id)
+        return pipelines.Outcome(cost_usd=0.6)
+
+    pipelines.register("test.dear", dear)
+    text = """digraph work {
+        max_cost=1
+        node [type="test.dear"]
+        start [type=start]
+        done [type=exit]
+        start -> a -> b -> c -> done
+    }"""
+    result = await pipelines.run(text, cwd=workspace, durable=durable)
+    assert calls == ["a", "b"]
+    assert result.outcomes["c"].failure_class == "budget"
+    assert "$1.2000 of max_cost=1 spent" in result.reason
+
+
+@BOTH
 @pytest.mark.whole_program
 async def test_a_branch_that_has_worked_can_still_report(
     model: CountingModel, workspace: Path, durable: bool

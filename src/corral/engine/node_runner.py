@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from corral.core.spending import Spent
 from corral.errors import CorralError
 from corral.events import Done, Event
 from corral.pipelines import events
@@ -220,7 +221,8 @@ class NodeRunner:
         written."""
         node, folder = self.graph.nodes[visit.node], self.folder
         visit_dir, writes_files, is_empty = NOWHERE, False, False
-        if folder is None and handlers.is_built_in(handlers.for_node(node)):
+        is_own = not handlers.is_built_in(handlers.for_node(node))
+        if folder is None and not is_own:
             if self._temporary is None:
                 self._temporary = tempfile.TemporaryDirectory(prefix="corral-run-")
             folder = RunDir(self._temporary.name)
@@ -239,7 +241,9 @@ class NodeRunner:
         part_of = PART_OF.set(self.run_id)
         budget = None if self.budget is None else self.budget.part(f"{self.run_id}/{visit.id}")
         try:
-            return await self.perform(
+            if budget is not None and is_own:
+                budget.check()
+            outcome = await self.perform(
                 NodeContext(
                     run_id=self.run_id,
                     graph=self.graph,
@@ -258,6 +262,10 @@ class NodeRunner:
                     longest_hold=self.longest_hold,
                 )
             )
+            if budget is not None and is_own:
+                # Built-in nodes have counted each model call.
+                budget.record(Spent(outcome.cost_usd or 0.0, outcome.tokens or 0))
+            return outcome
         finally:
             PART_OF.reset(part_of)
             if budget is not None:

@@ -104,7 +104,10 @@ class BudgetGate:
                     return found
                 if found.budget.is_paused and not is_reported:
                     is_reported = True
-                    self._on_wait(_describe(found, amount))
+                    text, owner = _describe(found, amount), self._budget.owner
+                    if owner:
+                        text += f"; to raise it: corral sessions budget {owner} +AMOUNT"
+                    self._on_wait(text)
                 # Other processes do not say that something has changed.
                 is_shared = any(each.is_shared for each in self._budget.chain())
                 with contextlib.suppress(TimeoutError):

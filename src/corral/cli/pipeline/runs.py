@@ -100,9 +100,10 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     for each in questions:
         _print_question(each, f"{found.id}{database_option(db)}")
     if found.status == "paused":
-        line = RESUME.format(run=found.id, db=database_option(db))
-        echo("the next model call does not fit into the budget; raise it to continue:")
-        echo(f"  {line} --max-cost USD (or --max-total-tokens N, --max-calls N)")
+        limits = found.budget.limits.as_dict() if found.budget is not None else {}
+        flags = " ".join(f"--{name.replace('_', '-')} N" for name in limits)
+        echo("the next model call does not fit into the budget; to continue with a larger one:")
+        echo(f"  {RESUME.format(run=found.id, db=database_option(db))} {flags}")
     if found.status == "interrupted":
         echo(f"continue with: {RESUME.format(run=found.id, db=database_option(db))}")
 
