@@ -37,6 +37,10 @@ MEET = f"{P} p -> a -> m; p -> b -> m; p -> c -> m; m -> deploy -> e;"
         (f"{P} p -> a -> e; p -> b -> e", ""),
         (f"{P} p -> a -> b -> a; p -> b -> e", "b"),
         (f"{P} p -> a; p -> a; a -> m -> e", "m"),
+        (f"{P} p -> a -> p; p -> e", ""),
+        (f"{P} p -> m; p -> a -> m; a -> b -> m; m -> e; m -> a [condition=no]", "m"),
+        (f"{MEET} a -> alarm [condition=\"outcome!=success\"]; alarm -> notify; deploy -> notify",
+         "m"),
         # A way around the node that all can reach.
         (f"{P} p -> a -> m; a -> k -> e; p -> b -> m -> e", "m"),
         # The fan-in belongs to the parallel node behind the join.
@@ -86,6 +90,15 @@ def test_all_branches_failed_is_decided_by_a_diamond_where_they_meet() -> None:
 def test_a_branch_past_the_join_ends_there() -> None:
     body = f"{P} {F} p -> a -> f; p -> b -> f; p -> c -> x; f -> x; x -> e"
     assert run_scheduler(body.replace("f -> e;", "")).path == ["a", "b", "c", "x"]
+
+
+@pytest.mark.parametrize("heads", ["p -> b; p -> a;", "p -> a; p -> b;"])
+def test_a_join_may_lead_back_into_a_branch(heads: str) -> None:
+    body = f'{P} {heads} a -> m; b -> m; m -> a [condition="outcome=fail"]; m -> e'
+    run = run_scheduler(body, {"m": [FAIL, Outcome()]})
+    assert sorted(run.path[:2]) == ["a", "b"]
+    assert run.path[2:] == ["m", "a", "m"]
+    assert run.status == "success"
 
 
 def test_a_join_that_no_branch_came_to_is_not_run() -> None:
@@ -162,8 +175,8 @@ def test_a_retry_target_beside_the_branch_that_leads_into_it_stays_there() -> No
 
 @st.composite
 def forks(draw: st.DrawFn) -> Graph:
-    """Without loops, and all ways lead to the node ``last`` before the exit. A node may fail, and
-    may go back to an earlier one."""
+    """All ways lead to the node ``last`` before the exit. A node may fail, and may go back to an
+    earlier one."""
     names = [f"n{number}" for number in range(draw(st.integers(3, 9)))]
     nodes = {"s": Node("s", {"type": "start"}), "e": Node("e", {"type": "exit"})}
     edges = [Edge("s", "n0")]
@@ -176,6 +189,8 @@ def forks(draw: st.DrawFn) -> Graph:
         attrs["join_policy"] = draw(st.sampled_from(["wait_all", "first_success"]))
         if number and draw(st.integers(0, 3)) == 0:
             attrs["retry_target"] = draw(st.sampled_from(names[:number]))
+        if number and attrs["type"] == "codergen" and draw(st.integers(0, 3)) == 0:
+            edges.append(Edge(name, draw(st.sampled_from(names[:number])), {"condition": "loop"}))
         nodes[name] = Node(name, attrs)
         fails = draw(st.booleans())
         edges += [
@@ -199,7 +214,8 @@ def test_the_last_node_runs_once_however_the_branches_end(
     while open_visits := sorted(run.waiting):
         id = data.draw(st.sampled_from(open_visits))
         fails = not id.startswith("last") and data.draw(st.integers(0, 3)) == 0
-        run.end(id, FAIL if fails else None)
+        loops = data.draw(st.booleans())
+        run.end(id, FAIL if fails else Outcome(context_updates={"loop": loops}))
     assert run.path.count("last") == (run.status == "success")
     assert run.scheduler.state.forks == {}
 
@@ -215,8 +231,11 @@ def test_a_node_on_all_ways_runs_once_if_nothing_fails(graph: Graph) -> None:
 
 
 def _reaches(graph: Graph, name: str, wanted: str, *, without: str) -> bool:
-    """Whether there is a way along edges that are followed after a success."""
-    if name in (wanted, without):
-        return name == wanted
-    targets = [each.target for each in graph.edges_from(name) if not each.condition]
-    return any(_reaches(graph, target, wanted, without=without) for target in targets)
+    """Whether there is a way along edges that are not for failures."""
+    reached, todo = {name, without}, [name]
+    while todo:
+        for edge in graph.edges_from(todo.pop()):
+            if edge.condition != "outcome=fail" and edge.target not in reached:
+                reached.add(edge.target)
+                todo.append(edge.target)
+    return wanted in reached

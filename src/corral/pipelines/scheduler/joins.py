@@ -2,9 +2,10 @@
 
 The branches join at the fan-in that they reach; without one, at the nearest node that all of them
 come to on every way (their immediate common post-dominator); without such a node, at the first one
-that all of them can reach. Edges that lead back (loops), ways that end without reaching the exit,
-and edges to the exit do not count as other ways: there a branch ends or starts again. A branch
-that ends everywhere by itself joins nowhere.
+that all of them can reach. Edges that lead back (loops), edges for failures (``outcome=fail``),
+ways that end without reaching the exit, and edges to the exit do not count as other ways: there a
+branch starts again, or leaves the usual way and ends. A branch that ends everywhere by itself
+joins nowhere.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import NamedTuple
 
-from corral.pipelines import node_kinds
-from corral.pipelines.graph import Graph
+from corral.pipelines import conditions, node_kinds
+from corral.pipelines.graph import Edge, Graph
 
 
 class Section(NamedTuple):
@@ -34,50 +35,98 @@ class Joins:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._forward: dict[str, list[str]] = {}
-        """The edges of each node, without those that lead back and those to an exit."""
-        order = self._order_nodes()
-        self._position = {name: -number for number, name in enumerate(order)}
-        self._next: dict[str, str] = {}
-        """For nodes that can reach an exit: the nearest node on all ways from there; or empty."""
-        for name in order:
-            following = [each for each in self._forward[name] if each in self._next]
-            if following or any(self._is_exit(edge.target) for edge in graph.edges_from(name)):
-                self._next[name] = reduce(self._meet, following) if following else ""
+        self._exits = {node.id for node in graph.of_kind(node_kinds.EXIT.name)}
+        self._starts = [node.id for node in graph.of_kind(node_kinds.START.name)]
+        self._followers, ends = self._read_edges(graph.edges)
+        """The nodes after each node, without exits."""
+        self._number, self._forward = self._without_loops()
+        self._all_ways = _Ways(self._followers, ends)
+        usual, usual_ends = self._read_edges(
+            [edge for edge in graph.edges if not _is_for_failures(graph, edge)]
+        )
+        self._usual_ways = _Ways(usual, usual_ends)
+        # An edge to the exit beside other edges ends a branch early: there it is no other way.
+        onward = {
+            name: [
+                each for each in usual[name] if each in following and each in self._all_ways.next
+            ]
+            for name, following in self._forward.items()
+        }
+        self._main_ways = _Ways(onward, {name for name in ends if not onward[name]})
         self._inner: dict[str, str] = {}
+
+    def _read_edges(self, edges: list[Edge]) -> tuple[dict[str, list[str]], set[str]]:
+        """The nodes after each node, without exits, and the nodes that lead to an exit."""
+        followers: dict[str, list[str]] = {name: [] for name in self._graph.nodes}
+        ends: set[str] = set()
+        for edge in edges:
+            if edge.source not in followers:
+                continue
+            if edge.target in self._exits:
+                ends.add(edge.source)
+            elif edge.target in followers and edge.target not in followers[edge.source]:
+                followers[edge.source].append(edge.target)
+        return followers, ends
+
+    def _without_loops(self, without: str = "") -> tuple[dict[str, int], dict[str, list[str]]]:
+        """A number for each node, higher than those of the nodes after it, and the edges without
+        those that lead back. The node ``without`` is left out."""
+        number = _postorder(
+            [*self._starts, *self._graph.nodes], lambda name: self._following(name, without)
+        )
+        forward = {
+            name: [each for each in self._following(name, without) if number[each] < at]
+            for name, at in number.items()
+        }
+        return number, forward
+
+    def _following(self, name: str, without: str) -> list[str]:
+        following = self._followers[name]
+        return [each for each in following if each != without] if without else following
 
     def section(self, parallel: str, heads: Iterable[str], outer: frozenset[str]) -> Section:
         """``heads`` are the first nodes of the branches, ``outer`` is what lies behind the parallel
         nodes around this one."""
-        heads = [head for head in heads if head in self._forward[parallel]]
-        join = self._find(heads, outer)
-        behind = {join} | _reach([join], self._followers) if join else set[str]()
+        heads = [
+            head for head in heads if head in self._followers and not self._is_back(head, parallel)
+        ]
+        join = self._find(heads, outer | {parallel})
+        forward = self._without_loops(join)[1] if join else self._forward
+        inside = {head for head in heads if head != join} - outer
+        inside |= _reach(inside, lambda name: [n for n in forward[name] if n not in outer])
+        behind = {join} | _reach([join], self._forward.__getitem__) if join else set[str]()
+        # The join may lead back into a branch: what leads to the join does not lie behind it.
+        behind -= _reach([join], lambda name: [n for n in self._leading(name) if n in inside])
         behind |= outer
-        inside = _reach(heads, lambda name: () if name in behind else self._followers(name))
-        inside |= behind | {*heads}
-        before = _reach([parallel], lambda name: self._leading(name, inside)) | {parallel}
+        outside = inside | behind
+        before = {parallel} | _reach(
+            [parallel], lambda name: [n for n in self._leading(name) if n not in outside]
+        )
         return Section(join, frozenset(behind), frozenset(before))
 
+    def _is_back(self, head: str, parallel: str) -> bool:
+        """Whether an edge of the parallel node to this node is a loop: no way leads to the
+        parallel node without it."""
+        if self._number[head] < self._number[parallel]:
+            return False
+        starts = [name for name in self._starts if name != head]
+        return parallel not in _reach(starts, lambda name: self._following(name, head))
+
     def _find(self, heads: list[str], outer: frozenset[str] = frozenset()) -> str:
-        heads = [head for head in dict.fromkeys(heads) if head in self._next]
+        heads = [head for head in dict.fromkeys(heads) if head in self._all_ways.next]
         if not heads:
             return ""
-        chain = self._chain(heads, outer)
+        chain = (
+            self._usual_ways.common(heads, outer)
+            or self._main_ways.common(heads, outer)
+            or self._all_ways.common(heads, outer)
+        )
         return (
             self._first_fan_in(chain)
             or self._reached_fan_in(heads, outer)
             or next(iter(chain), "")
             or self._first_common(heads, outer)
         )
-
-    def _chain(self, heads: list[str], outer: frozenset[str]) -> list[str]:
-        """The nodes on all ways of all these branches, the nearest first."""
-        name = reduce(self._meet, heads) if len(heads) > 1 else self._next[heads[0]]
-        chain: list[str] = []
-        while name and name not in outer:
-            chain.append(name)
-            name = self._next[name]
-        return chain
 
     def _first_fan_in(self, chain: list[str]) -> str:
         """The first fan-in that does not belong to another parallel node of this chain."""
@@ -110,57 +159,93 @@ class Joins:
     def _first_common(self, heads: list[str], outer: frozenset[str]) -> str:
         if len(heads) == 1:
             return ""
-        common = set.intersection(*({head} | _reach([head], self._followers) for head in heads))
-        return min(common - outer, key=self._position.__getitem__, default="")
+        reached = ({head} | _reach([head], self._forward.__getitem__) for head in heads)
+        common = set.intersection(*reached) - outer
+        return max(common, key=self._number.__getitem__, default="")
+
+    def _leading(self, name: str) -> list[str]:
+        """The nodes with an edge to this one."""
+        return [edge.source for edge in self._graph.edges_to(name)]
+
+
+class _Ways:
+    """The post-dominators of a graph, by the algorithm of Cooper, Harvey and Kennedy."""
+
+    def __init__(self, followers: dict[str, list[str]], ends: set[str]) -> None:
+        """``ends`` are the nodes at which a way may end."""
+        leading: dict[str, list[str]] = {"": sorted(ends)}
+        for name, following in followers.items():
+            for each in following:
+                leading.setdefault(each, []).append(name)
+        self._number = _postorder([""], lambda name: leading.get(name, ()))
+        self.next: dict[str, str] = {}
+        """For nodes that can reach an end: the nearest node on all ways from there; or empty."""
+        is_changed = True
+        while is_changed:
+            is_changed = False
+            for name in reversed([*self._number][:-1]):
+                known = [each for each in followers[name] if each in self.next]
+                nearest = reduce(self._meet, [*known, ""] if name in ends else known)
+                is_changed = is_changed or self.next.get(name) != nearest
+                self.next[name] = nearest
+
+    def common(self, heads: list[str], outer: frozenset[str]) -> list[str]:
+        """The nodes on all ways of all these branches, the nearest first, up to ``outer``."""
+        if not all(head in self.next for head in heads):
+            return []
+        name = reduce(self._meet, heads) if len(heads) > 1 else self.next[heads[0]]
+        chain: list[str] = []
+        while name and name not in outer:
+            chain.append(name)
+            name = self.next[name]
+        return chain
 
     def _meet(self, one: str, other: str) -> str:
         """The nearest node on all ways from both."""
         while one != other:
-            if not one or not other:
-                return ""
-            if self._position[one] < self._position[other]:
-                one = self._next[one]
+            if self._number[one] < self._number[other]:
+                one = self.next[one]
             else:
-                other = self._next[other]
+                other = self.next[other]
         return one
 
-    def _followers(self, name: str) -> list[str]:
-        return self._forward.get(name, [])
 
-    def _leading(self, name: str, inside: set[str]) -> list[str]:
-        """The nodes with an edge to this one, without those inside."""
-        sources = (edge.source for edge in self._graph.edges_to(name))
-        return [source for source in sources if source not in inside]
+def _is_for_failures(graph: Graph, edge: Edge) -> bool:
+    """Whether the edge is followed only after a failure."""
+    condition = conditions.edge_condition(graph, edge) if edge.attrs else None
+    return condition is not None and not _may_succeed(condition.tree)
 
-    def _is_exit(self, name: str) -> bool:
-        node = self._graph.nodes.get(name)
-        return node is not None and node.kind == node_kinds.EXIT.name
 
-    def _order_nodes(self) -> list[str]:
-        """All nodes, each after those that follow it; fills ``_forward``. Depth first, without
-        recursion: a graph may have thousands of nodes in a row."""
-        nodes, order, entered = self._graph.nodes, list[str](), set[str]()
-        done: set[str] = set()
-        starts = [node.id for node in self._graph.of_kind(node_kinds.START.name)]
-        for root in (*starts, *nodes):
-            stack = [root]
-            while stack:
-                name = stack[-1]
-                if name not in entered:
-                    entered.add(name)
-                    targets = dict.fromkeys(edge.target for edge in self._graph.edges_from(name))
-                    self._forward[name] = [
-                        each for each in targets if each in nodes and not self._is_exit(each)
-                    ]
-                    stack += reversed([each for each in self._forward[name] if each not in entered])
-                    continue
-                stack.pop()
-                if name not in done:
-                    # What was entered and is not done lies on the way here: the edge leads back.
-                    self._forward[name] = [each for each in self._forward[name] if each in done]
-                    done.add(name)
-                    order.append(name)
-        return order
+def _may_succeed(tree: conditions.Tree) -> bool:
+    match tree:
+        case conditions.Clause(key, str() as literal, negated, "=") if (
+            key.removeprefix("context.") == "outcome"
+        ):
+            return literal != "success" if negated else literal not in ("fail", "retry")
+        case conditions.AllOf(parts):
+            return all(_may_succeed(part) for part in parts)
+        case conditions.AnyOf(parts):
+            return any(_may_succeed(part) for part in parts)
+        case _:
+            return True
+
+
+def _postorder(roots: Iterable[str], following: Callable[[str], Iterable[str]]) -> dict[str, int]:
+    """All nodes that these reach, each after those that follow it, with its number. Without
+    recursion: a graph may have thousands of nodes in a row."""
+    entered: set[str] = set()
+    number: dict[str, int] = {}
+    stack = [*reversed([*roots])]
+    while stack:
+        name = stack[-1]
+        if name not in entered:
+            entered.add(name)
+            stack += reversed([each for each in following(name) if each not in entered])
+            continue
+        stack.pop()
+        if name not in number:
+            number[name] = len(number)
+    return number
 
 
 def _reach(begin: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
