@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from itertools import product
 from operator import ge, gt, le, lt
 from typing import NamedTuple, TypeAlias
 
@@ -36,6 +37,8 @@ Lookup: TypeAlias = Callable[[str], Json]
 MAX_DEPTH = 64
 """How deep parentheses may be nested."""
 CACHE_SIZE = 4096
+MAX_ALTERNATIVES = 256
+"""Alternatives of a condition that are checked. Their number can grow exponentially."""
 
 _SPACE = re.compile(r"\s*+")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*+(?:\.[A-Za-z0-9_-]++)*+")
@@ -188,6 +191,25 @@ def clauses(tree: Tree) -> Iterator[Clause]:
         return
     for part in tree.parts:
         yield from clauses(part)
+
+
+def alternatives(tree: Tree) -> list[tuple[Clause, ...]]:
+    """The condition as alternatives: it is true if all clauses of one of them are. Empty: there
+    are too many to check."""
+    if isinstance(tree, Clause):
+        return [(tree,)]
+    by_part = [alternatives(part) for part in tree.parts]
+    if not all(by_part):
+        return []
+    if isinstance(tree, AnyOf):
+        joined = [clauses for options in by_part for clauses in options]
+        return joined if len(joined) <= MAX_ALTERNATIVES else []
+    count = 1
+    for options in by_part:
+        count *= len(options)
+        if count > MAX_ALTERNATIVES:
+            return []
+    return [tuple(clause for part in chosen for clause in part) for chosen in product(*by_part)]
 
 
 def negated(tree: Tree) -> Tree:

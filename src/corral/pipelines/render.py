@@ -32,6 +32,8 @@ LONGEST = 32
 """Characters of a text."""
 UPWARD_OFFSET = 16.0
 """The distance between an edge that leads up and one that leads down."""
+NO_PATH = "no path"
+"""The status of a node that no path reaches (``pipelines.paths``)."""
 COLORS = {
     "success": "#d7f5dd",
     "partial_success": "#eef5c6",
@@ -40,6 +42,7 @@ COLORS = {
     "skipped": "#e6e6e6",
     "running": "#d6e8fd",
     "waiting": "#f0dcfb",
+    NO_PATH: "#fbd7d5",
 }
 """Status of a node -> its color."""
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

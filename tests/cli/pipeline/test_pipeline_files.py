@@ -1,4 +1,4 @@
-"""``corral pipeline lint``, ``graph`` and ``new``, run as a program."""
+"""``corral pipeline lint``, ``graph``, ``paths`` and ``new``, run as a program."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from support.pipeline_command import EXAMPLES, TINY, pipeline, put
 
 from corral.pipelines import loader
 from corral.pipelines.linter.engine import lint
+from corral.pipelines.render import COLORS, NO_PATH
 from corral.pipelines.transforms import apply
 
 NO_EXIT = "digraph broken {\n  start [shape=Mdiamond]\n  start -> a\n}\n"
@@ -92,6 +93,21 @@ def test_a_pipeline_is_drawn_as_text_dot_and_svg(workspace: Path) -> None:
     assert ElementTree.fromstring(svg).tag.endswith("svg")
 
 
+def test_the_paths_of_a_pipeline_are_listed_and_drawn(workspace: Path) -> None:
+    file = put(workspace, TINY.replace("}", "  lost [prompt=x]  lost -> done\n}"))
+    done = pipeline("paths", file, cwd=workspace)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("   1  start → ")
+    assert "\n1 path\nno path reaches: lost\n" in done.stdout
+    drawn = {form: pipeline("paths", file, "--format", form, cwd=workspace).stdout
+             for form in ("text", "dot", "svg")}  # fmt: skip
+    assert "lost  [no path]" in drawn["text"]
+    assert 'xlabel="no path"' in drawn["dot"]
+    assert COLORS[NO_PATH] in drawn["svg"]
+    found = json.loads(pipeline("paths", file, "--json", cwd=workspace).stdout)
+    assert (found["unreached"], len(found["paths"])) == (["lost"], 1)
+
+
 def test_a_drawing_is_written_to_a_file_but_not_over_the_pipeline(workspace: Path) -> None:
     file = put(workspace, TINY)
     done = pipeline("graph", file, "-o", "out.svg", cwd=workspace)
@@ -145,6 +161,7 @@ def test_a_template_equals_the_example_of_the_same_name(path: Path) -> None:
         "pipeline --help",
         "pipeline lint {file}",
         "pipeline graph {file}",
+        "pipeline paths {file}",
         "pipeline new made.dot",
         "pipeline run --help",
     ],

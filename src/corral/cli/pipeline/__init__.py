@@ -11,6 +11,7 @@ COMMANDS = {
     "resume": ("corral.cli.pipeline.run:resume", "Continue a run."),
     "lint": ("corral.cli.pipeline.files:lint", "Check a pipeline for problems."),
     "graph": ("corral.cli.pipeline.files:graph", "Draw a pipeline."),
+    "paths": ("corral.cli.pipeline.files:paths", "List the paths that a run can take."),
     "new": ("corral.cli.pipeline.files:new", "Write a pipeline to start with."),
     "runs": ("corral.cli.pipeline.runs:runs", "List the runs of a database."),
     "show": ("corral.cli.pipeline.runs:show", "Show what a run did and what it waits for."),

@@ -1,4 +1,4 @@
-"""``corral pipeline lint``, ``graph`` and ``new``: check, draw and create pipeline files."""
+"""``corral pipeline lint``, ``graph``, ``paths`` and ``new``: check, draw and create pipelines."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from corral.cli.ui.terminal import answer, echo, echo_json
 from corral.errors import ConfigError
 from corral.pipelines import loader
 from corral.pipelines.dot.parser import DotError
+from corral.pipelines.graph import Graph
 from corral.pipelines.linter.engine import lint as lint_graph
 from corral.pipelines.linter.finding import Finding
+from corral.pipelines.render import NO_PATH
 
 DEFAULT = "minimal"
 
@@ -73,25 +75,84 @@ def _count(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
-@click.command("graph")
-@click.argument("file")
-@click.option(
+FORMAT = click.option(
     "--format",
     "form",
     type=click.Choice(["text", "dot", "svg"]),
     help="[default: from the suffix of -o, else text]",
 )
-@click.option("-o", "--output", metavar="FILE", help="Write to this file.  [default: stdout]")
+OUTPUT = click.option(
+    "-o", "--output", metavar="FILE", help="Write to this file.  [default: stdout]"
+)
+
+
+@click.command("graph")
+@click.argument("file")
+@FORMAT
+@OUTPUT
 def graph(file: str, form: str | None, output: str | None) -> None:
     """Draw FILE. Graphviz is not needed."""
+    _draw(loader.read(Path(file)), {}, file, form, output)
+
+
+@click.command("paths")
+@click.argument("file")
+@IMPORT
+@FORMAT
+@OUTPUT
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with a --script for each path.")
+def paths(
+    file: str, modules: tuple[str, ...], form: str | None, output: str | None, as_json: bool
+) -> None:
+    """List the paths that a run of FILE can take, and the nodes that no path reaches. Nothing runs.
+
+    Of a loop, a path shows one round; of a parallel node, one branch. What makes the run go on
+    from a node is in brackets: an outcome, a label, a value of the context.
+
+    With --format or -o FILE also draws it: each node says how many paths reach it.
+    """
+    from corral.pipelines.linter import engine
+    from corral.pipelines.paths import find_paths
+
+    import_modules(modules)
+    loaded = loader.load_unchecked(Path(file))
+    # Other errors do not keep a path from being found.
+    needed = ("start_node", "condition_syntax")
+    engine.raise_on_errors(finding for finding in lint_graph(loaded) if finding.rule in needed)
+    found = find_paths(loaded)
+    if as_json:
+        echo_json(msgspec.json.encode(found).decode())
+        return
+    counts = {name: sum(name in path.nodes for path in found.paths) for name in loaded.nodes}
+    statuses = {name: _count(count, "path") for name, count in counts.items()}
+    statuses |= dict.fromkeys(found.unreached, NO_PATH)
+    if form or output:
+        _draw(loaded, statuses, file, form, output)
+        return
+    for number, path in enumerate(found.paths, 1):
+        echo(f"{number:4}  {path.text}" + ("  (a goal gate fails)" if path.end == "fail" else ""))
+    count = len(found.paths)
+    echo(_count(count, "path") if found.complete else f"the first {count} paths; there are more")
+    for names, text in (
+        (found.unreached, "no path reaches"),
+        (found.fatal, "the run fails if one of these fails"),
+        (found.stuck, "the run fails if no condition is true after"),
+    ):
+        if names:
+            echo(f"{text}: {', '.join(names)}")
+
+
+def _draw(
+    drawn: Graph, statuses: dict[str, str], file: str, form: str | None, output: str | None
+) -> None:
+    """Write the drawing of the pipeline in ``file``."""
     from corral.pipelines.dot.writer import as_dot
     from corral.pipelines.render import as_svg, as_text
 
-    read = loader.read(Path(file))
     if form is None:
         end = Path(output).suffix.lower() if output else ""
         form = {".svg": "svg", ".dot": "dot", ".gv": "dot"}.get(end, "text")
-    drawing = {"text": as_text, "dot": as_dot, "svg": as_svg}[form](read)
+    drawing = {"text": as_text, "dot": as_dot, "svg": as_svg}[form](drawn, statuses)
     drawing = drawing if drawing.endswith("\n") else drawing + "\n"
     if output is None:
         answer(drawing)

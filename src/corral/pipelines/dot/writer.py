@@ -11,9 +11,10 @@ from corral.pipelines.graph import Graph, Value
 from corral.pipelines.node_kinds import WAIT_HUMAN
 
 
-def as_dot(graph: Graph) -> str:
+def as_dot(graph: Graph, statuses: Mapping[str, str] | None = None) -> str:
     """A text that parses to this graph and that Graphviz can read: names with dots are quoted.
-    Subgraphs are not restored; the classes that they set are written as ``class``.
+    Subgraphs are not restored; the classes that they set are written as ``class``. ``statuses``
+    (node -> text) are written beside the nodes.
 
     ::
 
@@ -27,6 +28,8 @@ def as_dot(graph: Graph) -> str:
             del attrs["timeout"]  # it has no effect; written here, it would have one
         if node.classes:
             attrs["class"] = ",".join(node.classes)
+        if status := (statuses or {}).get(node.id):
+            attrs |= {"xlabel": status}
         lines.append(f"  {_name(node.id)}{_block(attrs)};")
     lines += [
         f"  {_name(edge.source)} -> {_name(edge.target)}{_block(edge.attrs)};"

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import lru_cache
-from itertools import product
 from typing import get_args
 
 from corral.pipelines import conditions
-from corral.pipelines.conditions import AnyOf, Clause, Condition, Tree
+from corral.pipelines.conditions import Clause, Condition
 from corral.pipelines.graph import Graph
 from corral.pipelines.linter.finding import Finding, Problem, error, warning
 from corral.pipelines.scheduler.outcome import Status
 
 STATUSES: tuple[str, ...] = get_args(Status)
-MAX_ALTERNATIVES = 256
-"""Alternatives of a condition that are checked. Their number can grow exponentially."""
 EXAMPLE = "Write it as outcome=success && context.tests=passed."
 
 
@@ -61,27 +58,8 @@ def condition_never_true(graph: Graph) -> Iterator[Finding]:
 @lru_cache(1024)
 def contradiction(condition: Condition) -> Problem | None:
     """Why no values can make it true; None: some can, or there are too many alternatives."""
-    problems = [_find_conflict(clauses) for clauses in _alternatives(condition.tree)]
+    problems = [_find_conflict(clauses) for clauses in conditions.alternatives(condition.tree)]
     return problems[0] if problems and None not in problems else None
-
-
-def _alternatives(tree: Tree) -> list[tuple[Clause, ...]]:
-    """The condition as alternatives: it is true if all clauses of one of them are. Empty: there
-    are too many to check."""
-    if isinstance(tree, Clause):
-        return [(tree,)]
-    by_part = [_alternatives(part) for part in tree.parts]
-    if not all(by_part):
-        return []
-    if isinstance(tree, AnyOf):
-        joined = [clauses for alternatives in by_part for clauses in alternatives]
-        return joined if len(joined) <= MAX_ALTERNATIVES else []
-    count = 1
-    for alternatives in by_part:
-        count *= len(alternatives)
-        if count > MAX_ALTERNATIVES:
-            return []
-    return [tuple(clause for part in chosen for clause in part) for chosen in product(*by_part)]
 
 
 def _find_conflict(clauses: tuple[Clause, ...]) -> Problem | None:

@@ -67,7 +67,8 @@ async def prompt(work: NodeContext) -> Outcome:
     output = f"{work.node.id}.output"
     if work.resources.simulate:
         answer = simulated_answer(work.node)
-        return outcome_with_answer(work, answer, outcome=Outcome(context_updates={output: answer}))
+        simulated: JsonObject = {name: answer for name in (output, work.node.text("key")) if name}
+        return outcome_with_answer(work, answer, outcome=Outcome(context_updates=simulated))
     schema = schema_of(work)
     generation = await ask_model(work, text, schema)
     answer = work.resources.redactor.clean_text(generation.text)
