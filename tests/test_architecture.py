@@ -179,7 +179,9 @@ def test_agents_are_data_and_start_nothing() -> None:
                 assert not touched, f"{path}: os.{node.attr}"
 
 
-KNOWN_OF_AGENTS = {f"corral.agents.{name}" for name in ("registry", "spec", "grants", "report")}
+KNOWN_OF_AGENTS = {
+    f"corral.agents.{name}" for name in ("registry", "spec", "grants", "report", "shared.errors")
+}
 
 
 def test_the_layers_above_know_an_agent_only_by_its_spec() -> None:
@@ -190,6 +192,11 @@ def test_the_layers_above_know_an_agent_only_by_its_spec() -> None:
 
 
 ALLOWED_NAMES = {
+    (
+        "corral.agents.acp_command",
+        'The agent comes first: corral.run_sync("gemini", "PROMPT"), or'
+        ' corral.run_sync(prompt="PROMPT") for the default agent.',
+    ),
     ("corral.agents.registry", "gemini-acp"),  # the default agent
     ("corral.cli.agents", "gemini"),
     ("corral.core.protected_paths", ".gemini"),

@@ -41,7 +41,7 @@ from corral.core.protected_paths import GROUPS
 from corral.inference.request import OPTION_NAMES
 from corral.model_types import StreamEvent
 from corral.models import registry
-from corral.pipelines.linter import attributes
+from corral.pipelines.attribute_definitions import BY_NAME
 from corral.policy import policy_from_table
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
@@ -216,6 +216,10 @@ def test_the_commands_of_a_page_run_in_order(
     for block in BLOCKS:
         if block.page == page and block.file:
             (workspace / block.file).write_text(block.text)
+    if any(line.startswith("git diff") for line in commands):
+        run(["git", "init", "-q"], workspace, sample_env)
+        run(["git", "add", "README.md"], workspace, sample_env)
+        (workspace / "README.md").write_text("# A smal project that changed\n")
     for line in commands:
         if line.startswith("make "):
             continue
@@ -371,11 +375,7 @@ def test_every_event_and_field_is_documented() -> None:
 
 def test_every_attribute_of_a_pipeline_is_documented() -> None:
     text = page_text("pipelines")
-    missing = {
-        name
-        for name in attributes.GRAPH | attributes.NODE | attributes.OTHER | attributes.EDGE
-        if f"`{name}`" not in text and f"`{name}=" not in text
-    }
+    missing = {name for name in BY_NAME if f"`{name}`" not in text and f"`{name}=" not in text}
     assert missing <= {"shape", "default_max_retry"}  # in its own table; an older name
 
 

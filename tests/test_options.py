@@ -100,7 +100,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"env": {"": "x"}}, "not a valid name of an environment variable: ''"),
     ({"env": {"A=B": "x"}}, "not a valid name of an environment variable: 'A=B'"),
     ({"pass_env": ["A\0"]}, "not a valid name of an environment variable: 'A\\x00'"),
-    ({"strict": "no"}, "strict must be bool, got: str"),
+    ({"strict": "no"}, "strict must be True or False, got: str"),
     ({"inherit": "everything"}, "wrong option: Invalid enum value 'everything'"),
     ({"policy": "reckless"}, "policy must be a Policy, or reads, edits or all, got: 'reckless'"),
     ({"policy": {"read": "allow"}}, "policy must be a Policy, got: dict"),

@@ -65,6 +65,9 @@ MADE: dict[tuple[str, str], str | Examples] = {
         "finditer", rb"/home/u(?![\w.-])"
     ),
     ("corral.pipelines.conditions", "text"): AUTHORS,
+    ("corral.pipelines.execution.interviewers", r"f'{re.escape(name)}[:,.]?\\s+(?=\\S)'"): Examples(
+        "match", r"yes[:,.]?\s+(?=\S)"
+    ),
     ("corral.pipelines.nodes.data", "node.text('pattern')"): AUTHORS,
     (
         "corral.pipelines.nodes.compare_attempt",

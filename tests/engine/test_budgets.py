@@ -175,13 +175,16 @@ async def test_a_raise_that_was_confirmed_counts(
             if isinstance(event, Error) and event.code == "budget_paused":
                 seen.set()
 
+        def begin(name: str, _: Path, names: list[str] = started) -> None:
+            names.append(name)
+
         run = asyncio.create_task(
             pipelines.run(
                 text,
                 model=MODEL,
                 cwd=workspace,
                 durable=durable,
-                on_start=lambda name, _, names=started: names.append(name),
+                on_start=begin,
                 on_event=note,
             )
         )

@@ -13,9 +13,9 @@ from corral.cli import worker
 from corral.cli.command_types import LazyGroup
 from corral.option_definitions import DEFINITIONS
 from corral.pipelines import node_kinds
+from corral.pipelines.attribute_definitions import SETTINGS
 from corral.pipelines.linter.engine import lint
 from corral.pipelines.loader import load
-from corral.pipelines.transforms import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")

@@ -210,7 +210,7 @@ async def test_a_target_that_fails_costs_a_warning_and_not_the_run(
     reported = [each.message for each in events if isinstance(each, Error)]
     assert reported == [f"not notified: {UNREACHABLE}"]
     assert [str(each.message) for each in caught] == reported  # of the end
-    # Python prints warnings of loggers to stderr, where it would be told again.
+    # Python prints warnings of loggers to stderr, where the user would read it again.
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 

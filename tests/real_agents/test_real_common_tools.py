@@ -53,9 +53,8 @@ async def test_the_variables_of_the_server_are_enough(agent: RealAgent, workspac
     options = agent.options([*(Turn(calls=[call]) for call in calls), say("a scripted answer")])
     options["env"] = {**options.get("env", {}), **agent.lane.env}
     options["model"], options["policy"] = None, "all"
-    if has_tools:
-        options["tools"] = [weather]
-    result = await corral.run(agent.name, "do it", **options)
+    tools = [weather] if has_tools else []
+    result = await corral.run(agent.name, "do it", tools=tools, **options)
     assert (result.ok, result.text) == (True, "a scripted answer"), result.error
     assert (workspace / "copy.txt").read_text() == "one\nthe second line\n"
     assert asked == (["Ghent"] if has_tools else [])

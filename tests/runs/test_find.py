@@ -87,7 +87,7 @@ def test_last_is_elsewhere_only_with_a_word(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     session = stored_session(cwd="/absent/project")
-    said = f"no run in this folder; last is the session {session} in /absent/project"
-    with pytest.warns(UserWarning, match=said):
+    warning = f"no run in this folder; last is the session {session} in /absent/project"
+    with pytest.warns(UserWarning, match=warning):
         assert runs.find("last").id == session
     assert runs.find_last(cwd="/absent/project").id == session

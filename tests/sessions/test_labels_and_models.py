@@ -118,7 +118,7 @@ def test_the_quota_of_an_acp_agent_is_reported_by_model_in_each_spelling() -> No
             }
         },
     }
-    assert turn_end(reported, DEFAULT_QUIRKS, Usage(), Cost()).usage_by_model == {
+    assert turn_end(reported, DEFAULT_QUIRKS, Usage(), Cost(), []).usage_by_model == {
         "a": Usage(input=7, output=2, coverage="partial"),
         "b": Usage(
             input=1534, output=56, reasoning=3, cache_read=200, cache_write=100, coverage="complete"

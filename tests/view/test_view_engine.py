@@ -134,7 +134,7 @@ async def test_a_run_is_started_paused_raised_and_its_context_read(
             return (await view.get("/api/runs"))["runs"]
 
         (row,) = await until(listed, lambda runs: [each["state"] for each in runs] == ["paused"])
-        # The session of the node that waits is not a run of its own.
+        # The session of the node that waits is not listed as another run.
         assert (row["kind"], row["live"], row["cwd"]) == ("pipeline", True, str(work))
         assert row["cost_usd"] > 0
         detail = await view.get(path)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -29,6 +28,7 @@ from corral.errors import ConfigError
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler import human_gate
+from corral.system import fs
 from corral.values import Json, convert_to
 
 SIMULATED = "[Simulated] Response for stage: "
@@ -78,7 +78,7 @@ def build(mode: SimulateMode, script: Script | None, graph: Graph) -> Simulate:
     if not isinstance(script, Mapping):
         source = f"the script {os.fspath(script)}"
         try:
-            script = convert_to(decode_json(Path(script).read_bytes()), dict[str, object])
+            script = convert_to(decode_json(fs.read_bytes(script)), dict[str, object])
         except OSError as error:
             raise ConfigError(f"{source} cannot be read: {error.strerror}") from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

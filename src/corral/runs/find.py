@@ -30,7 +30,7 @@ from corral.values import Json, as_object, as_text, number_or_none
 
 RunKind: TypeAlias = Literal["session", "pipeline", "batch", "comparison"]
 NAMES: dict[RunKind, str] = {"pipeline": "pipeline run"}
-"""How a kind is called, if not by its own word."""
+"""How users know a kind, where it has another name."""
 SHOWN_BY: dict[RunKind, str] = {
     "session": "corral sessions show",
     "pipeline": "corral pipeline show",

@@ -396,12 +396,12 @@ class TurnFiles:
 
         def look_again() -> tuple[tuple[FileChanged, ...], bool]:
             after = changes.take_snapshot_after(before)
-            folder = os.path.realpath(before.root)
+            folder = fs.real_path(before.root)
             has_own = bool(own_state.inside([folder]))
             changed = tuple(
                 file
                 for file in changes.compare(before, after, written)
-                if not (has_own and own_state.holds(os.path.realpath(file.path), [folder]))
+                if not (has_own and own_state.holds(fs.real_path(file.path), [folder]))
             )
             return changed, before.complete and after.complete
 

@@ -70,13 +70,13 @@ def pending_from(request: live.Pending, run: live.LiveRun | None) -> Pending:
         deadline=request.deadline,
     )
     if request.kind == "permission":
-        lines = details(request.input, request.title, "." if run is None else run.cwd)
+        shown = details(request.input, request.title, "." if run is None else run.cwd)
         pending.lines = [
             PendingLine(text=plain(line.text, MAX_LINE), style=line.style)
-            for line in lines[:MAX_LINES]
+            for line in shown[:MAX_LINES]
         ]
-        if len(lines) > MAX_LINES:
-            pending.lines.append(PendingLine(text=f"… {len(lines) - MAX_LINES:,} more lines"))
+        if len(shown) > MAX_LINES:
+            pending.lines.append(PendingLine(text=f"… {len(shown) - MAX_LINES:,} more lines"))
     if not request.fields:
         return pending
     # The question of an agent. One with a single field has buttons, unless several options may be

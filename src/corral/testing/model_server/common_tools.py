@@ -67,10 +67,8 @@ _IN_CODE = re.compile(r"declare const tools: \{ (\w+)\(")
 _SEARCHES = frozenset({"ToolSearch", "tool_search"})
 """Tools by which a model finds tools that the request does not declare."""
 _FUNCTION = f"mcp__{OWN_SERVER}__"
-_NO_FUNCTION = re.compile(
-    rf"{_FUNCTION}(\w+).*(?:no such tool|is not a function|unsupported call|unknown tool)",
-    re.IGNORECASE | re.DOTALL,
-)
+_NAMED_FUNCTION = re.compile(rf"{_FUNCTION}(\w+)")
+_NO_FUNCTION = ("no such tool", "is not a function", "unsupported call", "unknown tool")
 _PATCH = "*** Begin Patch"
 _FOLDER = re.compile(
     r"(?<!temporary )(?:director(?:y|ies)|folder|cwd|workspace)[^/]{0,60}?(/[^\s`'\"<>*]+)",
@@ -97,8 +95,8 @@ def translated(call: Call, request: Request) -> Call:
 
 
 def why_untaken(call: Call, request: Request) -> str | None:
-    """Why a translated call has no effect: the request offers tools, but not this one, and it is
-    none that an agent has and hides, or finds by a search."""
+    """Why a translated call has no effect: the request offers tools, but not this one, and no agent
+    has and hides it, or finds it by a search."""
     offered = {*request.tools, *(tool.name for tool in _tools(request.body))}
     known = call.name in _agents().tools or call.name.startswith((OWN_SERVER, "mcp_"))
     if not offered or call.name in offered or known:
@@ -112,8 +110,9 @@ def unknown_function(request: Request) -> str | None:
     agents declare functions only after a search, so a call of one may be a mistake."""
     last = request.history[-1].results if request.history else ()
     for result in last:
-        text = as_text(result.response) or str(result.response)
-        if (found := _NO_FUNCTION.search(f"{result.name} {text}")) is not None:
+        text = f"{result.name} {as_text(result.response) or result.response}"
+        found = _NAMED_FUNCTION.search(text)
+        if found is not None and any(sign in text.lower() for sign in _NO_FUNCTION):
             return found[1]
     return None
 
