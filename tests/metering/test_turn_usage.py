@@ -126,7 +126,7 @@ def test_the_command_prints_a_table_or_json(workspace: Path) -> None:
     assert "$2.0000+" in lines[1]
     assert "metered, reported" in shown.stdout
     assert "The cost of 1 of 4 turns is not known." in shown.stdout
-    assert "1 turns are partial: more may be billed." in shown.stdout
+    assert "Partial: 1 turn; more may be billed." in shown.stdout
     found = json.loads(corral("usage", "--by", "model", "--json", cwd=workspace).stdout)
     assert {row["key"] for row in found["rows"]} == {"flash", "pro", "opus"}
     assert found["total"]["cost_usd"] == pytest.approx(3.25)

@@ -41,6 +41,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from corral.core.terminal_text import counted
 from corral.errors import ConfigError
 from corral.testing.model_server import anthropic, chat, gemini, responses
 from corral.testing.model_server.http import BACKLOG, Incoming, ServerResponse, serve
@@ -307,7 +308,9 @@ class ModelServer:
                 turn = wire.unscripted(request)
             if turn is None:
                 count = lane.cursor.served
-                return self._fail(wire, lane, f"script exhausted after {count} turns", request)
+                return self._fail(
+                    wire, lane, f"script exhausted after {counted(count, 'turn')}", request
+                )
             if turn.expect is not None and (wrong := turn.expect.complaints(request)):
                 return self._fail(wire, lane, f"not as expected: {'; '.join(wrong)}", request)
             turn = lane.for_agent(turn, request)
