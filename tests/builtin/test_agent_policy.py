@@ -74,7 +74,8 @@ async def test_a_denied_call_is_not_made(
     ours: BuiltinAgent, policy: Policy, refused: set[str]
 ) -> None:
     (ours.workspace / "a.txt").write_text("one")
-    events = await ours.events([ALL, say("ok")], policy=policy, tools=[mine])
+    turns = iter([ALL, say("ok")])  # as a function: the policy may hide one of the run's own tools
+    events = await ours.events(lambda _request: next(turns), policy=policy, tools=[mine])
     statuses = dict(tool_outcomes(events))
     assert {name for name, status in statuses.items() if status == "denied"} == refused
     assert all(status in ALLOWED for name, status in statuses.items() if name not in refused)

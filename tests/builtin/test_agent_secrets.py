@@ -107,7 +107,8 @@ async def test_a_key_in_the_arguments_of_a_call_is_redacted_in_events(ours: Buil
         return "allow_once"
 
     calls = [Call("shell", {"command": f"echo {KEY} > k"}), Call("nope", {"key": [KEY]})]
-    events = await ours.events([Turn(calls=calls), say("ok")], ask=ask)
+    turns = iter([Turn(calls=calls), say("ok")])
+    events = await ours.events(lambda _request: next(turns), ask=ask)
     assert KEY not in written(events)
     assert events_of(events, ToolUse)[0].input == {"command": f"echo {MARK} > k"}
     assert (ours.workspace / "k").read_text() == f"{KEY}\n"
