@@ -185,6 +185,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
     "sessions/warm/server.py": ("file process", "the background process and its socket"),
     "sessions/sandbox.py": ("file", "which folders exist, and where a work tree's repository is"),
+    "sessions/sinks.py": ("file", "which processes work in a folder: a shared lock on a file"),
     "sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
     "sessions/tools/mcp_server.py": ("socket", "serves tools on a private socket"),
     "sessions/turn.py": ("clock", "timestamps of events"),

@@ -51,9 +51,9 @@ class Step(NamedTuple):
     @property
     def shown(self) -> str:
         """What makes the run go this way."""
-        told = "" if self.visit.outcome == "success" else self.visit.outcome
+        outcome = "" if self.visit.outcome == "success" else self.visit.outcome
         values = (f"{key}={value}" for key, value in self.visit.context.items() if value != "")
-        return ", ".join(part for part in (told, self.visit.label, *values) if part)
+        return ", ".join(part for part in (outcome, self.visit.label, *values) if part)
 
 
 class Path(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
