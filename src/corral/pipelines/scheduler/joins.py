@@ -11,7 +11,7 @@ joins nowhere.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import reduce
+from functools import cached_property, reduce
 from typing import NamedTuple
 
 from corral.pipelines import conditions, node_kinds
@@ -41,32 +41,39 @@ class Joins:
         """The nodes after each node, without exits."""
         self._number, self._forward = self._without_loops()
         self._all_ways = _Ways(self._followers, ends)
-        usual, usual_ends = self._read_edges(
-            [edge for edge in graph.edges if not _is_for_failures(graph, edge)]
-        )
-        self._usual_ways = _Ways(usual, usual_ends)
-        # An edge to the exit beside other edges ends a branch early: there it is no other way.
+        usual = [edge for edge in graph.edges if not _is_for_failures(graph, edge)]
+        self._usual, usual_ends = self._read_edges(usual)
+        is_same = len(usual) == len(graph.edges)
+        self._usual_ways = self._all_ways if is_same else _Ways(self._usual, usual_ends)
+        self._ends = ends
+        self._inner: dict[str, str] = {}
+
+    @cached_property
+    def _main_ways(self) -> _Ways:
+        """Without loops. An edge to the exit beside other edges ends a branch early: here it is no
+        other way."""
         onward = {
             name: [
-                each for each in usual[name] if each in following and each in self._all_ways.next
+                each
+                for each in following
+                if self._number[each] < self._number[name] and each in self._all_ways.next
             ]
-            for name, following in self._forward.items()
+            for name, following in self._usual.items()
         }
-        self._main_ways = _Ways(onward, {name for name in ends if not onward[name]})
-        self._inner: dict[str, str] = {}
+        return _Ways(onward, {name for name in self._ends if not onward[name]})
 
     def _read_edges(self, edges: list[Edge]) -> tuple[dict[str, list[str]], set[str]]:
         """The nodes after each node, without exits, and the nodes that lead to an exit."""
-        followers: dict[str, list[str]] = {name: [] for name in self._graph.nodes}
+        followers: dict[str, dict[str, None]] = {name: {} for name in self._graph.nodes}
         ends: set[str] = set()
         for edge in edges:
             if edge.source not in followers:
                 continue
             if edge.target in self._exits:
                 ends.add(edge.source)
-            elif edge.target in followers and edge.target not in followers[edge.source]:
-                followers[edge.source].append(edge.target)
-        return followers, ends
+            elif edge.target in followers:
+                followers[edge.source][edge.target] = None
+        return {name: [*following] for name, following in followers.items()}, ends
 
     def _without_loops(self, without: str = "") -> tuple[dict[str, int], dict[str, list[str]]]:
         """A number for each node, higher than those of the nodes after it, and the edges without
