@@ -85,7 +85,7 @@ def translated(call: Call, request: Request) -> Call:
     }
     made = _call_of_agent(call, declared, request)
     program = next((tool.name for tool in tools if tool.in_code), None)
-    if program is None or made.name in {tool.name for tool in tools}:
+    if program is None or made.name in {tool.name for tool in tools} or "mcp_" in made.name:
         return made
     # Tools of MCP servers are callable, but not described.
     name = made.name if made.name in declared else f"{_FUNCTION}{made.name}"
