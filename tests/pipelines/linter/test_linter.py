@@ -274,6 +274,11 @@ RED: list[tuple[str, str, str, object, str, str]] = [
 
 
 @pytest.mark.parametrize("case", RED, ids=lambda case: f"{case[0]} {case[2][-30:]}")
+def test_branches_that_meet_at_a_plain_node_need_no_fan_in() -> None:
+    text = LINE + "a -> p p [shape=component] p -> b -> d p -> c -> d d -> exit"
+    assert of("fan_out_has_fan_in", text) == []
+
+
 def test_each_rule_finds_its_problem(case: tuple[str, str, str, object, str, str]) -> None:
     rule, severity, body, where, expected, remedy = case
     found = of(rule, body)

@@ -11,7 +11,7 @@ from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Value
 from corral.pipelines.linter.finding import Finding, error, warning
 from corral.pipelines.node_kinds import NodeKind
-from corral.pipelines.scheduler.joins import fan_ins
+from corral.pipelines.scheduler.joins import Joins, fan_ins
 
 TARGETS = ("retry_target", "fallback_retry_target")
 
@@ -140,7 +140,9 @@ def dead_end(graph: Graph) -> Iterator[Finding]:
 
 
 def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
-    """All branches must be able to reach one fan-in: the run continues there."""
+    """The branches must be able to reach one fan-in or another common node: the run continues
+    there."""
+    joins = Joins(graph)
     for node in graph.of_kind(node_kinds.PARALLEL.name):
         heads = dict.fromkeys(edge.target for edge in graph.edges_from(node.id))
         reached = {head: fan_ins(graph, head) for head in heads}
@@ -153,7 +155,7 @@ def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
         elif not set[str].intersection(*({*names} for names in reached.values())):
             listed = [f"{head} reaches {', '.join(names)}" for head, names in reached.items()]
             message = f"branches of {node.id} that reach no common fan-in: {'; '.join(listed[:5])}"
-        if message:
+        if message and not joins.section(node.id, heads, frozenset()).join:
             yield warning(
                 "fan_out_has_fan_in",
                 message,
