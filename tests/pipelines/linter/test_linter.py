@@ -274,11 +274,6 @@ RED: list[tuple[str, str, str, object, str, str]] = [
 
 
 @pytest.mark.parametrize("case", RED, ids=lambda case: f"{case[0]} {case[2][-30:]}")
-def test_branches_that_meet_at_a_plain_node_need_no_fan_in() -> None:
-    text = LINE + "a -> p p [shape=component] p -> b -> d p -> c -> d d -> exit"
-    assert of("fan_out_has_fan_in", text) == []
-
-
 def test_each_rule_finds_its_problem(case: tuple[str, str, str, object, str, str]) -> None:
     rule, severity, body, where, expected, remedy = case
     found = of(rule, body)
@@ -521,3 +516,8 @@ def test_a_lint_error_lists_the_errors_and_has_all_findings() -> None:
 
 def test_an_empty_graph_has_neither_start_nor_exit() -> None:
     assert [finding.rule for finding in engine.lint(Graph("G"))] == ["start_node", "terminal_node"]
+
+
+def test_branches_that_meet_at_a_plain_node_need_no_fan_in() -> None:
+    text = LINE + "a -> p p [shape=component] p -> b -> d p -> c -> d d -> exit"
+    assert of("fan_out_has_fan_in", text) == []

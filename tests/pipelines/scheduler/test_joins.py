@@ -57,6 +57,19 @@ def test_where_branches_join(body: str, join: str) -> None:
     assert Joins(graph).section("p", heads, frozenset()).join == join
 
 
+def test_many_parallel_nodes_in_a_row_and_one_that_its_own_branches_lead_back_to() -> None:
+    size = 700
+    row = "".join(
+        f"p{n} [shape=component]; p{n} -> a{n} -> p{n + 1}; p{n} -> b{n} -> p{n + 1};"
+        for n in range(size)
+    )
+    graph = graph_of(f"s -> p0; {row} p{size} -> e")
+    assert Joins(graph).section("p0", ["a0", "b0"], frozenset()).join == "p1"
+    loop = "p [shape=component]; q [shape=component]; s -> p; p -> a -> q; p -> b -> q; q -> e;"
+    graph = graph_of(f"{loop} q -> c -> q; q -> d -> q")
+    assert Joins(graph).section("p", ["a", "b"], frozenset()).join == "q"
+
+
 def test_branches_that_meet_run_what_follows_once() -> None:
     run = run_scheduler(MEET)
     assert run.path == ["a", "b", "c", "m", "deploy"]

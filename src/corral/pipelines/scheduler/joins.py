@@ -138,6 +138,12 @@ class Joins:
     def _first_fan_in(self, chain: list[str]) -> str:
         """The first fan-in that does not belong to another parallel node of this chain."""
         place = {name: number for number, name in enumerate(chain)}
+        # The last first: the chain of one contains those after it, whose joins are known then. Each
+        # is empty while it is looked for: a loop can put a parallel node on its own chain.
+        for name in reversed(chain):
+            if self._graph.nodes[name].kind == node_kinds.PARALLEL.name and name not in self._inner:
+                self._inner[name] = ""
+                self._inner[name] = self._find(self._forward[name])
         number = 0
         while number < len(chain):
             node = self._graph.nodes[chain[number]]
@@ -145,8 +151,6 @@ class Joins:
                 return node.id
             number += 1
             if node.kind == node_kinds.PARALLEL.name:
-                if node.id not in self._inner:
-                    self._inner[node.id] = self._find(self._forward[node.id])
                 number = max(number, place.get(self._inner[node.id], -1))
                 if number < len(chain) and chain[number] == self._inner[node.id]:
                     number += self._graph.nodes[chain[number]].kind == node_kinds.FAN_IN.name
