@@ -140,47 +140,34 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "builtin/tools/search.py": ("file", "the tool"),
     "builtin/tools/workspace.py": ("file", "opens folders below the workspace without links"),
     # Comparisons. Tasks and results are files of the user and of corral's home.
-    "comparison/harbor_job.py": ("file", "writes a job folder"),
     "comparison/plan.py": ("file random", "checks and copies the files of tasks; a new name"),
-    "comparison/tasks.py": ("file", "reads the file or folder of tasks"),
     # Durable runs. Times are written to the database, where several machines compare them.
     "engine/agent_host/client.py": ("file random", "jobs and results are files of this folder"),
     "engine/agent_host/server.py": ("clock file process", "the main loop of a daemon"),
-    "engine/api.py": ("file", "checks the workspace before a run; reads its last response"),
     "engine/batch/files.py": ("file", "reads the files that become tasks"),
     "engine/batch/results.py": ("file", "the results file: appended, synced, locked"),
     "engine/worker/executor.py": ("clock random socket", "the executor's name has the host's"),
     "engine/worker/worker.py": ("clock process", "the main loop of a process: signals"),
-    "engine/workspace/artifacts.py": ("file", "copies artifacts to and from their storage"),
     "engine/workspace/branch_worktree.py": (
         "clock file",
         "worktrees that several processes share",
     ),
-    "engine/workspace/run_worktree.py": ("file", "closes what marks a worktree as used"),
     "engine/node_runner.py": ("file", "a temporary folder"),
-    "export/atif.py": ("file", "temporary files for the trajectories of sub-agents"),
-    "export/bundle.py": ("file", "copies the files of a run into a zip file"),
-    "view/page_file.py": ("file", "a redacted copy of a log, in a temporary folder"),
-    "runs/stored_run.py": ("file", "reads the logs of runs, which may be anywhere"),
     # Model calls.
     # Running processes: the files by which they see each other.
     "publishing/publisher.py": ("clock file", "since when a process is visible; its folder"),
-    "publishing/records.py": ("file", "the folder of running processes"),
     "publishing/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
-    "pipelines/execution/node_options.py": ("file", "reads the schema that a node names"),
     "pipelines/execution/interviewers.py": (
         "clock file",
         "reads answers from a descriptor; shows deadlines",
     ),
     "pipelines/execution/verifier.py": ("file", "copies the tests of a task, reads its reward"),
     "pipelines/execution/run_dir.py": ("clock file", "a run's folder"),
-    "pipelines/loader.py": ("file", "reads graphs, and prompts beside them"),
     "pipelines/nodes/data.py": ("file", "the nodes read_file and write_file"),
     # Metering.
     # Sessions.
     "sessions/acp/client_requests.py": ("file", "the agent's file requests, below one folder"),
-    "sessions/backends/human.py": ("clock file", "questions and answers are files"),
     "sessions/index.py": ("file", "the index file, and when each session was last written"),
     "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
     "sessions/warm/server.py": ("file process", "the background process and its socket"),
@@ -188,17 +175,9 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/sinks.py": ("file", "which processes work in a folder: a shared lock on a file"),
     "sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
     "sessions/tools/mcp_server.py": ("socket", "serves tools on a private socket"),
-    "sessions/turn.py": ("clock", "timestamps of events"),
     # The view. It reads the files of runs that other processes write.
-    "view/app.py": ("file", "the files of the page"),
-    "view/catalog.py": ("file", "lists the folders of sessions"),
-    "view/databases.py": ("file", "whether a database has changed"),
-    "runs/log_windows.py": ("file", "reads windows of logs"),
-    "view/pipeline_view.py": ("file", "reads the folders of runs in memory"),
-    "view/auth.py": ("random", "the token and the cookie"),
-    "view/routes/sessions.py": ("file", "a bundle is written to a file before it is sent"),
+    "view/page_file.py": ("file", "a redacted copy of a log, in a temporary folder"),
     "view/server.py": ("process socket", "the server; signals end it"),
-    "view/session_view.py": ("file", "when a session without metadata was created"),
 }
 """Module → what it uses, why it does so itself."""
 

@@ -64,7 +64,7 @@ def check() -> int:
     """Check all configuration files.
 
     Checks syntax, keys, values, and agents that they declare."""
-    files = [each for each in config.files() if each.exists]
+    files = config.existing_files()
     problems: list[str] = []
     try:
         agents = config.agents_with_settings()

@@ -9,7 +9,6 @@ The shape is that of harbor 0.25, so that its viewer and programs that read its 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -51,7 +50,7 @@ def write(name: str, output: Path) -> Path:
     rows = [row for row in summary.attempts if row.verdict != "pending"]
     job = output / plan.name
     try:
-        job.mkdir(parents=True, exist_ok=True)
+        fs.make_folder(job)
         for row in rows:
             _write_trial(plan, row, job)
         agents: list[Json] = [
@@ -73,9 +72,9 @@ def write(name: str, output: Path) -> Path:
 
 def _write_trial(plan: ComparisonPlan, row: AttemptRow, job: Path) -> None:
     folder = job / _trial_name(row)
-    shutil.rmtree(folder, ignore_errors=True)
+    fs.remove_tree(folder)
     for name in ("agent", "verifier", "artifacts"):
-        (folder / name).mkdir(parents=True)
+        fs.make_folder(folder / name)
     task = next(task for task in plan.tasks if task.id == row.task)
     choice = next(agent for agent in plan.agents if agent.name == row.agent)
     path = f"{task.folder}/{row.task}"
@@ -91,14 +90,15 @@ def _write_trial(plan: ComparisonPlan, row: AttemptRow, job: Path) -> None:
     _write_json(folder / "config.json", config)
     _write_json(folder / "result.json", _trial_result(plan, row, task, config, folder))
     if (reward := _reward(row)) is not None:
-        (folder / "verifier" / "reward.txt").write_text(f"{reward:g}\n")
+        fs.write_atomically(folder / "verifier" / "reward.txt", b"%g\n" % reward, mode=0o666)
     for source, target in (
         (ANSWER, "agent/answer.md"),
         (VERIFIER_LOG, "verifier/test-stdout.txt"),
         (PATCH, "artifacts/changes.patch"),
     ):
         with suppress(FileNotFoundError):
-            shutil.copyfile(Path(row.folder, source), folder / target)
+            data = fs.read_bytes(Path(row.folder, source))
+            fs.write_atomically(folder / target, data, mode=0o666)
     if row.session:
         from corral.export import atif
         from corral.runs import stored_run

@@ -25,6 +25,7 @@ from corral.core.durations import seconds
 from corral.engine.batch import tasks as batch_tasks
 from corral.engine.batch.tasks import TEXT_FIELD, BatchTask, TaskInput
 from corral.errors import ConfigError, PromptError
+from corral.system import fs
 from corral.values import Json, is_object, is_sequence
 
 SUFFIXES = (".jsonl", ".csv", ".toml")
@@ -64,7 +65,7 @@ def is_path(text: str) -> bool:
     """Whether the text names tasks, and is no prompt: a folder, or a file with one of the
     suffixes. Such a file need not exist: then it is a mistake, and no prompt either."""
     try:
-        if os.path.isdir(text):
+        if fs.is_dir(text):
             return True
     except ValueError:  # a NUL character
         return False
@@ -72,7 +73,7 @@ def is_path(text: str) -> bool:
 
 
 def _read_path(path: Path, *, trusted: bool) -> list[CompareTask]:
-    if path.is_dir():
+    if fs.is_dir(path):
         return _checked(_read_folder(path), str(path))
     if path.suffix == ".toml":
         found = batch_tasks.make_tasks(_toml(path))
@@ -87,7 +88,7 @@ def _read_path(path: Path, *, trusted: bool) -> list[CompareTask]:
 
 def _toml(path: Path) -> list[tuple[str, dict[str, Json]]]:
     try:
-        text = path.read_bytes().decode()
+        text = fs.read_bytes(path).decode()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -153,8 +154,8 @@ def _read_folder(path: Path) -> list[CompareTask]:
     if (task := _task_folder(path.resolve())) is not None:
         return [task]
     found: list[CompareTask] = []
-    for each in sorted(path.resolve().iterdir()):
-        if each.is_dir() and not each.name.startswith("."):
+    for each in sorted(path.resolve() / name for name in fs.list_names(path)):
+        if fs.is_dir(each) and not each.name.startswith("."):
             task_folders.check_id(each.name)
             task_folders.kind_of(each.name, each.parent, each.name)
             task = _task_folder(each)
@@ -181,7 +182,7 @@ def _checked(tasks: list[CompareTask], where: str) -> list[CompareTask]:
     for task in tasks:
         if task.tests and not os.path.lexists(task.tests):
             raise ConfigError(f"task {task.id!r} of {where}: there is no {task.tests}")
-        if task.folder and not os.path.isdir(task.folder):
+        if task.folder and not fs.is_dir(task.folder):
             raise ConfigError(f"task {task.id!r} of {where}: {task.folder} is not a folder")
     return [
         msgspec.structs.replace(task, tests=os.path.abspath(task.tests)) if task.tests else task

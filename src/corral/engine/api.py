@@ -43,7 +43,7 @@ from corral.pipelines.simulation import Script, SimulateMode
 from corral.pipelines.transforms import Transform
 from corral.protocol.schema import schema_of
 from corral.run_kwargs import RunKwargs
-from corral.system import config, paths
+from corral.system import config, fs, paths
 from corral.system.threads import sync_twin
 from corral.values import Cost, Json, JsonObject, T, Usage, as_object, as_text, as_texts, slug
 
@@ -437,7 +437,7 @@ Pipeline: TypeAlias = str | os.PathLike[str] | Graph
 def workspace_path(cwd: str | os.PathLike[str] | None) -> Path:
     """The directory in which agents and commands work. Raises ``ConfigError``."""
     place = Path(cwd or ".").absolute()
-    if not place.is_dir():
+    if not fs.is_dir(place):
         raise ConfigError(f"the workspace {str(place)!r} is not a directory")
     return place
 
@@ -479,7 +479,7 @@ def prepare(
 def current_graph(shown: query.RunDetails) -> Graph | None:
     """The graph of the run's file as it is now; None if there is no file, or none any more."""
     config = shown.run_input.config
-    if not config.source or not Path(config.source).is_file():
+    if not config.source or not fs.is_file(Path(config.source)):
         return None
     graph = prepare(
         Path(config.source),
@@ -502,9 +502,9 @@ def run_folder(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
     place = paths.home() / "runs" if run_dir is None else Path(run_dir).absolute()
     try:
         paths.make_dir(place)
-        if not os.access(place, os.W_OK | os.X_OK):
+        if not paths.is_writable(place):
             raise PermissionError(errno.EACCES, "it is read-only")
-        used = run_dir is not None and next(place.iterdir(), None) is not None
+        used = run_dir is not None and bool(fs.list_names(place))
     except OSError as error:
         raise ConfigError(
             f"the run folder {place}: {error.strerror}",
@@ -613,7 +613,7 @@ class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
         this machine."""
         for node in reversed(self.completed):
             try:
-                return (Path(self.folder) / file_name(node) / "response.md").read_text("utf-8")
+                return fs.read_text(Path(self.folder) / file_name(node) / "response.md")
             except (OSError, UnicodeDecodeError):
                 continue
         return str(self.context.get("last_response", ""))

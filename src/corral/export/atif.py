@@ -11,7 +11,6 @@ Sub-trajectories are collected in temporary files.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import IO
@@ -32,6 +31,7 @@ from corral.pipelines.events import (
     StepFailed,
     StepStarted,
 )
+from corral.system import fs
 from corral.values import Cost, Json, JsonObject, Usage, as_object, as_texts, is_object
 from corral.version import __version__
 
@@ -147,7 +147,7 @@ class _Document:
     def add_inner(self, file: IO[bytes]) -> None:
         """Add a complete sub-trajectory."""
         if self._inner is None:
-            self._inner = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - see finish
+            self._inner = fs.temporary_file(IN_MEMORY)  # closed by finish
         elif self._inner.tell():
             self._inner.write(b",")
         _copy(file, self._inner.write)
@@ -190,7 +190,7 @@ class _SubTrajectory(msgspec.Struct):
 
     @classmethod
     def begin(cls, name: str, parent: _Document) -> _SubTrajectory:
-        file = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - see close
+        file = fs.temporary_file(IN_MEMORY)  # closed by close
         found = parent.new_inner_id(name)
         return cls(found, file, parent, _Document(file.write, parent.session_id, found))
 

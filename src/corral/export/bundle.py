@@ -239,9 +239,7 @@ def _versions(facts: _RunFacts) -> JsonObject:
 def _configuration() -> JsonObject:
     """The configuration files, with the values that may be secret left out."""
     found: JsonObject = {}
-    for file in config.files():
-        if not file.exists:
-            continue
+    for file in config.existing_files():
         try:
             values: Json = as_object(config.read_file(Path(file.path)))
         except CorralError as error:

@@ -17,6 +17,7 @@ from corral.pipelines.linter import engine
 from corral.pipelines.linter.finding import Rule
 from corral.pipelines.transforms import UNREAD_PROMPT, Transform, with_names
 from corral.pipelines.transforms import apply as apply_transforms
+from corral.system import fs
 from corral.values import Json
 
 __all__ = ["load", "read", "with_prompt_files"]
@@ -77,7 +78,7 @@ def read(path_or_text: str | os.PathLike[str]) -> Graph:
         return parser.parse(str(path_or_text))
     path = Path(path_or_text)
     try:
-        data = path.read_bytes()
+        data = fs.read_bytes(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
@@ -108,15 +109,15 @@ def _read_text(name: str, roots: list[Path]) -> str:
     """Raises ``ValueError`` with the reason if the file cannot be read."""
     paths = [(root / name).resolve() for root in roots]
     inside = [path for path in paths if any(path.is_relative_to(root) for root in roots)]
-    file = next((path for path in inside if path.is_file()), None)
+    file = next((path for path in inside if fs.is_file(path)), None)
     if file is None:
-        if not inside or any(path.is_file() for path in paths):
+        if not inside or any(fs.is_file(path) for path in paths):
             raise ValueError("is outside of the pipeline's folder and of the workspace")
         raise ValueError("does not exist, neither beside the pipeline nor in the workspace")
     try:
         if file.stat().st_size > MAX_PROMPT_FILE:
             raise ValueError(f"has more than {MAX_PROMPT_FILE:,} bytes")
-        return file.read_text("utf-8")
+        return fs.read_text(file)
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8") from None
     except OSError as error:
@@ -186,4 +187,4 @@ def children(graph: Graph) -> Iterator[tuple[Node, str]]:
 
 def _absolute(value: Value, folder: Path) -> Value:
     path = folder / str(value)
-    return str(path.absolute()) if value and path.is_file() else value
+    return str(path.absolute()) if value and fs.is_file(path) else value

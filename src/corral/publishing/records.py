@@ -10,8 +10,6 @@ their sockets. Files of another container are left alone: their pids mean nothin
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
 from contextvars import ContextVar
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -180,7 +178,7 @@ def processes() -> list[LiveProcess]:
     """The processes that run now and have something to show, the newest first."""
     found: list[LiveProcess] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-        for name in os.listdir(folder()):
+        for name in fs.list_names(folder()):
             if name.endswith(".json") and not name.startswith("."):
                 process = _read(folder() / name)
                 if process is not None:
@@ -189,7 +187,7 @@ def processes() -> list[LiveProcess]:
 
 
 def _read(file: Path) -> LiveProcess | None:
-    data = fs.read_small(file, LARGEST_FILE) if _is_own(file) else None
+    data = fs.read_small(file, LARGEST_FILE) if fs.is_own_file(file) else None
     try:
         process = decode_as(data or b"", LiveProcess)
     except msgspec.MsgspecError:
@@ -205,15 +203,7 @@ def _read(file: Path) -> LiveProcess | None:
     # Remove what a dead process left.
     with contextlib.suppress(OSError):
         if process.socket is not None and Path(process.socket).name == socket_of(file).name:
-            os.unlink(process.socket)
+            fs.remove_file(process.socket)
     with contextlib.suppress(OSError):
-        file.unlink()
+        fs.remove_file(file)
     return None
-
-
-def _is_own(file: Path) -> bool:
-    try:
-        status = file.lstat()
-    except OSError:
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()

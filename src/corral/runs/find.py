@@ -186,7 +186,7 @@ def _list_runs(db: str | None) -> Iterator[_Listed]:
             run = FoundRun("batch", row.id.partition("#")[0])
             at = number_or_none(as_object(row.labels.get(BATCH_CLOSED)).get("at")) or row.created
             with suppress(OSError):  # a batch that was killed is as new as its last result
-                at = max(at, fs.changed_at(as_text(row.labels.get("output"))))
+                at = max(at, fs.status(as_text(row.labels.get("output"))).st_mtime)
             yield _Listed(at, run, as_text(row.labels.get("workspace")))
 
 

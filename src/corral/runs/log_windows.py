@@ -10,12 +10,12 @@ All functions block. Nothing here decodes an event.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import NamedTuple
 
+from corral.system import fs
 from corral.system.fs import open_regular
 
 PAGE = 32 * 1024
@@ -52,7 +52,7 @@ class LogFile:
 
     def __init__(self, path: Path) -> None:
         self._file = open_regular(path)
-        about = os.fstat(self._file.fileno())
+        about = fs.status(self._file.fileno())
         self.size = about.st_size
         self.identity = (about.st_dev, about.st_ino)
         self.modified = about.st_mtime

@@ -7,7 +7,6 @@ in the middle of a line, or another version of corral may have written it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -31,6 +30,7 @@ from corral.runs import find as runs
 from corral.runs.redactor import ExportRedactor
 from corral.sessions import store
 from corral.sessions.store import Meta
+from corral.system import fs
 from corral.values import as_text
 
 MAX_LINE = 64 * 1024 * 1024
@@ -116,7 +116,7 @@ class StoredRun(msgspec.Struct, kw_only=True):
 def find(name: str, *, db: str | None = None) -> StoredRun:
     """The run with this id, with a unique beginning of it, or ``last``; or of this file or folder.
     ``db`` is the database of a pipeline run. Raises ``ConfigError`` or ``ResumeLost``."""
-    if os.path.exists(name) and name != LAST:
+    if fs.exists(name) and name != LAST:
         return at(Path(name))
     run = runs.find(name, db=db)
     if run.kind == "batch":
@@ -124,7 +124,7 @@ def find(name: str, *, db: str | None = None) -> StoredRun:
             f"{run.id} is a batch: its tasks are the runs",
             hint=f"`corral batches show {run.id}` lists them.",
         )
-    if run.folder is None or not run.folder.is_dir():
+    if run.folder is None or not fs.is_dir(run.folder):
         raise ConfigError(
             f"the run folder {run.folder} is not on this machine",
             hint="Run the command where the run was executed, or copy the folder and name it.",
@@ -135,7 +135,7 @@ def find(name: str, *, db: str | None = None) -> StoredRun:
 def of_session(record: store.SessionRecord) -> StoredRun:
     """Raises ``ResumeLost`` if the session was not recorded."""
     log = record.folder / store.EVENTS
-    if not log.exists():
+    if not fs.exists(log):
         raise ResumeLost(
             f"session {record.meta.id} has no transcript",
             hint="It was run with record=False, or is the question of a person.",
@@ -155,7 +155,7 @@ def at(path: Path) -> StoredRun:
     """The run of a file of events, of the folder of a session, or of a run folder. Raises
     ``ConfigError`` or ``ResumeLost``."""
     path = path.absolute()
-    if not path.is_dir():
+    if not fs.is_dir(path):
         return _of_file(path)
     if (record := store.open_folder(path)) is not None:
         return of_session(record)
@@ -173,7 +173,7 @@ def at(path: Path) -> StoredRun:
 
 
 def _of_file(path: Path) -> StoredRun:
-    if not path.is_file():
+    if not fs.is_file(path):
         raise ConfigError(f"{path} is not a regular file")
     first = next(LogReader(Notices(), ExportRedactor()).events(path), None)
     if first is None and path.stat().st_size:
@@ -224,7 +224,7 @@ class LogReader:
             raise ConfigError(f"{path}: {error.strerror}") from error
 
     def _complete_lines(self, file: BinaryIO) -> Iterator[bytes]:
-        left = os.fstat(file.fileno()).st_size
+        left = fs.status(file.fileno()).st_size
         while left > 0:
             line = file.readline(min(left, MAX_LINE))
             left -= len(line)
@@ -281,14 +281,14 @@ def _visit_events(
     place = visit_folder(folder, visit)
     for event in reader.events(place / run_dir.EVENTS):
         yield event if event.node == node else msgspec.structs.replace(event, node=node)
-    if (place / "child" / run_dir.EVENTS).exists():
+    if fs.exists(place / "child" / run_dir.EVENTS):
         yield from _pipeline_events(place / "child", reader)
 
 
 def visit_folder(folder: Path, visit: str) -> Path:
     """Where a run folder has the files of a visit; those of an earlier round were moved."""
     here = run_dir.RunDir(folder).visit_dir(visit)
-    if here.exists():
+    if fs.exists(here):
         return here
     moved = (folder / run_dir.ROUNDS).glob(f"*/{run_dir.VISITS}/{here.name}")
     return next(moved, here)
@@ -297,7 +297,7 @@ def visit_folder(folder: Path, visit: str) -> Path:
 def copy_log(path: Path, out: Callable[[bytes], object], reader: LogReader, limit: int) -> int:
     """Copy the lines of a log. Of a log over ``limit`` bytes the middle is left out, and a line
     there says so. Returns how many lines were left out."""
-    size = path.stat().st_size if path.exists() else 0
+    size = path.stat().st_size if fs.exists(path) else 0
     at = skipped = total = 0
     for line in reader.lines(path):
         at += len(line) + 1

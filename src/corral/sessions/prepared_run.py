@@ -193,7 +193,7 @@ def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:
     if not fs.exists(full):
         raise PromptError(f"the prompt file does not exist: {full}")
     try:
-        if fs.size_of(full) > limit:
+        if fs.status(full).st_size > limit:
             raise PromptError(
                 f"the prompt file is over the {limit:,} bytes that this agent accepts"
             )

@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Generic
@@ -67,6 +66,7 @@ from corral.sessions.event_normalizer import DoneFacts, EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.sinks import TurnFiles, TurnPublisher, TurnRecorder
 from corral.sessions.store import SessionRecord
+from corral.system import clock
 from corral.system.environment import SecretRedactor
 from corral.values import T_co
 
@@ -287,7 +287,7 @@ class Turn(Generic[T_co]):
         if self._previous is not None:
             await self._previous.close()
             self._previous = None
-        started = time.time()
+        started = clock.now()
         run, meta = self._prepared.run, self._record.meta
         if run.otel is not None:
             from corral.telemetry.sender import LiveSpans
@@ -377,7 +377,7 @@ class Turn(Generic[T_co]):
             self._network.on_items(items)
         if self._event_redactor is not None:
             items = self._event_redactor.take(items)
-        batch = self._normalizer.take(items, time.time())
+        batch = self._normalizer.take(items, clock.now())
         self._store_text(batch)
         self._recorder.save_session_id(self._normalizer)
         if self._normalizer.finish is not None:
@@ -392,14 +392,14 @@ class Turn(Generic[T_co]):
         last = await self._backend.finish()
         if self._event_redactor is not None:
             last = [*self._event_redactor.take(last), *self._event_redactor.end()]
-        batch = normalizer.take(last, time.time())
+        batch = normalizer.take(last, clock.now())
         self._store_text(batch)
         error = await self._find_error()
         if error is not None and self._limits is not None and self._failure is None:
             resumable = self._recorder.is_resumable(normalizer, error) or self._backend.stays_open
             limit = self._limits.take_error(error, normalizer, resumable=resumable)
             if limit is not None:
-                return batch + normalizer.take([limit.event()], time.time())
+                return batch + normalizer.take([limit.event()], clock.now())
         return batch + await self._conclude(error)
 
     async def _find_error(self) -> CorralError | None:
@@ -418,7 +418,7 @@ class Turn(Generic[T_co]):
         if isinstance(error, RateLimited) and error.retry_after is None and not error.resets_at:
             from corral.system.clock import find_reset
 
-            error.resets_at = find_reset(error.message, time.time())
+            error.resets_at = find_reset(error.message, clock.now())
         return error or self._setup.fail()
 
     async def _continue_after_limit(self, limits: LimitMachine) -> list[Event]:
@@ -430,7 +430,7 @@ class Turn(Generic[T_co]):
         if limits.resumes and normalizer.session_id is not None and not self._backend.stays_open:
             self._record.meta.session_id = normalizer.session_id
         adds_usage = not self._prepared.agent.cumulative_usage
-        batch = normalizer.restart(time.time(), adds_usage=adds_usage)
+        batch = normalizer.restart(clock.now(), adds_usage=adds_usage)
         self._backend, self._lingered = backend, False
         try:
             await backend.prepare()
@@ -453,7 +453,7 @@ class Turn(Generic[T_co]):
             self._backend.add_facts(error)
             error.agent_version = self._prepared.program.version
             if error.retry_after is not None and error.resets_at is None:
-                error.resets_at = time.time() + error.retry_after
+                error.resets_at = clock.now() + error.retry_after
         files, complete = await self._files.compare(normalizer, recorder.warnings)
         await recorder.save_diff(self._files.before, files)
         if normalizer.finish is not None:
@@ -462,7 +462,7 @@ class Turn(Generic[T_co]):
         can_resume = recorder.save_end(normalizer, error, has_started=self._backend.started)
         compiled, agent = self._prepared.compiled, self._prepared.agent
         allows_all = all(row.is_allowed and not row.exceptions for row in compiled.report)
-        batch = normalizer.take(self._final_warnings(), time.time())
+        batch = normalizer.take(self._final_warnings(), clock.now())
         ending = DoneFacts(
             text=answer.text,
             text_complete=not self._builder.is_cut,
@@ -476,7 +476,7 @@ class Turn(Generic[T_co]):
             else None,
             waited=self._deadlines.waited,
         )
-        batch += normalizer.close(time.time(), error, ending)
+        batch += normalizer.close(clock.now(), error, ending)
         self._stop()
         done = batch[-1]
         if isinstance(done, Done) and (self._limits is None or not self._limits.continues(done)):

@@ -73,16 +73,19 @@ def files() -> list[ConfigFile]:
     ]
 
 
+def existing_files() -> list[ConfigFile]:
+    return [file for file in files() if file.exists]
+
+
 def agents_with_settings() -> list[str]:
     """The default agent, and every agent that a configuration file has a table for. Raises
     ``ConfigError`` for a file that cannot be read."""
     names = [find_agent(default_agent()).name]
-    for file in files():
-        if file.exists:
-            path = Path(file.path)
-            for name in _table(path, read_file(path), "agents"):
-                with contextlib.suppress(UnknownAgent):
-                    names.append(find_agent(name).name)
+    for file in existing_files():
+        path = Path(file.path)
+        for name in _table(path, read_file(path), "agents"):
+            with contextlib.suppress(UnknownAgent):
+                names.append(find_agent(name).name)
     return list(dict.fromkeys(names))
 
 

@@ -25,7 +25,10 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import tempfile
 
 AnyPath = str | bytes | os.PathLike[str]
 
@@ -87,14 +90,43 @@ def read_text(path: AnyPath) -> str:
         return file.read()
 
 
-def size_of(file: AnyPath | int) -> int:
-    """The size of a file, or of an open one by its number."""
-    return os.stat(file).st_size
+def status(file: AnyPath | int) -> os.stat_result:
+    """Of a file at the end of a path and its links, or of an open one by its number."""
+    return os.stat(file)
 
 
-def changed_at(path: AnyPath) -> float:
-    """When the file was last written, in seconds since 1970."""
-    return os.stat(path).st_mtime
+def is_own_file(path: AnyPath) -> bool:
+    """Whether it is a regular file of this user, and not a link."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make a folder and those above it, if they are not there."""
+    os.makedirs(path, exist_ok=True)
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All files in a folder and in the folders below it."""
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """A context manager that makes a folder and removes it."""
+    import tempfile
+
+    return tempfile.TemporaryDirectory(prefix=prefix)
+
+
+def temporary_file(in_memory: int = 0) -> IO[bytes]:
+    """A file without a name, which is gone when it is closed. Up to ``in_memory`` bytes are not
+    written to the disk."""
+    import tempfile
+
+    return tempfile.SpooledTemporaryFile(in_memory) if in_memory else tempfile.TemporaryFile()
 
 
 def list_names(folder: str | os.PathLike[str]) -> list[str]:

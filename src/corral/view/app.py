@@ -15,6 +15,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from corral.system import fs
 from corral.values import Json, JsonObject
 from corral.version import __version__
 from corral.view.auth import API, Guard, error_response
@@ -43,9 +44,9 @@ async def _page(request: Request) -> Response:
         return error_response(404, "not_found", f"there is no operation /{name}")
     file = STATIC / name
     is_inside = STATIC in file.resolve().parents
-    if not is_inside or file.suffix not in _MEDIA or not file.is_file():
+    if not is_inside or file.suffix not in _MEDIA or not fs.is_file(file):
         file = STATIC / "index.html"
-        if not file.is_file():
+        if not fs.is_file(file):
             return PlainTextResponse("The page is missing in this installation.", 404)
     headers = {"Cache-Control": "no-cache"}
     return FileResponse(file, media_type=_MEDIA[file.suffix], headers=headers)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import secrets
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode
@@ -32,6 +31,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from corral.system.randomness import new_secret
 from corral.view.records import ErrorBody, ErrorDetail
 
 API = "/api/"
@@ -78,8 +78,8 @@ class ServerAccess(msgspec.Struct, frozen=True):
         if not everywhere:
             hosts.add(f"[{listen}]" if ":" in listen else listen)
         return cls(
-            secrets.token_urlsafe(32),
-            secrets.token_urlsafe(32),
+            new_secret(),
+            new_secret(),
             port,
             frozenset(name.lower() for name in hosts),
             everywhere,

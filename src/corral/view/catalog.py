@@ -8,7 +8,6 @@ is asked in a thread and kept for a moment, so that a list that is shown live co
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 from corral.errors import ConfigError, StorageFailed
 from corral.sessions import index, store
 from corral.sessions.store import WAITING
-from corral.system import clock, paths
+from corral.system import clock, fs, paths
 from corral.view import live_runs
 from corral.view.databases import Databases, StoredRuns, modified_at, other_databases
 from corral.view.live_runs import LiveRuns
@@ -273,7 +272,7 @@ def search_sessions(query: index.Query) -> list[index.SessionMatch]:
 def _unsaved_sessions(known: set[str]) -> list[store.SessionRecord]:
     """Sessions whose first turn started a moment ago: they have no metadata yet."""
     try:
-        names = os.listdir(paths.sessions())
+        names = fs.list_names(paths.sessions())
     except OSError:
         return []
     found = (

@@ -9,7 +9,6 @@ error: the others are still shown. Without the engine there are none.
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from corral.comparison import store as comparisons
 from corral.core.terminal_text import plain
 from corral.engine.dbos.database import is_installed
 from corral.errors import ConfigError, CorralError
-from corral.system import clock
+from corral.system import clock, fs
 from corral.view.live_runs import ACTIVE, KnownState, LiveRuns, state_of
 from corral.view.records import BatchDetail, BatchRow, FailureGroup, NotFound, Pending, Summary
 
@@ -113,7 +112,7 @@ def other_databases(live: LiveRuns) -> set[str]:
         except CorralError:
             continue
         # A server whose password is not known cannot be asked; a file may be gone.
-        is_known = "***" not in db and (place.path is None or place.path.exists())
+        is_known = "***" not in db and (place.path is None or fs.exists(place.path))
         if place.shown != default and is_known:
             found.add(place.shown)
     return found
@@ -131,7 +130,7 @@ def _stamp(db: str | None) -> tuple[float, ...]:
 
 def _file_stamp(path: Path) -> tuple[float, float]:
     try:
-        status = os.stat(path)
+        status = fs.status(path)
     except OSError:
         return 0.0, 0.0
     return status.st_mtime, float(status.st_size)

@@ -4,7 +4,6 @@ their run folder), and how the API shows them: the graph, the path, and the even
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from corral.pipelines.render import as_svg
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.state import State
 from corral.runs.log_windows import PAGE, LogFile
-from corral.system import clock, paths
+from corral.system import clock, fs, paths
 from corral.values import decode_as
 from corral.view import live_runs
 from corral.view.databases import PipelineFacts, modified_at, pipeline_summary, question_of
@@ -175,7 +174,7 @@ def _path(found: PipelineRun, steps: Sequence[PipelineEventInfo]) -> list[VisitI
                 visit=event.visit,
                 node=event.node,
                 started=event.ts,
-                has_log=(folder.visit_dir(event.visit) / EVENTS).is_file(),
+                has_log=fs.is_file(folder.visit_dir(event.visit) / EVENTS),
             )
         elif event.visit in visits and event.state is not None:
             visit = visits[event.visit]
@@ -377,7 +376,7 @@ def read_folder(run: str, folder: Path, *, is_live: bool) -> PipelineRun | None:
 def _content(path: Path) -> bytes:
     """The content of a file. Raises ``OSError``, also for one that is too large."""
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size > MAX_FILE:
+        if fs.status(file.fileno()).st_size > MAX_FILE:
             raise OSError(f"{path} is too large")
         return file.read()
 
@@ -413,7 +412,9 @@ class FolderRuns:
         home = paths.home() / "runs"
         try:
             # By the time in the name (``build-20261117-083601-689e``), not by the pipeline.
-            names = sorted(os.listdir(home), key=lambda name: name.rsplit("-", 3)[1:], reverse=True)
+            names = sorted(
+                fs.list_names(home), key=lambda name: name.rsplit("-", 3)[1:], reverse=True
+            )
         except OSError:
             return []
         summaries: list[Summary] = []

@@ -127,7 +127,7 @@ class SessionViews:
         is_running = running is not None and not facts.is_finished
         end = read_end(path)
         for turn in facts.turns:
-            turn.info.has_diff = record.diff_file(turn.info.number).is_file()
+            turn.info.has_diff = fs.is_file(record.diff_file(turn.info.number))
         return SessionDetail(
             summary=summary,
             turns=[turn.info for turn in facts.turns],
@@ -247,7 +247,7 @@ def _native_resume(record: store.SessionRecord, meta: store.Meta, facts: LogFact
     if not words or meta.session_id is None or meta.lost:
         return None
     ran = next((turn.program for turn in facts.turns if turn.program), "")
-    ours = ran if os.path.isfile(ran) and os.path.basename(ran) in words else words[2]
+    ours = ran if fs.is_file(ran) and os.path.basename(ran) in words else words[2]
     is_billed_to_key = any(
         turn.init is not None and turn.init.auth == "api_key" for turn in facts.turns
     )

@@ -149,7 +149,7 @@ async def _numbered(workspace: Workspace, resolved: Path, offset: int, limit: in
 async def _window(file: BinaryIO, offset: int, limit: int) -> Window:
     """Read line by line, so that a huge file takes time but no memory."""
     window = Window([])
-    huge = fs.size_of(file.fileno()) > COUNTED
+    huge = fs.status(file.fileno()).st_size > COUNTED
     number = size = 0
     while True:
         full = len(window.lines) == limit or size >= MAX_TEXT

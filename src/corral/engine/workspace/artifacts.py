@@ -13,14 +13,14 @@ from typing import Any
 from corral.engine.dbos.database import INSTALL
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.execution.run_dir import file_name
+from corral.system import fs
 
 
 def upload(folder: Path, url: str, run_id: str, *, since: float = 0.0) -> list[str]:
     """Copy the files of this directory to the run's directory at the URL; with ``since`` only
     those written after that time. Existing files are replaced. Returns the names. Blocking. Raises
     ``StorageFailed``."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    files = sorted(path for path in files if path.stat().st_mtime >= since)
+    files = sorted(path for path in fs.files_below(folder) if path.stat().st_mtime >= since)
     if not files:
         return []
     system, place = _open(url, run_id)

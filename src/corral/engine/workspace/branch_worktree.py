@@ -122,6 +122,11 @@ def _locked(worktree: RunWorktree) -> Generator[Path]:
         yield folder
 
 
+def leave(use: int) -> None:
+    """The tree is no longer in use by the descriptor of ``enter``."""
+    os.close(use)
+
+
 def enter(worktree: RunWorktree) -> int:
     """Create or update the worktree. Returns a descriptor: while it is open, the tree is in use."""
     if not (paths.worktree(worktree.repository, worktree.branch) / "tree.json").exists():

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -52,7 +51,7 @@ async def reserved(worktree: RunWorktree | None, *, stays: bool) -> AsyncGenerat
 
     await asyncio.to_thread(branch_worktree.reserve, worktree)
     try:
-        os.close(await asyncio.to_thread(branch_worktree.enter, worktree))
+        branch_worktree.leave(await asyncio.to_thread(branch_worktree.enter, worktree))
         yield
     except BaseException:
         await asyncio.shield(asyncio.to_thread(branch_worktree.give_up, worktree))
@@ -91,7 +90,7 @@ async def used(config: RunConfig) -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        os.close(fd)
+        branch_worktree.leave(fd)
 
 
 async def save(config: RunConfig, outcome: Outcome, visit: str) -> Outcome:

@@ -32,6 +32,7 @@ from corral.errors import ConfigError
 from corral.events import AgentQuestion
 from corral.pipelines.scheduler.commands import Answer, Choice, Question, RunNode
 from corral.pipelines.scheduler.human_gate import find_choice
+from corral.system import clock
 from corral.system.threads import in_own_thread
 
 AnswerLike: TypeAlias = Answer | str | None
@@ -220,7 +221,7 @@ def format_question(question: Question) -> str:
 
 def local_time(moment: float) -> str:
     """A time as a person reads it, with the day if it is not within a day from now."""
-    near = abs(moment - time.time()) < 24 * 3600
+    near = abs(moment - clock.now()) < 24 * 3600
     return time.strftime("%H:%M:%S" if near else "%Y-%m-%d %H:%M", time.localtime(moment))
 
 

@@ -26,7 +26,7 @@ from corral.pipelines.execution.interviewers import ANSWER_TIMEOUT
 from corral.pipelines.graph import Node
 from corral.policy import PRESETS, Policy, with_tools
 from corral.run_kwargs import RunKwargs
-from corral.system import config
+from corral.system import config, fs
 from corral.values import Effort, JsonObject, convert_to, is_object
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def schema_of(work: NodeContext) -> JsonObject | None:
         path = Path(os.path.join(work.workspace, text))
         where = f"output_schema {path}"
         try:
-            text = path.read_text("utf-8")
+            text = fs.read_text(path)
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{work.node.id}: {where} cannot be read: {error}") from error
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Coroutine
 
 from corral.errors import ConfigError, CorralError, EmptyAnswer, Interrupted, ProcessFailed
@@ -21,7 +20,7 @@ from corral.sessions.permissions import Asker
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import QuestionFile, SessionRecord, title_of
 from corral.sessions.tools.tools import GivenTools
-from corral.system import terminal
+from corral.system import clock, fs, terminal
 from corral.system.environment import SecretRedactor
 from corral.system.terminal import Watch
 
@@ -114,7 +113,7 @@ class HumanTurn:
             question.write(self._prompt, driver.prompt_text(self._prompt))
         self._question = question
         meta = record.meta
-        meta.session_id, meta.status, meta.updated = meta.id, store.WAITING, time.time()
+        meta.session_id, meta.status, meta.updated = meta.id, store.WAITING, clock.now()
         meta.title = meta.title or title_of(self._prompt, driver.redactor)
         if driver.prepared.run.keep:
             record.save()  # now, and not at the end: we may be killed before
@@ -190,13 +189,13 @@ class HumanTurn:
                 # The draft stays on disk: a resumed session continues with it.
                 if (answer := question.read_answer()) is not None:
                     return answer.text
-                if not question.draft.exists():
-                    prompt_text = question.prompt.read_text("utf-8")
-                    question.draft.write_text(f"\n\n{CUT_LINE}\n\n{prompt_text}", "utf-8")
+                if not fs.exists(question.draft):
+                    prompt_text = fs.read_text(question.prompt)
+                    fs.write_atomically(question.draft, f"\n\n{CUT_LINE}\n\n{prompt_text}".encode())
                 code = await terminal.edit(self._driver.editor, question.draft)
                 if code:
                     raise ProcessFailed(f"the editor exited with {code}")
-                written = question.draft.read_text("utf-8", "replace")
+                written = fs.read_bytes(question.draft).decode("utf-8", "replace")
                 text = written.partition(CUT_LINE)[0].strip("\n")
                 if not text.strip():
                     raise EmptyAnswer("nothing was written above the line")
@@ -206,7 +205,7 @@ class HumanTurn:
                 return await _wait_for_answer_file(question)
 
     async def _answer_from_terminal(self, question: QuestionFile) -> str:
-        prompt_text = question.prompt.read_text("utf-8")
+        prompt_text = fs.read_text(question.prompt)
         how = "Type the answer; end it with Ctrl-D, or with a line that is a single dot."
         text = (await terminal.read_typed(f"\n{prompt_text}\n{how}\n")).strip("\n")
         if not text.strip():

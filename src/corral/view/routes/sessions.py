@@ -4,7 +4,6 @@ cancel, steer, raise its budget), and diagnostic bundles."""
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -17,6 +16,7 @@ from corral.engine.dbos.database import is_installed
 from corral.errors import ConfigError
 from corral.export import bundle
 from corral.runs import stored_run
+from corral.system import fs
 from corral.values import slug
 from corral.view import diffs, log_pages
 from corral.view.calls import BY, DB, ApiCall, ApiEndpoint, Param, event_stream
@@ -164,7 +164,7 @@ async def _respond(id: str, find: Callable[[], stored_run.StoredRun]) -> Respons
     """Write the bundle to a file without a name, which is gone when it was sent."""
 
     def write() -> IO[bytes]:
-        file = tempfile.TemporaryFile()  # noqa: SIM115
+        file = fs.temporary_file()
         try:
             bundle.write(find(), file.write)
             file.seek(0)
