@@ -89,6 +89,8 @@ def test_where_the_run_fails_and_where_it_gets_stuck() -> None:
     found = paths_of('a b start -> a a -> b [condition="ok=1"] b -> done b [error_policy=continue]')
     assert (found.fatal, found.stuck) == (["a"], ["a"])
     assert [path.text for path in found.paths] == ["start → a [ok=1] → b → done"]
+    found = paths_of("p [shape=component] a b c start -> p p -> a -> c p -> b -> c c -> done")
+    assert found.fatal == ["c"]  # a failure in a branch ends the branch only
 
 
 def test_an_unsatisfied_goal_gate_without_a_target_fails_the_run() -> None:

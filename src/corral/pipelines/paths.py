@@ -168,9 +168,10 @@ class _Finder:
                 edge = self._routes.choose(node, context, label, suggested)
                 route = None if edge is None else Route(edge.target, edge)
             if route is None or route.target in nodes:
-                ends = self.fatal if has_failed else self.stuck
-                if has_failed or self._graph.edges_from(node.id):
-                    ends.add(node.id)
+                if not has_failed and self._graph.edges_from(node.id):
+                    self.stuck.add(node.id)
+                elif has_failed and node.id not in self._in_branch:  # there it ends the branch
+                    self.fatal.add(node.id)
                 self.passed.update(nodes)
                 return ()
             nodes.append(route.target)
