@@ -15,7 +15,7 @@ import pytest
 from support.raw_server import RawConnection, raw_server
 
 from corral import errors, models
-from corral.testing import Call, ModelServer, Turn, call, hang, say
+from corral.testing import Call, ModelServer, Request, Turn, call, hang, say
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its source has invalid escapes
@@ -127,7 +127,11 @@ async def test_tools_that_fail_are_error_results_in_order() -> None:
         raise ValueError("no air")
 
     calls = [Call("broken", {"n": 1}), Call("unknown", {}), Call("broken", {"n": "text"})]
-    async with scripted([Turn(calls=calls), say("end")]) as (_, client):
+
+    def answer_with(request: Request) -> Turn:
+        return say("end") if request.history[-1].results else Turn(calls=calls)
+
+    async with scripted(answer_with) as (_, client):
         answer = await models.generate(MODEL, "go", client=client, tools=[broken])
     results = answer.steps[0].results
     assert [result.is_error for result in results] == [True, True, True]

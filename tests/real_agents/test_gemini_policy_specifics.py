@@ -333,7 +333,7 @@ async def test_each_call_of_an_mcp_tool_is_a_question(agent: RealAgent, tmp_path
 
 
 @for_agents("gemini-acp")
-async def test_another_mcp_server_beside_the_functions_of_the_caller_is_denied(
+async def test_another_mcp_server_beside_the_functions_of_the_caller_is_not_started(
     agent: RealAgent, tmp_path: Path
 ) -> None:
     """Only the functions of the caller are allowed, whatever the id of a call looks like."""
@@ -356,8 +356,8 @@ async def test_another_mcp_server_beside_the_functions_of_the_caller_is_denied(
     async with corral.session(agent.name, tools=[report], **options) as session:
         result = await session.run("do it")
     assert kept == ["two"]
-    assert [each.name for each in result.denied] == ["mcp_notes_keep"] * 2
-    assert not (notes / "note.txt").exists()
+    assert result.ok
+    assert file_names(notes) == []  # not even started
 
 
 @pytest.mark.parametrize(
@@ -507,7 +507,9 @@ async def test_what_needs_trust_is_refused_beside_hostile_files(
     deeper = workspace / "below"
     deeper.mkdir()
     with pytest.raises(UntrustedFolder, match=r"\.env"):
-        await agent.run(steps(), cwd=deeper, mcp_servers=[notes_server(loot)])
+        await agent.run(
+            steps(), cwd=deeper, mcp_servers=[notes_server(loot)], policy=Policy(mcp="allow")
+        )
 
     assert file_names(loot) == []
     assert evil.requests == []

@@ -368,7 +368,7 @@ async def test_what_is_denied_is_not_offered_and_not_done(
     results = await agent.attempt(calls, **options)
     assert file_names(workspace) == ["seed.txt"]
     assert not (notes / "note.txt").exists()
-    assert (notes / "started").exists() == agent.record.starts_denied_servers
+    assert not (notes / "started").exists()
     assert "seed words" not in sent_json(agent.requests)
     assert not offered_tools(agent) & {call.name for call in calls} - {*agent.record.always_offers}
     if agent.record.reports_hidden_calls:

@@ -48,7 +48,8 @@ def store_run(name: str, workspace: Path, age: float = 0.0) -> Path:
     folder = stored_pipeline(paths.home() / "runs" / name)
     manifest = {"name": "ship", "run_id": name, "workspace": str(workspace)}
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    os.utime(folder / "events.ndjson", (time.time() - age,) * 2)
+    moment = time.time() - age
+    os.utime(folder / "events.ndjson", (moment, moment))
     return folder
 
 

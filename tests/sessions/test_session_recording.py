@@ -247,11 +247,17 @@ async def test_secrets_of_the_run_are_not_in_the_recording_and_may_differ(
         cwd=workspace,
         record_to=recording_file,
         mcp_servers=[server("canary-1234567")],
+        policy=corral.Policy(mcp="allow"),
     )
     assert b"canary" not in recording_file.read_bytes()
     assert b"[notes:PLAIN_NAME redacted]" in recording_file.read_bytes()
     now = await talk(
-        peer(), orders, cwd=workspace, replay=recording_file, mcp_servers=[server("other-7654321")]
+        peer(),
+        orders,
+        cwd=workspace,
+        replay=recording_file,
+        mcp_servers=[server("other-7654321")],
+        policy=corral.Policy(mcp="allow"),
     )
     assert isinstance(now[-1], Done)
     assert now[-1].status == "success"

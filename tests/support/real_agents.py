@@ -83,8 +83,6 @@ class AgentRecord:
     """Tools that it offers under every policy; the policy applies to what they do."""
     unreported_tools: tuple[str, ...] = ()
     """Tools of which it never reports a denied call."""
-    starts_denied_servers: bool = False
-    """It starts an MCP server whose tools the policy denies; it does not offer the tools."""
     mcp_model: str | None = None
     """A model for which it declares the tools of MCP servers at once, with fewer tools."""
     side_turns: tuple[Turn, ...] = ()
@@ -147,7 +145,6 @@ RECORDS: Mapping[str, AgentRecord] = {
             thinks=False,
             own_prompt="# Core Mandates",
             calls_per_turn=100,
-            starts_denied_servers=True,
             writes_outside=False,
         ),
         AgentRecord(
@@ -156,7 +153,6 @@ RECORDS: Mapping[str, AgentRecord] = {
             usage=Usage(input=120, output=7, coverage="partial"),
             own_prompt="# Core Mandates",
             calls_per_turn=100,
-            starts_denied_servers=True,
             writes_outside=False,
             reports_hidden_calls=False,
         ),
@@ -173,7 +169,6 @@ RECORDS: Mapping[str, AgentRecord] = {
             name="claude-acp",
             url_path="",
             usage=_usage(reasoning=None),
-            starts_denied_servers=True,
             own_prompt="software engineering",
             always_offers=("Agent",),
             calls_per_turn=12,

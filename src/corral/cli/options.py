@@ -126,7 +126,9 @@ def run_argument(
 ) -> Decorator:
     """An argument that names runs. Its value is an id where ``last`` is given."""
 
-    def resolve(_: click.Context, __: click.Parameter, value: Any) -> Any:
+    def resolve(
+        _: click.Context, __: click.Parameter, value: str | tuple[str, ...] | None
+    ) -> str | tuple[str, ...] | None:
         if isinstance(value, tuple):
             return tuple(resolve_last(each, wanted) for each in value)
         return value if value is None else resolve_last(value, wanted)

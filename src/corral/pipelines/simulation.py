@@ -29,7 +29,7 @@ from corral.pipelines import node_kinds
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler import human_gate
 from corral.system import fs
-from corral.values import Json, convert_to
+from corral.values import Json, convert_to, is_sequence
 
 SIMULATED = "[Simulated] Response for stage: "
 
@@ -90,7 +90,7 @@ def build(mode: SimulateMode, script: Script | None, graph: Graph) -> Simulate:
 
 
 def _read_visits(node: str, given: object, source: str) -> tuple[ScriptedVisit, ...]:
-    entries = given if isinstance(given, list | tuple) else [given]
+    entries = given if is_sequence(given) else [given]
     try:
         return tuple(
             convert_to({"outcome": entry} if isinstance(entry, str) else entry, ScriptedVisit)

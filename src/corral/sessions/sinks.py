@@ -301,6 +301,9 @@ class FolderClaim:
             if use.file is not None:
                 self._is_shared |= os.fstat(use.file).st_size > self._size
                 if not use.here:
+                    with contextlib.suppress(OSError, CorralError):
+                        if fs.try_lock(use.file):  # nobody else works there
+                            fs.remove_file(_claim_file(folder))
                     os.close(use.file)
                     use.file = None
             for path in (first, *above):
@@ -316,18 +319,26 @@ class FolderClaim:
 def _open_claim_file(folder: str) -> tuple[int | None, bool]:
     """A descriptor with a shared lock, None without a home that can be written; and whether another
     process works in the folder."""
+    while True:
+        try:
+            path = _claim_file(folder)
+            paths.make_dir(path.parent)
+            number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except (OSError, CorralError):
+            return None, False
+        is_alone = fs.try_lock(number)
+        if is_alone:
+            os.ftruncate(number, 0)
+        fs.lock_shared(number)  # another process may have found itself alone meanwhile
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(number), fs.status(path)):
+                return number, not is_alone
+        os.close(number)  # the last process in the folder removed the file meanwhile
+
+
+def _claim_file(folder: str) -> Path:
     name = blake2b(os.fsencode(folder), digest_size=16).hexdigest()
-    try:
-        path = paths.cache() / "folders" / name
-        paths.make_dir(path.parent)
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except (OSError, CorralError):
-        return None, False
-    is_alone = fs.try_lock(number)
-    if is_alone:
-        os.ftruncate(number, 0)
-    fs.lock_shared(number)  # another process may have found itself alone meanwhile
-    return number, not is_alone
+    return paths.cache() / "folders" / name
 
 
 def _append_claim(file: int | None) -> int:

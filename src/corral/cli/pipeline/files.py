@@ -111,8 +111,8 @@ def paths(
 
     With --format or -o FILE also draws it: each node says how many paths reach it.
     """
+    from corral.pipelines.graph_paths import find_paths
     from corral.pipelines.linter import engine
-    from corral.pipelines.paths import find_paths
 
     import_modules(modules)
     loaded = loader.load_unchecked(Path(file))

@@ -144,6 +144,7 @@ def dead_end(graph: Graph) -> Iterator[Finding]:
 def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
     """The branches must be able to reach one fan-in or another common node: the run continues
     there."""
+    joins: Joins | None = None
     for node in graph.of_kind(node_kinds.PARALLEL.name):
         heads = dict.fromkeys(edge.target for edge in graph.edges_from(node.id))
         reached = {head: fan_ins(graph, head) for head in heads}
@@ -156,9 +157,10 @@ def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
         elif not set[str].intersection(*({*names} for names in reached.values())):
             listed = [f"{head} reaches {', '.join(names)}" for head, names in reached.items()]
             message = f"branches of {node.id} that reach no common fan-in: {'; '.join(listed[:5])}"
-        if message and heads and not any(reached.values()):
+        if len(heads) > 1 and not any(reached.values()):
             with suppress(ConditionError):  # which is another finding
-                if Joins(graph).section(node.id, heads, frozenset()).join:
+                joins = joins or Joins(graph)
+                if joins.section(node.id, heads, frozenset()).join:
                     continue
         if message:
             yield warning(

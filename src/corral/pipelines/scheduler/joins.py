@@ -171,7 +171,7 @@ class Joins:
         if len(heads) == 1:
             return ""
         reached = ({head} | _reach([head], self._forward.__getitem__) for head in heads)
-        common = set.intersection(*reached) - outer
+        common = set[str].intersection(*reached) - outer
         return max(common, key=self._number.__getitem__, default="")
 
     def _leading(self, name: str) -> list[str]:

@@ -89,7 +89,7 @@ def translated(call: Call, request: Request) -> Call:
         return made
     # Tools of MCP servers are callable, but not described.
     name = made.name if made.name in declared else f"{_FUNCTION}{made.name}"
-    given = made.args["input"] if made.args.keys() == {"input"} else made.args
+    given = made.args["input"] if [*made.args] == ["input"] else made.args
     code = f"text(await tools.{name}({json.dumps(given)}))"
     return msgspec.structs.replace(made, name=program, args={"input": code})
 
@@ -200,7 +200,8 @@ def _agents() -> _KnownAgents:
     known = [(agent.probe, agent.tools) for agent in registry.all_agents()]
     probes = [probe for probe, _ in known if probe is not None]
     forms: list[Forms] = [{act: probe.forms_of(act) for act in acts} for probe in probes]
-    forms += [{**BUILTIN_FORMS, **FILE_FORMS}, {**BUILTIN_FORMS, **PATCH_FORMS}]
+    own: list[Forms] = [{**BUILTIN_FORMS, **FILE_FORMS}, {**BUILTIN_FORMS, **PATCH_FORMS}]
+    forms += own
     names = {form[0] for each in forms for some in each.values() for form in some}
     return _KnownAgents(
         tuple(forms),

@@ -9,7 +9,7 @@ import pytest
 
 from corral import pipelines
 from corral.pipelines import loader
-from corral.pipelines.paths import GraphPaths, find_paths
+from corral.pipelines.graph_paths import GraphPaths, find_paths
 
 ENDS = "start [shape=Mdiamond] done [shape=Msquare] "
 FLOW = """
