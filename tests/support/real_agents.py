@@ -382,8 +382,12 @@ class RealAgent(ModelClient):
         if not self.record.ends_turn_at_denial:
             size = self.record.calls_per_turn
             parts = [calls[start : start + size] for start in range(0, len(calls), size)]
-            script = [*(Turn(calls=part) for part in parts), Turn(text="done", repeat="forever")]
-            async with self.session(script, ask, on_tool_call, **options) as session:
+
+            def next_part(request: Request) -> Turn:
+                # A function: a list may only call tools that the agent offers.
+                return Turn(calls=parts.pop(0)) if parts and request.tools else Turn(text="done")
+
+            async with self.session(next_part, ask, on_tool_call, **options) as session:
                 return [await session.run("do it")]
 
         def answer(request: Request) -> Turn:
