@@ -4,7 +4,7 @@ their run folder), and how the API shows them: the graph, the path, and the even
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -80,8 +80,8 @@ async def detail(found: PipelineRun, db: str | None) -> PipelineDetail:
         for edge in found.graph.edges
     ]
     for event in steps:
-        if event.edge is not None:
-            edges[event.edge].taken += 1
+        for edge in event.edges:
+            edges[edge].taken += 1
     return PipelineDetail(
         summary=summary_of(found, len(questions), db),
         graph=GraphView(
@@ -112,11 +112,16 @@ def visit_log(found: PipelineRun, visit: str) -> Path:
 
 
 def narrate(graph: Graph, found: Iterable[events.PipelineEvent]) -> Iterator[PipelineEventInfo]:
-    """Each event with what it changes on a drawing: the state of its node, and the edge that led
-    there."""
-    ended: dict[str, tuple[int, str]] = {}
-    """Node -> when it last ended, and the label that it preferred."""
-    for number, event in enumerate(found):
+    """Each event with what it changes on a drawing: the state of its node, and the edges over which
+    the run came there."""
+    arrived: dict[str, str] = {}
+    """Nodes that have ended and that the run has not left, and the labels that they preferred: the
+    last nodes of branches wait at their join."""
+    forks: set[str] = set()
+    before = ""
+    """The node that the event before ended: what starts now follows it."""
+    for event in found:
+        node = event.node or ""
         info = PipelineEventInfo(
             seq=event.seq,
             ts=event.ts,
@@ -124,42 +129,61 @@ def narrate(graph: Graph, found: Iterable[events.PipelineEvent]) -> Iterator[Pip
             node=event.node,
             visit=getattr(event, "visit", None),
         )
+        info.state, info.text = _change(event)
+        ended = ""
         match event:
             case events.StepStarted():
-                info.state, info.text = "running", event.kind
-                info.edge = _edge_to(graph, event.node or "", ended)
-            case events.StepCompleted():
-                info.state, info.text = event.status, plain(event.notes, 2_000)
-                ended[event.node or ""] = number, event.preferred_label
-            case events.StepFailed():
-                info.state, info.text = "fail", plain(event.reason, 2_000)
-                ended[event.node or ""] = number, ""
-            case events.StepRetrying():
-                info.state, info.text = "retry", plain(event.reason, 2_000)
-            case events.InterviewStarted():
-                info.state, info.text = "waiting", plain(event.question, 2_000)
-            case events.InterviewCompleted():
-                info.state, info.text = "running", plain(event.answer, 2_000)
-            case events.PipelineFailed():
-                info.text = plain(event.reason, 2_000)
+                # After a node; as the first of a branch; or as the join of branches that ended.
+                sources = forks if not before else set(arrived) if before in forks else {before}
+                info.edges = _edges_to(graph, node, {name: arrived[name] for name in sources})
+                forks.discard(before)
+                for name in {before, *(graph.edges[edge].source for edge in info.edges)} - forks:
+                    arrived.pop(name, None)
+            case events.ParallelStarted():
+                forks.add(node)
+                arrived[node] = ""
+            case events.BranchCompleted(status="fail"):
+                arrived.pop(before, None)
+            case events.StepCompleted() | events.StepFailed():
+                arrived[node], ended = getattr(event, "preferred_label", ""), node
             case _:
                 pass
+        if not isinstance(event, events.CheckpointSaved):
+            before = ended
         yield info
 
 
-def _edge_to(graph: Graph, node: str, ended: dict[str, tuple[int, str]]) -> int | None:
-    """The number of the edge over which a run came to a node: from the node before it that ended
-    last, over the edge with the label that this one preferred."""
-    best: tuple[int, bool] | None = None
-    found: int | None = None
+def _change(event: events.PipelineEvent) -> tuple[str | None, str]:
+    """The state of the node after an event, and what the event says."""
+    match event:
+        case events.StepStarted():
+            return "running", event.kind
+        case events.StepCompleted():
+            return event.status, plain(event.notes, 2_000)
+        case events.StepFailed():
+            return "fail", plain(event.reason, 2_000)
+        case events.StepRetrying():
+            return "retry", plain(event.reason, 2_000)
+        case events.InterviewStarted():
+            return "waiting", plain(event.question, 2_000)
+        case events.InterviewCompleted():
+            return "running", plain(event.answer, 2_000)
+        case events.PipelineFailed():
+            return None, plain(event.reason, 2_000)
+        case _:
+            return None, ""
+
+
+def _edges_to(graph: Graph, node: str, sources: Mapping[str, str]) -> list[int]:
+    """The numbers of the edges over which a run comes from these nodes, one of each: that with the
+    label that the node preferred, else the first."""
+    taken: dict[str, int] = {}
     for number, edge in enumerate(graph.edges):
-        if edge.target != node or edge.source not in ended:
-            continue
-        at, label = ended[edge.source]
-        rank = at, bool(label) and edge.label == label
-        if best is None or rank > best:
-            best, found = rank, number
-    return found
+        if edge.target == node and edge.source in sources:
+            label = sources[edge.source]
+            if edge.source not in taken or (label and edge.label == label):
+                taken[edge.source] = number
+    return [*taken.values()]
 
 
 def _path(found: PipelineRun, steps: Sequence[PipelineEventInfo]) -> list[VisitInfo]:

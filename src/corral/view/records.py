@@ -508,8 +508,8 @@ class PipelineEventInfo(msgspec.Struct, kw_only=True):
     text: str = ""
     state: str | None = None
     """The state of the node after this event."""
-    edge: int | None = None
-    """The number of the edge that led to the node."""
+    edges: list[int] = []
+    """The numbers of the edges that led to the node: several where branches meet."""
 
 
 class PipelineEvents(msgspec.Struct, kw_only=True):

@@ -136,7 +136,7 @@ export function pipelineView(root, { id, query, go, title }) {
     const edges = detail.graph.edges.map(() => 0);
     for (const event of steps.slice(0, position)) {
       if (event.node && event.state) nodes.set(event.node, event.state);
-      if (event.edge !== null && event.edge !== undefined) edges[event.edge] += 1;
+      for (const edge of event.edges) edges[edge] += 1;
     }
     return { nodes, edges };
   }
@@ -157,13 +157,7 @@ export function pipelineView(root, { id, query, go, title }) {
       group.classList.toggle("has-facts", Boolean(text));
     }
     const drawnEdges = canvas.querySelectorAll("path.edge");
-    const reached = (name) => (nodes.get(name) ?? "idle") !== "idle";
-    const kinds = new Map(detail.graph.nodes.map((node) => [node.id, node.kind]));
-    detail.graph.edges.forEach((edge, index) => {
-      const isBranch = kinds.get(edge.from) === "parallel" || kinds.get(edge.to) === "parallel.fan_in";
-      const taken = edges[index] > 0 || (isBranch && reached(edge.from) && reached(edge.to));
-      drawnEdges[index]?.classList.toggle("taken", taken);
-    });
+    detail.graph.edges.forEach((_, index) => drawnEdges[index]?.classList.toggle("taken", edges[index] > 0));
     drawPlayer();
   }
 
