@@ -8,6 +8,7 @@ or a model. Unknown attributes are kept: a program's own node kinds may use them
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Literal, TypeAlias
 
@@ -15,6 +16,7 @@ import msgspec
 
 from corral.core.spending import LIMITS
 from corral.pipelines import node_kinds, run_limits
+from corral.pipelines.graph import Value
 
 OwnerName: TypeAlias = Literal["graph", "node", "edge"]
 ValueType: TypeAlias = Literal["text", "count", "duration", "boolean", "number", "choice"]
@@ -85,7 +87,6 @@ DEFINITIONS = (
     Attribute("shape", _NODE),
     Attribute("type", _NODE, aliases=("node_type", "handler")),
     Attribute("class", _NODE, is_setting=True),
-    Attribute("prompt", _NODE, aliases=("llm_prompt",)),
     Attribute("model", _NODE, is_setting=True),
     Attribute("llm_model", _NODE, is_setting=True),
     Attribute("llm_provider", _NODE, is_setting=True),
@@ -103,6 +104,7 @@ DEFINITIONS = (
     Attribute("loop_restart", _EDGE, "boolean"),
     *(Attribute(name, _EDGE) for name in run_limits.RAISES),
     # Of some node kinds.
+    Attribute("prompt", aliases=("llm_prompt",)),
     Attribute("tool_command", aliases=("script", "command", "cmd")),
     Attribute("system_prompt", aliases=("system",)),
     Attribute("output_key", aliases=("stdout_key",)),
@@ -142,3 +144,12 @@ def names_of(owner: OwnerName, kind: str = "") -> frozenset[str]:
     if owner != "node":
         return own
     return own | node_kinds.attributes_of(kind)
+
+
+def find_written(attrs: Mapping[str, Value], name: str) -> tuple[str, Value] | None:
+    """An attribute under its name, else under one of its aliases: the name as written, and its
+    value. None: it has no value."""
+    for key in (name, *BY_NAME[name].aliases):
+        if (value := attrs.get(key)) not in (None, ""):
+            return key, value
+    return None

@@ -63,8 +63,8 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
 CHILD_FILES = ("stack.child_dotfile", "dotfile", "pipeline", "path")
 """Attributes that name the file of a child pipeline. The graph may have the first one."""
 _LLM = with_trait("node") | {
-    "answer_timeout", "credential", "max_tokens", "output_key", "output_schema", "questions",
-    "rounds", "temperature", "until",
+    "answer_timeout", "credential", "max_tokens", "output_key", "output_schema", "prompt",
+    "questions", "rounds", "temperature", "until",
 }  # fmt: skip
 """Attributes of nodes that call an agent or a model."""
 
@@ -107,7 +107,9 @@ WAIT_HUMAN = NodeKind(
     symbol="☻",
     aliases=("human",),
     waits=True,
-    attributes=frozenset(("human.default_choice", "human.timeout", "mode", "default_choice")),
+    attributes=frozenset(
+        ("human.default_choice", "human.timeout", "mode", "default_choice", "prompt")
+    ),
 )
 CONDITIONAL = NodeKind(
     name="conditional",

@@ -301,15 +301,16 @@ GREEN = [
     LINE + 'a [retry_target=b] b [prompt="only retried"] b -> exit',
     LINE + "retry_target=b b [prompt=x] b -> exit a [goal_gate=true]",
     LINE
-    + "a -> p p [shape=component] j [shape=tripleoctagon] p -> {b c} -> j -> exit"
+    + "a -> p p [shape=component, join_policy=first_success, max_parallel=8]"
+    + " j [shape=tripleoctagon] p -> {b c} -> j -> exit"
     + " b [label=B] c [label=C]",
     LINE + 'h [type=http, url="https://x", method=GET, headers="a: b"] a -> h -> exit',
     LINE + 'f [type=for_each, items="{{a.output}}", prompt="{{item.x}} {{index}}"] a -> f -> exit',
     LINE + 'f [type=write_file, path=x, content="c", append=true] a -> f -> exit',
     LINE + 'i [type=include, dotfile="x.dot"] j [type=set, key=k, value=0] a -> i -> j -> exit',
     LINE + 'model_stylesheet="* { model: gemini:gemini-2.5-flash; } .hard { agent: gemini-acp }"',
-    LINE + "a [max_retries=0, timeout=15m, goal_gate=false, join_policy=first_success, weight=2]",
-    LINE + 'a [max_retries="3", timeout="900s", auto_status="true", max_parallel=8]',
+    LINE + "a [max_retries=0, timeout=15m, goal_gate=false, weight=2]",
+    LINE + 'a [max_retries="3", timeout="900s", auto_status="true"]',
     LINE + "a [timeout=900] max_visits=5 default_max_retry=2 default_fidelity=summary:low",
     LINE + 'a [color="#ff0000", fontname=x, xlabel=y, height=2, my_own=3, tooltip=t] rankdir=LR',
     LINE + 'a [agent="gemini-acp", model="whatever-it-takes"]',
@@ -370,6 +371,33 @@ def test_a_mistyped_limit_of_the_graph_is_an_error() -> None:
         assert (finding.severity, finding.fix) == ("error", f"Did you mean {near}?")
     (finding,) = of("attribute_known", LINE + "timeout=5m")
     assert (finding.severity, finding.fix) == ("warning", "Write node [timeout=…].")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "written", "type"),
+    [
+        ("tool_command=make", "tool_command", "tool"),
+        ("script=make", "script", "tool"),
+        ('url="http://localhost"', "url", "http"),
+        ("shape=parallelogram, tool_command=make, prompt=Build", "prompt", "codergen"),
+        ("shape=parallelogram, tool_command=make, llm_prompt=Build", "llm_prompt", "codergen"),
+        ("shape=diamond, allowed_tools=Read", "allowed_tools", "codergen"),
+    ],
+)
+def test_an_attribute_of_another_node_kind_is_reported(
+    attributes: str, written: str, type: str
+) -> None:
+    (finding,) = of("attribute_known", f"{LINE}a [{attributes}] b [{attributes}] a -> b -> exit")
+    assert finding.severity == "warning"
+    assert finding.message.startswith(
+        f"{written} of a, b has no effect there: nodes of type {type}"
+    )
+    assert finding.fix == f"Write type={type}, or remove it."
+
+
+def test_a_default_for_nodes_of_some_kinds_is_not_reported() -> None:
+    nodes = "node [max_parallel=2]; a; p [shape=component]; a -> p -> exit"
+    assert of("attribute_known", f"{nodes} {LINE}") == []
 
 
 def test_attributes_of_other_runners_are_not_reported() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
+from corral.pipelines import attribute_definitions
 from corral.pipelines.scheduler.outcome import Outcome, Status
 
 FORK = "s -> p; p [shape=component]; f [shape=tripleoctagon]; p -> a -> f; p -> b -> f;"
@@ -116,9 +117,12 @@ def test_a_visit_limit_of_a_node_wins_and_the_error_names_the_loop() -> None:
     assert run.finish.reason == (
         "node 'a' would be visited more than 2 times (max_visits): a -> b -> a"
     )
-    for alias in ("max_node_visits", "default_max_visits"):
-        aliased = run_scheduler(f's -> a; a -> a [condition="outcome=success"]; a -> e; {alias}=3')
-        assert aliased.path == ["a"] * 3
+    for alias in attribute_definitions.BY_NAME["max_visits"].aliases:
+        for limit in (f"{alias}=3", f"a [{alias}=3]"):
+            aliased = run_scheduler(
+                f's -> a; a -> a [condition="outcome=success"]; a -> e; {limit}'
+            )
+            assert aliased.path == ["a"] * 3
 
 
 @pytest.mark.parametrize("status", ["success", "partial_success", "fail"])

@@ -128,8 +128,9 @@ SURE = 0.85
 
 def attribute_known(graph: Graph) -> Iterator[Finding]:
     """Unknown attributes are allowed, for a program's own node kinds. One that is nearly the name
-    of a known attribute is probably a mistake, and so is one that belongs to something else. If
-    the name of a limit is misspelled, it is an error: the run would have no limit."""
+    of a known attribute is probably a mistake, and so is one that belongs to something else, or to
+    nodes of other kinds. If the name of a limit is misspelled, it is an error: the run would have
+    no limit."""
     unknown: dict[tuple[OwnerName, str, str], list[Owner]] = {}
     for owner in _owners(graph):
         name = OWNER_NAMES[type(owner)]
@@ -138,16 +139,33 @@ def attribute_known(graph: Graph) -> Iterator[Finding]:
             continue
         for key in owner.attrs:
             if key not in _accepted(name, kind) and not key.startswith(("set.", "internal.")):
-                unknown.setdefault((name, kind, key), []).append(owner)
+                # One finding for all kinds that do not have an attribute of other kinds.
+                group = "" if key in names_of(name) else kind
+                unknown.setdefault((name, group, key), []).append(owner)
     for (name, kind, key), owners in islice(unknown.items(), MAX_SUGGESTIONS):
+        if name == "node" and key in names_of(name) and _is_default(graph, key, owners):
+            continue
         if problem := _find_attribute_problem(name, kind, key):
             make, message, fix = problem
+            # The transform has added the name here to an attribute under another name.
+            others = (*BY_NAME[key].aliases, PROMPT_FILE) if key in BY_NAME else ()
+            written = next((other for other in others if other in owners[0].attrs), key)
             yield make(
                 "attribute_known",
-                f"{key} of {list_names([_name(owner) for owner in owners])} {message}",
+                f"{written} of {list_names([_name(owner) for owner in owners])} {message}",
                 fix=fix,
                 **_as_owner(owners[0]),
             )
+
+
+def _is_default(graph: Graph, key: str, owners: list[Owner]) -> bool:
+    """Whether a node that uses this attribute has the same value: then it was probably written for
+    all nodes (``node [max_parallel=4]``)."""
+    value = owners[0].attrs[key]
+    return any(
+        node.attrs.get(key) == value and key in names_of("node", node.kind)
+        for node in graph.nodes.values()
+    )
 
 
 @cache
@@ -164,6 +182,10 @@ def _find_attribute_problem(
         return warning, "has no effect: nodes have it", f"Write node [{key}=…]."
     if name == "node" and elsewhere == ["graph"]:
         return warning, "has no effect: the graph has it", f"Write graph [{key}=…]."
+    if name == "node" and "node" in elsewhere:
+        kinds = [other for other in node_kinds.PUBLIC if key in node_kinds.attributes_of(other)]
+        message = f"has no effect there: nodes of type {list_names(kinds)} have it"
+        return warning, message, f"Write type={kinds[0]}, or remove it."
     if elsewhere:
         return None
     plain = key.lower().replace("-", "_")

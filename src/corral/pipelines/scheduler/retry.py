@@ -13,6 +13,7 @@ from hashlib import blake2b
 import msgspec
 
 from corral.core.durations import backoff_delay
+from corral.pipelines.attribute_definitions import find_written
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -27,17 +28,16 @@ class Pause(msgspec.Struct, frozen=True):
 
 def retries(graph: Graph, node: Node) -> int:
     """How many times the node is tried again at most. Raises ``ValueError``."""
-    for attrs, key in (
-        (node.attrs, "max_retries"),
-        (graph.attrs, "default_max_retries"),
-        (graph.attrs, "default_max_retry"),
-    ):
-        if (given := attrs.get(key)) not in (None, ""):
-            try:
-                return max(0, int(given))
-            except ValueError:
-                raise ValueError(f"{key}={given} is not a number") from None
-    return 0
+    written = find_written(node.attrs, "max_retries") or find_written(
+        graph.attrs, "default_max_retries"
+    )
+    if written is None:
+        return 0
+    key, value = written
+    try:
+        return max(0, int(value))
+    except ValueError:
+        raise ValueError(f"{key}={value} is not a number") from None
 
 
 def after(graph: Graph, node: Node, outcome: Outcome, attempt: int, seed: str) -> Outcome | Pause:

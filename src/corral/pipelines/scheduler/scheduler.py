@@ -64,7 +64,8 @@ import msgspec
 from corral.core.spending import Raise
 from corral.errors import PipelineInvalid
 from corral.pipelines import events, node_kinds
-from corral.pipelines.graph import Edge, Graph, Node
+from corral.pipelines.attribute_definitions import find_written
+from corral.pipelines.graph import Edge, Graph, Node, Value
 from corral.pipelines.run_limits import check_raises, raises_of, run_limits
 from corral.pipelines.scheduler import human_gate, manager, parallel, retry
 from corral.pipelines.scheduler.commands import (
@@ -96,8 +97,6 @@ UNSATISFIED = "goal gate unsatisfied and no retry target"
 NO_STAGE = frozenset((node_kinds.START.name, node_kinds.EXIT.name))
 """Kinds that do no work: like a decision, they are never ``last_stage``."""
 MAX_VISITS = 50
-VISIT_KEYS = ("max_visits", "max_node_visits", "default_max_visits")
-"""Graph attributes that set the limit; the first one that is set wins."""
 
 
 class Scheduler:
@@ -555,16 +554,10 @@ class GraphLimits:
     """The limits of a graph. Raises ``PipelineInvalid`` if one is not a number."""
 
     def __init__(self, graph: Graph) -> None:
-        for key in VISIT_KEYS:
-            if (value := graph.attrs.get(key)) not in (None, ""):
-                try:
-                    self._visits = int(float(value))
-                except ValueError:
-                    problem = f"{key}={value} of the graph is not a number"
-                    raise PipelineInvalid(problem) from None
-                break
-        else:
-            self._visits = MAX_VISITS
+        try:
+            self._visits = _max_visits(graph.attrs, MAX_VISITS, " of the graph")
+        except ValueError as error:
+            raise PipelineInvalid(str(error)) from None
         self.exist = graph.has_limits
         """Whether there are some of what the run may spend."""
         if self.exist:
@@ -573,13 +566,18 @@ class GraphLimits:
     def visits(self, node: Node) -> int:
         """How often this node may be visited: its own ``max_visits``, else the graph's. Raises
         ``ValueError``."""
-        most = node.attrs.get("max_visits")
-        if most is None or most == "":
-            return self._visits
-        try:
-            return int(most)
-        except ValueError:
-            raise ValueError(f"max_visits={most} is not a number") from None
+        return _max_visits(node.attrs, self._visits)
+
+
+def _max_visits(attrs: Mapping[str, Value], default: int, owner: str = "") -> int:
+    written = find_written(attrs, "max_visits")
+    if written is None:
+        return default
+    key, value = written
+    try:
+        return int(float(value))
+    except ValueError:
+        raise ValueError(f"{key}={value}{owner} is not a number") from None
 
 
 def is_gate(node: Node) -> bool:
