@@ -113,6 +113,30 @@ def test_a_policy_that_it_cannot_enforce_is_refused_before_the_start() -> None:
     assert not {"images", "attachments", "mcp_servers", "thinking"} & AGENT.supports
 
 
+@pytest.mark.parametrize(
+    ("model", "policy", "refused"),
+    [
+        ("gpt-5", Policy.edits(), True),
+        ("gpt-5-codex", Policy(write="allow", deny_tools=("apply_patch",)), True),
+        ("gpt-5", Policy(write="allow", shell="allow", network="allow"), False),
+        ("gpt-5", Policy.read_only(), False),
+        ("claude-sonnet-5", Policy.edits(), False),
+    ],
+)
+def test_a_model_without_a_tool_that_writes_is_refused_if_it_may_write(
+    model: str, policy: Policy, refused: bool
+) -> None:
+    run = RunOptions.build("cline", {"policy": policy, "model": model, "inherit": "project"})
+    rows = compile_policy(AGENT, policy, run).unenforced
+    assert ("write=allow" in [part for row in rows for part in row.unenforced]) is refused
+    unnamed = replace(run, model=None)
+    if not refused and policy != Policy.edits():
+        launch_of(AGENT, unnamed, PLACE, "hi", None)
+        return
+    with pytest.raises(errors.ConfigError, match="depends on the model"):
+        launch_of(AGENT, unnamed, PLACE, "hi", None)
+
+
 def test_a_permitted_shell_reaches_the_network() -> None:
     policy = Policy(shell="allow", network="deny")
     network = decisions(compile_policy(AGENT, policy))["network"]

@@ -396,6 +396,11 @@ REFUSED: dict[str, list[tuple[RunKwargs, type[Exception], str]]] = {
             "network",
         ),
     ],
+    # The model would have no tool that writes, and the run would end as a success.
+    "cline-acp": [
+        ({"policy": Policy.edits(), "model": None}, errors.ConfigError, "depends on the model"),
+        ({"policy": Policy.edits(), "model": "gpt-5"}, errors.PolicyNotEnforceable, "apply_patch"),
+    ],
     "codex-cli": [
         ({"max_turns": 3}, errors.ConfigError, "max_turns"),
         ({"sandbox": "agent"}, errors.ConfigError, "sandbox"),
@@ -424,7 +429,12 @@ REFUSED: dict[str, list[tuple[RunKwargs, type[Exception], str]]] = {
     ],
     "pi-cli": [
         ({"policy": Policy.plan()}, errors.PolicyError, "planning mode"),
-        ({"policy": Policy(shell_rules=("allow git *",))}, errors.PolicyNotEnforceable, "shell"),
+        # The rules for commands are judged in the model's responses, by the proxy.
+        (
+            {"policy": Policy(shell_rules=("allow git *",)), "meter": False},
+            errors.PolicyNotEnforceable,
+            "shell",
+        ),
         (
             {"policy": UNENFORCEABLE_NETWORK, "sandbox": "off"},
             errors.PolicyNotEnforceable,
@@ -433,7 +443,6 @@ REFUSED: dict[str, list[tuple[RunKwargs, type[Exception], str]]] = {
         ({"images": ("a.png",)}, errors.ConfigError, "images"),
         ({"max_turns": 3}, errors.ConfigError, "max_turns"),
         ({"inherit": "user"}, errors.ConfigError, "inherit"),
-        ({"model": None}, errors.ConfigError, "model"),
     ],
 }
 """Agent → options that it cannot honor, the error, and a part of its message."""

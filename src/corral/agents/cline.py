@@ -3,8 +3,9 @@
 It asks before every call, reading included. Exceptions are the calls of a sub-agent (so there are
 no sub-agents) and the hooks of a repository (so such a repository is refused). Paths are judged
 when it asks: without that it reads and writes anywhere. What the policy denies is not offered
-(``disabledTools``). It reports no tokens, takes no MCP servers and drops images. OpenAI's models
-get ``apply_patch``, whose permission request names no paths: it counts as a command. It ends its
+(``disabledTools``). It reports no tokens, takes no MCP servers and drops images. Models with
+``gpt`` or ``codex`` in their name, and its default behind a URL is one, get ``apply_patch`` and not
+``editor``. The permission request of a patch names no paths: it counts as a command. It ends its
 turn after six denials in a row. It adds the file after an ``@`` to the prompt without asking; a
 word joiner before the sign, which no model sees, prevents that.
 """
@@ -28,6 +29,7 @@ from corral.agents.spec import (
     Package,
     Probe,
 )
+from corral.errors import ConfigError
 from corral.events import ToolKind
 from corral.options import RunOptions
 from corral.policy import Capability
@@ -78,23 +80,33 @@ def private(place: LaunchContext) -> tuple[dict[str, str], dict[str, str]]:
     return env, {".cline/data/settings/providers.json": providers}
 
 
-def controls(grants: Grants, run: RunOptions) -> AgentControls:
-    """It asks us before every call of the tools that are offered."""
-    check_names(grants.tool_lists, KINDS, "Cline", lambda _name: False, strict=run.strict)
-    enforced: dict[Capability, Enforced] = {"mcp": NO_SERVERS}
+def disabled_tools(grants: Grants) -> set[str]:
     disabled = {*NEVER}
     if not grants.is_native:
         disabled |= {*grants.denied}
         for capability, tools in TOOLS_OF.items():
-            grant = grants.of(capability)
-            reads = capability == "read" and grants.is_limited
-            if grant.is_denied:
-                disabled |= {*tools}
-            else:
-                note = READS_OUTSIDE if reads else ""
-                enforced[capability] = Enforced("brokered", note)
+            disabled |= {*tools} if grants.of(capability).is_denied else set()
         if grants.shell.is_denied:
             disabled.add("apply_patch")
+    return disabled
+
+
+def _writes_by_patches(model: str | None) -> bool:
+    return any(part in (model or "").lower() for part in ("gpt", "codex"))
+
+
+def controls(grants: Grants, run: RunOptions) -> AgentControls:
+    """It asks us before every call of the tools that are offered."""
+    check_names(grants.tool_lists, KINDS, "Cline", lambda _name: False, strict=run.strict)
+    enforced: dict[Capability, Enforced] = {"mcp": NO_SERVERS}
+    disabled = disabled_tools(grants)
+    for capability in TOOLS_OF if not grants.is_native else ():
+        if not grants.of(capability).is_denied:
+            reads = capability == "read" and grants.is_limited
+            enforced[capability] = Enforced("brokered", READS_OUTSIDE if reads else "")
+    if "write" in enforced and "apply_patch" in disabled and _writes_by_patches(run.model):
+        why = f"{run.model} writes with apply_patch only, which counts as a command"
+        enforced["write"] = Enforced("impossible", f"{why}: allow commands, or use another model")
     settings = {"telemetryOptOut": True, "autoUpdateEnabled": False}
     files = {SETTINGS: json.dumps({**settings, "disabledTools": sorted(disabled)})}
     return AgentControls(enforced=enforced, own_default="it asks before every call", files=files)
@@ -106,6 +118,19 @@ OWN = (".clinerules", ".cline", ".agents", "AGENTS.md")
 
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
+    # Without a tool that writes, the model would report what it could not do, as a success.
+    writes = not place.grants.is_native and not place.grants.write.is_denied
+    if (
+        run.model is None
+        and run.strict
+        and writes
+        and "apply_patch" in disabled_tools(place.grants)
+    ):
+        raise ConfigError(
+            "whether Cline has a tool that writes depends on the model",
+            hint="Name it: model= (--model). Those with gpt or codex in their name have none unless"
+            " commands are allowed.",
+        )
     plain = BASE.launch(run, place, prompt, resume)
     files = {**plain.files, **place.controls.files}
     return replace(plain, files=files, service_url=place.env.get(URL))

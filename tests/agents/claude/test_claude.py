@@ -243,6 +243,9 @@ def ending(finish: TurnEnd | None, **more: Any) -> TurnEnding:
         ("error_max_budget_usd", "", errors.BudgetExceeded),
         ("error_during_execution", "No conversation found with session ID: x", errors.ResumeLost),
         ("error", "what is this", errors.ProcessFailed),
+        ("", "Request rejected (429) · Rate limit reached", errors.RateLimited),
+        ("", "You've hit your limit", errors.QuotaSpent),
+        ("", "5-hour limit reached", errors.QuotaSpent),
     ],
 )
 def test_a_failure_has_its_own_class(
