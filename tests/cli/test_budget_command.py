@@ -124,8 +124,22 @@ def test_a_paused_batch_goes_on(
     with started(*words, cwd=workspace, model=model) as process:
         run = wait_for(lambda: first_run(lambda each: each.kind == "batch"))
         wait_for(lambda: model.counts.total() == 1)
+        if not more:
+            listed = wait_for(lambda: _paused_line(workspace))
+            assert run.id in listed
+            shown = corral("batches", "show", run.id, cwd=workspace)
+            assert "status     paused" in shown.stdout, shown.stdout
+            assert f"continue   corral sessions budget {run.id} +AMOUNT" in shown.stdout
+            refused = corral("batches", "resume", run.id, cwd=workspace)
+            assert "is running" in refused.stderr, refused.stderr
         raised = corral("sessions", "budget", run.id, "--calls", "2", cwd=workspace)
         assert (raised.returncode, raised.stderr) == (0, "")
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert model.counts == {"1": 1, "2": 1}
+
+
+def _paused_line(workspace: Path) -> str | None:
+    """The line of the list of batches that says so."""
+    lines = corral("batches", "list", cwd=workspace).stdout.splitlines()
+    return next((line for line in lines if " paused " in line), None)

@@ -16,6 +16,8 @@ from support.batches import MODEL, CountingModel
 from support.pipeline_command import GATE, corral
 from support.view_server import WAIT, running_view
 
+from corral import Batch, BatchReport, pipelines
+from corral import batch as corral_batch
 from corral.testing import ModelServer, fail
 
 pytestmark = [pytest.mark.whole_program, pytest.mark.worker_process]
@@ -157,6 +159,51 @@ async def test_a_run_is_started_paused_raised_and_its_context_read(
         assert row["tokens"] > 0
         shown = await asyncio.to_thread(corral, "pipeline", "show", "last", cwd=work)
         assert re.search(r"cost +\$0\.00\d\d · \d+ tokens", shown.stdout), shown.stdout
+
+
+async def test_a_paused_batch_and_a_run_with_a_paused_child_say_so_and_are_raised(
+    tmp_path: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = CountingModel(model_server, "view-batch-budget")
+    for name, value in model.env.items():
+        monkeypatch.setenv(name, value)
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "child.dot").write_text(PAUSED.replace(" {{word}}", ""))
+    parent = """digraph parent { start [shape=Mdiamond]; done [shape=Msquare]
+        call [type=include, dotfile="child.dot"]; start -> call -> done }"""
+    batch = asyncio.create_task(
+        batch_to_end([1, 2], "task n{{n}}", model=MODEL, cwd=work, max_calls=1, on_budget="pause")
+    )
+    run = asyncio.create_task(pipelines.run(parent, model=MODEL, cwd=work))
+    with running_view(tmp_path / "corral-home") as view:
+
+        async def listed() -> Any:
+            return {each["kind"]: each for each in (await view.get("/api/runs"))["runs"]}
+
+        rows = await until(
+            listed,
+            lambda rows: (
+                [rows.get(kind, {}).get("state") for kind in ("batch", "pipeline")]
+                == ["paused", "paused"]
+            ),
+        )
+        for kind, names in (("batch", "batches"), ("pipeline", "pipelines")):
+            path = f"/api/{names}/{rows[kind]['id']}"
+            detail = await view.get(path)
+            assert (detail["summary"]["state"], detail["summary"]["live"]) == ("paused", True)
+            (budget,) = detail["budgets"]
+            assert (budget["max_calls"], budget["is_paused"]) == (1, True)
+            status, done = await view.post(f"{path}/budget", {"calls": 1})
+            assert status == 200, done
+        assert (await batch).ok
+        assert (await run).ok
+    assert model.counts == {"n1": 1, "n2": 1, "a": 1, "b": 1}
+
+
+async def batch_to_end(numbers: list[int], prompt: str, **options: Any) -> BatchReport[None]:
+    start: Callable[..., Batch[None]] = corral_batch
+    return await start([{"n": number} for number in numbers], prompt, **options)
 
 
 async def test_the_failed_tasks_of_a_batch_are_run_again(

@@ -25,6 +25,7 @@ from corral.cli.options import (
     agent_option,
     completing,
     count_option,
+    database_option,
     limit_texts,
     policy_options,
     read_options,
@@ -358,6 +359,9 @@ def show(name: str, db: str | None, as_json: bool) -> None:
             echo("continue   run the program that started it again")
         else:
             echo(f"continue   corral batches resume {one.name}")
+    if one.status == "paused":
+        echo("the next model call does not fit into the budget")
+        echo(f"continue   corral sessions budget {one.name} +AMOUNT{database_option(db)}")
 
 
 @batches.command("resume", context_settings={"ignore_unknown_options": True})
@@ -379,7 +383,7 @@ def resume(name: str, options: tuple[str, ...], db: str | None) -> int:
     name = asyncio.run(query.find_batch(resolve_last(name, "batch", db=db), db=db))
     found = asyncio.run(query.show_batch(name, db=db))
     status = found.overview.status
-    if status == "running":
+    if status in ("running", "paused"):
         raise ConfigError(f"{name} is running", hint=f"See: corral batches show {name}")
     if status in query.ENDED and not options:
         raise ConfigError(

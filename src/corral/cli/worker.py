@@ -72,13 +72,17 @@ def command(
     enable_gc()
     shown = database.find(db).shown
     names = queue_names or (DEFAULT_QUEUE,)
+    parsed = [parse_limit(text) for text in limits]
+    for text in limits:
+        if problem := unknown_name(text):
+            echo(f"corral: --limit {text}: {problem}", err=True)
 
     def ready(_executor: object) -> None:
         echo(f"serving {', '.join(names)} of {shown}", err=True)
 
     options = worker.WorkerOptions(
         queue_names=names,
-        limits=[parse_limit(text) for text in limits],
+        limits=parsed,
         concurrency=concurrency,
         drain=drain,
         grace=grace,
@@ -98,7 +102,7 @@ class _LimitParts(TypedDict, total=False):
 
 def parse_limit(text: str) -> QueueLimit:
     """Parse a ``--limit``. Raises ``ConfigError``."""
-    from corral.engine.dbos.client import QueueLimit
+    from corral.engine.dbos.client import QueueLimit, resource_name
 
     name, _, limits = text.rpartition("=")
     try:
@@ -113,7 +117,26 @@ def parse_limit(text: str) -> QueueLimit:
             hint="Write AGENT=N, as in codex-cli=2; or codex-cli=4,each:2,30/1m: concurrent in"
             " all workers, in each of them, and started in that time.",
         ) from error
-    return QueueLimit(resource=name, **found)
+    return QueueLimit(resource=resource_name(name), **found)
+
+
+def unknown_name(text: str) -> str:
+    """What a ``--limit`` with a name that is neither an agent nor a vendor does, as a text; empty
+    if the name is known."""
+    from corral.errors import UnknownAgent
+    from corral.models import registry as models
+    from corral.system import config
+
+    name = text.rpartition("=")[0]
+    agent = name.partition("@")[0]
+    if agent in {provider.name for provider in models.all_providers()}:
+        return ""
+    try:
+        config.find_agent(agent)
+    except UnknownAgent as error:
+        hint = f" {error.hint}" if error.hint else ""
+        return f"{error.message}: it limits only nodes with queue={name}.{hint}"
+    return ""
 
 
 def _parse_part(text: str) -> _LimitParts:

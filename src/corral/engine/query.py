@@ -35,7 +35,7 @@ from corral.engine.payloads import (
     unpack,
     unpack_message,
 )
-from corral.engine.run_list import Status, budgets_of, run_status
+from corral.engine.run_list import Status, open_budgets, run_status
 from corral.engine.run_loop import EventNumbering
 from corral.engine.workspace import run_worktree
 from corral.errors import ConfigError
@@ -87,7 +87,8 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     output: PipelineOutput | None = None
     """None while the run has not ended."""
     budget: StoredBudget | None = None
-    """Of a run that has not ended and has limits of its own."""
+    """Of a run that has not ended: the budget that it waits for, which may be that of a run nested
+    in it, else its own."""
     created: float = 0.0
     ended: float | None = None
     visits: dict[str, Outcome] = {}
@@ -133,12 +134,12 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
     def read(client: DatabaseClient) -> RunDetails:
         row, replay = replay_run(client, run)
         output = run_output(client, run)
-        budget = budgets_of(database, [row]).get(run)
+        budget = open_budgets(database, [] if row.has_ended else [run]).get(run)
         with closing(ExecutorLiveness(database)) as liveness:
             return RunDetails(
                 id=run,
                 status=run_status(row, liveness, budget),
-                budget=budget,
+                budget=None if budget is None else budget.state,
                 run_input=replay.run_input,
                 state=replay.scheduler.state,
                 questions=[] if output else replay.questions,

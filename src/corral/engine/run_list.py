@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from corral.core.spending import Spent
-from corral.engine.dbos.client import WorkflowInfo, list_top, queue_owner
+from corral.engine.dbos.client import WorkflowInfo, list_nested, list_top, queue_owner
 from corral.engine.dbos.database import Database, find, is_there, storage_errors
 from corral.engine.dbos.leases import ExecutorLiveness
 from corral.engine.payloads import RUN_WORKFLOW
@@ -55,7 +55,7 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
     def read() -> list[RunOverview]:
         with storage_errors(database), closing(ExecutorLiveness(database)) as liveness:
             rows = list_top(database, RUN_WORKFLOW, limit)
-            budgets = budgets_of(database, rows)
+            budgets = open_budgets(database, [row.id for row in rows if not row.has_ended])
             return [
                 RunOverview(
                     id=row.id,
@@ -78,28 +78,44 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
     return await asyncio.to_thread(read)
 
 
-def budgets_of(database: Database, rows: Sequence[WorkflowInfo]) -> dict[str, StoredBudget]:
-    """The budgets of the runs that have not ended. Blocking. Raises ``StorageFailed``."""
-    is_open = [row.id for row in rows if not row.has_ended]
-    if not is_open:
+class OpenBudget(NamedTuple):
+    """The budget of a run that has not ended."""
+
+    owner: str
+    """The run that has the limits: the run itself, or one nested in it."""
+    state: StoredBudget
+
+
+def open_budgets(database: Database, runs: Sequence[str]) -> dict[str, OpenBudget]:
+    """The budgets of those of these runs, which have not ended, that have one: the one that the
+    run waits for, which may be that of a run nested in it, else its own. Blocking. Raises
+    ``StorageFailed``."""
+    if not runs:
         return {}
     from corral.engine import limits
 
-    return limits.read_stores(database, is_open)
+    nested = list_nested(database, RUN_WORKFLOW)
+    owners = {run: [run, *(each for each in nested if each.startswith(f"{run}/"))] for run in runs}
+    stores = limits.read_stores(database, [each for names in owners.values() for each in names])
+    budgets: dict[str, OpenBudget] = {}
+    for run, names in owners.items():
+        known = [OpenBudget(name, stores[name]) for name in names if name in stores]
+        waiting = [budget for budget in known if budget.state.is_paused()]
+        if waiting or run in stores:
+            budgets[run] = (waiting or known)[0]
+    return budgets
 
 
-def _spent(row: WorkflowInfo, budget: StoredBudget | None) -> Spent:
-    if budget is not None:
-        return budget.spent
+def _spent(row: WorkflowInfo, budget: OpenBudget | None) -> Spent:
+    if budget is not None and budget.owner == row.id:
+        return budget.state.spent
     cost, tokens = row.labels.get("cost_usd"), int_or_none(row.labels.get("tokens"))
     return Spent(float(cost) if isinstance(cost, int | float) else 0.0, tokens or 0)
 
 
-def run_status(
-    row: WorkflowInfo, liveness: ExecutorLiveness, budget: StoredBudget | None = None
-) -> Status:
-    """What a list shows of a run; ``budget`` is its own."""
-    if budget is not None and budget.is_paused():
+def run_status(row: WorkflowInfo, liveness: ExecutorLiveness, budget: OpenBudget | None) -> Status:
+    """What a list shows of a run."""
+    if budget is not None and budget.state.is_paused():
         return "paused"
     match row.state:
         case "running":

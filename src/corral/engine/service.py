@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from corral.engine import open_questions, query
+from corral.engine import open_questions, query, run_list
 from corral.engine.agent_host import client as agent_host_client
 from corral.engine.dbos.client import (
     DEFAULT_QUEUE,
@@ -487,8 +487,8 @@ async def add_budget(
     run: str, amounts: Raise, *, is_total: bool = False, db: str | None = None
 ) -> Budget | None:
     """Raise the limits of a run or batch by these amounts, or with ``is_total`` to these amounts,
-    from any process. Returns a copy of the budget as it is then; None if there is no such run or
-    batch. Raises ``ConfigError``."""
+    from any process; those of a run nested in it, if that is the one that waits. Returns a copy of
+    the budget as it is then; None if there is no such run or batch. Raises ``ConfigError``."""
     from corral.engine import limits
 
     database = find(db)
@@ -507,12 +507,15 @@ async def add_budget(
                 f"{run} has ended: its budget cannot be raised",
                 hint="A new run continues from a node: corral pipeline fork RUN --from NODE.",
             )
-        budget = limits.read_budget(database, run)
+        # A run nested in it may be what waits.
+        waiting = run_list.open_budgets(database, [run]).get(run)
+        owner = run if waiting is None else waiting.owner
+        budget = limits.read_budget(database, owner)
         if not budget.has_limits:
             raise ConfigError(f"{run} has no budget that could be raised")
         more = budget.missing(amounts) if is_total else amounts
-        limits.raise_budget(database, run, more)
-        return limits.read_budget(database, run)
+        limits.raise_budget(database, owner, more)
+        return limits.read_budget(database, owner)
 
     return await with_client(database, add)
 

@@ -241,9 +241,11 @@ def pipeline_summary(run: PipelineFacts, db: str | None) -> Summary:
 def batch_summary(batch: BatchOverview, db: str | None) -> Summary:
     """A batch in the list."""
     done = batch.succeeded + batch.failed
-    in_words = state_of(
-        KnownState(status=batch.status, live=batch.status == "running"), clock.now()
+    is_live = batch.status in ("running", "paused")
+    known = KnownState(
+        status=batch.status, live=is_live, live_state="paused" if batch.status == "paused" else ""
     )
+    in_words = state_of(known, clock.now())
     failed = f", {batch.failed:,} failed" if batch.failed else ""
     return Summary(
         kind="batch",
@@ -254,12 +256,12 @@ def batch_summary(batch: BatchOverview, db: str | None) -> Summary:
         state_text=in_words.text,
         comparison=comparisons.is_stored(batch.name),
         created=batch.created,
-        updated=batch.ended or (clock.now() if batch.status == "running" else batch.created),
+        updated=batch.ended or (clock.now() if is_live else batch.created),
         last_event=batch.ended,
         turns=batch.total,
         cost_usd=batch.cost_usd or None,
         cost_source="unknown" if not batch.cost_usd else "computed",
-        live=batch.status == "running",
+        live=is_live,
     )
 
 
@@ -310,6 +312,7 @@ async def batch_detail(
         ],
         rows=[*map(_batch_row, tasks.rows)],
         next=None if tasks.next is None else str(tasks.next),
+        budgets=[] if found.budget is None else [found.budget.as_state()],
     )
 
 

@@ -553,6 +553,8 @@ class BatchDetail(msgspec.Struct, kw_only=True):
     failures: list[FailureGroup]
     rows: list[BatchRow]
     next: str | None = None
+    budgets: list[BudgetState] = []
+    """Its budget, while it has not ended."""
 
 
 class UsageRow(msgspec.Struct, kw_only=True):

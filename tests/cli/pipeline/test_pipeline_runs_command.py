@@ -386,6 +386,21 @@ def test_workers_execute_a_run_and_stop_cleanly(
     assert worker.wait(60) == 0
 
 
+def test_a_worker_says_that_a_limit_has_an_unknown_name(
+    workspace: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    limits = ("--limit", "codx-cli=1", "--limit", "codex@team=1", "--limit", "openai=2")
+    worker = start(started, "worker", "--db", "limits.db", *limits, cwd=workspace)
+    assert worker.stderr
+    line = worker.stderr.readline()
+    assert "--limit codx-cli=1: no agent is called 'codx-cli'" in line
+    assert "only nodes with queue=codx-cli" in line
+    assert "codex-cli" in line.partition("queue=")[2]
+    assert "serving default" in worker.stderr.readline()
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == 0
+
+
 def test_invalid_options_of_a_worker_are_an_error(workspace: Path) -> None:
     for words in (
         ("--queue", ""),
@@ -406,6 +421,7 @@ def test_a_limit_has_counts_for_all_workers_for_each_and_per_time() -> None:
     assert worker_command.parse_limit("codex-cli=2") == QueueLimit(
         resource="codex-cli", everywhere=2
     )
+    assert worker_command.parse_limit("codex@a=2").resource == "codex-cli@a"
     limit = worker_command.parse_limit("gemini-acp@team=4,each:2, 30/1m")
     assert limit == QueueLimit(resource="gemini-acp@team", everywhere=4, each=2, starts=30, per=60)
 

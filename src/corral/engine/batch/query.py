@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Literal, TypeVar
 
@@ -36,6 +36,7 @@ from corral.engine.dbos.database import (
 from corral.engine.dbos.leases import ExecutorLiveness
 from corral.engine.payloads import BATCH_CLOSED, BATCH_WORKFLOW, unpack
 from corral.errors import ConfigError
+from corral.metering.budget_stores import StoredBudget
 from corral.system import paths
 from corral.system.process.tree import ProcessRegistry as Processes
 
@@ -76,6 +77,8 @@ class BatchDetails(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     command: BatchCommand | None = None
     """The command line that continues it; None if it was started from Python."""
+    budget: StoredBudget | None = None
+    """Of a batch that has not ended."""
 
 
 class BatchTaskRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,9 +109,11 @@ async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list
     def read(store: BatchStore) -> list[BatchOverview]:
         with closing(ExecutorLiveness(store.database)) as liveness:
             overviews: list[BatchOverview] = []
-            for rows in list(batch_rounds(store).values())[:limit]:
+            found = dict(list(batch_rounds(store).items())[:limit])
+            budgets = _open_budgets(store, found)
+            for name, rows in found.items():
                 try:
-                    overviews.append(_overview(store, rows, liveness))
+                    overviews.append(_overview(store, rows, liveness, budgets.get(name)))
                 except UnreadableRecord as error:
                     _log.warning("%s", error)
             return overviews
@@ -135,8 +140,9 @@ async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:
         rows = batch_rounds(store).get(name)
         if rows is None:
             raise _not_found(name)
+        budget = _open_budgets(store, {name: rows}).get(name)
         with closing(ExecutorLiveness(store.database)) as liveness:
-            overview = _overview(store, rows, liveness)
+            overview = _overview(store, rows, liveness, budget)
         rounds = store.rounds(name)
         run_input = rounds[-1].run_input
         with reading(name):
@@ -150,6 +156,7 @@ async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:
             model=run_input.config.model,
             folder=run_input.config.folder,
             command=command,
+            budget=budget,
         )
 
     return await _with_store(db, read, name)
@@ -227,8 +234,23 @@ def open_tasks(store: BatchStore, rows: Sequence[WorkflowInfo]) -> list[Workflow
     ]
 
 
+def _open_budgets(
+    store: BatchStore, batches: Mapping[str, Sequence[WorkflowInfo]]
+) -> dict[str, StoredBudget]:
+    """The budgets of those of these batches that have not ended."""
+    is_open = [name for name, rows in batches.items() if not rows[-1].labels.get(BATCH_CLOSED)]
+    if not is_open:
+        return {}
+    from corral.engine import limits
+
+    return limits.read_stores(store.database, is_open)
+
+
 def _overview(
-    store: BatchStore, rows: Sequence[WorkflowInfo], liveness: ExecutorLiveness
+    store: BatchStore,
+    rows: Sequence[WorkflowInfo],
+    liveness: ExecutorLiveness,
+    budget: StoredBudget | None,
 ) -> BatchOverview:
     name = rows[0].id
     labels = rows[-1].labels
@@ -241,8 +263,11 @@ def _overview(
         executors = {responsible_executor(task) for task in open_tasks(store, rows)}
         # Without a responsible executor a worker of the queue will take the task.
         is_at_work = None in executors or any(map(liveness.is_alive, owners | executors))
+        status: BatchStatus = "running" if is_at_work else "interrupted"
+        if is_at_work and budget is not None and budget.is_paused():
+            status = "paused"
         closed = BatchSummary(
-            status="running" if is_at_work else "interrupted",
+            status=status,
             total=report.total,
             succeeded=report.succeeded,
             failed=report.failed,

@@ -240,9 +240,11 @@ class BatchReport(Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only
         return self.succeeded == self.total
 
 
-BatchStatus: TypeAlias = Literal["running", "interrupted", "success", "fail", "budget", "cancelled"]
-"""``interrupted``: no process runs it; ``budget``: the budget was spent. The command that started
-it continues it in both cases."""
+BatchStatus: TypeAlias = Literal[
+    "running", "paused", "interrupted", "success", "fail", "budget", "cancelled"
+]
+"""``paused``: it goes on when its budget is raised. ``interrupted``: no process runs it;
+``budget``: the budget was spent. The command that started it continues it in both cases."""
 
 
 BatchKind: TypeAlias = Literal["batch", "compare"]

@@ -23,7 +23,7 @@ import json
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -44,9 +44,10 @@ from corral.engine.dbos.database import (
     storage_errors,
     to_library,
 )
-from corral.errors import ConfigError
+from corral.errors import ConfigError, CorralError
 from corral.pipelines import node_kinds
 from corral.pipelines.graph import Node
+from corral.system import config
 from corral.values import Json, as_object, as_text, int_or_none, number_or_none
 
 if TYPE_CHECKING:
@@ -349,6 +350,16 @@ def list_top(database: Database, name: str, limit: int | None) -> list[WorkflowI
     ]
 
 
+def list_nested(database: Database, name: str) -> list[str]:
+    """The ids of the workflows with this name that other workflows started and that have not ended.
+    Blocking, as ``list_top``."""
+    if database.path is None:
+        with connect(database) as client:
+            rows = client.list_workflows(name=name, states=OPEN_STATES)
+            return sorted(row.id for row in rows if "/" in row.id)
+    return private_calls.read_nested_ids(database, name, to_library(OPEN_STATES))
+
+
 def _labels(stored: object) -> dict[str, Json]:
     """Those of a row that was read without the library. What is no object counts as none."""
     if not isinstance(stored, str | bytes):
@@ -513,12 +524,26 @@ def responsible_executor(workflow: WorkflowInfo) -> str | None:
     return workflow.executor if workflow.state == "running" else queue_owner(workflow.queue)
 
 
-def queue_for_node(queue: str, node: Node, names: Sequence[str]) -> str:
+def resource_name(name: str) -> str:
+    """The name of a limited resource: an agent by its own name, not by an alias. Others, such as a
+    vendor or the ``queue`` of nodes, are as they were given."""
+    agent, at, credential = name.partition("@")
+    with suppress(CorralError):
+        agent = config.find_agent(agent).name
+    return f"{agent}{at}{credential}"
+
+
+def queue_for_node(queue: str, node: Node, names: Sequence[str], default_agent: str) -> str:
     """Where a node of a run on this queue waits: the first subqueue among ``names`` for its
     ``queue`` attribute, its agent with its credential, its agent, or any node that does real
-    work; else the queue itself."""
-    agent = node.text("agent") or node.text("llm_provider") or node.text("model").partition(":")[0]
-    resources = [node.text("queue"), f"{agent}@{node.text('credential')}", agent]
+    work; else the queue itself. ``default_agent``: that of nodes which name neither an agent nor a
+    vendor."""
+    vendor, has_vendor, _ = node.text("model").partition(":")
+    agent = node.text("agent") or node.text("llm_provider") or (vendor if has_vendor else "")
+    agent = agent or default_agent
+    resources = [node.text("queue")]
+    for name in (agent, resource_name(agent)):
+        resources += [f"{name}@{node.text('credential')}", name]
     if not node_kinds.find(node.kind).cheap:
         resources.append(ANY_NODE)
     candidates = [subqueue(queue, each) for each in resources]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,6 +77,7 @@ PRIVATE_USES = (
         where=(
             "private_calls.select_busy_executors",
             "private_calls.read_top_rows",
+            "private_calls.read_nested_ids",
             "private_calls.all_workflow_ids",
         ),
         reason="Every executor looks once per second for executors that died. The public"
@@ -167,6 +169,18 @@ def read_top_rows(
     )
     with closing(sqlite3.connect(str(database.path), timeout=30)) as opened:
         return opened.execute(statement, (name, -1 if limit is None else limit)).fetchall()
+
+
+def read_nested_ids(database: Database, name: str, states: Sequence[str]) -> list[str]:
+    """The ids of the workflows with this name in a database file that another workflow started and
+    that are in one of these states."""
+    marks = ", ".join("?" for _ in states)
+    statement = (
+        "SELECT workflow_uuid FROM workflow_status WHERE name = ?"
+        f" AND parent_workflow_id IS NOT NULL AND status IN ({marks}) ORDER BY workflow_uuid"
+    )
+    with closing(sqlite3.connect(str(database.path), timeout=30)) as opened:
+        return [str(row[0]) for row in opened.execute(statement, (name, *states))]
 
 
 def all_workflow_ids(engine: Engine) -> list[str]:

@@ -252,7 +252,8 @@ class DatabaseJournal:
             self.local.add(command)
             return
         node = self.run_input.graph.nodes[command.node]
-        queue = queue_for_node(self.queue, node, executor.current().all_queues)
+        agent = str(self.run_input.graph.attrs.get("agent") or self.config.agent)
+        queue = queue_for_node(self.queue, node, executor.current().all_queues, agent)
         await self._start(command.id, NodeInput(run_id=self.id, visit=command), queue)
 
     async def start_timer(self, command: Wait) -> None:

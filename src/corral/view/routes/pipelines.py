@@ -276,7 +276,7 @@ async def retry_batch(call: ApiCall) -> Done:
     name, db = call.path("id"), await call.database()
     await call.body(Done)
     found = await databases.read_batch(name, db)
-    if found.overview.status == "running":
+    if found.overview.status in ("running", "paused"):
         raise ConfigError(f"{name} is running")
     if found.command is None:
         raise ConfigError(
@@ -299,6 +299,16 @@ async def cancel_batch(call: ApiCall) -> Done:
         raise ConfigError(f"{name} has already ended: {found.overview.status}")
     count = await query.cancel_batch(name, db=db)
     return Done(message=f"cancelled, with {count:,} tasks", id=name)
+
+
+async def add_batch_budget(call: ApiCall) -> Done:
+    from corral.engine import service
+    from corral.view import databases
+
+    name, db, body = call.path("id"), await call.database(), await call.body(BudgetBody)
+    await databases.read_batch(name, db)
+    await service.add_budget(name, convert_to(asdict(body), Raise), db=db)
+    return Done(message="the budget was raised", id=name)
 
 
 ENDPOINTS: tuple[ApiEndpoint, ...] = (
@@ -444,6 +454,16 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         "Cancel the tasks that have not ended.",
         cancel_batch,
         Done,
+        params=(DB,),
+    ),
+    ApiEndpoint(
+        "POST",
+        "/api/batches/{id}/budget",
+        "add_batch_budget",
+        "Raise the limits of a batch's budget. One that is paused on it goes on.",
+        add_batch_budget,
+        Done,
+        BudgetBody,
         params=(DB,),
     ),
 )

@@ -5,6 +5,7 @@ import { attempt, button, h, replace } from "./dom.js";
 import { compact, duration, money, number, plural, shorten, tone, visible } from "./format.js";
 import { timeAgo } from "./runs.js";
 import { fact, pageHead } from "./session.js";
+import { budgetBars, raiseButton } from "./spend.js";
 
 const BATCH_REFRESH_MS = 1000;
 
@@ -43,8 +44,9 @@ export function batchView(root, { id, query, go, title }) {
     const act = (name, done) => button(name, () => attempt(() => post(`${base}/${name === "Cancel" ? "cancel" : "retry"}`, {}, where), (found) => found?.message || done).then(refresh), { class: name === "Cancel" ? "danger" : "primary" });
     return [
       summary.comparison ? h("a", { class: "button", href: `#/compare/${encodeURIComponent(id)}` }, "Show the comparison") : null,
-      detail.failed && summary.state !== "running" ? act("Retry failed", "The failed tasks run again") : null,
-      summary.state === "running" || summary.state === "queued" ? act("Cancel", "Cancelled") : null,
+      summary.live ? raiseButton({ state: summary.state, budgets: detail.budgets }, (given) => post(`${base}/budget`, given, where).then((done) => refresh().then(() => done))) : null,
+      detail.failed && !summary.live ? act("Retry failed", "The failed tasks run again") : null,
+      summary.live || summary.state === "queued" ? act("Cancel", "Cancelled") : null,
     ];
   }
 
@@ -58,6 +60,7 @@ export function batchView(root, { id, query, go, title }) {
     replace(
       body,
       progress(detail),
+      budgetBars(detail.budgets),
       detail.failures.length ? h("section", null, h("h3", null, "Failures"), h("ul", { class: "failures" }, detail.failures.map((group) => h("li", null, h("span", { class: "badge bad" }, group.code || "error"), h("strong", null, plural(group.count, "task")), h("span", null, shorten(group.message, 300)), h("span", { class: "dim small" }, shorten(group.tasks.join(", "), 160)))))) : null,
       h("section", null, h("h3", null, "Tasks"), h("table", { class: "table" }, h("thead", null, h("tr", null, ["Task", "Status", "Result", "Time", "Tokens", "Cost", ""].map((each, index) => h("th", { class: index > 2 ? "num" : "" }, each)))), h("tbody", null, rows.map(taskRow))), next ? button("Show more tasks", more, { class: "link" }) : null),
       h("section", null, h("h3", null, "Batch"), h("dl", { class: "pairs wide" }, fact("Prompt", shorten(detail.prompt, 600)), fact("Output", detail.output), fact("Folder", detail.folder), fact("Rounds", detail.rounds > 1 ? detail.rounds : null), fact("Command", detail.command ? h("code", null, detail.command) : null))),
