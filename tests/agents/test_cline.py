@@ -19,7 +19,8 @@ from corral.agents import registry
 from corral.agents.spec import AcpTransport, LaunchContext
 from corral.events import FileChange, ToolUse
 from corral.options import RunOptions
-from corral.protocol.acp.methods import TextBlock, prompt_params
+from corral.protocol.acp.client import AcpClient
+from corral.protocol.acp.frames import TextBlock
 from corral.result import result_from_events
 
 AGENT = registry.find("cline")
@@ -147,5 +148,6 @@ def test_the_file_after_an_at_sign_is_not_added_to_the_prompt() -> None:
     """Cline looks for ``@`` at the start of a word, as JavaScript understands words."""
     assert isinstance(AGENT.transport, AcpTransport)
     text = "@a.txt me@b.txt\n@/etc/passwd \ufeff@c"
-    sent = prompt_params(AGENT.transport.quirks, "s", [TextBlock(text)])
-    assert sent["prompt"] == [TextBlock("\u2060@a.txt me@b.txt\n\u2060@/etc/passwd \ufeff\u2060@c")]
+    _, line = AcpClient(AGENT.transport.quirks).prompt("s", [TextBlock(text)])
+    (sent,) = json.loads(line)["params"]["prompt"]
+    assert sent["text"] == "\u2060@a.txt me@b.txt\n\u2060@/etc/passwd \ufeff\u2060@c"

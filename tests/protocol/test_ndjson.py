@@ -200,7 +200,7 @@ def test_every_line_is_cleaned_before_anything_sees_it() -> None:
     stream = new_stream(clean=clean)
     found = stream.receive(data.encode())
     assert "s3cret" not in repr(found)
-    assert b"s3cret" not in stream.last_line
+    assert b"s3cret" not in stream.lines.last_line
     assert found[0] == "[gone]"
 
 
@@ -216,9 +216,9 @@ def test_a_secret_cut_between_chunks_is_cleaned_too() -> None:
 def test_the_last_line_is_stored_for_an_error() -> None:
     stream = new_stream()
     stream.receive(f"{say('a')}\n{say('b')}\nhalf".encode())
-    assert stream.last_line.strip() == say("b").encode()
+    assert stream.lines.last_line.strip() == say("b").encode()
     stream.end()
-    assert stream.last_line == b"half"
+    assert stream.lines.last_line == b"half"
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_only_a_sample_of_an_oversized_line_is_stored() -> None:
 
 def _bytes_held(lines: Lines) -> list[bytes]:
     held: list[bytes] = []
-    for value in (getattr(lines, name) for name in Lines.__slots__):
+    for value in vars(lines).values():
         held += value if isinstance(value, list) else [value] if isinstance(value, bytes) else []
     return held
 

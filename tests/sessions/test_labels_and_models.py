@@ -15,7 +15,7 @@ from support.stream_checks import check_stream
 import corral
 from corral import Usage, errors
 from corral.events import Done, Init
-from corral.protocol.acp.methods import turn_end
+from corral.protocol.acp.conversation import turn_end
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS
 from corral.protocol.ndjson import TurnEnd
 from corral.sessions import store

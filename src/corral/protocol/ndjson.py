@@ -5,20 +5,19 @@ Chunks may be cut anywhere. Only ``\\n`` ends a line (U+2028 and similar charact
 text in JSON). A block holds all lines that a chunk completed, so that a decoder can read them in
 one call. asyncio's ``readline`` is not used: it stops at 64 KiB and scans the buffer repeatedly.
 
-``NdjsonStream`` turns blocks of lines into raw events: what a ``translate`` function makes of the
-frames, and ``log``, ``error`` or ``unknown`` for everything else. A raw event is an event without
-its envelope, a ``str`` for a piece of the answer (the most frequent and cheapest form), or a
-``TurnEnd``. ``clean`` is applied to every complete line first: it redacts secrets before
-anything else sees them.
+``JsonLines`` decodes them into frames. ``NdjsonStream`` turns these into raw events: what a
+``translate`` function makes of the frames, and ``log``, ``error`` or ``unknown`` for everything
+else. A raw event is an event without its envelope, a ``str`` for a piece of the answer (the most
+frequent and cheapest form), or a ``TurnEnd``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from types import UnionType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -41,8 +40,6 @@ class Oversized(msgspec.Struct, frozen=True, gc=False):
 
 class Lines:
     """The splitter of one stream."""
-
-    __slots__ = ("_head", "_limit", "_pending", "_size")
 
     def __init__(self, limit: int = MAX_LINE_SIZE) -> None:
         self._limit = limit
@@ -217,12 +214,65 @@ RawEvent: TypeAlias = str | Event | TurnEnd
 Translate: TypeAlias = Callable[[list[Any]], list[RawEvent]]
 """Frames → raw events, a list at a time: one call per frame would cost a tenth more. ``Any``: each
 agent has its own type of frames, which the decoder guarantees."""
+Note: TypeAlias = Callable[[Log | Error | Unknown], None]
+"""Takes the event for a line that is no frame."""
+
+
+class JsonLines(Generic[F]):
+    """The frames of one stream. ``common`` is the type of most lines: a block of them is decoded in
+    one call. ``decode`` reads a line of any type; without it, all are ``common``. ``clean`` is
+    applied to every complete line first: it redacts secrets before anything else sees them."""
+
+    def __init__(
+        self,
+        common: object,
+        decode: Callable[[bytes | str], F] | None = None,
+        *,
+        clean: Callable[[bytes], bytes] | None = None,
+        limit: int = MAX_LINE_SIZE,
+    ) -> None:
+        self._lines = Lines(limit)
+        self._clean = clean
+        decoder: msgspec.json.Decoder[F] = decoder_for(common)
+        self._decode_lines = decoder.decode_lines
+        self._decode = decode or decoder.decode
+        self.last_line = b""
+        """The last raw line, for the facts of an error."""
+
+    def receive(self, chunk: bytes, note: Note) -> Iterator[list[F]]:
+        """The frames that the chunk completes, in lists, and in order with what ``note`` gets."""
+        return self._frames(self._lines.feed(chunk), note)
+
+    def end(self, note: Note) -> Iterator[list[F]]:
+        """Read a last line without a newline."""
+        return self._frames(self._lines.end(), note)
+
+    def _frames(self, blocks: Iterable[bytes | Oversized], note: Note) -> Iterator[list[F]]:
+        for block in blocks:
+            if isinstance(block, Oversized):
+                note(oversized_error(block, self._clean))
+                continue
+            lines = block if self._clean is None else self._clean(block)
+            try:
+                frames = self._decode_lines(lines)
+                if is_one_per_line(lines, len(frames)):
+                    self.last_line = lines[lines.rfind(b"\n", 0, -1) + 1 : -1]
+                    yield frames
+                    continue
+            except DECODE_ERRORS:
+                pass  # one line is malformed or uncommon: decode again, each for itself
+            for line in filter(None, lines.split(b"\n")):
+                self.last_line = line
+                try:
+                    frame: F | None = self._decode(line)
+                except DECODE_ERRORS:
+                    frame = decode_malformed(line, self._decode, note)
+                if frame is not None:
+                    yield [frame]
 
 
 class NdjsonStream:
-    """The decoder of one stream. ``frames`` is the union of the frame types."""
-
-    __slots__ = ("_clean", "_decoder", "_lines", "_translate", "last_line")
+    """The raw events of one stream. ``frames`` is the union of the frame types."""
 
     def __init__(
         self,
@@ -232,41 +282,17 @@ class NdjsonStream:
         clean: Callable[[bytes], bytes] | None = None,
         limit: int = MAX_LINE_SIZE,
     ) -> None:
-        self._lines = Lines(limit)
-        self._clean = clean
-        self._decoder = decoder_for(frames)
+        self.lines: JsonLines[Any] = JsonLines(frames, clean=clean, limit=limit)
         self._translate = translate
-        self.last_line = b""
-        """The last raw line, for the facts of an error."""
 
     def receive(self, chunk: bytes) -> list[RawEvent]:
-        return self._raw_events(self._lines.feed(chunk))
+        items: list[RawEvent] = []
+        for frames in self.lines.receive(chunk, items.append):
+            items += self._translate(frames)
+        return items
 
     def end(self) -> list[RawEvent]:
-        return self._raw_events(self._lines.end())
-
-    def _raw_events(self, blocks: Iterable[bytes | Oversized]) -> list[RawEvent]:
         items: list[RawEvent] = []
-        for block in blocks:
-            if isinstance(block, Oversized):
-                items.append(oversized_error(block, self._clean))
-                continue
-            lines = block if self._clean is None else self._clean(block)
-            try:
-                frames = self._decoder.decode_lines(lines)
-                if is_one_per_line(lines, len(frames)):
-                    self.last_line = lines[lines.rfind(b"\n", 0, -1) + 1 : -1]
-                    items += self._translate(frames)
-                    continue
-            except DECODE_ERRORS:
-                pass  # one line is malformed: decode again, each for itself
-            decode = self._decoder.decode
-            for line in filter(None, lines.split(b"\n")):
-                self.last_line = line
-                try:
-                    frame = decode(line)
-                except DECODE_ERRORS:
-                    frame = decode_malformed(line, decode, items.append)
-                if frame is not None:
-                    items += self._translate([frame])
+        for frames in self.lines.end(items.append):
+            items += self._translate(frames)
         return items

@@ -149,6 +149,7 @@ def prepare(
         budget=_budget(agent, run, route, budget),
         limit_waits=_limit_waits(run),
         compiled=decision.compiled,
+        servers=decision.compiled.grants.started(run.mcp_servers),
         sandbox=decision.sandbox,
         sandbox_reason=decision.reason,
         linked=(*credentials, *(_in_home(agent.user_files) if inherits else ())),

@@ -58,6 +58,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     program: programs.FoundProgram
     environment: environment.Environment
     compiled: CompiledPolicy
+    servers: tuple[McpServer, ...]
+    """The MCP servers that the agent gets."""
     linked: tuple[str, ...]
     """Names in the real home that the private one links to."""
     credentials: tuple[str, ...]
@@ -110,11 +112,6 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     def asks(self) -> bool:
         """The agent can send permission requests, or its calls are judged at the wire."""
         return self.agent.asks or self.run.at_wire
-
-    @property
-    def servers(self) -> tuple[McpServer, ...]:
-        """The MCP servers that the agent gets."""
-        return self.compiled.grants.started(self.run.mcp_servers)
 
     def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
         """Capabilities that the policy would ask about and that are denied because no one can be

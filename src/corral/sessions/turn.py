@@ -460,9 +460,8 @@ class Turn(Generic[T_co]):
             normalizer.finish = recorder.own_usage(normalizer.finish)
         self._count_reported_usage()
         can_resume = recorder.save_end(normalizer, error, has_started=self._backend.started)
-        compiled, agent = self._prepared.compiled, self._prepared.agent
-        allows_all = all(row.is_allowed and not row.exceptions for row in compiled.report)
         batch = normalizer.take(self._final_warnings(), clock.now())
+        report = self._prepared.compiled.report
         ending = DoneFacts(
             text=answer.text,
             text_complete=not self._builder.is_cut,
@@ -470,7 +469,8 @@ class Turn(Generic[T_co]):
             output=recorder.redacted(output),
             files=files,
             files_complete=complete,
-            denied_complete=agent.reports_all_denials or allows_all,
+            denied_complete=self._prepared.agent.reports_all_denials
+            or all(row.is_allowed and not row.exceptions for row in report),
             resume_token=self._record.meta.id
             if can_resume and not isinstance(error, ResumeLost)
             else None,

@@ -16,8 +16,8 @@ from corral.agents.codex import controls
 from corral.agents.codex.spec import QUIRKS
 from corral.agents.spec import Launch, LaunchContext, TurnEnding
 from corral.options import RunOptions
-from corral.protocol.acp.conversation import OpenToolCall
 from corral.protocol.acp.frames import ToolFields
+from corral.protocol.acp.tool_calls import OpenToolCall
 from corral.protocol.ndjson import TurnEnd
 
 AGENT = registry.find("codex-acp")

@@ -13,10 +13,11 @@ from corral.protocol.acp.client import (
     AcpQuestion,
     Command,
     Emit,
+    Offer,
     PermissionWithdrawn,
     SendBytes,
 )
-from corral.protocol.acp.methods import Offer, TextBlock, initialize_params
+from corral.protocol.acp.frames import TextBlock
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -113,7 +114,6 @@ def test_a_form_that_cannot_be_understood_has_no_fields(schema: Any) -> None:
 
 
 def test_forms_are_offered_only_if_someone_can_answer() -> None:
-    offered = initialize_params(Offer(questions=True), "corral", "1")["clientCapabilities"]
-    assert isinstance(offered, dict)
-    assert offered["elicitation"] == {"form": {}}
-    assert "elicitation" not in str(initialize_params(Offer(), "corral", "1"))
+    _, line = AcpClient().initialize(Offer(questions=True))
+    assert json.loads(line)["params"]["clientCapabilities"]["elicitation"] == {"form": {}}
+    assert b"elicitation" not in AcpClient().initialize(Offer())[1]

@@ -26,11 +26,13 @@ from corral.protocol.acp.client import (
     Command,
     Emit,
     FileRequest,
+    Offer,
     PermissionWithdrawn,
     SendBytes,
+    read_initialize,
+    read_session,
 )
-from corral.protocol.acp.frames import PASSED_THROUGH
-from corral.protocol.acp.methods import Block, Offer, read_initialize, read_session
+from corral.protocol.acp.frames import PASSED_THROUGH, Block
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.event_normalizer import EventNormalizer
@@ -85,16 +87,12 @@ def say(acp: AcpClient, message: dict[str, Any]) -> list[Command]:
             fs = params["clientCapabilities"].get("fs", {})
             offer = Offer(fs.get("readTextFile", False), fs.get("writeTextFile", False))
             sent = acp.initialize(offer, **params["clientInfo"])
-        case "authenticate":
-            sent = acp.authenticate(params["methodId"], params.get("_meta"))
         case "session/new" if "cwd" in params:
             sent = acp.new_session(params["cwd"], servers)
         case "session/load":
             sent = acp.load_session(session_id, params["cwd"], servers)
         case "session/set_model":
             sent = acp.set_model(session_id, params["modelId"])
-        case "session/set_mode":
-            sent = acp.set_mode(session_id, params["modeId"])
         case "session/prompt" if is_plain(params.get("prompt")):
             sent = acp.prompt(session_id, [BLOCKS.decode(json.dumps(b)) for b in params["prompt"]])
         case "session/cancel":
@@ -347,19 +345,14 @@ def replies(name: str, method: str) -> list[CallFinished]:
 def test_what_an_agent_offers_is_read_from_its_replies() -> None:
     (settled,) = replies("acp-claude-agent099-plain", "initialize")
     agent = read_initialize(settled.result)
-    assert agent.version == "0.99.0"
-    assert agent.can_load
-    assert {"resume", "list", "close"} <= agent.session_methods
-    assert (agent.images, agent.audio, agent.embeds_files, agent.mcp_http) == (
-        True,
-        False,
-        True,
-        True,
-    )
+    assert agent.load_session
+    assert all(map(agent.offers, ("resume", "list", "close")))
+    taken = agent.prompt_capabilities
+    assert (taken.image, taken.audio, taken.embedded_context) == (True, False, True)
+    assert agent.mcp_capabilities.http
     session = read_session(replies("acp-opencode-todo", "session/new")[0].result)
     assert session.model == "fake/fake-model"
     assert "fake/fake-model" in session.models
-    assert session.mode == "build"
     session = read_session(replies("acp_write_reject", "session/new")[0].result)
-    assert (session.mode, session.model) == ("default", "gemini-2.5-flash")
+    assert session.model == "gemini-2.5-flash"
     assert session.modes == ("default", "autoEdit", "yolo", "plan")

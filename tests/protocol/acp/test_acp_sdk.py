@@ -20,10 +20,13 @@ from corral.protocol.acp.client import (
     Command,
     Emit,
     FileRequest,
+    Offer,
     SendBytes,
     SentCall,
+    read_initialize,
+    read_session,
 )
-from corral.protocol.acp.methods import Offer, TextBlock, read_initialize, read_session
+from corral.protocol.acp.frames import TextBlock
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import McpServer, Usage
 
@@ -45,7 +48,7 @@ class Wired:
         self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
         self.items: list[RawEvent] = []
         settled = self.settle(self.acp.initialize(Offer(read_files=True)))
-        assert read_initialize(settled.result).version == "1.2.3"
+        assert not read_initialize(settled.result).offers("resume")
         settled = self.settle(self.acp.new_session("/w"))
         assert read_session(settled.result).session_id == "/w:"
 

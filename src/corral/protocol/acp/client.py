@@ -53,36 +53,61 @@ the caller knows the exit code and reports the failure.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias, assert_never
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
-from corral.errors import ConfigError
-from corral.events import AgentQuestion, Decision, Error, Log, ToolUse, Unknown, Vendor
-from corral.protocol import jsonrpc
-from corral.protocol.acp import methods
-from corral.protocol.acp.conversation import AcpConversation, shell_command
-from corral.protocol.acp.frames import PermissionOption, PermissionParams, SessionUpdate, Update
-from corral.protocol.acp.methods import Block, Offer
-from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
-from corral.protocol.jsonrpc import (
-    CallFailure,
-    CallReply,
+from corral.errors import ConfigError, InvalidRequest, PromptError, StreamBroken
+from corral.events import AgentQuestion, Decision, Error, ToolUse, Unknown, Vendor
+from corral.protocol.acp.conversation import AcpConversation
+from corral.protocol.acp.frames import (
+    AgentCapabilities,
+    Block,
+    ConfigOption,
     Id,
-    IncomingCall,
-    Message,
-    Notification,
-    Peer,
+    InitializeResult,
+    ListResult,
+    PermissionOption,
+    PermissionParams,
+    RpcError,
+    RpcFrame,
+    SessionResult,
+    SessionUpdate,
+    TextBlock,
+    Update,
 )
-from corral.protocol.ndjson import MAX_LINE_SIZE, RawEvent
-from corral.values import Json, JsonObject, McpServer, as_object, as_text, convert_to, text_or_none
+from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
+from corral.protocol.acp.tool_calls import shell_command
+from corral.protocol.ndjson import MAX_LINE_SIZE, SAMPLE_SIZE, JsonLines, RawEvent
+from corral.values import (
+    AgentSession,
+    Json,
+    JsonObject,
+    McpServer,
+    as_list,
+    as_object,
+    as_text,
+    convert_to,
+    decoder_for,
+    text_or_none,
+)
 
-FILE_METHODS = frozenset({"fs/read_text_file", "fs/write_text_file"})
+PROTOCOL_VERSION = 1
+"""If we offer 2, some agents switch to another schema and reject our parameters."""
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
 RESOURCE_NOT_FOUND = -32002
 REQUEST_CANCELLED = -32800
+CLOSED = -32099
+"""Our own code, in the range reserved for implementations: the agent has exited."""
+_MENTION = r"(?<![^\s\ufeff])@"
 
-
+R = TypeVar("R")
 SentCall: TypeAlias = tuple[int, bytes]
 """The id of a call to the agent, and the bytes to write."""
 
@@ -152,7 +177,7 @@ class CallFinished(msgspec.Struct, frozen=True):
     method: str
     session_id: str | None
     result: Json = None
-    error: CallFailure | None = None
+    error: RpcError | None = None
 
 
 Command: TypeAlias = (
@@ -166,8 +191,18 @@ Command: TypeAlias = (
 )
 
 
+class Offer(msgspec.Struct, frozen=True):
+    """What this client does for the agent. A call of any other method is rejected."""
+
+    read_files: bool = False
+    write_files: bool = False
+    questions: bool = False
+    """A person answers forms."""
+
+
 class AcpClient:
-    """The state of one agent process: its sessions, our calls, its requests."""
+    """The state of one agent process: its sessions, our calls, its requests. ``clean`` is applied
+    to every complete line first, to redact secrets."""
 
     def __init__(
         self,
@@ -179,105 +214,108 @@ class AcpClient:
         self.quirks = quirks
         self.session_meta: Mapping[str, Json] = {}
         """Sent as ``_meta`` with every session that is opened."""
-        self._peer = Peer(SessionUpdate, clean=clean, limit=limit)
-        self._offer = Offer()
+        self._lines: JsonLines[SessionUpdate | RpcFrame] = JsonLines(
+            SessionUpdate, _decode_message, clean=clean, limit=limit
+        )
+        self._served: dict[str, bool] = {}
+        """The methods of files, and whether this client serves them."""
         self._conversations: dict[str, AcpConversation] = {}
-        self._call_sessions: dict[int, str] = {}
-        """Call id → session id, for our calls that belong to one session."""
+        self._last_id = 0
+        self._calls: dict[int, tuple[str, str | None]] = {}
+        """Our calls without a reply: id → the method, and the session that it belongs to."""
         self._permission_requests: dict[Id, AcpPermissionRequest] = {}
         self._questions: dict[Id, AcpQuestion] = {}
         self._file_requests: set[Id] = set()
-
-    @property
-    def last_line(self) -> bytes:
-        """The last raw line from the agent, for the facts of an error."""
-        return self._peer.last_line
+        self._serve_files(Offer())
 
     def call(self, method: str, session_id: str | None, params: object) -> SentCall:
         """Call any method; for methods that have no function here."""
-        id, data = self._peer.call(method, params)
-        if session_id is not None:
-            self._call_sessions[id] = session_id
-        return id, data
+        self._last_id += 1
+        self._calls[self._last_id] = method, session_id
+        data = _line({"id": self._last_id, "method": method, "params": params})
+        return self._last_id, data
 
     def initialize(self, offer: Offer, *, name: str = "corral", version: str = "0") -> SentCall:
-        self._offer = offer
-        return self._peer.call("initialize", methods.initialize_params(offer, name, version))
+        self._serve_files(offer)
+        questions: JsonObject = {"elicitation": {"form": {}}} if offer.questions else {}
+        params: JsonObject = {
+            "protocolVersion": PROTOCOL_VERSION,
+            "clientCapabilities": {
+                "fs": {"readTextFile": offer.read_files, "writeTextFile": offer.write_files},
+                "terminal": False,
+                **questions,
+            },
+            "clientInfo": {"name": name, "version": version},
+        }
+        return self.call("initialize", None, params)
 
-    def authenticate(self, method_id: str, meta: JsonObject | None = None) -> SentCall:
-        return self._peer.call("authenticate", methods.authenticate_params(method_id, meta))
+    def _serve_files(self, offer: Offer) -> None:
+        always = self.quirks.calls_unoffered_fs
+        self._served = {
+            "fs/read_text_file": always or offer.read_files,
+            "fs/write_text_file": always or offer.write_files,
+        }
 
     def new_session(self, cwd: str, servers: Iterable[McpServer] = ()) -> SentCall:
-        return self._peer.call("session/new", self._session_params(cwd, servers))
-
-    def _session_params(
-        self, cwd: str, servers: Iterable[McpServer], session_id: str = ""
-    ) -> JsonObject:
-        params = methods.session_params(cwd, servers, session_id)
-        return {**params, "_meta": dict(self.session_meta)} if self.session_meta else params
+        return self.call("session/new", None, self._session_params(cwd, servers))
 
     def load_session(
-        self, session_id: str, cwd: str, servers: Iterable[McpServer] = (), *, replay: bool = False
+        self, session_id: str, cwd: str, servers: Iterable[McpServer] = (), *, replays: bool = True
     ) -> SentCall:
-        """Load a session. The agent sends its history, which is dropped unless ``replay``."""
-        self._conversations[session_id] = AcpConversation(
-            session_id, self.quirks, replaying=not replay
-        )
-        params = self._session_params(cwd, servers, session_id)
-        return self.call("session/load", session_id, params)
-
-    def resume_session(
-        self, session_id: str, cwd: str, servers: Iterable[McpServer] = ()
-    ) -> SentCall:
-        """Resume a session without its history, for agents that offer ``resume``."""
+        """Open a session of an earlier process. The agent may send its history, which is dropped.
+        An agent that has no method for that (``replays``) resumes the session without it."""
         self._conversations[session_id] = AcpConversation(session_id, self.quirks, replaying=True)
-        params = self._session_params(cwd, servers, session_id)
-        return self.call("session/resume", session_id, params)
+        params = {"sessionId": session_id, **self._session_params(cwd, servers)}
+        return self.call("session/load" if replays else "session/resume", session_id, params)
 
-    def list_sessions(self, cwd: str | None = None, cursor: str | None = None) -> SentCall:
-        wanted = {"cwd": cwd, "cursor": cursor}
-        return self._peer.call("session/list", {k: v for k, v in wanted.items() if v is not None})
-
-    def close_session(self, session_id: str) -> SentCall:
-        return self.call("session/close", session_id, {"sessionId": session_id})
+    def _session_params(self, cwd: str, servers: Iterable[McpServer]) -> JsonObject:
+        params: JsonObject = {"cwd": cwd, "mcpServers": [mcp_server(server) for server in servers]}
+        return {**params, "_meta": dict(self.session_meta)} if self.session_meta else params
 
     def set_model(self, session_id: str, model: str) -> SentCall:
         """Raises ``ConfigError`` if the agent cannot choose a model per session."""
-        chosen = methods.model_params(self.quirks, session_id, model)
-        if chosen is None:
-            raise ConfigError("the agent cannot choose a model for a session")
-        method, params = chosen
+        params: JsonObject = {"sessionId": session_id}
+        match self.quirks.set_model:
+            case "session/set_model" as method:
+                params |= {"modelId": model}
+            case "session/set_config_option" as method:
+                params |= {"configId": "model", "value": model}
+            case None:
+                raise ConfigError("the agent cannot choose a model for a session")
         return self.call(method, session_id, params)
-
-    def set_option(self, session_id: str, config_id: str, value: str) -> SentCall:
-        params = methods.config_option_params(session_id, config_id, value)
-        return self.call("session/set_config_option", session_id, params)
-
-    def set_mode(self, session_id: str, mode: str) -> SentCall:
-        return self.call("session/set_mode", session_id, {"sessionId": session_id, "modeId": mode})
 
     def prompt(self, session_id: str, blocks: Sequence[Block]) -> SentCall:
         """Start a turn. It ends with a ``TurnEnd`` event of the session, then ``CallFinished``.
-        Raises ``PromptError`` for an empty prompt."""
-        params = methods.prompt_params(self.quirks, session_id, blocks)
+        Raises ``PromptError`` for an empty prompt: some agents hang after one."""
+        if not any(not isinstance(block, TextBlock) or block.text.strip() for block in blocks):
+            raise PromptError("the prompt is empty", hint="Describe the task.")
+        quirks, sent = self.quirks, [*blocks]
+        if isinstance(sent[0], TextBlock) and sent[0].text.startswith(quirks.command_prefixes):
+            sent[0] = TextBlock(quirks.command_escape + sent[0].text)
+        if quirks.mention_escape:
+            # A word that starts with "@" names a file, which the agent would add to the prompt.
+            sent = [
+                TextBlock(re.sub(_MENTION, lambda at: quirks.mention_escape + at[0], block.text))
+                if isinstance(block, TextBlock)
+                else block
+                for block in sent
+            ]
         self._conversation(session_id).start_turn()
-        return self.call("session/prompt", session_id, params)
+        return self.call("session/prompt", session_id, {"sessionId": session_id, "prompt": sent})
 
     def cancel(self, session_id: str) -> list[Command]:
         """Stop the turn. Open permission requests are answered with *cancelled*, after the
         notification: before it, the agent would take that for a denial and continue."""
-        self._conversation(session_id).cancel_turn()
-        out: list[Command] = [
-            SendBytes(jsonrpc.notification("session/cancel", {"sessionId": session_id}))
-        ]
-        for ask in [
-            ask for ask in self._permission_requests.values() if ask.session_id == session_id
-        ]:
-            out += self.answer_permission(ask.request_id, None)
-            out.append(PermissionWithdrawn(session_id, ask.request_id))
-        for asked in [each for each in self._questions.values() if each.session_id == session_id]:
-            out += self.answer_question(asked.request_id, None, stop=True)
-            out.append(PermissionWithdrawn(session_id, asked.request_id))
+        self._conversation(session_id).is_cancelling = True
+        notice = {"method": "session/cancel", "params": {"sessionId": session_id}}
+        out: list[Command] = [SendBytes(_line(notice))]
+        for ask in [*self._permission_requests.values(), *self._questions.values()]:
+            if ask.session_id == session_id:
+                if isinstance(ask, AcpPermissionRequest):
+                    out += self.answer_permission(ask.request_id, None)
+                else:
+                    out += self.answer_question(ask.request_id, None, stop=True)
+                out.append(PermissionWithdrawn(session_id, ask.request_id))
         return out
 
     def answer_question(
@@ -294,7 +332,7 @@ class AcpClient:
         if answers is not None:
             content = schema_answers(asked.schema, answers, self.quirks.note_fields)
             reply = {"action": "accept", "content": content}
-        return [SendBytes(jsonrpc.result(request_id, reply))]
+        return [_reply(request_id, reply)]
 
     def answer_permission(self, request_id: Id, option_id: str | None) -> list[Command]:
         """Reply with the chosen option, or with *cancelled* for ``None``. Returns nothing if the
@@ -309,7 +347,7 @@ class AcpClient:
         outcome: JsonObject = {"outcome": "cancelled"}
         if option_id is not None:
             outcome = {"outcome": "selected", "optionId": option_id}
-        out: list[Command] = [SendBytes(jsonrpc.result(request_id, {"outcome": outcome}))]
+        out: list[Command] = [_reply(request_id, {"outcome": outcome})]
         if option_id is None or not kinds[option_id].startswith("allow"):
             items = _session_events(out, ask.session_id)
             status: Literal["denied", "cancelled"] = "cancelled" if option_id is None else "denied"
@@ -318,18 +356,12 @@ class AcpClient:
 
     def answer_file_request(self, request_id: Id, result: Json) -> list[Command]:
         """Reply to a ``FileRequest``. A second reply is ignored."""
-        if request_id not in self._file_requests:
-            return []
-        self._file_requests.discard(request_id)
-        return [SendBytes(jsonrpc.result(request_id, result))]
+        return self._end_file_request(request_id, _reply(request_id, result))
 
     def reject_file_request(
-        self, request_id: Id, message: str, code: int = jsonrpc.INTERNAL_ERROR
+        self, request_id: Id, message: str, code: int = INTERNAL_ERROR
     ) -> list[Command]:
-        if request_id not in self._file_requests:
-            return []
-        self._file_requests.discard(request_id)
-        return [SendBytes(jsonrpc.failure(request_id, code, message))]
+        return self._end_file_request(request_id, _rejection(request_id, code, message))
 
     def answer_missing_file(self, request_id: Id, path: str) -> list[Command]:
         """Reply to the read of a missing file in the way the agent can handle."""
@@ -338,6 +370,12 @@ class AcpClient:
         return self.reject_file_request(
             request_id, f"Resource not found: {path}", RESOURCE_NOT_FOUND
         )
+
+    def _end_file_request(self, request_id: Id, reply: SendBytes) -> list[Command]:
+        if request_id not in self._file_requests:
+            return []
+        self._file_requests.discard(request_id)
+        return [reply]
 
     def update_count(self, session_id: str) -> int:
         """How many batches of updates came for this session, dropped history included."""
@@ -349,20 +387,25 @@ class AcpClient:
         self._conversations.pop(session_id, None)
 
     def receive(self, chunk: bytes) -> list[Command]:
-        return self._handle_messages(self._peer.receive(chunk))
+        out: list[Command] = []
+        batches = self._lines.receive(chunk, lambda item: _session_events(out, None).append(item))
+        self._handle_batches(batches, out)
+        return _without_empty_emits(out)
 
     def end(self, message: str = "the agent's output ended") -> list[Command]:
         """The agent has exited: every pending call fails, and all requests are withdrawn."""
-        out = self._handle_messages(self._peer.end())
+        out: list[Command] = []
+        batches = self._lines.end(lambda item: _session_events(out, None).append(item))
+        self._handle_batches(batches, out)
         for conversation in self._conversations.values():
             conversation.abandon_turn(_session_events(out, conversation.session_id))
         for pending in (self._permission_requests, self._questions):
             out += [PermissionWithdrawn(ask.session_id, id) for id, ask in pending.items()]
             pending.clear()
         self._file_requests.clear()
-        for failure in self._peer.fail_pending(message):
-            session_id = self._call_sessions.pop(failure.id, None)
-            out.append(CallFinished(failure.id, failure.method, session_id, error=failure))
+        for id, (method, session_id) in self._calls.items():
+            out.append(CallFinished(id, method, session_id, error=RpcError(CLOSED, message)))
+        self._calls.clear()
         return _without_empty_emits(out)
 
     def _conversation(self, session_id: str) -> AcpConversation:
@@ -376,51 +419,64 @@ class AcpClient:
         conversation.update_count += 1
         return conversation
 
-    def _handle_messages(self, messages: Iterable[Message | SessionUpdate]) -> list[Command]:
-        out: list[Command] = []
-        session_id: str | None = None
-        take: Callable[[Update, list[RawEvent]], None] | None = None
-        items: list[RawEvent] = []
-        for message in messages:
-            if isinstance(message, SessionUpdate):  # the hot path: text, by the hundred thousand
-                params = message.params
+    def _handle_batches(
+        self, batches: Iterable[list[SessionUpdate | RpcFrame]], out: list[Command]
+    ) -> None:
+        for batch in batches:
+            session_id: str | None = None
+            take: Callable[[Update, list[RawEvent]], None] | None = None
+            items: list[RawEvent] = []
+            for message in batch:
+                if isinstance(message, RpcFrame):
+                    take = None
+                    self._handle_message(message, out)
+                    continue
+                params = message.params  # the hot path: text, by the hundred thousand
                 if take is None or params.session_id != session_id:
                     session_id = params.session_id
                     take = self._count_update(session_id).handle_update
                     items = _session_events(out, session_id)
                 take(params.update, items)
-            else:
-                take = None
-                match message:
-                    case CallReply() | CallFailure():
-                        self._finish_call(message, out)
-                    case IncomingCall():
-                        self._handle_call(message, out)
-                    case Notification():
-                        self._handle_notification(message, out)
-                    case Log() | Error() | Unknown():
-                        _session_events(out, None).append(message)
-                    case _:
-                        assert_never(message)
-        return _without_empty_emits(out)
 
-    def _finish_call(self, answer: CallReply | CallFailure, out: list[Command]) -> None:
+    def _handle_message(self, frame: RpcFrame, out: list[Command]) -> None:
+        method, has_id = frame.method, frame.id is not None and frame.id is not UNSET
+        if isinstance(method, str):
+            if isinstance(frame.id, Id):
+                self._handle_call(frame.id, method, frame.params, out)
+            else:
+                self._handle_notification(method, frame.params, out)
+            return
+        id = _our_id(frame.id) if isinstance(frame.id, Id) else -1
+        call = self._calls.pop(id, None)
+        if call is not None:
+            self._finish_call(id, *call, frame, out)
+            return
+        problem = f"answered {'call' if 0 < id <= self._last_id else 'unknown call'} {frame.id!r}"
+        if 0 < id <= self._last_id:
+            problem += " twice"
+        if not has_id:  # the reply to a line whose id the agent could not read
+            why = frame.error.message if frame.error else "a reply without an id"
+            problem = f"rejected one of our lines: {why}"
+        message = f"the agent {problem}"[:SAMPLE_SIZE]
+        stray = Error("stray_reply", message, recoverable=True, level="warning", phase="stream")
+        _session_events(out, None).append(stray)
+
+    def _finish_call(
+        self, id: int, method: str, session_id: str | None, reply: RpcFrame, out: list[Command]
+    ) -> None:
         """One of our calls got its reply."""
-        session_id = self._call_sessions.pop(answer.id, None)
-        failure = answer if isinstance(answer, CallFailure) else None
-        if session_id is not None and answer.method == "session/prompt":
+        if session_id is not None and method == "session/prompt":
             self._withdraw_permissions(session_id, out)
             conversation, items = self._conversation(session_id), _session_events(out, session_id)
-            if isinstance(answer, CallReply):
-                conversation.finish_turn(answer.result, items)
+            if reply.error is None:
+                conversation.finish_turn(reply.result, items)
             else:
-                conversation.fail_turn(answer.code, answer.message, answer.data, items)
-        # A session that was closed, or could not be opened, has no state any more.
-        ends = ("session/load", "session/resume") if failure else ("session/close",)
-        if session_id is not None and answer.method in ends:
+                conversation.fail_turn(reply.error, items)
+        # A session that could not be opened has no state any more.
+        if session_id is not None and method in ("session/load", "session/resume") and reply.error:
             self._conversations.pop(session_id, None)
-        result = answer.result if isinstance(answer, CallReply) else None
-        out.append(CallFinished(answer.id, answer.method, session_id, result, failure))
+        result = reply.result if reply.error is None else None
+        out.append(CallFinished(id, method, session_id, result, reply.error))
 
     def _withdraw_permissions(self, session_id: str, out: list[Command]) -> None:
         """The turn is over: its permission requests and questions need no reply any more."""
@@ -429,83 +485,207 @@ class AcpClient:
                 del pending[request_id]
                 out.append(PermissionWithdrawn(session_id, request_id))
 
-    def _handle_call(self, call: IncomingCall, out: list[Command]) -> None:
-        if any(
-            call.id in pending
-            for pending in (self._permission_requests, self._questions, self._file_requests)
-        ):
+    def _handle_call(self, id: Id, method: str, params: Json, out: list[Command]) -> None:
+        session_id = _session_id_in(params)
+        problem: RawEvent | None = None
+        if id in self._permission_requests or id in self._questions or id in self._file_requests:
             # The reply could not be distinguished from the reply to the first request.
-            message = f"the id {str(call.id)[:50]!r} belongs to a request that is still open"
-            out.append(SendBytes(jsonrpc.failure(call.id, jsonrpc.INVALID_REQUEST, message)))
-            _session_events(out, _session_id_in(call.params)).append(Unknown(call.params))
-        elif call.method == "session/request_permission":
-            self._handle_permission_request(call, out)
-        elif call.method == "elicitation/create" and _session_id_in(call.params) is not None:
-            self._handle_question(call, as_object(call.params), out)
-        elif call.method in FILE_METHODS and (
-            self.quirks.calls_unoffered_fs or self._offer.covers(call.method)
-        ):
-            self._file_requests.add(call.id)
-            out.append(FileRequest(_session_id_in(call.params), call.id, call.method, call.params))
+            message = f"the id {str(id)[:50]!r} belongs to a request that is still open"
+            out.append(_rejection(id, INVALID_REQUEST, message))
+            problem = Unknown(params)
+        elif method == "session/request_permission":
+            self._handle_permission_request(id, params, out)
+        elif method == "elicitation/create" and session_id is not None:
+            self._handle_question(id, session_id, as_object(params), out)
+        elif self._served.get(method, False):
+            self._file_requests.add(id)
+            out.append(FileRequest(session_id, id, method, params))
         else:
-            out.append(SendBytes(jsonrpc.method_not_found(call.id, call.method)))
-            rejected: Json = {"method": call.method, "params": call.params}
-            _session_events(out, _session_id_in(call.params)).append(
-                Vendor("refused_call", rejected)
-            )
+            message = f"Method not found: {method}"
+            out.append(_rejection(id, METHOD_NOT_FOUND, message, {"method": method}))
+            problem = Vendor("refused_call", {"method": method, "params": params})
+        if problem is not None:
+            _session_events(out, session_id).append(problem)
 
-    def _handle_permission_request(self, call: IncomingCall, out: list[Command]) -> None:
+    def _handle_permission_request(self, id: Id, given: Json, out: list[Command]) -> None:
         try:
-            params = convert_to(call.params, PermissionParams)
+            params = convert_to(given, PermissionParams)
         except msgspec.ValidationError as error:
-            out.append(SendBytes(jsonrpc.failure(call.id, jsonrpc.INVALID_PARAMS, str(error))))
-            _session_events(out, _session_id_in(call.params)).append(Unknown(call.params))
+            out.append(_rejection(id, INVALID_PARAMS, str(error)))
+            _session_events(out, _session_id_in(given)).append(Unknown(given))
             return
         session_id = params.session_id
         use = self._count_update(session_id).add_permission_request(
             params.tool_call, _session_events(out, session_id)
         )
-        command = shell_command(use)
-        ask = AcpPermissionRequest(session_id, call.id, use, tuple(params.options), command)
-        self._permission_requests[call.id] = ask
+        ask = AcpPermissionRequest(session_id, id, use, tuple(params.options), shell_command(use))
+        self._permission_requests[id] = ask
         out.append(ask)
 
-    def _handle_question(self, call: IncomingCall, params: JsonObject, out: list[Command]) -> None:
+    def _handle_question(
+        self, id: Id, session_id: str, params: JsonObject, out: list[Command]
+    ) -> None:
         """A form is passed on. A page that is to be opened is declined."""
         from corral.protocol.question_forms import schema_fields
 
         if params.get("mode") not in (None, "form"):
-            out.append(SendBytes(jsonrpc.result(call.id, {"action": "decline"})))
+            out.append(_reply(id, {"action": "decline"}))
             return
-        session_id, schema = as_text(params.get("sessionId")), params.get("requestedSchema")
+        schema = params.get("requestedSchema")
         question = AgentQuestion(
-            str(call.id),
+            str(id),
             title=as_text(params.get("message")),
             fields=schema_fields(schema, self.quirks.note_fields),
             call_id=text_or_none(params.get("toolCallId")),
         )
         self._count_update(session_id)
-        asked = self._questions[call.id] = AcpQuestion(session_id, call.id, question, schema)
+        asked = self._questions[id] = AcpQuestion(session_id, id, question, schema)
         out.append(asked)
 
-    def _handle_notification(self, note: Notification, out: list[Command]) -> None:
-        session_id = _session_id_in(note.params)
-        if note.method == "$/cancel_request":
-            request_id = as_object(note.params).get("requestId")
+    def _handle_notification(self, method: str, params: Json, out: list[Command]) -> None:
+        if method == "$/cancel_request":
+            request_id = as_object(params).get("requestId")
             asked = self._questions.pop(request_id, None) if isinstance(request_id, Id) else None
             if asked is not None:  # the agent took an open question back
-                failure = jsonrpc.failure(asked.request_id, REQUEST_CANCELLED, "cancelled")
-                out.append(SendBytes(failure))
+                out.append(_rejection(asked.request_id, REQUEST_CANCELLED, "cancelled"))
                 out.append(PermissionWithdrawn(asked.session_id, asked.request_id))
                 return
+        session_id = _session_id_in(params)
         items = _session_events(out, session_id)
-        match note.method, note.params:
+        match method, params:
             case "session/update", {"update": update} if session_id is not None:
                 self._count_update(session_id).handle_untyped_update(update, items)
             case "session/update", _:
-                items.append(Unknown(note.params))
-            case method, params:
+                items.append(Unknown(params))
+            case _:
                 items.append(Vendor(method, params))
+
+
+def mcp_server(server: McpServer) -> JsonObject:
+    """A server as the agent gets it, with a session."""
+
+    def pairs(values: dict[str, str]) -> list[Json]:
+        return [{"name": name, "value": value} for name, value in values.items()]
+
+    if server.url is not None:
+        headers = pairs(server.headers)
+        return {"type": "http", "name": server.name, "url": server.url, "headers": headers}
+    program, *args = server.command or ("",)
+    return {"name": server.name, "command": program, "args": [*args], "env": pairs(server.env)}
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session offers. Empty where the agent does not report it."""
+
+    session_id: str
+    models: tuple[str, ...]
+    model: str | None
+    modes: tuple[str, ...]
+
+
+def read_initialize(result: Json) -> AgentCapabilities:
+    """Read the reply to ``initialize``. Raises ``InvalidRequest`` if the agent uses another
+    version of the protocol."""
+    reply = _convert_result(result, InitializeResult)
+    if str(reply.protocol_version) != str(PROTOCOL_VERSION):
+        raise InvalidRequest(
+            f"the agent uses version {reply.protocol_version} of the Agent Client Protocol,"
+            f" but corral needs version {PROTOCOL_VERSION}",
+            hint="Install a version of the agent that supports it, or update corral.",
+            phase="handshake",
+        )
+    return reply.agent_capabilities
+
+
+def read_session(result: Json, session_id: str = "") -> SessionInfo:
+    """Read the reply to ``session/new``, ``load`` or ``resume``. The last two carry no id."""
+    reply = _convert_result(result, SessionResult)
+    if not (reply.session_id or session_id):
+        raise StreamBroken("the agent opened a session without an id", phase="handshake")
+
+    def find_option(name: str) -> ConfigOption:
+        """The option with this category, or else with this id; an empty one without either."""
+        by_category = (option for option in reply.config_options if option.category == name)
+        by_id = (option for option in reversed(reply.config_options) if option.id == name)
+        return next(by_category, None) or next(by_id, None) or ConfigOption(name)
+
+    model, mode = find_option("model"), find_option("mode")
+    models = [listed.model_id for listed in reply.models.available_models]
+    modes = [listed.id for listed in reply.modes.available_modes]
+    return SessionInfo(
+        session_id=reply.session_id or session_id,
+        models=tuple(models or _option_values(model.options)),
+        model=reply.models.current_model_id or text_or_none(model.current_value),
+        modes=tuple(modes or _option_values(mode.options)),
+    )
+
+
+def _option_values(options: list[Json]) -> list[str]:
+    """The values of a choice. Its options may be grouped."""
+    values: list[str] = []
+    for option in options:
+        match option:
+            case {"value": str(value)}:
+                values.append(value)
+            case {"options": group}:
+                values += _option_values(as_list(group))
+            case _:
+                pass
+    return values
+
+
+def read_session_list(result: Json) -> tuple[list[AgentSession], str | None]:
+    """One page of the agent's sessions, and the cursor of the next page."""
+    reply = _convert_result(result, ListResult)
+    listed = [AgentSession(s.session_id, s.cwd, s.title, s.updated_at) for s in reply.sessions]
+    return listed, reply.next_cursor
+
+
+def _convert_result(result: Json, kind: type[R]) -> R:
+    """The result of a reply as a struct. Raises ``StreamBroken`` if it does not fit."""
+    try:
+        return convert_to({} if result is None else _without_nulls(result), kind)
+    except msgspec.ValidationError as error:
+        raise StreamBroken(
+            f"the agent sent an invalid reply: {error}", phase="handshake"
+        ) from error
+
+
+def _without_nulls(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value] if isinstance(value, list) else value
+
+
+def _decode_message(line: bytes | str) -> SessionUpdate | RpcFrame:
+    try:
+        return decoder_for(SessionUpdate).decode(line)
+    except msgspec.ValidationError:
+        frame = decoder_for(RpcFrame).decode(line)
+    if frame.method is UNSET and frame.id is UNSET and frame.error is None:
+        raise msgspec.ValidationError("not a message: neither a method nor an id")
+    return frame
+
+
+def _line(members: Mapping[str, object]) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", **members}) + b"\n"
+
+
+def _reply(id: Id, result: object) -> SendBytes:
+    return SendBytes(_line({"id": id, "result": result}))
+
+
+def _rejection(id: Id, code: int, message: str, data: Json = None) -> SendBytes:
+    error: JsonObject = {"code": code, "message": message}
+    return SendBytes(_line({"id": id, "error": error if data is None else {**error, "data": data}}))
+
+
+def _our_id(id: Id) -> int:
+    """Our ids are integers. Some agents send them back as text or as 1.0. Returns -1, which is
+    never the id of a call, for anything else."""
+    if isinstance(id, str):
+        return int(id) if len(id) < 20 and id.isascii() and id.isdecimal() else -1
+    return int(id) if isinstance(id, int) or id.is_integer() else -1
 
 
 def _session_id_in(params: Json) -> str | None:

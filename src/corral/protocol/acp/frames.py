@@ -1,15 +1,38 @@
-"""The frames of the Agent Client Protocol, version 1, as the agent writes them.
+"""The frames of the Agent Client Protocol, version 1, and of JSON-RPC 2.0 around them.
 
-Only what a frame cannot do without is required. Everything else is optional and may be ``null``:
-agents omit, add and null fields, and an unknown status or kind must not lose a frame.
+Of what the agent writes, only what a frame cannot do without is required. Everything else is
+optional and may be ``null``: agents omit, add and null fields, and an unknown status or kind must
+not lose a frame. Nulls are removed before the replies of the handshake are converted.
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from corral.values import Json, JsonObject
+
+Id: TypeAlias = int | float | str
+
+
+class RpcError(msgspec.Struct):
+    """The error of a call."""
+
+    code: int | float = 0
+    message: str = ""
+    data: Json = None
+
+
+class RpcFrame(msgspec.Struct):
+    """A call, a notification (without an id) or a reply (without a method)."""
+
+    id: Id | UnsetType | None = UNSET
+    method: str | UnsetType = UNSET
+    params: Json = None
+    result: Json = None
+    error: RpcError | None = None
 
 
 class AcpFrame(msgspec.Struct, rename="camel"):
@@ -184,75 +207,65 @@ class PromptResult(AcpFrame):
     meta: PromptMeta | None = msgspec.field(default=None, name="_meta")
 
 
-class AgentInfo(AcpFrame):
-    name: str = ""
-    title: str | None = None
-    version: str | None = None
-
-
-class PromptCapabilities(AcpFrame):
+class PromptCapabilities(AcpFrame, frozen=True):
     image: bool = False
     audio: bool = False
     embedded_context: bool = False
+    """Files are accepted with their content. Links are always accepted."""
 
 
-class McpCapabilities(AcpFrame):
+class McpCapabilities(AcpFrame, frozen=True):
     http: bool = False
-    sse: bool = False
 
 
-class AgentCapabilities(AcpFrame):
+class AgentCapabilities(AcpFrame, frozen=True):
+    """What the agent reports about itself in reply to ``initialize``."""
+
     load_session: bool = False
-    prompt_capabilities: PromptCapabilities | None = None
-    mcp_capabilities: McpCapabilities | None = None
-    session_capabilities: JsonObject | None = None
+    """``session/load`` is offered: the agent loads a session and replays its history."""
+    prompt_capabilities: PromptCapabilities = PromptCapabilities()
+    mcp_capabilities: McpCapabilities = McpCapabilities()
+    session_capabilities: JsonObject = {}
+    """Other session methods that it offers: ``resume``, ``list``, ``close``, ``fork`` ..."""
 
-
-class AuthMethod(AcpFrame):
-    id: str
-    name: str = ""
-    description: str | None = None
+    def offers(self, method: str) -> bool:
+        return self.session_capabilities.get(method) not in (None, False)
 
 
 class InitializeResult(AcpFrame):
     protocol_version: int | str | None = None
-    agent_info: AgentInfo | None = None
-    agent_capabilities: AgentCapabilities | None = None
-    auth_methods: list[AuthMethod] | None = None
+    agent_capabilities: AgentCapabilities = AgentCapabilities()
 
 
 class Model(AcpFrame):
     model_id: str
-    name: str = ""
 
 
-class Models(AcpFrame):
+class Models(AcpFrame, frozen=True):
     available_models: list[Model] = []
     current_model_id: str | None = None
 
 
 class Mode(AcpFrame):
     id: str
-    name: str = ""
 
 
-class Modes(AcpFrame):
+class Modes(AcpFrame, frozen=True):
     available_modes: list[Mode] = []
-    current_mode_id: str | None = None
 
 
 class ConfigOption(AcpFrame):
     id: str
     category: str | None = None
     current_value: Json = None
-    options: list[Json] | None = None
+    options: list[Json] = []
 
 
 class SessionResult(AcpFrame):
     session_id: str = ""
-    modes: Modes | None = None
-    models: Models | None = None
-    config_options: list[ConfigOption] | None = None
+    modes: Modes = Modes()
+    models: Models = Models()
+    config_options: list[ConfigOption] = []
 
 
 class SessionEntry(AcpFrame):
@@ -265,3 +278,50 @@ class SessionEntry(AcpFrame):
 class ListResult(AcpFrame):
     sessions: list[SessionEntry] = []
     next_cursor: str | None = None
+
+
+class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
+    text: str
+
+
+class ImageBlock(msgspec.Struct, frozen=True, tag_field="type", tag="image", rename="camel"):
+    data: str
+    """Base64."""
+    mime_type: str
+
+
+class AudioBlock(msgspec.Struct, frozen=True, tag_field="type", tag="audio", rename="camel"):
+    data: str
+    mime_type: str
+
+
+class Resource(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    uri: str
+    text: str | None = None
+    blob: str | None = None
+    mime_type: str | None = None
+
+
+class ResourceBlock(msgspec.Struct, frozen=True, tag_field="type", tag="resource"):
+    """A file with its content, for agents that offer ``embeddedContext``."""
+
+    resource: Resource
+
+
+class LinkBlock(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    tag_field="type",
+    tag="resource_link",
+    rename="camel",
+):
+    """A file by its URI. The agent reads it."""
+
+    uri: str
+    name: str
+    mime_type: str | None = None
+    size: int | None = None
+
+
+Block: TypeAlias = TextBlock | ImageBlock | AudioBlock | ResourceBlock | LinkBlock

@@ -72,18 +72,15 @@ from corral.protocol.acp.client import (
     Command,
     Emit,
     FileRequest,
+    Offer,
     PermissionWithdrawn,
     SendBytes,
-)
-from corral.protocol.acp.methods import (
-    AgentFeatures,
-    Block,
-    Offer,
     SessionInfo,
-    failed_turn_end,
     read_initialize,
     read_session,
 )
+from corral.protocol.acp.conversation import failed_turn_end
+from corral.protocol.acp.frames import AgentCapabilities, Block
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.prepare import needs_new_process
@@ -200,7 +197,7 @@ class AcpConnection:
         self._reading = False
         self.dead: CorralError | None = None
         """Why the connection is dead; None while it is open."""
-        self.agent: AgentFeatures | None = None
+        self.agent: AgentCapabilities | None = None
         self.notes: tuple[str, ...] = ()
         self.service_url: str | None = None
         self.meter: Meter | None = None
@@ -271,7 +268,8 @@ class AcpConnection:
             )
             self.agent = read_initialize(settled.result)
             if run.auth_method is not None:
-                await self.call(self.acp.authenticate(run.auth_method), self.handshake_timeout)
+                sent = self.acp.call("authenticate", None, {"methodId": run.auth_method})
+                await self.call(sent, self.handshake_timeout)
         except BaseException as error:
             await self.close(0.0)
             if isinstance(error, CorralError):
@@ -291,9 +289,7 @@ class AcpConnection:
     @property
     def can_load(self) -> bool:
         """Whether a session of an earlier process can be loaded."""
-        return self.agent is not None and (
-            self.agent.can_load or "resume" in self.agent.session_methods
-        )
+        return self.agent is not None and (self.agent.load_session or self.agent.offers("resume"))
 
     @property
     def pid(self) -> int | None:
@@ -342,7 +338,8 @@ class AcpConnection:
 
     def check_servers(self, servers: Sequence[McpServer]) -> Sequence[McpServer]:
         """The servers. Raises ``ConfigError`` if the agent cannot reach one of them."""
-        if any(server.url for server in servers) and self.agent and not self.agent.mcp_http:
+        is_reached = self.agent is None or self.agent.mcp_capabilities.http
+        if not is_reached and any(server.url for server in servers):
             raise ConfigError(f"{self.prepared.agent.name} reaches no tool server over HTTP")
         return servers
 
@@ -437,8 +434,8 @@ class AcpConnection:
             if self.dead is not None:
                 raise self.dead
             finish = TurnEnd(ok=False, kind="0", message="")
-            if settled is not None and (failure := settled.error) is not None:
-                finish = failed_turn_end(failure.code, failure.message, failure.data)
+            if settled is not None and settled.error is not None:
+                finish = failed_turn_end(settled.error)
             why = self.prepared.explain(Exit(0, None), self.stderr, finish)
             raise why or ProcessFailed(finish.message or "the call failed")
         return settled

@@ -25,17 +25,15 @@ from corral.errors import (
     StreamBroken,
 )
 from corral.events import Thinking
-from corral.protocol.acp.methods import (
+from corral.protocol.acp.client import SessionInfo, read_session, read_session_list
+from corral.protocol.acp.frames import (
     AudioBlock,
     Block,
     ImageBlock,
     LinkBlock,
     Resource,
     ResourceBlock,
-    SessionInfo,
     TextBlock,
-    read_session,
-    read_session_list,
 )
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.acp.connection import AcpConnection, AcpSession
@@ -154,8 +152,8 @@ class AcpBackend:
             self.notes += (f"the agent does not list the model {run.model}",)
         agent = connection.agent
         for files, is_taken, what in (
-            (run.images, agent is not None and agent.images, "images"),
-            (run.audio, agent is not None and agent.audio, "audio"),
+            (run.images, agent is not None and agent.prompt_capabilities.image, "images"),
+            (run.audio, agent is not None and agent.prompt_capabilities.audio, "audio"),
         ):
             if files and not is_taken:
                 raise errors.ConfigError(f"{self._prepared.agent.name} takes no {what}")
@@ -217,7 +215,8 @@ class AcpBackend:
         if mode is None:
             return
         try:
-            sent = connection.acp.set_mode(session.session_id, mode)
+            params = {"sessionId": session.session_id, "modeId": mode}
+            sent = connection.acp.call("session/set_mode", session.session_id, params)
             await connection.call(sent, connection.handshake_timeout)
         except errors.RemoteError as error:
             if connection.dead is not None:
@@ -428,7 +427,7 @@ class AcpBackend:
         data = fs.read_bytes(path)
         kind = media_type_of(data, path.name)
         agent = self._connection.agent if self._connection else None
-        if agent is None or not agent.embeds_files:
+        if agent is None or not agent.prompt_capabilities.embedded_context:
             return LinkBlock(path.as_uri(), path.name, kind, len(data))
         try:
             return ResourceBlock(Resource(path.as_uri(), text=data.decode(), mime_type=kind))
@@ -448,12 +447,14 @@ async def list_sessions(connection: AcpConnection, cwd: str | None) -> list[Agen
     """The stored sessions of one folder or of all. Raises ``ConfigError`` if the agent does not
     list them."""
     agent = connection.agent
-    if agent is None or "list" not in agent.session_methods:
+    if agent is None or not agent.offers("list"):
         raise ConfigError(f"{connection.prepared.agent.name} does not list its sessions")
     found: list[AgentSession] = []
     cursor: str | None = None
     for _ in range(PAGES):
-        sent = connection.acp.list_sessions(cwd, cursor)
+        asked = {"cwd": cwd, "cursor": cursor}
+        params = {name: value for name, value in asked.items() if value is not None}
+        sent = connection.acp.call("session/list", None, params)
         settled = await connection.call(sent, connection.handshake_timeout)
         page, cursor = read_session_list(settled.result)
         found += page
@@ -472,10 +473,9 @@ async def load_session(
         raise ConfigError(f"{connection.prepared.agent.name} cannot resume a session")
     session = connection.add_session(session_id, prepared, ask)
     servers = connection.check_servers(prepared.servers)
-    if agent.can_load:
-        sent = connection.acp.load_session(session_id, prepared.cwd, servers)
-    else:
-        sent = connection.acp.resume_session(session_id, prepared.cwd, servers)
+    sent = connection.acp.load_session(
+        session_id, prepared.cwd, servers, replays=agent.load_session
+    )
     try:
         settled = await connection.call(sent, connection.handshake_timeout)
     except BaseException as error:

@@ -406,7 +406,7 @@ class StreamBackend:
                 self._redactor.clean_text(argument) for argument in self._launch.argv
             )
         if isinstance(error, StreamBroken):
-            error.frame = self._stream.last_line[:2000].decode("utf-8", "replace")
+            error.frame = self._stream.lines.last_line[:2000].decode("utf-8", "replace")
 
     @property
     def stderr(self) -> str:
