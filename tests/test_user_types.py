@@ -20,6 +20,34 @@ LIMIT = 400
 pytestmark = [pytest.mark.whole_program, pytest.mark.timeout(LIMIT + 10)]
 
 
+MISSPELLED = """\
+import corral
+from corral import models, pipelines
+
+
+async def calls(session: corral.Session, pool: corral.Pool, opened: corral.SyncSession) -> None:
+    await corral.run("gemini", "Hello", polcy="edits")  # polcy
+    await corral.run("gemini", "Hello", output=list[str], timout=5)  # timout
+    corral.run_sync("gemini", "Hello", modle="gemini-2.5-flash")  # modle
+    corral.session("gemini", polcy="edits")  # polcy
+    corral.session_sync("gemini", polcy="edits")  # polcy
+    corral.pool("gemini", siez=2)  # siez
+    await session.run("Hello", output=list[str], timout=5)  # timout
+    session.prompt("Hello", modle="gemini-2.5-flash")  # modle
+    opened.run("Hello", timout=5)  # timout
+    await pool.run("Hello", chek=True)  # chek
+    corral.batch(["a"], output=list[str], concurency=2)  # concurency
+    corral.batch_sync(["a"], max_cots=1)  # max_cots
+    corral.Prompt("Hello", ouput=list[str])  # ouput
+    await models.generate("gemini:gemini-2.5-flash", "Hello", temprature=1)  # temprature
+    await models.generate_object("gemini:gemini-2.5-flash", list[str], "Hello", repair=1)  # repair
+    models.generate_object_sync("gemini:gemini-2.5-flash", list[str], repair=1)  # repair
+    models.stream_object("gemini:gemini-2.5-flash", list[str], "Hello", repair=1)  # repair
+    await pipelines.run("review.dot", simulat=True)  # simulat
+"""
+"""In each call, the keyword in the comment is misspelled."""
+
+
 def expected_types() -> dict[str, str]:
     """``file:line`` → the type in the comment after ``reveal_type``."""
     found: dict[str, str] = {}
@@ -37,24 +65,52 @@ def run(*words: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_mypy_knows_the_type_of_every_output() -> None:
-    out = run(sys.executable, "-m", "mypy", "--no-error-summary", str(FOLDER))
-    wrong = [line for line in out.splitlines() if "note: Revealed type is" not in line]
-    assert wrong == []
+@pytest.fixture
+def misspelled(tmp_path: Path) -> Path:
+    path = tmp_path / "misspelled.py"
+    path.write_text(MISSPELLED, "utf-8")
+    return path
+
+
+def expected_errors(message: str) -> list[str]:
+    lines = enumerate(MISSPELLED.splitlines(), 1)
+    return [
+        f"{n}: {message.format(line.rpartition('  # ')[2])}" for n, line in lines if "  #" in line
+    ]
+
+
+def test_mypy_knows_the_type_of_every_output_and_names_misspelled_keywords(
+    misspelled: Path,
+) -> None:
+    out = run(sys.executable, "-m", "mypy", "--no-error-summary", str(FOLDER), str(misspelled))
+    others = [line for line in out.splitlines() if "note: Revealed type is" not in line]
+    found = [
+        re.sub(r'^.*misspelled.py:(.* argument "\w+").*', r"\1", line)
+        for line in others
+        if not re.search(r'note: "\w+" defined in', line)
+    ]
+    assert found == expected_errors('error: Unexpected keyword argument "{}"')
     lines = re.findall(r'(\w+\.py):(\d+): note: Revealed type is "(.*)"', out)
     revealed = {f"{name}:{line}": re.sub(r"\w+\.(?=\w)", "", shown) for name, line, shown in lines}
     assert revealed == expected_types()
 
 
-def test_pyright_knows_the_type_of_every_output() -> None:
+def test_pyright_knows_the_type_of_every_output_and_names_misspelled_keywords(
+    misspelled: Path,
+) -> None:
     if not PYRIGHT.exists():
         pytest.skip("pyright is not installed: make check installs it")
-    report = json.loads(run("node", str(PYRIGHT), "--outputjson", str(FOLDER)))
-    found = report["generalDiagnostics"]
-    assert [each for each in found if each["severity"] != "information"] == []
+    words = ("--outputjson", "--pythonpath", sys.executable, str(FOLDER), str(misspelled))
+    diagnostics = json.loads(run("node", str(PYRIGHT), *words))["generalDiagnostics"]
+    errors = [
+        f"{diagnostic['range']['start']['line'] + 1}: {diagnostic['message']}"
+        for diagnostic in diagnostics
+        if diagnostic["severity"] != "information"
+    ]
+    assert errors == expected_errors('No parameter named "{}"')
     revealed = {
-        f"{Path(each['file']).name}:{each['range']['start']['line'] + 1}": shown[1]
-        for each in found
-        if (shown := re.search(r'is "([^"]*)"$', each["message"]))
+        f"{Path(diagnostic['file']).name}:{diagnostic['range']['start']['line'] + 1}": shown[1]
+        for diagnostic in diagnostics
+        if (shown := re.search(r'is "([^"]*)"$', diagnostic["message"]))
     }
     assert revealed == expected_types()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from corral.events import Event as Event, from_json as from_json, to_json as to_json
     from corral.policy import Policy as Policy
     from corral.prompt import Prompt as Prompt, Section as Section
+    from corral.protocol.schema import Schema as Schema, schema_of as schema_of
     from corral.result import Result as Result, result_from_events as result_from_events
     from corral.run_kwargs import RunKwargs as RunKwargs
     from corral.sessions.api import (
@@ -99,6 +100,7 @@ _HOMES = {
     "corral.events": "Event from_json to_json",
     "corral.policy": "Policy",
     "corral.prompt": "Prompt Section",
+    "corral.protocol.schema": "Schema schema_of",
     "corral.result": "Result result_from_events",
     "corral.run_kwargs": "RunKwargs",
     "corral.sessions.api": "SyncSession is_installed pool run run_sync session session_sync",

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeGuard, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeGuard
 
 import msgspec
 from msgspec.structs import force_setattr, replace
 
 from corral.errors import PromptError
-from corral.values import Json, T, T_co, convert_to, is_sequence
+from corral.values import Output, OutputT_co, convert_to, is_sequence
 
 TOP_LEVEL = 2
 """The level of the top headings."""
@@ -59,17 +59,7 @@ class Section(msgspec.Struct, frozen=True):
         force_setattr(self, "tools", tuple(self.tools))
 
 
-if TYPE_CHECKING:
-
-    class _PromptParts(TypedDict, total=False):
-        """The other arguments of ``Prompt``."""
-
-        sections: Sequence[Section]
-        parameters: Mapping[str, object]
-        values: Mapping[str, object]
-
-
-class Prompt(msgspec.Struct, Generic[T_co], frozen=True):
+class Prompt(msgspec.Struct, Generic[OutputT_co], frozen=True):
     """Text with ``{parameters}``, and sections that become Markdown headings.
 
     ``parameters`` maps each name to its type. A literal brace is doubled. ``output`` is the type
@@ -95,28 +85,14 @@ class Prompt(msgspec.Struct, Generic[T_co], frozen=True):
 
     if TYPE_CHECKING:
 
-        @overload
         def __init__(
-            self: Prompt[None], text: str, *, output: None = None, **parts: Unpack[_PromptParts]
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: Prompt[T], text: str, *, output: type[T], **parts: Unpack[_PromptParts]
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: Prompt[Json],
+            self,
             text: str,
             *,
-            output: Mapping[str, object],
-            **parts: Unpack[_PromptParts],
-        ) -> None: ...
-        @overload
-        def __init__(
-            self: Prompt[Any], text: str, *, output: object, **parts: Unpack[_PromptParts]
-        ) -> None: ...
-        def __init__(
-            self, text: str, *, output: object = None, **parts: Unpack[_PromptParts]
+            sections: Sequence[Section] = (),
+            parameters: Mapping[str, object] = {},
+            output: Output[OutputT_co] | None = None,
+            values: Mapping[str, object] = {},
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -141,15 +117,15 @@ class Prompt(msgspec.Struct, Generic[T_co], frozen=True):
                     )
         _check_values(self.values, self.parameters)
 
-    def with_(self, **values: object) -> Prompt[T_co]:
+    def with_(self, **values: object) -> Prompt[OutputT_co]:
         """The same with these parameters set; earlier values are replaced."""
         return replace(self, values={**self.values, **values})
 
-    def without(self, *titles: str) -> Prompt[T_co]:
+    def without(self, *titles: str) -> Prompt[OutputT_co]:
         """The same with these sections disabled."""
         return self._with_enabled(titles, enabled=False)
 
-    def including(self, *titles: str) -> Prompt[T_co]:
+    def including(self, *titles: str) -> Prompt[OutputT_co]:
         """The same with these sections enabled. Their parent sections do not change."""
         return self._with_enabled(titles, enabled=True)
 
@@ -182,12 +158,17 @@ class Prompt(msgspec.Struct, Generic[T_co], frozen=True):
     def __str__(self) -> str:
         return self.render()
 
-    def _with_enabled(self, titles: Sequence[str], *, enabled: bool) -> Prompt[T_co]:
+    def _with_enabled(self, titles: Sequence[str], *, enabled: bool) -> Prompt[OutputT_co]:
         known = [section.title for section in _walk(self.sections)]
         for title in titles:
             if title not in known:
                 raise PromptError(f"there is no section {title!r}: {_suggest(title, known)}")
         return replace(self, sections=_set_enabled(self.sections, titles, enabled=enabled))
+
+
+def output_type(prompt: str | Prompt[Any] | None, output: object) -> object:
+    """The ``output`` of a call, or that of its prompt."""
+    return prompt.output if output is None and isinstance(prompt, Prompt) else output
 
 
 def _set_enabled(

@@ -17,6 +17,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
+    Protocol,
     TypeAlias,
     TypeGuard,
     overload,
@@ -30,14 +31,34 @@ if TYPE_CHECKING:
     Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
     T = TypeVar("T")
     T_co = TypeVar("T_co", covariant=True, default=Any)
+    OutputT = TypeVar("OutputT", default=None)
+    OutputT_co = TypeVar("OutputT_co", covariant=True, default=None)
+    ValueT = TypeVar("ValueT", default=Json)
 else:
     from typing import TypeVar
 
     Json = Any  # msgspec does not support recursive aliases
     T = TypeVar("T")
     T_co = TypeVar("T_co", covariant=True)
-"""The type of typed output: ``Result`` without a parameter is ``Result[Any]``."""
+    OutputT = TypeVar("OutputT")
+    OutputT_co = TypeVar("OutputT_co", covariant=True)
+    ValueT = TypeVar("ValueT")
+"""``T_co`` is the type of typed output: ``Result`` without a parameter is ``Result[Any]``.
+``OutputT`` is that of a call with ``output``, and ``ValueT`` that of a value that is read: without
+``output`` they are ``None`` and ``Json``. With these defaults one signature is enough: for a
+misspelled keyword of a function with overloads, type checkers print all of them."""
 JsonObject: TypeAlias = dict[str, Json]
+
+
+class OutputSchema(Protocol[T_co]):
+    """What ``corral.schema_of`` returns, for the layers below it."""
+
+    def typed_value(self, value: Json) -> T_co: ...
+
+
+Output: TypeAlias = type[T] | OutputSchema[T]
+"""The type of ``output``: a class or a generic type such as ``list[Review]``. For type checkers,
+``corral.schema_of`` makes one of everything else: a JSON Schema, ``Literal`` or a union."""
 DecodeHook: TypeAlias = Callable[[type, Any], Any]
 
 Coverage = Literal["complete", "partial", "estimated", "unknown"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from corral import errors
+from corral import errors, schema_of
 from corral.pipelines import PipelineResult
 
 
@@ -26,7 +26,7 @@ RESULT = PipelineResult(
 def test_a_value_of_the_context_is_returned_as_json_or_as_a_type() -> None:
     assert RESULT.value("review.output") == {"summary": "fine", "score": 3}
     assert RESULT.value("review.output", Review) == Review("fine", 3)
-    schema = {"type": "object", "required": ["summary"]}
+    schema = schema_of({"type": "object", "required": ["summary"]})
     assert RESULT.value("review.output", schema) == {"summary": "fine", "score": 3}
 
 

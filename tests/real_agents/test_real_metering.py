@@ -171,7 +171,7 @@ async def test_each_prompt_of_a_pool_gets_its_own_calls(agent: RealAgent) -> Non
 
     options = agent.options(answer, sandbox="off", meter=True)
     async with corral.pool(agent.name, size=1, prompts_at_once=3, **options) as pool:
-        results = await asyncio.gather(*map(pool.run, numbers))
+        results = await asyncio.gather(*(pool.run(prompt) for prompt in numbers))
         assert pool.started == 1
         # A title has no text that is assigned to a prompt for certain.
         for result, count in zip(results, numbers.values(), strict=True):

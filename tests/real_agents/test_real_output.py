@@ -145,7 +145,7 @@ async def test_a_strict_schema_is_sent_to_the_model_and_any_other_is_described(
     assert (sent["type"], sent["strict"]) == ("json_schema", True)
     assert request.last_text == "report"
 
-    loose = {"type": "object", "properties": {"title": {"type": "string"}}}
+    loose = corral.schema_of({"type": "object", "properties": {"title": {"type": "string"}}})
     options = agent.options([say('```json\n{"title": "a"}\n```')])
     described = await corral.run(agent.name, "report", output=loose, **options)
     assert described.output == {"title": "a"}

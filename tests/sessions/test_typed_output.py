@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 import pytest
 from pydantic import BaseModel, Field
@@ -50,7 +50,8 @@ SCHEMA = {
 GOOD = {"title": "a", "score": 3}
 BAD = {"title": "a", "score": "many"}
 
-KINDS: dict[str, tuple[object, object, object]] = {
+INVALID: Any = {"type": "strin"}
+KINDS: dict[str, tuple[Any, object, object]] = {
     "pydantic": (Model, GOOD, Model(title="a", score=3)),
     "dataclass": (Data, GOOD, Data("a", 3)),
     "TypedDict": (Table, GOOD, GOOD),
@@ -59,6 +60,7 @@ KINDS: dict[str, tuple[object, object, object]] = {
     "Literal": (Literal["yes", "no"], "yes", "yes"),
     "enum": (Color, "blue", Color.BLUE),
     "JSON Schema": (SCHEMA, GOOD, GOOD),
+    "schema_of": (corral.schema_of(SCHEMA), GOOD, GOOD),
 }
 """Name → what is given as ``output``, the model's JSON, and the value."""
 EACH = pytest.mark.parametrize("kind", KINDS)
@@ -143,7 +145,7 @@ async def test_a_session_returns_the_error_of_a_value_that_never_fits(model: Ans
 async def test_an_invalid_type_costs_nothing(model: Answers) -> None:
     async with corral.session(**model.options) as session:
         with pytest.raises(errors.SchemaInvalid):
-            await session.run("go", output={"type": "strin"})
+            await session.run("go", output=INVALID)
         with pytest.raises(errors.ConfigError, match="repairs"):
             await session.run("go", output=Data, repairs=-1)
     assert model.requests == []

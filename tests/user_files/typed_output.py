@@ -37,7 +37,7 @@ class Severity(enum.Enum):
     HIGH = "high"
 
 
-SCHEMA = {"type": "object"}
+SCHEMA = corral.schema_of({"type": "object"})
 
 
 def run_sync() -> None:
@@ -51,8 +51,8 @@ def run_sync() -> None:
     assert_type(corral.run_sync("gemini", "Go", output=list[Model]).output, list[Model])
     assert_type(corral.run_sync("gemini", "Go", output=Severity).output, Severity)
     assert_type(corral.run_sync("gemini", "Go", output=SCHEMA).output, Json)
-    # Type checkers do not accept a special form as type[T]: its value is Any.
-    result = corral.run_sync("gemini", "Go", output=Literal["yes", "no"])
+    # Type checkers do not accept a special form as type[T]: the value of its schema is Any.
+    result = corral.run_sync("gemini", "Go", output=corral.schema_of(Literal["yes", "no"]))
     verdict: Literal["yes", "no"] = result.output
     print(verdict)
 
@@ -69,7 +69,10 @@ def prompt() -> None:
     reveal_type(review)  # Prompt[Review]
     assert_type(review.with_(file="a.py"), corral.Prompt[Review])
     assert_type(corral.run_sync("gemini", review.with_(file="a.py")).output, Review)
-    assert_type(corral.run_sync("gemini", corral.Prompt("Hello")).output, None)
+    hello = corral.Prompt("Hello")
+    reveal_type(hello)  # Prompt[None]
+    assert_type(corral.run_sync("gemini", hello).output, None)
+    assert_type(corral.run_sync("gemini", hello, output=Review).output, Review)
 
 
 async def session() -> None:

@@ -6,9 +6,9 @@ import asyncio
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 import click
 import msgspec
@@ -37,16 +37,16 @@ from corral.cli.options import (
 from corral.cli.ui.tables import format_cost, format_time, table
 from corral.cli.ui.terminal import echo, echo_json
 from corral.core.nesting import decode_json
-from corral.core.spending import LIMITS
 from corral.core.terminal_text import counted
 from corral.engine.dbos.database import require
 from corral.errors import ConfigError, StorageFailed
+from corral.protocol.schema import Schema, schema_of
 from corral.run_kwargs import RunKwargs
 from corral.system import threads
-from corral.values import JsonObject, is_object
+from corral.values import Json, is_object
 
 if TYPE_CHECKING:
-    from corral.engine.batch.api import Batch, BatchKwargs, BatchReport
+    from corral.engine.batch.api import Batch, BatchReport
 
 
 C = TypeVar("C", bound=Callable[..., object])
@@ -73,6 +73,9 @@ class BatchFlags(PolicyFlags, RunKwargs):
     simulate: bool
     db: str | None
     queue: str | None
+    task_max_cost: float | None
+    task_max_total_tokens: int | None
+    task_max_calls: int | None
     no_durable: bool
     as_json: bool
     quiet: bool
@@ -157,28 +160,30 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     if prompt.startswith("@"):
         prompt = read_prompt(None, prompt[1:]) or ""
     given, name = _tasks(tasks, prompt, flags)
-    values = cast("Mapping[str, object]", flags)
-    limits = {f"task_{limit}": values[f"task_{limit}"] for limit in LIMITS}
-    options: BatchKwargs = {
-        "agent": flags["agent"],
-        "results": output,
-        "name": name,
-        "concurrency": flags["concurrency"],
-        "in_order": flags["in_order"],
-        "retry_failed": flags["retry_failed"],
-        "accept_changed": flags["accept_changed"],
-        "attempts": flags["attempts"],
-        "worktree": flags["worktree"],
-        "patch": flags["patch"],
-        "simulate": flags["simulate"],
-        "durable": not flags["no_durable"],
-        "db": flags["db"],
-        "queue": flags["queue"],
-        **cast("BatchKwargs", limits),
+    batch = api.batch(
+        given,
+        prompt,
+        agent=flags["agent"],
+        output=_schema(flags["schema"]),
+        results=output,
+        name=name,
+        concurrency=flags["concurrency"],
+        in_order=flags["in_order"],
+        retry_failed=flags["retry_failed"],
+        accept_changed=flags["accept_changed"],
+        attempts=flags["attempts"],
+        worktree=flags["worktree"],
+        patch=flags["patch"],
+        simulate=flags["simulate"],
+        durable=not flags["no_durable"],
+        db=flags["db"],
+        queue=flags["queue"],
+        task_max_cost=flags["task_max_cost"],
+        task_max_total_tokens=flags["task_max_total_tokens"],
+        task_max_calls=flags["task_max_calls"],
+        on_result=show,
         **read_options(flags),
-    }
-    schema = _schema(flags["schema"])
-    batch = api.batch(given, prompt, output=schema, on_result=show, **options)
+    )
     batch.collects = False
     enable_gc()
 
@@ -258,7 +263,7 @@ def _tasks(
     return found.tasks, flags["name"]
 
 
-def _schema(path: str | None) -> JsonObject | None:
+def _schema(path: str | None) -> Schema[Json] | None:
     if path is None:
         return None
     try:
@@ -269,7 +274,7 @@ def _schema(path: str | None) -> JsonObject | None:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     if not is_object(schema):
         raise ConfigError(f"{path} is not a JSON Schema: it must be an object")
-    return schema
+    return schema_of(schema)
 
 
 @click.group("batches")

@@ -309,7 +309,7 @@ def _run_named(
             text=text,
             options=as_object(msgspec.to_builtins(options)),
             interactive=is_interactive(),
-            schema=None if typed is None else typed.schema,
+            schema=None if typed is None or typed.schema is None else typed.schema.json,
             wants_result=wants_result,
             config=os.path.abspath(config) if config else config,
         ),

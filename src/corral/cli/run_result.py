@@ -15,8 +15,8 @@ from corral.cli.ui.signals import signals
 from corral.cli.ui.terminal import answer, echo_err
 from corral.cli.ui.turn_output import exit_code, terminal_asker
 from corral.errors import ConfigError, SchemaInvalid
+from corral.protocol.schema import Schema, find_properties, json_equal, schema_of
 from corral.protocol.schema import check as schema_errors
-from corral.protocol.schema import find_properties, json_equal, schema_of
 from corral.result import Result
 from corral.system import threads
 from corral.values import Json, JsonObject, is_object
@@ -121,16 +121,16 @@ def read_flags(schema: str | None, fail_on: Sequence[str], *, full: bool) -> Typ
                 f"--fail-on {given}: it must be FIELD=VALUE", hint="For example: severity=high."
             )
         conditions.append(FailOn(field, tuple(values.split(","))))
-    found = None if schema is None else schema_of(read_schema(schema)).json
+    wanted = None if schema is None else schema_of(read_schema(schema))
     for condition in conditions:
-        condition.check(found or {})
-    return TypedFlags(found, tuple(conditions), is_full=full)
+        condition.check({} if wanted is None else wanted.json)
+    return TypedFlags(wanted, tuple(conditions), is_full=full)
 
 
 class TypedFlags(NamedTuple):
     """What a run prints as JSON, and when it fails."""
 
-    schema: JsonObject | None
+    schema: Schema[Json] | None
     fail_on: tuple[FailOn, ...]
     is_full: bool
     """Print the complete result, not only the output."""

@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -45,7 +45,18 @@ from corral.protocol.schema import schema_of
 from corral.run_kwargs import RunKwargs
 from corral.system import config, fs, paths
 from corral.system.threads import sync_twin
-from corral.values import Cost, Json, JsonObject, T, Usage, as_object, as_text, as_texts, slug
+from corral.values import (
+    Cost,
+    Json,
+    JsonObject,
+    Output,
+    Usage,
+    ValueT,
+    as_object,
+    as_text,
+    as_texts,
+    slug,
+)
 
 if TYPE_CHECKING:
     from corral.sessions.permissions import Asker
@@ -577,16 +588,8 @@ class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         return self.status == "success"
 
-    @overload
-    def value(self, key: str) -> Json: ...
-    @overload
-    def value(self, key: str, output: type[T]) -> T: ...
-    @overload
-    def value(self, key: str, output: Mapping[str, object]) -> Json: ...
-    @overload
-    def value(self, key: str, output: object) -> Any: ...
     @short_traceback
-    def value(self, key: str, output: object = None) -> object:
+    def value(self, key: str, output: Output[ValueT] | None = None) -> ValueT:
         """The value of ``key`` in the context, such as ``review.output`` of a node ``review`` with
         an ``output_schema``. With ``output``, a type or a JSON Schema, it is a value of that type.
 
@@ -604,8 +607,8 @@ class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"the run {self.run} has no value {key!r}", hint=f"It has: {', '.join(known)}."
             )
-        found = self.context[key]
-        return found if output is None else schema_of(output).validate(found)
+        value = self.context[key]
+        return cast("ValueT", value) if output is None else schema_of(output).typed_value(value)
 
     @property
     def text(self) -> str:

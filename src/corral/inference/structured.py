@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Generic, Unpack, overload
+from collections.abc import AsyncGenerator
+from typing import Any, Generic, Unpack
 
 from msgspec.structs import replace
 
@@ -23,51 +23,24 @@ from corral.protocol.partial_json import NO_VALUE, NoValue, PartialJson
 from corral.protocol.schema import Schema
 from corral.sessions.structured_output import REPAIRS, answer_schema, find, repair_prompt
 from corral.system.threads import sync_twin
-from corral.values import Json, T, T_co, slug
+from corral.values import Json, Output, T, T_co, slug
 
 NoObjectError = NoObject
 """The public name in ``corral.models``."""
 
 
-@overload
-async def generate_object(
-    model: Models,
-    output: type[T],
-    prompt: PromptInput = None,
-    *,
-    repairs: int = REPAIRS,
-    **options: Unpack[RequestOptions],
-) -> Generation[T]: ...
-@overload
-async def generate_object(
-    model: Models,
-    output: Mapping[str, object],
-    prompt: PromptInput = None,
-    *,
-    repairs: int = REPAIRS,
-    **options: Unpack[RequestOptions],
-) -> Generation[Json]: ...
-@overload
-async def generate_object(
-    model: Models,
-    output: object,
-    prompt: PromptInput = None,
-    *,
-    repairs: int = REPAIRS,
-    **options: Unpack[RequestOptions],
-) -> Generation: ...
 @short_traceback_async
 async def generate_object(
     model: Models,
-    output: object,
+    output: Output[T],
     prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
     **options: Unpack[RequestOptions],
-) -> Generation:
-    """Like ``generate``, with a value in ``answer.output``. ``output``: a type or a JSON Schema. If
-    the answer does not fit, the model is asked to repair it at most ``repairs`` times; then
-    ``NoObjectError`` is raised, with the last text as ``frame``.
+) -> Generation[T]:
+    """Like ``generate``, with a value in ``answer.output``. ``output``: a type or a JSON Schema, as
+    in ``corral.run``. If the answer does not fit, the model is asked to repair it at most
+    ``repairs`` times; then ``NoObjectError`` is raised, with the last text as ``frame``.
 
     ::
 
@@ -79,7 +52,7 @@ async def generate_object(
     client = await loop.client(options)
     async with time_limit(options.get("timeout"), "timeout", loop.waits):
         while True:
-            generation = await loop.run(client, options)
+            generation: Generation = await loop.run(client, options)
             if target.accept(generation.response):
                 return replace(generation, _output=target.value)
             loop.add_user_message(target.repair_prompt)
@@ -152,42 +125,15 @@ class ObjectTarget:
         return repair_prompt(self._complaints)
 
 
-@overload
-def stream_object(
-    model: Models,
-    output: type[T],
-    prompt: PromptInput = None,
-    *,
-    repairs: int = REPAIRS,
-    **options: Unpack[RequestOptions],
-) -> ObjectStream[T]: ...
-@overload
-def stream_object(
-    model: Models,
-    output: Mapping[str, object],
-    prompt: PromptInput = None,
-    *,
-    repairs: int = REPAIRS,
-    **options: Unpack[RequestOptions],
-) -> ObjectStream[Json]: ...
-@overload
-def stream_object(
-    model: Models,
-    output: object,
-    prompt: PromptInput = None,
-    *,
-    repairs: int = REPAIRS,
-    **options: Unpack[RequestOptions],
-) -> ObjectStream: ...
 @short_traceback
 def stream_object(
     model: Models,
-    output: object,
+    output: Output[T],
     prompt: PromptInput = None,
     *,
     repairs: int = REPAIRS,
     **options: Unpack[RequestOptions],
-) -> ObjectStream:
+) -> ObjectStream[T]:
     """Partial values: ``async for partial in stream_object(…)``. At the end, ``stream.output`` is
     the typed value.
 

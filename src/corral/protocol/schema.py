@@ -16,7 +16,7 @@ schema.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from operator import ge, gt, le, lt
 from typing import (
@@ -26,7 +26,6 @@ from typing import (
     TypeAlias,
     TypedDict,
     TypeGuard,
-    TypeVar,
     cast,
     overload,
 )
@@ -37,6 +36,8 @@ from corral.errors import SchemaInvalid, SchemaNotMet
 from corral.values import (
     Json,
     JsonObject,
+    T,
+    T_co,
     as_list,
     as_object,
     as_text,
@@ -263,8 +264,6 @@ def find_properties(root: JsonObject) -> dict[str, list[Json]]:
     return found
 
 
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 Read: TypeAlias = Callable[[Json], tuple[T | None, list[str]]]
 """Converts a value: the typed value and no errors, or ``None`` and the errors."""
 
@@ -324,7 +323,14 @@ class ModelError(TypedDict):
 
 
 class Schema(Generic[T_co]):
-    """A schema, and the conversion of a JSON value to the type that it describes."""
+    """A schema, and the conversion of a JSON value to the type that it describes; made by
+    ``corral.schema_of``.
+
+    ::
+
+        names: corral.Schema[list[str]] = corral.schema_of(list[str])
+        print(names.json, names.typed_value(["a", "b"]))
+    """
 
     __slots__ = ("_read", "json", "name")
 
@@ -344,7 +350,7 @@ class Schema(Generic[T_co]):
             errors = [*errors[:MAX_ERRORS], f"and {len(errors) - MAX_ERRORS} more"]
         return (None if errors else typed), tuple(errors)
 
-    def validate(self, value: Json) -> T_co:
+    def typed_value(self, value: Json) -> T_co:
         """The typed value. Raises ``SchemaNotMet`` with one line per error."""
         typed, errors = self.fit(value)
         if errors:
@@ -361,9 +367,20 @@ def schema_not_met(name: str, errors: tuple[str, ...], text: str | None = None) 
 @overload
 def schema_of(of: Schema[T] | type[T], name: str | None = None) -> Schema[T]: ...
 @overload
-def schema_of(of: object, name: str | None = None) -> Schema[object]: ...
-def schema_of(of: object, name: str | None = None) -> Schema[object]:
-    """The schema of a type, a model or a JSON Schema dict. Raises ``SchemaInvalid``."""
+def schema_of(of: Mapping[str, object], name: str | None = None) -> Schema[Json]: ...
+@overload
+def schema_of(of: object, name: str | None = None) -> Schema: ...
+def schema_of(of: object, name: str | None = None) -> Schema:
+    """The schema of a type, a model or a JSON Schema as a dict. ``name`` is its name for the model.
+
+    ``output`` accepts these values directly. Type checkers know the type of ``output=Review`` and
+    ``output=list[Review]``; a JSON Schema, ``Literal`` or a union needs this function::
+
+        verdict = corral.schema_of(Literal["yes", "no"])
+        result = corral.run_sync("gemini-cli", "Is this code tested?", output=verdict)
+
+    Raises ``SchemaInvalid``.
+    """
     if _is_schema(of):
         return of
     if is_mapping(of):

@@ -4,15 +4,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Unpack
 
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.errors import CorralError
 from corral.events import Event
 from corral.options import RunOptions
-from corral.prompt import Prompt
+from corral.prompt import Prompt, output_type
 from corral.result import Result
 from corral.sessions import store
 from corral.sessions.session import Session
@@ -29,20 +29,7 @@ if TYPE_CHECKING:
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.tools import GivenTools
     from corral.sessions.turn import Turn
-    from corral.values import Json
-
-    class CallKwargs(RunKwargs, total=False):
-        """The keyword options of ``run`` beside ``output``."""
-
-        check: bool
-        on_event: Callable[[Event], None] | None
-        ask: Asker | None
-        on_tool_call: Before | None
-        tools: GivenTools | None
-        repairs: int
-        until: Until | None
-        rounds: int
-        budget: Budget | None
+    from corral.values import Output, OutputT
 
 
 @short_traceback
@@ -120,63 +107,23 @@ def pool(
     )
 
 
-@overload
-async def run(
-    agent: str | None = None,
-    prompt: str | None = None,
-    *,
-    output: None = None,
-    **options: Unpack[CallKwargs],
-) -> Result[None]: ...
-@overload
-async def run(
-    agent: str | None = None,
-    prompt: str | Prompt[T] | None = None,
-    *,
-    output: None = None,
-    **options: Unpack[CallKwargs],
-) -> Result[T]: ...
-@overload
-async def run(
-    agent: str | None = None,
-    prompt: str | Prompt | None = None,
-    *,
-    output: type[T],
-    **options: Unpack[CallKwargs],
-) -> Result[T]: ...
-@overload
-async def run(
-    agent: str | None = None,
-    prompt: str | Prompt | None = None,
-    *,
-    output: Mapping[str, object],
-    **options: Unpack[CallKwargs],
-) -> Result[Json]: ...
-@overload
-async def run(
-    agent: str | None = None,
-    prompt: str | Prompt | None = None,
-    *,
-    output: object,
-    **options: Unpack[CallKwargs],
-) -> Result: ...
 @short_traceback_async
 async def run(  # noqa: PLR0913
     agent: str | None = None,
-    prompt: str | Prompt | None = None,
+    prompt: str | Prompt[OutputT] | Prompt[None] | None = None,
     *,
     check: bool = False,
     on_event: Callable[[Event], None] | None = None,
     ask: Asker | None = None,
     on_tool_call: Before | None = None,
     tools: GivenTools | None = None,
-    output: object = None,
+    output: Output[OutputT] | None = None,
     repairs: int = 2,
     until: Until | None = None,
     rounds: int = 10,
     budget: Budget | None = None,
     **options: Unpack[RunKwargs],
-) -> Result:
+) -> Result[OutputT]:
     """Run one prompt to its end. ``agent`` is chosen as in ``session``; ``ask``, ``on_tool_call``,
     ``tools`` and ``budget`` are those of ``session``.
 
@@ -185,9 +132,10 @@ async def run(  # noqa: PLR0913
     spent or a process is started.
 
     With ``output``, a type or a JSON Schema, ``result.output`` is a value of that type, also for
-    type checkers: ``output=Review`` returns a ``Result[Review]``. If the agent's value does not
-    fit, it is asked for a correction in the same session, at most ``repairs`` times; then the
-    result is an error. A success always has a value; ``result.output`` of another result raises
+    type checkers: ``output=Review`` returns a ``Result[Review]``. For them, a JSON Schema,
+    ``Literal`` or a union is passed as ``corral.schema_of(…)``. If the agent's value does not fit,
+    it is asked for a correction in the same session, at most ``repairs`` times; then the result is
+    an error. A success always has a value; ``result.output`` of another result raises
     the run's error. If the agent has ``tools``, it submits the value with one more tool,
     ``submit_result``; otherwise it writes the value as fenced JSON. A ``Prompt`` has ``tools`` and
     ``output`` of its own, which are used if they are not given here.
@@ -205,31 +153,31 @@ async def run(  # noqa: PLR0913
     agent = _or_default(agent, options)
     if isinstance(prompt, Prompt):
         tools = prompt.tools if tools is None else tools
-        output = prompt.output if output is None else output
-        prompt = prompt.render()
-    if output is None and until is None:
+    wanted = output_type(prompt, output)
+    text = prompt.render() if isinstance(prompt, Prompt) else prompt
+    if wanted is None and until is None:
         async with session(
             agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), budget=budget, **options
         ) as opened:
-            result: Result = await opened.prompt(prompt).collect(on_event)
+            result: Result = await opened.prompt(text).collect(on_event)
         return result.raise_for_status() if check else result
 
     from corral.sessions.goals import Goal, run_goal, with_submission
 
     goal = Goal(
-        output=output,
+        output=wanted,
         repairs=repairs,
         until=until,
         rounds=rounds,
         max_total_tokens=options.get("max_total_tokens"),
     )
     goal.check()
-    if tools and output is not None:
+    if tools and wanted is not None:
         goal, tools = with_submission(goal, tools)
     async with session(
         agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), budget=budget, **options
     ) as opened:
-        result = await run_goal(goal, opened, prompt, lambda turn: turn.collect(on_event))
+        result = await run_goal(goal, opened, text, lambda turn: turn.collect(on_event))
     return result.raise_for_status() if check else result
 
 

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -366,7 +366,7 @@ class GoalSession(Protocol):
     @property
     def prepared(self) -> PreparedRun: ...
 
-    def full_prompt(self, prompt: str | Prompt | None) -> str: ...
+    def full_prompt(self, prompt: str | Prompt[Any] | None) -> str: ...
 
     def takes_schema(self, typed: TypedAnswer) -> bool: ...
 
@@ -400,7 +400,7 @@ class TimeLimit:
 async def run_goal(
     goal: Goal,
     session: GoalSession,
-    prompt: str | Prompt | None,
+    prompt: str | Prompt[Any] | None,
     collect: Callable[[Turn], Awaitable[Result]],
     options: PromptKwargs | None = None,
 ) -> Result:

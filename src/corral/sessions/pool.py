@@ -45,7 +45,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from msgspec.structs import replace
 
@@ -56,7 +56,7 @@ from corral.errors import ConfigError
 from corral.events import Event
 from corral.option_definitions import with_trait
 from corral.options import check_prompt, fallback_agents
-from corral.prompt import Prompt
+from corral.prompt import Prompt, output_type
 from corral.result import Result
 from corral.sessions import enforcement, store
 from corral.sessions.acp.connection import AcpConnection, AcpSession
@@ -69,21 +69,17 @@ from corral.sessions.structured_output import TypedAnswer, run_typed
 from corral.sessions.turn import Turn, TurnSetup
 from corral.system import platform
 from corral.system.environment import SecretRedactor
-from corral.values import T
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
     from corral.policy import Policy, Preset
     from corral.publishing.link import SessionLink
     from corral.sessions.tools.hooks import Before
-    from corral.values import Effort, Json
+    from corral.values import Effort, Output, OutputT
 
     class PoolKwargs(TypedDict, total=False):
-        """The keyword options of ``Pool.run`` beside ``output``."""
+        """The options of one prompt of a pool."""
 
-        repairs: int
-        check: bool
-        on_event: Callable[[Event], None] | None
         cwd: str | os.PathLike[str] | None
         model: str | None
         reasoning_effort: Effort | None
@@ -189,45 +185,17 @@ class Pool:
         finishing = (link.finish() for link in links)
         await asyncio.gather(*(worker.end() for worker in workers), *self._ending, *finishing)
 
-    @overload
-    async def run(
-        self, prompt: str | None = None, *, output: None = None, **options: Unpack[PoolKwargs]
-    ) -> Result[None]: ...
-    @overload
-    async def run(
-        self,
-        prompt: str | Prompt[T] | None = None,
-        *,
-        output: None = None,
-        **options: Unpack[PoolKwargs],
-    ) -> Result[T]: ...
-    @overload
-    async def run(
-        self, prompt: str | Prompt | None = None, *, output: type[T], **options: Unpack[PoolKwargs]
-    ) -> Result[T]: ...
-    @overload
-    async def run(
-        self,
-        prompt: str | Prompt | None = None,
-        *,
-        output: Mapping[str, object],
-        **options: Unpack[PoolKwargs],
-    ) -> Result[Json]: ...
-    @overload
-    async def run(
-        self, prompt: str | Prompt | None = None, *, output: object, **options: Unpack[PoolKwargs]
-    ) -> Result: ...
     @short_traceback_async
     async def run(
         self,
-        prompt: str | Prompt | None = None,
+        prompt: str | Prompt[OutputT] | Prompt[None] | None = None,
         *,
-        output: object = None,
+        output: Output[OutputT] | None = None,
         repairs: int = 2,
         check: bool = False,
         on_event: Callable[[Event], None] | None = None,
-        **options: object,
-    ) -> Result:
+        **options: Unpack[PoolKwargs],
+    ) -> Result[OutputT]:
         """One prompt in a fresh session, to its end; ``output``, ``repairs``, ``check`` and
         ``on_event`` as in ``corral.run``. Corrections are requested in the same session."""
         if not self._open:
@@ -244,9 +212,8 @@ class Pool:
                 chosen.pop(spelling, None)
         prepared = self._prepare(chosen)
         self._check_shareable(prepared)
-        if isinstance(prompt, Prompt) and output is None:
-            output = prompt.output
-        typed = None if output is None else TypedAnswer(output, repairs=repairs)
+        wanted = output_type(prompt, output)
+        typed = None if wanted is None else TypedAnswer(wanted, repairs=repairs)
         text = resolve_prompt(prepared, prompt)
         if prepared.budget is not None:
             prepared.budget.check()

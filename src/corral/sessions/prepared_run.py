@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -176,7 +176,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         return unauthenticated(why.message, hint, finish.kind) or why
 
 
-def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt | None) -> str:
+def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt[Any] | None) -> str:
     """The text to send: ``prompt_file`` takes precedence over ``prompt``."""
     if isinstance(prompt, Prompt):
         prompt = prompt.render()

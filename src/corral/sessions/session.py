@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack
 from weakref import WeakMethod, ref
 
 from msgspec.structs import replace
@@ -29,7 +29,7 @@ from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.errors import ConfigError, CorralError, ToolFailed
 from corral.options import check_prompt, fallback_agents
 from corral.policy import Policy, Preset
-from corral.prompt import Prompt
+from corral.prompt import Prompt, output_type
 from corral.result import Result
 from corral.sessions import store
 from corral.sessions.backends.base import AgentDriver, Backend, DriverFactory, HasStderr, Steerable
@@ -40,7 +40,7 @@ from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnSetup
 from corral.system.environment import SecretRedactor, redactor_of
 from corral.system.threads import in_thread
-from corral.values import AgentSession, T
+from corral.values import AgentSession
 
 if TYPE_CHECKING:
     from corral.events import Done, Event
@@ -54,14 +54,7 @@ if TYPE_CHECKING:
     from corral.sessions.tools.hooks import Before
     from corral.sessions.tools.mcp_server import ToolServer
     from corral.sessions.tools.tools import GivenTools
-    from corral.values import Effort, Json, McpServer
-
-    class TurnKwargs(PromptKwargs, total=False):
-        """The keyword options of ``Session.run`` beside ``output``."""
-
-        repairs: int
-        check: bool
-        on_event: Callable[[Event], None] | None
+    from corral.values import Effort, McpServer, Output, OutputT
 
 
 class Session:
@@ -345,50 +338,18 @@ class Session:
                 self._record.close(keep=keep or self._prepared.run.resume is not None)
             self._prepared = self._record = self._next = None
 
-    @overload
-    def prompt(
-        self, prompt: str | None = None, *, output: None = None, **options: Unpack[PromptKwargs]
-    ) -> Turn[None]: ...
-    @overload
-    def prompt(
-        self,
-        prompt: str | Prompt[T] | None = None,
-        *,
-        output: None = None,
-        **options: Unpack[PromptKwargs],
-    ) -> Turn[T]: ...
-    @overload
-    def prompt(
-        self,
-        prompt: str | Prompt | None = None,
-        *,
-        output: type[T],
-        **options: Unpack[PromptKwargs],
-    ) -> Turn[T]: ...
-    @overload
-    def prompt(
-        self,
-        prompt: str | Prompt | None = None,
-        *,
-        output: Mapping[str, object],
-        **options: Unpack[PromptKwargs],
-    ) -> Turn[Json]: ...
-    @overload
-    def prompt(
-        self, prompt: str | Prompt | None = None, *, output: object, **options: Unpack[PromptKwargs]
-    ) -> Turn: ...
     @short_traceback
     def prompt(
         self,
-        prompt: str | Prompt | None = None,
+        prompt: str | Prompt[OutputT] | Prompt[None] | None = None,
         *,
-        output: object = None,
+        output: Output[OutputT] | None = None,
         timeout: float | str | None = None,
         idle_timeout: float | str | None = None,
         model: str | None = None,
         reasoning_effort: Effort | None = None,
         policy: Policy | Preset | None = None,
-    ) -> Turn:
+    ) -> Turn[OutputT]:
         """The next turn. It starts when its events are first read; an earlier turn that was not
         read to its end is ended then.
 
@@ -405,14 +366,13 @@ class Session:
             "reasoning_effort": reasoning_effort,
             "policy": policy,
         }
-        if isinstance(prompt, Prompt) and output is None:
-            output = prompt.output
+        wanted = output_type(prompt, output)
         full_text = self.full_prompt(prompt)
-        if output is None:
+        if wanted is None:
             return self.turn(full_text, options)
         from corral.sessions.structured_output import TypedAnswer
 
-        typed = TypedAnswer(output, repairs=0)
+        typed = TypedAnswer(wanted, repairs=0)
         asked = typed.first_prompt(full_text, native=self.takes_schema(typed))
         return self.turn(asked, options, typed)
 
@@ -530,7 +490,7 @@ class Session:
         supports = self._require_open()[0].agent.native_schema
         return supports is not None and not self._tools and supports(typed.schema.json)
 
-    def full_prompt(self, prompt: str | Prompt | None) -> str:
+    def full_prompt(self, prompt: str | Prompt[Any] | None) -> str:
         """The text that a prompt would send: the content of the prompt file if one is set."""
         prepared, record = self._require_open()
         if prompt is None and prepared.agent.open_turns:
@@ -569,55 +529,26 @@ class Session:
             self._driver = _driver(prepared, record, redactor, self._ask, self._tools)
         return self._driver
 
-    @overload
-    async def run(
-        self, prompt: str | None = None, *, output: None = None, **options: Unpack[TurnKwargs]
-    ) -> Result[None]: ...
-    @overload
-    async def run(
-        self,
-        prompt: str | Prompt[T] | None = None,
-        *,
-        output: None = None,
-        **options: Unpack[TurnKwargs],
-    ) -> Result[T]: ...
-    @overload
-    async def run(
-        self, prompt: str | Prompt | None = None, *, output: type[T], **options: Unpack[TurnKwargs]
-    ) -> Result[T]: ...
-    @overload
-    async def run(
-        self,
-        prompt: str | Prompt | None = None,
-        *,
-        output: Mapping[str, object],
-        **options: Unpack[TurnKwargs],
-    ) -> Result[Json]: ...
-    @overload
-    async def run(
-        self, prompt: str | Prompt | None = None, *, output: object, **options: Unpack[TurnKwargs]
-    ) -> Result: ...
     @short_traceback_async
     async def run(
         self,
-        prompt: str | Prompt | None = None,
+        prompt: str | Prompt[OutputT] | Prompt[None] | None = None,
         *,
-        output: object = None,
+        output: Output[OutputT] | None = None,
         repairs: int = 2,
         check: bool = False,
         on_event: Callable[[Event], None] | None = None,
         **options: Unpack[PromptKwargs],
-    ) -> Result:
+    ) -> Result[OutputT]:
         """The next turn, to its end; ``output``, ``repairs``, ``check`` and ``on_event`` as in
         ``corral.run``, the other options as in ``prompt``."""
-        if isinstance(prompt, Prompt) and output is None:
-            output = prompt.output
-        if output is None:
+        wanted = output_type(prompt, output)
+        if wanted is None:
             result: Result = await self.prompt(prompt, **options).collect(on_event)
         else:
             from corral.sessions.goals import Goal, run_goal
 
-            goal = Goal(output=output, repairs=repairs)
+            goal = Goal(output=wanted, repairs=repairs)
             goal.check()
             result = await run_goal(
                 goal, self, prompt, lambda turn: turn.collect(on_event), options

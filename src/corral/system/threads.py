@@ -145,10 +145,9 @@ def check_descriptors() -> None:
         ) from error
 
 
-def sync_twin(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+def sync_twin(function: Callable[P, Awaitable[T]]) -> Callable[P, T]:
     """``function`` for code that is not async: the same arguments, the same result, the name with
-    ``_sync``. Its docstring is set afterwards: with one argument, and not as the decorator of
-    another function, type checkers preserve the overloads::
+    ``_sync``. Its docstring is set afterwards::
 
         run_sync = sync_twin(run)
         run_sync.__doc__ = "``run`` for code that is not async."
@@ -156,8 +155,11 @@ def sync_twin(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        async def work() -> T:
+            return await function(*args, **kwargs)
+
         with short_traceback:
-            return blocking(function(*args, **kwargs), function.__name__)
+            return blocking(work(), function.__name__)
 
     call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
     return call

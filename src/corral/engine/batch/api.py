@@ -19,16 +19,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from contextlib import AsyncExitStack
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack
 
 import msgspec
 
 from corral.core.spending import BudgetLimits
-from corral.core.tracebacks import short_traceback, short_traceback_async
+from corral.core.tracebacks import short_traceback_async
 from corral.engine import service
 from corral.engine.batch.batch_store import BatchCommand
 from corral.engine.batch.journal import MemoryTaskJournal
@@ -51,83 +50,22 @@ from corral.errors import BudgetExceeded, ConfigError
 from corral.protocol.schema import Schema
 from corral.run_kwargs import RunKwargs
 from corral.system.clock import Stopwatch
-from corral.system.threads import blocking
-from corral.values import Json, T, T_co
+from corral.system.threads import sync_twin
+from corral.values import Output, OutputT, T_co
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget
     from corral.sessions.tools.hooks import Before
 
-    class BatchKwargs(RunKwargs, total=False):
-        """The keyword options of ``batch`` beside ``output`` and ``on_result``."""
-
-        agent: str | None
-        results: str | os.PathLike[str] | None
-        name: str | None
-        concurrency: int
-        in_order: bool
-        retry_failed: bool
-        accept_changed: bool
-        attempts: int
-        worktree: bool
-        patch: bool
-        simulate: bool
-        durable: bool
-        db: str | None
-        queue: str | None
-        task_max_cost: float | None
-        task_max_total_tokens: int | None
-        task_max_calls: int | None
-        on_tool_call: Before | None
-
-
-P = ParamSpec("P")
-
 __all__ = ["Batch", "BatchReport", "BatchResult", "as_json", "batch", "batch_sync", "line_of"]
 
 
-@overload
-def batch(
-    tasks: Iterable[TaskInput] | str | os.PathLike[str],
-    prompt: str = "{{task}}",
-    *,
-    output: None = None,
-    on_result: Callable[[BatchResult[None], BatchReport[None]], None] | None = None,
-    **options: Unpack[BatchKwargs],
-) -> Batch[None]: ...
-@overload
-def batch(
-    tasks: Iterable[TaskInput] | str | os.PathLike[str],
-    prompt: str = "{{task}}",
-    *,
-    output: type[T],
-    on_result: Callable[[BatchResult[T], BatchReport[T]], None] | None = None,
-    **options: Unpack[BatchKwargs],
-) -> Batch[T]: ...
-@overload
-def batch(
-    tasks: Iterable[TaskInput] | str | os.PathLike[str],
-    prompt: str = "{{task}}",
-    *,
-    output: Mapping[str, object],
-    on_result: Callable[[BatchResult[Json], BatchReport[Json]], None] | None = None,
-    **options: Unpack[BatchKwargs],
-) -> Batch[Json]: ...
-@overload
-def batch(
-    tasks: Iterable[TaskInput] | str | os.PathLike[str],
-    prompt: str = "{{task}}",
-    *,
-    output: object,
-    on_result: Callable[[BatchResult, BatchReport], None] | None = None,
-    **options: Unpack[BatchKwargs],
-) -> Batch: ...
 def batch(  # noqa: PLR0913
     tasks: Iterable[TaskInput] | str | os.PathLike[str],
     prompt: str = "{{task}}",
     *,
     agent: str | None = None,
-    output: object = None,
+    output: Output[OutputT] | None = None,
     results: str | os.PathLike[str] | None = None,
     name: str | None = None,
     concurrency: int = 4,
@@ -145,9 +83,9 @@ def batch(  # noqa: PLR0913
     task_max_total_tokens: int | None = None,
     task_max_calls: int | None = None,
     on_tool_call: Before | None = None,
-    on_result: Callable[[BatchResult, BatchReport], None] | None = None,
+    on_result: Callable[[BatchResult[OutputT], BatchReport[OutputT]], None] | None = None,
     **options: Unpack[RunKwargs],
-) -> Batch:
+) -> Batch[OutputT]:
     """Run every task with an agent: ``await`` it for the report, or use ``async with`` and read the
     results one by one.
 
@@ -202,17 +140,7 @@ def batch(  # noqa: PLR0913
     return Batch(tasks, prompt, chosen)
 
 
-def _sync_twin(function: Callable[P, Batch[T]]) -> Callable[P, BatchReport[T]]:
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> BatchReport[T]:
-        with short_traceback:
-            return blocking(function(*args, **kwargs).run_to_end(), function.__name__)
-
-    call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
-    return call
-
-
-batch_sync = _sync_twin(batch)
+batch_sync = sync_twin(batch)
 batch_sync.__doc__ = """
     ``batch`` for code that is not async, with the same arguments: runs to the end.
 

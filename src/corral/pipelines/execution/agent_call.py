@@ -44,12 +44,13 @@ from corral.pipelines.execution.node_options import (
     number_of,
     options_of,
     policy_of,
-    schema_of,
+    read_output_schema,
 )
 from corral.pipelines.execution.shell import last_bytes, node_env, run_command, shell_command
 from corral.pipelines.execution.verdict import Channel, NodeVerdict, Wanted
 from corral.pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, outcome_of_error
 from corral.policy import Policy
+from corral.protocol.schema import schema_of
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
 from corral.sessions.api import run
@@ -120,7 +121,7 @@ def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
         agent=agent,
         options=options,
         notes=notes,
-        schema=schema_of(work),
+        schema=read_output_schema(work),
         until=until,
         rounds=number_of(node, "rounds", int) if "rounds" in node.attrs else ROUNDS,
         hooks=find_hooks(work, agent),
@@ -234,7 +235,7 @@ async def _run(
         on_event=on_event,
         tools=tools,
         budget=work.budget,
-        output=call.schema,
+        output=None if call.schema is None else schema_of(call.schema),
         until=call.until,
         rounds=call.rounds,
         **options,

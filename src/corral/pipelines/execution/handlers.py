@@ -155,8 +155,7 @@ class NodeResources:
         chosen = {key: value for key, value in options.items() if key in PROMPT_OPTIONS}
         fixed = {key: value for key, value in options.items() if key not in PROMPT_OPTIONS}
         pool = await self._pool(agent, cast("RunKwargs", fixed))
-        own = cast("PoolKwargs", {**chosen, "on_event": on_event})
-        return await pool.run(prompt, **own)
+        return await pool.run(prompt, on_event=on_event, **cast("PoolKwargs", chosen))
 
     async def _pool(self, agent: str, options: RunKwargs) -> Pool:
         self._check_open()

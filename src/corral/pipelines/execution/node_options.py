@@ -234,7 +234,7 @@ def number_of(node: Node, key: str, kind: type[Number]) -> Number:
         raise ConfigError(f"{node.id}: {key} must be a number, got: {node.text(key)!r}") from None
 
 
-def schema_of(work: NodeContext) -> JsonObject | None:
+def read_output_schema(work: NodeContext) -> JsonObject | None:
     """``output_schema``: a JSON Schema, or the name of a file in the workspace that has one. Raises
     ``ConfigError``."""
     text = work.node.text("output_schema").strip()

@@ -61,7 +61,7 @@ def _check_node(work: NodeContext, checked: set[bytes]) -> None:
         command_sandbox(work)
         return
     if node_kinds.find(work.node.kind).llm == "model":
-        node_options.schema_of(work)
+        node_options.read_output_schema(work)
         _check_key(node_options.model_of(work.node, work.resources), work.resources)
         return
     from corral.sessions.prepare import prepare

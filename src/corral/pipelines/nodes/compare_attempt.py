@@ -61,6 +61,7 @@ from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.verifier import Verification
 from corral.pipelines.nodes.item import UPDATE, result_fields
 from corral.pipelines.scheduler.outcome import Outcome, failed, outcome_of_error
+from corral.protocol.schema import schema_of
 from corral.result import Result
 from corral.sessions.api import run
 from corral.system import clock, fs, paths
@@ -234,7 +235,7 @@ async def _run_agent(work: NodeContext, task: AttemptTask) -> Result:
         work.resources.redactor.clean_text(prompt),
         on_event=work.emit,
         budget=work.budget,
-        output=call.schema,
+        output=None if call.schema is None else schema_of(call.schema),
         **options,
     )
 

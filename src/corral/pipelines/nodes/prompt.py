@@ -33,7 +33,7 @@ from corral.pipelines.execution.node_options import (
     effort_of,
     model_of,
     number_of,
-    schema_of,
+    read_output_schema,
 )
 from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.nodes.codergen import (
@@ -44,6 +44,7 @@ from corral.pipelines.nodes.codergen import (
 )
 from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.simulation import simulated_answer
+from corral.protocol.schema import schema_of
 from corral.system import clock, fs
 from corral.values import Json, JsonObject, as_object, as_objects, as_text
 
@@ -69,7 +70,7 @@ async def prompt(work: NodeContext) -> Outcome:
         answer = simulated_answer(work.node)
         simulated: JsonObject = {name: answer for name in (output, work.node.text("key")) if name}
         return outcome_with_answer(work, answer, outcome=Outcome(context_updates=simulated))
-    schema = schema_of(work)
+    schema = read_output_schema(work)
     generation = await ask_model(work, text, schema)
     answer = work.resources.redactor.clean_text(generation.text)
     value: Json = truncate_text(answer) if schema is None else generation.output
@@ -103,7 +104,7 @@ async def ask_model(work: NodeContext, text: str, schema: JsonObject | None) -> 
     if schema is None:
         generation = await generate(model, text, **options)
     else:
-        generation = await generate_object(model, schema, text, **options)
+        generation = await generate_object(model, schema_of(schema), text, **options)
     done = Done(
         status="success",
         model=generation.response.model,
