@@ -19,7 +19,7 @@ from corral.system import fs
 from corral.values import Json, JsonObject
 from corral.version import __version__
 from corral.view.auth import API, Guard, error_response
-from corral.view.calls import ApiCall, ApiEndpoint, Services, respond
+from corral.view.calls import ApiCall, ApiEndpoint, Services
 from corral.view.records import ErrorBody
 from corral.view.routes import pipelines, runs, sessions
 
@@ -30,11 +30,7 @@ _MEDIA = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-ENDPOINTS: tuple[ApiEndpoint, ...] = (
-    *runs.ENDPOINTS,
-    *sessions.ENDPOINTS,
-    *pipelines.ENDPOINTS,
-)
+ENDPOINTS = (*runs.ENDPOINTS, *sessions.ENDPOINTS, *pipelines.ENDPOINTS)
 
 
 async def _page(request: Request) -> Response:
@@ -57,7 +53,7 @@ def create(services: Services) -> ASGIApp:
 
     def route(endpoint: ApiEndpoint) -> Route:
         async def handle(request: Request) -> Response:
-            return await respond(endpoint, ApiCall(request, services))
+            return await endpoint.respond(ApiCall(request, services))
 
         return Route(endpoint.path, handle, methods=[endpoint.method])
 

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_type_hints
 
 import msgspec
 from starlette.requests import Request
@@ -19,7 +20,7 @@ from corral.runs.log_windows import LogFile
 from corral.values import decode_as
 from corral.view.auth import ServerAccess, error_response
 from corral.view.catalog import Catalog
-from corral.view.records import NotFound
+from corral.view.records import Done, NotFound
 
 T = TypeVar("T")
 BY = "the page of corral view"
@@ -126,9 +127,6 @@ def _number(name: str, given: str | None, default: int) -> int:
     return int(given)
 
 
-Handler = Callable[[ApiCall], Awaitable[msgspec.Struct | Response]]
-
-
 @dataclass(frozen=True)
 class Param:
     """A parameter of the address."""
@@ -139,50 +137,90 @@ class Param:
 
 
 DB = Param("db", "The database, if it is not the default one.")
+Handler = Callable[..., Awaitable[msgspec.Struct | Response]]
+"""Gets the call, and the body if it has a parameter for it."""
+H = TypeVar("H", bound=Handler)
 
 
 @dataclass(frozen=True)
 class ApiEndpoint:
-    """One operation of the API."""
+    """One operation of the API. Its name, its body and its response are those of the function."""
 
     method: Literal["GET", "POST"]
     path: str
-    name: str
     text: str
     handler: Handler
-    response: type[msgspec.Struct] | None = None
-    """None: not JSON."""
-    body: type[msgspec.Struct] | None = None
     params: tuple[Param, ...] = ()
     media: str = "application/json"
     events: tuple[type[msgspec.Struct], ...] = ()
     """Of a stream: the data of its events."""
 
+    @property
+    def name(self) -> str:
+        return self.handler.__name__
 
-async def respond(endpoint: ApiEndpoint, call: ApiCall) -> Response:
-    """Carry out an operation."""
-    try:
-        result = await endpoint.handler(call)
-    except CorralError as error:
-        problem = getattr(error, "problem", None)
-        code = getattr(problem, "code", error.code)
-        if isinstance(error, NotFound | ResumeLost):
-            status, code = 404, "not_found"
-        elif problem is not None:
-            status = 409
-        else:
-            status = 400 if isinstance(error, ConfigError) else 500
-        return error_response(status, code, error.message, error.hint)
-    except FileNotFoundError:
-        return error_response(404, "not_found", "there is no log")
-    except OSError as error:
-        return error_response(500, "storage", f"the file cannot be read: {error.strerror}")
-    except Exception:
-        _log.exception("%s %s failed", endpoint.method, endpoint.path)
-        return error_response(500, "internal", "the server failed; its log says why")
-    if isinstance(result, Response):
-        return result
-    return Response(_encoder.encode(result), media_type="application/json")
+    @cached_property
+    def body(self) -> type[msgspec.Struct] | None:
+        return get_type_hints(self.handler).get("body")
+
+    @property
+    def response(self) -> type[msgspec.Struct] | None:
+        """None: not JSON."""
+        kind = get_type_hints(self.handler)["return"]
+        return None if issubclass(kind, Response) else kind
+
+    async def respond(self, call: ApiCall) -> Response:
+        """Carry out the operation."""
+        try:
+            if self.method == "GET":
+                result = await self.handler(call)
+            else:
+                body = await call.body(self.body or Done)
+                result = await (self.handler(call, body) if self.body else self.handler(call))
+        except CorralError as error:
+            problem = getattr(error, "problem", None)
+            code = getattr(problem, "code", error.code)
+            if isinstance(error, NotFound | ResumeLost):
+                status, code = 404, "not_found"
+            elif problem is not None:
+                status = 409
+            else:
+                status = 400 if isinstance(error, ConfigError) else 500
+            return error_response(status, code, error.message, error.hint)
+        except FileNotFoundError:
+            return error_response(404, "not_found", "there is no log")
+        except OSError as error:
+            return error_response(500, "storage", f"the file cannot be read: {error.strerror}")
+        except Exception:
+            _log.exception("%s %s failed", self.method, self.path)
+            return error_response(500, "internal", "the server failed; its log says why")
+        if isinstance(result, Response):
+            return result
+        return Response(_encoder.encode(result), media_type="application/json")
+
+
+class Endpoints(list[ApiEndpoint]):
+    """Operations in the order of their functions, which these decorators add."""
+
+    def get(
+        self,
+        path: str,
+        text: str,
+        *params: Param,
+        media: str = "application/json",
+        events: tuple[type[msgspec.Struct], ...] = (),
+    ) -> Callable[[H], H]:
+        media = "text/event-stream" if events else media
+        return lambda handler: self._add(
+            handler, ApiEndpoint("GET", path, text, handler, params, media, events)
+        )
+
+    def post(self, path: str, text: str, *params: Param) -> Callable[[H], H]:
+        return lambda handler: self._add(handler, ApiEndpoint("POST", path, text, handler, params))
+
+    def _add(self, handler: H, endpoint: ApiEndpoint) -> H:
+        self.append(endpoint)
+        return handler
 
 
 def event_stream(source: AsyncGenerator[bytes]) -> Response:

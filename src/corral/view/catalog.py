@@ -20,9 +20,9 @@ from corral.sessions import index, store
 from corral.sessions.store import WAITING
 from corral.system import clock, fs, paths
 from corral.view import live_runs
-from corral.view.databases import Databases, StoredRuns, modified_at, other_databases
+from corral.view.databases import Databases, StoredRuns, other_databases
 from corral.view.live_runs import LiveRuns
-from corral.view.pipeline_view import FolderRuns
+from corral.view.pipeline_view import FolderRuns, modified_at
 from corral.view.records import Pending, RunPage, StateUpdate, Summary
 from corral.view.session_logs import SessionLogs
 from corral.view.session_view import SessionViews, open_session, pending_of, unsaved

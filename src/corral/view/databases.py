@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,11 +20,11 @@ from corral.engine.dbos.database import is_installed
 from corral.errors import ConfigError, CorralError
 from corral.system import clock, fs
 from corral.view.live_runs import ACTIVE, KnownState, LiveRuns, state_of
+from corral.view.pipeline_view import file_stamp, pipeline_summary, question_of
 from corral.view.records import BatchDetail, BatchRow, FailureGroup, NotFound, Pending, Summary
 
 if TYPE_CHECKING:
     from corral.engine.batch.query import BatchDetails, BatchOverview, BatchTaskRow
-    from corral.engine.open_questions import RunQuestion
 
 
 LISTED = 200
@@ -125,20 +124,7 @@ def _stamp(db: str | None) -> tuple[float, ...]:
     path = find(db).path
     if path is None:
         return ()
-    return (*_file_stamp(path), *_file_stamp(path.with_name(path.name + "-wal")))
-
-
-def _file_stamp(path: Path) -> tuple[float, float]:
-    try:
-        status = fs.status(path)
-    except OSError:
-        return 0.0, 0.0
-    return status.st_mtime, float(status.st_size)
-
-
-def modified_at(path: Path) -> float:
-    """When a file was last written; 0 if it does not exist."""
-    return _file_stamp(path)[0]
+    return (*file_stamp(path), *file_stamp(path.with_name(path.name + "-wal")))
 
 
 async def _read_database(db: str | None) -> StoredRuns:
@@ -149,19 +135,8 @@ async def _read_database(db: str | None) -> StoredRuns:
     runs = await run_list.list_runs(db=db, limit=LISTED)
     found = StoredRuns(summaries=[], pending=[], warnings=[])
     for run in runs:
-        facts = PipelineFacts(
-            id=run.id,
-            status=run.status,
-            title=run.goal or run.pipeline,
-            folder=run.folder,
-            workspace=run.workspace,
-            asks=run.asks,
-            created=run.created,
-            ended=run.ended,
-            cost_usd=run.cost_usd,
-            tokens=run.tokens,
-        )
-        found.summaries.append(pipeline_summary(facts, db))
+        title = run.goal or run.pipeline
+        found.summaries.append(pipeline_summary(run, title, run.asks, db))
         if run.asks:
             try:
                 asked = await open_questions.questions(run.id, db=db)
@@ -173,69 +148,6 @@ async def _read_database(db: str | None) -> StoredRuns:
         batch_summary(each, db) for each in await batches.list_batches(db=db, limit=LISTED)
     ]
     return found
-
-
-def question_of(run: str, asked: RunQuestion, db: str | None) -> Pending:
-    """An open question of a pipeline."""
-    question = asked.question
-    return Pending(
-        kind="question",
-        run_kind="pipeline",
-        run_id=run,
-        request_id=asked.id,
-        title=question.node,
-        text=plain(question.text, 20_000),
-        choices=[choice.label for choice in question.choices],
-        node=question.node,
-        deadline=question.deadline,
-        db=db,
-    )
-
-
-class PipelineFacts(msgspec.Struct, kw_only=True):
-    """What a list shows of a run of a pipeline."""
-
-    id: str
-    status: str
-    title: str
-    folder: str
-    workspace: str = ""
-    """Where its agents work: the project."""
-    asks: int = 0
-    created: float = 0.0
-    ended: float | None = None
-    cost_usd: float | None = None
-    tokens: int | None = None
-
-
-def pipeline_summary(run: PipelineFacts, db: str | None) -> Summary:
-    """A run of a pipeline in the list."""
-    last = modified_at(Path(run.folder) / "events.ndjson")
-    known = KnownState(
-        status=run.status,
-        questions=run.asks,
-        live=run.status in ("running", "paused"),
-        live_state=run.status if run.status in ("queued", "paused") else "",
-    )
-    in_words = state_of(known, clock.now())
-    return Summary(
-        kind="pipeline",
-        id=run.id,
-        db=db,
-        title=plain(run.title, 200),
-        agent="",
-        cwd=run.workspace or run.folder,
-        state=in_words.state,
-        state_text=in_words.text,
-        created=run.created,
-        updated=max(run.ended or 0.0, last, run.created),
-        last_event=last or run.ended,
-        tokens=run.tokens or None,
-        cost_usd=run.cost_usd or None,
-        cost_source="computed" if run.cost_usd else "unknown",
-        live=run.status in ("running", "paused"),
-        pending=run.asks,
-    )
 
 
 def batch_summary(batch: BatchOverview, db: str | None) -> Summary:

@@ -25,6 +25,7 @@ import re
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import asdict
 
 from corral import events
 from corral.core.terminal_text import plain
@@ -421,14 +422,7 @@ def as_json(value: Json) -> str:
 
 def tokens(usage: Usage) -> Tokens:
     """Token counts as the API has them."""
-    return Tokens(
-        input=usage.input,
-        output=usage.output,
-        reasoning=usage.reasoning,
-        cache_read=usage.cache_read,
-        cache_write=usage.cache_write,
-        coverage=usage.coverage,
-    )
+    return Tokens(**asdict(usage))
 
 
 def total_cost(costs: Iterable[Cost]) -> tuple[float | None, str]:

@@ -3,7 +3,7 @@ programs, and a sentence for people."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -129,38 +129,19 @@ def with_parts(summary: Summary, live: LiveRuns) -> Summary:
     asked = len(live.pending_within(summary.id)) if summary.kind == "pipeline" else 0
     if not asked:
         return summary
-    state = StateText("waiting_permission", "waits for a permission")
-    return replace(
-        summary, pending=summary.pending + asked, state=state.state, state_text=state.text
-    )
+    state, text = WAITS_FOR_PERMISSION
+    return replace(summary, pending=summary.pending + asked, state=state, state_text=text)
 
 
-State = Literal[
-    "queued",
-    "running",
-    "waiting_permission",
-    "waiting_person",
-    "rate_limited",
-    "paused",
-    "stalled",
-    "interrupted",
-    "success",
-    "failed",
-    "cancelled",
-    "denied",
-    "timeout",
-    "max_turns",
-    "max_budget",
-    "incomplete",
-]
 STALLED_AFTER = 120.0
 """Seconds without an event after which a running session counts as stalled."""
-ACTIVE: frozenset[str] = frozenset(
-    ("queued", "running", "waiting_permission", "waiting_person", "rate_limited", "paused")
-) | {"stalled"}
+ACTIVE = {
+    *("queued", "running", "waiting_permission", "waiting_person", "rate_limited", "paused"),
+    "stalled",
+}
 """States of runs that have not ended."""
 
-_ENDS: dict[str, tuple[State, str]] = {
+_ENDS = {
     "success": ("success", "finished"),
     "error": ("failed", "failed"),
     "fail": ("failed", "failed"),
@@ -180,8 +161,11 @@ _ENDS: dict[str, tuple[State, str]] = {
 
 
 class StateText(NamedTuple):
-    state: State
+    state: str
     text: str
+
+
+WAITS_FOR_PERMISSION = StateText("waiting_permission", "waits for a permission")
 
 
 class KnownState(NamedTuple):
@@ -220,7 +204,7 @@ def state_of(known: KnownState, now: float) -> StateText:
 
 def _live_state(known: KnownState, now: float) -> StateText:
     if known.permissions:
-        return StateText("waiting_permission", "waits for a permission")
+        return WAITS_FOR_PERMISSION
     if known.questions or known.live_state == "waiting_person":
         return StateText("waiting_person", "waits for a person")
     if known.live_state == "rate_limited":

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from corral.core.spending import BudgetState
 from corral.core.terminal_text import plain
 from corral.errors import ConfigError
 from corral.pipelines import events
@@ -25,8 +25,7 @@ from corral.runs.log_windows import PAGE, LogFile
 from corral.system import clock, fs, paths
 from corral.values import decode_as
 from corral.view import live_runs
-from corral.view.databases import PipelineFacts, modified_at, pipeline_summary, question_of
-from corral.view.live_runs import LiveRuns
+from corral.view.live_runs import KnownState, LiveRuns, state_of
 from corral.view.records import (
     GraphEdge,
     GraphNode,
@@ -36,9 +35,14 @@ from corral.view.records import (
     PipelineCheckpoint,
     PipelineDetail,
     PipelineEventInfo,
+    PipelineFacts,
     Summary,
     VisitInfo,
 )
+
+if TYPE_CHECKING:
+    from corral.engine.open_questions import RunQuestion
+    from corral.engine.run_list import RunOverview
 
 IDLE = "idle"
 MAX_EVENTS = 5_000
@@ -82,25 +86,19 @@ async def detail(found: PipelineRun, db: str | None) -> PipelineDetail:
     for event in steps:
         for edge in event.edges:
             edges[edge].taken += 1
-    return PipelineDetail(
+    facts = {name: getattr(found, name) for name in PipelineFacts.__struct_fields__}
+    detail = PipelineDetail(
+        **facts,
         summary=summary_of(found, len(questions), db),
         graph=GraphView(
-            svg=as_svg(found.graph, embedded=True),
-            nodes=[*nodes.values()],
-            edges=edges,
+            svg=as_svg(found.graph, embedded=True), nodes=[*nodes.values()], edges=edges
         ),
         questions=questions,
         path=path,
-        durable=found.durable,
-        goal=plain(found.goal, 20_000),
-        folder=found.folder,
-        workspace=found.workspace,
-        branch=found.branch,
-        forked_from=found.forked_from,
-        reason=plain(found.reason, 4_000),
-        budgets=found.budgets,
-        logs=[plain(line, 1_000) for line in found.logs],
     )
+    detail.goal, detail.reason = plain(found.goal, 20_000), plain(found.reason, 4_000)
+    detail.logs = [plain(line, 1_000) for line in found.logs]
+    return detail
 
 
 def visit_log(found: PipelineRun, visit: str) -> Path:
@@ -219,7 +217,7 @@ MAX_FILE = 64 * 1024 * 1024
 """Bytes of a graph or checkpoint that are read."""
 
 
-class PipelineRun(msgspec.Struct, kw_only=True):
+class PipelineRun(PipelineFacts, kw_only=True):
     """The state of a run."""
 
     id: str
@@ -227,20 +225,9 @@ class PipelineRun(msgspec.Struct, kw_only=True):
     graph: Graph
     events: list[PipelineEvent]
     """Those of the run itself, without those of its agents."""
-    folder: str
-    durable: bool = True
-    """Whether it is in a database: then it can be answered, continued and retried from a node."""
     has_ended: bool = False
-    goal: str = ""
-    workspace: str = ""
-    branch: str = ""
-    forked_from: str = ""
-    reason: str = ""
-    logs: list[str] = []
-    visits: dict[str, Outcome] = {}
+    visits: dict[str, Outcome] = msgspec.field(default_factory=dict)
     """The outcome of visits that have ended, by their ids."""
-    budgets: list[BudgetState] = []
-    """Its budget, while it has not ended."""
     state: State | None = None
     """What its database says; None for a run in memory."""
     cost_usd: float = 0.0
@@ -316,23 +303,57 @@ async def questions_of(found: PipelineRun, db: str | None) -> list[Pending]:
     return [question_of(found.id, each, db) for each in asked if not each.answered]
 
 
+def question_of(run: str, asked: RunQuestion, db: str | None) -> Pending:
+    """An open question of a pipeline."""
+    question = asked.question
+    return Pending(
+        kind="question",
+        run_kind="pipeline",
+        run_id=run,
+        request_id=asked.id,
+        title=question.node,
+        text=plain(question.text, 20_000),
+        choices=[choice.label for choice in question.choices],
+        node=question.node,
+        deadline=question.deadline,
+        db=db,
+    )
+
+
+def pipeline_summary(
+    run: RunOverview | PipelineRun, title: str, asks: int, db: str | None
+) -> Summary:
+    """A run of a pipeline in the list."""
+    last = modified_at(Path(run.folder) / EVENTS)
+    known = KnownState(
+        status=run.status,
+        questions=asks,
+        live=run.status in ("running", "paused"),
+        live_state=run.status if run.status in ("queued", "paused") else "",
+    )
+    in_words = state_of(known, clock.now())
+    return Summary(
+        kind="pipeline",
+        id=run.id,
+        db=db,
+        title=plain(title, 200),
+        cwd=run.workspace or run.folder,
+        state=in_words.state,
+        state_text=in_words.text,
+        created=run.created,
+        updated=max(run.ended or 0.0, last, run.created),
+        last_event=last or run.ended,
+        tokens=run.tokens or None,
+        cost_usd=run.cost_usd or None,
+        cost_source="computed" if run.cost_usd else "unknown",
+        live=run.status in ("running", "paused"),
+        pending=asks,
+    )
+
+
 def summary_of(found: PipelineRun, asks: int, db: str | None) -> Summary:
     """A run in the list, with what only its details have."""
-    summary = pipeline_summary(
-        PipelineFacts(
-            id=found.id,
-            status=found.status,
-            title=found.goal or found.graph.name,
-            folder=found.folder,
-            workspace=found.workspace,
-            asks=asks,
-            created=found.created,
-            ended=found.ended,
-            cost_usd=found.cost_usd,
-            tokens=found.tokens,
-        ),
-        db,
-    )
+    summary = pipeline_summary(found, found.goal or found.graph.name, asks, db)
     if found.reason and summary.state != "success":
         summary.state_text = plain(f"{summary.state}: {found.reason}", 400)
     return summary
@@ -421,6 +442,20 @@ def _events(path: Path) -> list[PipelineEvent]:
     except OSError:
         pass
     return found
+
+
+def file_stamp(path: Path) -> tuple[float, float]:
+    """When a file was last written, and its size; 0 if it does not exist."""
+    try:
+        status = fs.status(path)
+    except OSError:
+        return 0.0, 0.0
+    return status.st_mtime, float(status.st_size)
+
+
+def modified_at(path: Path) -> float:
+    """When a file was last written; 0 if it does not exist."""
+    return file_stamp(path)[0]
 
 
 class FolderRuns:

@@ -12,7 +12,8 @@ import msgspec
 
 from corral.core.spending import BudgetState, Raise
 from corral.errors import ConfigError
-from corral.values import Coverage, FileChanged, Json
+from corral.events import PlanEntry
+from corral.values import Cost, FileChanged, Json, Usage
 
 Kind = Literal["session", "pipeline", "batch"]
 ItemKind = Literal[
@@ -123,20 +124,12 @@ class RunPage(msgspec.Struct, kw_only=True):
     """What could not be read."""
 
 
-class Tokens(msgspec.Struct, kw_only=True):
+class Tokens(Usage, frozen=True, kw_only=True, omit_defaults=False):
     """Token counts. ``input`` includes the cache, ``output`` includes ``reasoning``."""
 
-    input: int | None = None
-    output: int | None = None
-    reasoning: int | None = None
-    cache_read: int | None = None
-    cache_write: int | None = None
-    coverage: Coverage = "unknown"
 
-
-class Money(msgspec.Struct, kw_only=True):
-    usd: float | None = None
-    source: str = "unknown"
+class Money(Cost, frozen=True, kw_only=True, omit_defaults=False):
+    """A cost, and where it is known from."""
 
 
 class TurnInfo(msgspec.Struct, kw_only=True):
@@ -199,10 +192,8 @@ class LogInfo(msgspec.Struct, kw_only=True):
     """False if the log is so large that not all of its turns are known yet: ask again."""
 
 
-class PlanStep(msgspec.Struct, kw_only=True):
-    content: str
-    status: str | None = None
-    priority: str | None = None
+class PlanStep(PlanEntry, frozen=True, kw_only=True, omit_defaults=False):
+    """One step of a plan."""
 
 
 class SessionDetail(msgspec.Struct, kw_only=True):
@@ -436,11 +427,9 @@ class VisitInfo(msgspec.Struct, kw_only=True):
     has_log: bool = False
 
 
-class PipelineDetail(msgspec.Struct, kw_only=True):
-    summary: Summary
-    graph: GraphView
-    questions: list[Pending]
-    path: list[VisitInfo]
+class PipelineFacts(msgspec.Struct, kw_only=True):
+    """What is known of a run of a pipeline besides its events."""
+
     durable: bool = True
     """False for a run in memory: it asks where it was started, and cannot be retried."""
     goal: str = ""
@@ -452,6 +441,15 @@ class PipelineDetail(msgspec.Struct, kw_only=True):
     budgets: list[BudgetState] = []
     """Its budget, while it has not ended."""
     logs: list[str] = []
+
+
+class PipelineDetail(PipelineFacts, kw_only=True):
+    """One run of a pipeline."""
+
+    summary: Summary
+    graph: GraphView
+    questions: list[Pending]
+    path: list[VisitInfo]
 
 
 class PipelineCheckpoint(msgspec.Struct, kw_only=True):

@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import asdict
@@ -18,9 +17,10 @@ from corral.core.spending import LIMITS, Raise
 from corral.errors import ConfigError
 from corral.system import clock
 from corral.values import convert_to
-from corral.view import live_runs, log_pages
-from corral.view.calls import BY, DB, ApiCall, ApiEndpoint, Param, event_stream
+from corral.view import databases, live_runs, log_pages, pipeline_view
+from corral.view.calls import BY, DB, ApiCall, Endpoints, Param, event_stream
 from corral.view.live_runs import ACTIVE
+from corral.view.pipeline_view import PipelineRun
 from corral.view.records import (
     BatchDetail,
     BudgetBody,
@@ -40,10 +40,7 @@ from corral.view.records import (
 )
 from corral.view.stream import Pauses, message
 
-if TYPE_CHECKING:
-    from corral.view.pipeline_view import PipelineRun
-
-
+ENDPOINTS = Endpoints()
 FIRST_PAUSE, SHARE = 1.0, 20
 """Seconds between two looks at a run, and how many times longer than a look they are at least."""
 START_SECONDS = 20.0
@@ -52,8 +49,6 @@ START_SECONDS = 20.0
 
 async def _read(call: ApiCall) -> tuple[PipelineRun, str | None]:
     """The run of a request, and its database. Raises ``NotFound``."""
-    from corral.view import pipeline_view
-
     db = await call.database()
     live = await call.catalog.live()
     return await pipeline_view.read(call.path("id"), db, live), db
@@ -70,32 +65,42 @@ async def _read_durable(call: ApiCall) -> tuple[PipelineRun, str | None]:
     return found, db
 
 
-async def show_pipeline(call: ApiCall) -> PipelineDetail:
-    from corral.view import pipeline_view
-
+@ENDPOINTS.get(
+    "/api/pipelines/{id}", "A run of a pipeline: its graph, its path, its questions.", DB
+)
+async def pipeline(call: ApiCall) -> PipelineDetail:
     detail, live = await pipeline_view.detail(*await _read(call)), await call.catalog.live()
     detail.questions += live.pending_within(call.path("id"))
     detail.summary = live_runs.with_parts(detail.summary, live)
     return detail
 
 
-async def read_checkpoint(call: ApiCall) -> PipelineCheckpoint:
-    from corral.view import pipeline_view
-
+@ENDPOINTS.get(
+    "/api/pipelines/{id}/checkpoint",
+    "What a run has done so far, as its run folder has it in `checkpoint.json`.",
+    DB,
+)
+async def pipeline_checkpoint(call: ApiCall) -> PipelineCheckpoint:
     found, _ = await _read(call)
     return await asyncio.to_thread(pipeline_view.checkpoint_of, found)
 
 
-async def read_context(call: ApiCall) -> PipelineContext:
-    return PipelineContext(context=(await read_checkpoint(call)).context)
+@ENDPOINTS.get("/api/pipelines/{id}/context", "The context of a run: what its nodes have set.", DB)
+async def pipeline_context(call: ApiCall) -> PipelineContext:
+    return PipelineContext(context=(await pipeline_checkpoint(call)).context)
 
 
-async def start(call: ApiCall) -> Done:
+@ENDPOINTS.post(
+    "/api/pipelines",
+    "Start a run of a pipeline, in the background. Its `id` is in the response.",
+    DB,
+)
+async def start_pipeline(call: ApiCall, body: StartBody) -> Done:
     """A command runs it, which goes on when this server ends."""
     from corral.engine import api, service
     from corral.engine.dbos.database import require
 
-    body, db = await call.body(StartBody), await call.database()
+    db = await call.database()
     require()
     cwd = api.workspace_path(body.cwd)
     file = cwd / body.file
@@ -117,28 +122,37 @@ async def start(call: ApiCall) -> Done:
     return Done(message="the run is being started", id=run)
 
 
+@ENDPOINTS.get(
+    "/api/pipelines/{id}/events",
+    "The events of a run, for replay.",
+    Param("after", "`next` of the response before.", "integer"),
+    DB,
+)
 async def pipeline_events(call: ApiCall) -> PipelineEvents:
     found, _ = await _read(call)
     return _events_after(found, max(0, call.number("after", 0)))
 
 
 def _events_after(found: PipelineRun, after: int) -> PipelineEvents:
-    from corral.view import pipeline_view
-
     steps = pipeline_view.narrate(found.graph, found.events)
     new = [each for each in steps if each.seq > after][: pipeline_view.MAX_EVENTS]
     return PipelineEvents(events=new, next=new[-1].seq if new else after)
 
 
-async def stream_pipeline(call: ApiCall) -> Response:
+@ENDPOINTS.get(
+    "/api/pipelines/{id}/stream",
+    "A run as it goes on.",
+    Param("after", "The cursor: `seq` of the last event.", "integer"),
+    DB,
+    events=(PipelineEvents, StateUpdate, EndUpdate),
+)
+async def pipeline_stream(call: ApiCall) -> Response:
     await _read(call)
     return event_stream(follow_pipeline(call))
 
 
 async def follow_pipeline(call: ApiCall) -> AsyncGenerator[bytes]:
     """The events and the state of a run."""
-    from corral.view import pipeline_view
-
     pauses = Pauses(call.services.closing)
     after = call.cursor or 0
     shown = b""
@@ -170,27 +184,37 @@ async def follow_pipeline(call: ApiCall) -> AsyncGenerator[bytes]:
 
 
 async def _visit_log(call: ApiCall) -> Path:
-    from corral.view import pipeline_view
-
     run, _ = await _read(call)
     return pipeline_view.visit_log(run, call.path("visit"))
 
 
+@ENDPOINTS.get(
+    "/api/pipelines/{id}/visits/{visit}/items",
+    "One page of what the agent of a node did.",
+    Param("page", "The number of the page, from 0; `last` is the default."),
+    DB,
+)
 async def visit_items(call: ApiCall) -> ItemPage:
     page, path = call.number("page", -1), await _visit_log(call)
     return await call.read_log(lambda: path, lambda log: log_pages.item_page(log, page))
 
 
+@ENDPOINTS.get("/api/pipelines/{id}/visits/{visit}/items/{key}", "A complete item.", DB)
 async def visit_item(call: ApiCall) -> ItemBody:
     key, path = call.path_number("key"), await _visit_log(call)
     return await call.read_log(lambda: path, lambda log: log_pages.item_body(log, key))
 
 
-async def answer(call: ApiCall) -> Done:
+@ENDPOINTS.post(
+    "/api/pipelines/{id}/answer",
+    "Answer an open question. A run that no process executes is continued.",
+    DB,
+)
+async def answer_pipeline(call: ApiCall, body: GateAnswerBody) -> Done:
     from corral.engine import existing_runs
     from corral.pipelines.scheduler.commands import Answer
 
-    run, body = call.path("id"), await call.body(GateAnswerBody)
+    run = call.path("id")
     found, db = await _read_durable(call)
     reply = Answer(value=body.text, text=body.comment)
     await existing_runs.answer(run, reply, gate=body.gate, by=BY, db=db)
@@ -200,9 +224,9 @@ async def answer(call: ApiCall) -> Done:
     return Done(message="answered; the run goes on in the background", id=run)
 
 
-async def cancel(call: ApiCall) -> Done:
+@ENDPOINTS.post("/api/pipelines/{id}/cancel", "Cancel a run.", DB)
+async def cancel_pipeline(call: ApiCall) -> Done:
     run = call.path("id")
-    await call.body(Done)
     found, db = await _read(call)
     if found.has_ended:
         raise ConfigError(f"{run} has already ended: {found.status}")
@@ -215,8 +239,13 @@ async def cancel(call: ApiCall) -> Done:
     return Done(message="cancelled", id=run)
 
 
-async def add_budget(call: ApiCall) -> Done:
-    run, body = call.path("id"), await call.body(BudgetBody)
+@ENDPOINTS.post(
+    "/api/pipelines/{id}/budget",
+    "Raise the limits of a run's budget. One that is paused on it goes on.",
+    DB,
+)
+async def add_pipeline_budget(call: ApiCall, body: BudgetBody) -> Done:
+    run = call.path("id")
     found, db = await _read(call)
     if not found.durable:
         await asyncio.to_thread(live.add_budget, run, **asdict(body))
@@ -230,10 +259,11 @@ async def add_budget(call: ApiCall) -> Done:
     return Done(message="the budget was raised", id=run)
 
 
-async def retry(call: ApiCall) -> Done:
+@ENDPOINTS.post("/api/pipelines/{id}/retry", "Start a new run that continues from a node.", DB)
+async def retry_pipeline(call: ApiCall, body: NodeBody) -> Done:
     from corral.engine import run_list
 
-    run, body = call.path("id"), await call.body(NodeBody)
+    run = call.path("id")
     found, db = await _read_durable(call)
     if body.node not in found.graph.nodes:
         raise NotFound(f"the pipeline has no node {body.node!r}")
@@ -242,8 +272,7 @@ async def retry(call: ApiCall) -> Done:
         return {each.id for each in await run_list.list_runs(db=db, limit=50)}
 
     before = await ids()
-    words = ("pipeline", "fork", run, "--from", body.node, *_database_option(db))
-    await call.start_command(*words)
+    await call.start_command("pipeline", "fork", run, "--from", body.node, *_database_option(db))
     new: set[str] = set()
     watch = clock.Stopwatch()
     while not new and watch.seconds < START_SECONDS:
@@ -257,9 +286,14 @@ def _database_option(db: str | None) -> tuple[str, ...]:
     return () if db is None else ("--db", db)
 
 
-async def show_batch(call: ApiCall) -> BatchDetail:
-    from corral.view import databases
-
+@ENDPOINTS.get(
+    "/api/batches/{id}",
+    "A batch: its progress, its failures, and a page of its tasks.",
+    Param("cursor", "`next` of the page before.", "integer"),
+    Param("failed", "Any value: only tasks that failed."),
+    DB,
+)
+async def batch(call: ApiCall) -> BatchDetail:
     return await databases.batch_detail(
         call.path("id"),
         await call.database(),
@@ -268,13 +302,14 @@ async def show_batch(call: ApiCall) -> BatchDetail:
     )
 
 
+@ENDPOINTS.post(
+    "/api/batches/{id}/retry", "Run the tasks again that failed, and those that were left.", DB
+)
 async def retry_batch(call: ApiCall) -> Done:
     """Run the tasks again that have no success: those that failed, and those that were left."""
     from corral.engine.batch import query
-    from corral.view import databases
 
     name, db = call.path("id"), await call.database()
-    await call.body(Done)
     found = await databases.read_batch(name, db)
     if found.overview.status in ("running", "paused"):
         raise ConfigError(f"{name} is running")
@@ -288,12 +323,11 @@ async def retry_batch(call: ApiCall) -> Done:
     return Done(message="the batch goes on in the background", id=name)
 
 
+@ENDPOINTS.post("/api/batches/{id}/cancel", "Cancel the tasks that have not ended.", DB)
 async def cancel_batch(call: ApiCall) -> Done:
     from corral.engine.batch import query
-    from corral.view import databases
 
     name, db = call.path("id"), await call.database()
-    await call.body(Done)
     found = await databases.read_batch(name, db)
     if found.overview.status in query.ENDED:
         raise ConfigError(f"{name} has already ended: {found.overview.status}")
@@ -301,169 +335,15 @@ async def cancel_batch(call: ApiCall) -> Done:
     return Done(message=f"cancelled, with {count:,} tasks", id=name)
 
 
-async def add_batch_budget(call: ApiCall) -> Done:
+@ENDPOINTS.post(
+    "/api/batches/{id}/budget",
+    "Raise the limits of a batch's budget. One that is paused on it goes on.",
+    DB,
+)
+async def add_batch_budget(call: ApiCall, body: BudgetBody) -> Done:
     from corral.engine import service
-    from corral.view import databases
 
-    name, db, body = call.path("id"), await call.database(), await call.body(BudgetBody)
+    name, db = call.path("id"), await call.database()
     await databases.read_batch(name, db)
     await service.add_budget(name, convert_to(asdict(body), Raise), db=db)
     return Done(message="the budget was raised", id=name)
-
-
-ENDPOINTS: tuple[ApiEndpoint, ...] = (
-    ApiEndpoint(
-        "POST",
-        "/api/pipelines",
-        "start_pipeline",
-        "Start a run of a pipeline, in the background. Its `id` is in the response.",
-        start,
-        Done,
-        StartBody,
-        params=(DB,),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/pipelines/{id}",
-        "pipeline",
-        "A run of a pipeline: its graph, its path, its questions.",
-        show_pipeline,
-        PipelineDetail,
-        params=(DB,),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/pipelines/{id}/context",
-        "pipeline_context",
-        "The context of a run: what its nodes have set.",
-        read_context,
-        PipelineContext,
-        params=(DB,),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/pipelines/{id}/checkpoint",
-        "pipeline_checkpoint",
-        "What a run has done so far, as its run folder has it in `checkpoint.json`.",
-        read_checkpoint,
-        PipelineCheckpoint,
-        params=(DB,),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/pipelines/{id}/events",
-        "pipeline_events",
-        "The events of a run, for replay.",
-        pipeline_events,
-        PipelineEvents,
-        params=(Param("after", "`next` of the response before.", "integer"), DB),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/pipelines/{id}/stream",
-        "pipeline_stream",
-        "A run as it goes on.",
-        stream_pipeline,
-        params=(Param("after", "The cursor: `seq` of the last event.", "integer"), DB),
-        media="text/event-stream",
-        events=(PipelineEvents, StateUpdate, EndUpdate),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/pipelines/{id}/visits/{visit}/items",
-        "visit_items",
-        "One page of what the agent of a node did.",
-        visit_items,
-        ItemPage,
-        params=(Param("page", "The number of the page, from 0; `last` is the default."), DB),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/pipelines/{id}/visits/{visit}/items/{key}",
-        "visit_item",
-        "A complete item.",
-        visit_item,
-        ItemBody,
-        params=(DB,),
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/pipelines/{id}/answer",
-        "answer_pipeline",
-        "Answer an open question. A run that no process executes is continued.",
-        answer,
-        Done,
-        GateAnswerBody,
-        params=(DB,),
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/pipelines/{id}/cancel",
-        "cancel_pipeline",
-        "Cancel a run.",
-        cancel,
-        Done,
-        params=(DB,),
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/pipelines/{id}/budget",
-        "add_pipeline_budget",
-        "Raise the limits of a run's budget. One that is paused on it goes on.",
-        add_budget,
-        Done,
-        BudgetBody,
-        params=(DB,),
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/pipelines/{id}/retry",
-        "retry_pipeline",
-        "Start a new run that continues from a node.",
-        retry,
-        Done,
-        NodeBody,
-        params=(DB,),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/batches/{id}",
-        "batch",
-        "A batch: its progress, its failures, and a page of its tasks.",
-        show_batch,
-        BatchDetail,
-        params=(
-            Param("cursor", "`next` of the page before.", "integer"),
-            Param("failed", "Any value: only tasks that failed."),
-            DB,
-        ),
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/batches/{id}/retry",
-        "retry_batch",
-        "Run the tasks again that failed, and those that were left.",
-        retry_batch,
-        Done,
-        params=(DB,),
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/batches/{id}/cancel",
-        "cancel_batch",
-        "Cancel the tasks that have not ended.",
-        cancel_batch,
-        Done,
-        params=(DB,),
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/batches/{id}/budget",
-        "add_batch_budget",
-        "Raise the limits of a batch's budget. One that is paused on it goes on.",
-        add_batch_budget,
-        Done,
-        BudgetBody,
-        params=(DB,),
-    ),
-)

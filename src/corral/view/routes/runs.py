@@ -14,7 +14,7 @@ from corral.metering.turn_usage import UsageQuery
 from corral.sessions import index
 from corral.system import clock, paths
 from corral.version import __version__
-from corral.view.calls import ApiCall, ApiEndpoint, Param, event_stream
+from corral.view.calls import ApiCall, Endpoints, Param, event_stream
 from corral.view.catalog import RunQuery
 from corral.view.items import tokens
 from corral.view.records import (
@@ -28,8 +28,12 @@ from corral.view.records import (
 )
 from corral.view.stream import follow_runs
 
+ENDPOINTS = Endpoints()
+MAX_DAYS = 3_660
 
-async def server_info(call: ApiCall) -> ServerInfo:
+
+@ENDPOINTS.get("/api/server", "About this server.")
+async def server(call: ApiCall) -> ServerInfo:
     pending = await call.catalog.pending()
     return ServerInfo(
         version=__version__,
@@ -41,7 +45,17 @@ async def server_info(call: ApiCall) -> ServerInfo:
     )
 
 
-async def list_runs(call: ApiCall) -> RunPage:
+@ENDPOINTS.get(
+    "/api/runs",
+    "All runs, the newest first.",
+    Param("kind", "`session`, `pipeline` or `batch`."),
+    Param("state", "A state; also `live`, and `waiting` for all that wait for a person."),
+    Param("agent", "The name of an agent."),
+    Param("q", "A text in a transcript, or in the name of a pipeline or batch."),
+    Param("cursor", "`next` of the page before."),
+    Param("limit", "Runs of a page, at most 200.", "integer"),
+)
+async def runs(call: ApiCall) -> RunPage:
     query = RunQuery(
         kind=call.text("kind"),
         state=call.text("state"),
@@ -53,14 +67,22 @@ async def list_runs(call: ApiCall) -> RunPage:
     return await call.catalog.runs(query)
 
 
-async def stream_runs(call: ApiCall) -> Response:
+@ENDPOINTS.get(
+    "/api/stream",
+    "Changes of the list of runs, and of what waits for a person.",
+    events=(RunsUpdate, PendingUpdate),
+)
+async def stream(call: ApiCall) -> Response:
     return event_stream(follow_runs(call.catalog, call.services.closing))
 
 
-MAX_DAYS = 3_660
-
-
-async def show_usage(call: ApiCall) -> UsageReport:
+@ENDPOINTS.get(
+    "/api/usage",
+    "Tokens and cost of the last days.",
+    Param("by", "`day`, `agent`, `model`, `project` or `session`."),
+    Param("days", "How many days; 30 by default.", "integer"),
+)
+async def usage(call: ApiCall) -> UsageReport:
     by = call.text("by") or "day"
     days = max(1, min(call.number("days", 30), MAX_DAYS))
     query = UsageQuery(by=by, since=clock.now() - days * 86_400)
@@ -81,58 +103,11 @@ async def show_usage(call: ApiCall) -> UsageReport:
     return UsageReport(rows=rows, by=by, days=days)
 
 
-async def show_comparison(call: ApiCall) -> ComparisonSummary:
+@ENDPOINTS.get(
+    "/api/compare/{id}", "A comparison of agents: pass rates, differences, and every attempt."
+)
+async def comparison(call: ApiCall) -> ComparisonSummary:
     name = call.path("id")
     if name not in await asyncio.to_thread(store.names):
         raise NotFound(f"there is no comparison {name!r}")
     return await asyncio.to_thread(summary, name)
-
-
-ENDPOINTS: tuple[ApiEndpoint, ...] = (
-    ApiEndpoint("GET", "/api/server", "server", "About this server.", server_info, ServerInfo),
-    ApiEndpoint(
-        "GET",
-        "/api/runs",
-        "runs",
-        "All runs, the newest first.",
-        list_runs,
-        RunPage,
-        params=(
-            Param("kind", "`session`, `pipeline` or `batch`."),
-            Param("state", "A state; also `live`, and `waiting` for all that wait for a person."),
-            Param("agent", "The name of an agent."),
-            Param("q", "A text in a transcript, or in the name of a pipeline or batch."),
-            Param("cursor", "`next` of the page before."),
-            Param("limit", "Runs of a page, at most 200.", "integer"),
-        ),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/stream",
-        "stream",
-        "Changes of the list of runs, and of what waits for a person.",
-        stream_runs,
-        media="text/event-stream",
-        events=(RunsUpdate, PendingUpdate),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/usage",
-        "usage",
-        "Tokens and cost of the last days.",
-        show_usage,
-        UsageReport,
-        params=(
-            Param("by", "`day`, `agent`, `model`, `project` or `session`."),
-            Param("days", "How many days; 30 by default.", "integer"),
-        ),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/compare/{id}",
-        "comparison",
-        "A comparison of agents: pass rates, differences, and every attempt.",
-        show_comparison,
-        ComparisonSummary,
-    ),
-)

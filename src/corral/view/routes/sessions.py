@@ -18,8 +18,8 @@ from corral.export import bundle
 from corral.runs import stored_run
 from corral.system import fs
 from corral.values import slug
-from corral.view import diffs, log_pages
-from corral.view.calls import BY, DB, ApiCall, ApiEndpoint, Param, event_stream
+from corral.view import diffs, log_pages, pipeline_view
+from corral.view.calls import BY, DB, ApiCall, Endpoints, Param, event_stream
 from corral.view.records import (
     AnswerBody,
     BudgetBody,
@@ -39,10 +39,12 @@ from corral.view.records import (
 from corral.view.session_view import PERSON_QUESTION, log_path, open_session
 from corral.view.stream import follow_session
 
+ENDPOINTS = Endpoints()
 PAGE_PARAM = Param("page", "The number of the page, from 0; `last` is the default.")
 
 
-async def show_session(call: ApiCall) -> SessionDetail:
+@ENDPOINTS.get("/api/sessions/{id}", "A session.")
+async def session(call: ApiCall) -> SessionDetail:
     live_runs = await call.catalog.live()
     id = call.path("id")
     detail = await asyncio.to_thread(
@@ -53,16 +55,24 @@ async def show_session(call: ApiCall) -> SessionDetail:
     return detail
 
 
+@ENDPOINTS.get("/api/sessions/{id}/items", "One page of a conversation.", PAGE_PARAM)
 async def session_items(call: ApiCall) -> ItemPage:
     id, page = call.path("id"), call.number("page", -1)
     return await call.read_log(lambda: log_path(id), lambda log: log_pages.item_page(log, page))
 
 
+@ENDPOINTS.get("/api/sessions/{id}/items/{key}", "A complete item.")
 async def session_item(call: ApiCall) -> ItemBody:
     id, key = call.path("id"), call.path_number("key")
     return await call.read_log(lambda: log_path(id), lambda log: log_pages.item_body(log, key))
 
 
+@ENDPOINTS.get(
+    "/api/sessions/{id}/events",
+    "Events as they are stored: one page, or those that contain a text.",
+    PAGE_PARAM,
+    Param("q", "A text. The search begins at `page`."),
+)
 async def session_events(call: ApiCall) -> RawPage:
     id, query = call.path("id"), call.text("q")
     page = call.number("page", -1 if query is None else 0)
@@ -71,12 +81,19 @@ async def session_events(call: ApiCall) -> RawPage:
     )
 
 
-async def stream_session(call: ApiCall) -> Response:
+@ENDPOINTS.get(
+    "/api/sessions/{id}/stream",
+    "A conversation as it goes on.",
+    Param("after", "The cursor: `last_byte` of a page, or the last event's id."),
+    events=(ItemsUpdate, StateUpdate, EndUpdate),
+)
+async def session_stream(call: ApiCall) -> Response:
     id = call.path("id")
     await asyncio.to_thread(open_session, id)
     return event_stream(follow_session(call.catalog, id, call.cursor, call.services.closing))
 
 
+@ENDPOINTS.get("/api/sessions/{id}/diff/{turn}", "How a turn changed files, in two columns.")
 async def session_diff(call: ApiCall) -> Diff:
     id, turn = call.path("id"), call.path_number("turn")
 
@@ -89,15 +106,18 @@ async def session_diff(call: ApiCall) -> Diff:
     return await asyncio.to_thread(read)
 
 
-async def decide(call: ApiCall) -> Done:
+@ENDPOINTS.post(
+    "/api/sessions/{id}/permissions/{request_id}",
+    "Answer a permission request. The first answer counts.",
+)
+async def decide(call: ApiCall, body: DecisionBody) -> Done:
     id, request_id = call.path("id"), call.path("request_id")
-    body = await call.body(DecisionBody)
     await asyncio.to_thread(live.answer, id, body.decision, request_id=request_id, by=BY)
     return Done(message=f"answered: {body.decision}")
 
 
-async def answer(call: ApiCall) -> Done:
-    body = await call.body(TextBody)
+@ENDPOINTS.post("/api/sessions/{id}/answer", "Answer a session that waits for a person.")
+async def answer_session(call: ApiCall, body: TextBody) -> Done:
     id = (await asyncio.to_thread(open_session, call.path("id"))).meta.id
     # The question of an agent that is a person has no id of its own.
     gate = "" if body.gate in (None, PERSON_QUESTION) else body.gate
@@ -105,27 +125,33 @@ async def answer(call: ApiCall) -> Done:
     return Done(message="answered")
 
 
-async def cancel(call: ApiCall) -> Done:
-    await call.body(Done)
+@ENDPOINTS.post("/api/sessions/{id}/cancel", "Cancel a session.")
+async def cancel_session(call: ApiCall) -> Done:
     await asyncio.to_thread(live.cancel, call.path("id"))
     return Done(message="cancelled")
 
 
-async def steer(call: ApiCall) -> Done:
-    body = await call.body(TextBody)
+@ENDPOINTS.post("/api/sessions/{id}/steer", "Send a text to an agent while it works.")
+async def steer_session(call: ApiCall, body: TextBody) -> Done:
     await asyncio.to_thread(live.steer, call.path("id"), body.text)
     return Done(message="sent")
 
 
-async def add_budget(call: ApiCall) -> Done:
-    body = await call.body(BudgetBody)
+@ENDPOINTS.post(
+    "/api/sessions/{id}/budget",
+    "Raise the limits of a running session's budget. One that is paused on it goes on.",
+)
+async def add_budget(call: ApiCall, body: BudgetBody) -> Done:
     id = call.path("id")
     await asyncio.to_thread(live.add_budget, id, **asdict(body))
     return Done(message="the budget was raised")
 
 
-async def answer_with_token(call: ApiCall) -> Done:
-    body = await call.body(AnswerBody)
+@ENDPOINTS.post(
+    "/api/answers/{token}",
+    "Answer one request with the one-time token of a notification. Needs no other token.",
+)
+async def answer_with_token(call: ApiCall, body: AnswerBody) -> Done:
     if (body.decision is None) == (body.text is None):
         raise ConfigError("give a decision or a text")
     token, text = call.path("token"), body.text or ""
@@ -146,14 +172,23 @@ PIECE = 256 * 1024
 """Bytes that are sent at once."""
 
 
+@ENDPOINTS.get(
+    "/api/sessions/{id}/bundle",
+    "A diagnostic bundle without secrets, as `corral export --format bundle` writes it.",
+    media="application/zip",
+)
 async def session_bundle(call: ApiCall) -> Response:
     id = call.path("id")
     return await _respond(id, lambda: stored_run.of_session(open_session(id)))
 
 
+@ENDPOINTS.get(
+    "/api/pipelines/{id}/bundle",
+    "A diagnostic bundle without secrets, as `corral export --format bundle` writes it.",
+    DB,
+    media="application/zip",
+)
 async def pipeline_bundle(call: ApiCall) -> Response:
-    from corral.view import pipeline_view
-
     id, db = call.path("id"), await call.database()
     found = await pipeline_view.read(id, db, await call.catalog.live())
     folder = Path(found.folder)
@@ -182,117 +217,3 @@ async def _respond(id: str, find: Callable[[], stored_run.StoredRun]) -> Respons
     name = slug(id, limit=100, allowed="_-.", default="run")
     headers = {"Content-Disposition": f'attachment; filename="corral-{name}.zip"'}
     return StreamingResponse(pieces(file), media_type="application/zip", headers=headers)
-
-
-ENDPOINTS: tuple[ApiEndpoint, ...] = (
-    ApiEndpoint("GET", "/api/sessions/{id}", "session", "A session.", show_session, SessionDetail),
-    ApiEndpoint(
-        "GET",
-        "/api/sessions/{id}/items",
-        "session_items",
-        "One page of a conversation.",
-        session_items,
-        ItemPage,
-        params=(PAGE_PARAM,),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/sessions/{id}/items/{key}",
-        "session_item",
-        "A complete item.",
-        session_item,
-        ItemBody,
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/sessions/{id}/events",
-        "session_events",
-        "Events as they are stored: one page, or those that contain a text.",
-        session_events,
-        RawPage,
-        params=(PAGE_PARAM, Param("q", "A text. The search begins at `page`.")),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/sessions/{id}/stream",
-        "session_stream",
-        "A conversation as it goes on.",
-        stream_session,
-        params=(Param("after", "The cursor: `last_byte` of a page, or the last event's id."),),
-        media="text/event-stream",
-        events=(ItemsUpdate, StateUpdate, EndUpdate),
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/sessions/{id}/diff/{turn}",
-        "session_diff",
-        "How a turn changed files, in two columns.",
-        session_diff,
-        Diff,
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/sessions/{id}/permissions/{request_id}",
-        "decide",
-        "Answer a permission request. The first answer counts.",
-        decide,
-        Done,
-        DecisionBody,
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/sessions/{id}/answer",
-        "answer_session",
-        "Answer a session that waits for a person.",
-        answer,
-        Done,
-        TextBody,
-    ),
-    ApiEndpoint(
-        "POST", "/api/sessions/{id}/cancel", "cancel_session", "Cancel a session.", cancel, Done
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/sessions/{id}/steer",
-        "steer_session",
-        "Send a text to an agent while it works.",
-        steer,
-        Done,
-        TextBody,
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/sessions/{id}/budget",
-        "add_budget",
-        "Raise the limits of a running session's budget. One that is paused on it goes on.",
-        add_budget,
-        Done,
-        BudgetBody,
-    ),
-    ApiEndpoint(
-        "POST",
-        "/api/answers/{token}",
-        "answer_with_token",
-        "Answer one request with the one-time token of a notification. Needs no other token.",
-        answer_with_token,
-        Done,
-        AnswerBody,
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/sessions/{id}/bundle",
-        "session_bundle",
-        "A diagnostic bundle without secrets, as `corral export --format bundle` writes it.",
-        session_bundle,
-        media="application/zip",
-    ),
-    ApiEndpoint(
-        "GET",
-        "/api/pipelines/{id}/bundle",
-        "pipeline_bundle",
-        "A diagnostic bundle without secrets, as `corral export --format bundle` writes it.",
-        pipeline_bundle,
-        media="application/zip",
-        params=(DB,),
-    ),
-)
