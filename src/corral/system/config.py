@@ -117,41 +117,35 @@ def _default_agent(path: Path, tables: JsonObject) -> str:
 
 def load(agent: str) -> dict[str, object]:
     """The defaults for one agent, from all files that apply."""
-    given = os.environ.get("CORRAL_CONFIG")
-    if given is not None:
-        return _options(Path(given), agent) if given else {}
     values: dict[str, object] = {}
-    user = paths.user_config()
-    if user.is_file():
-        values |= _options(user, agent)
+    for path in _trusted():
+        values |= _options(path, agent)
     local = Path("corral.toml")
-    if local.is_file():
-        tables = _table(local, read_file(local), "agents")
-        for name in tables:
-            if "command" in _table(local, tables, name):
-                raise ConfigError(
-                    f"corral.toml in the current directory may not declare the agent {name!r}",
-                    hint=_TRUST_HINT,
-                )
-        found = _options(local, agent)
-        if read_file(local).get("agent") is not None:
-            found["agent"] = None
-        # A name that is no option does no harm; a warning corrects it.
-        unsafe = sorted(set(found) & {"agent", *KNOWN} - UNTRUSTED_OPTIONS)
-        if unsafe:
-            raise ConfigError(
-                f"corral.toml in the current directory may not set {', '.join(unsafe)}",
-                hint=_TRUST_HINT,
-            )
-        raised = [name for name in found if name in values and _is_more(found[name], values[name])]
-        if raised:
-            raise ConfigError(
-                f"corral.toml in the current directory may not raise {', '.join(sorted(raised))}"
-                f" above that of {user}",
-                hint=_TRUST_HINT,
-            )
-        values |= found
-    return values
+    if os.environ.get("CORRAL_CONFIG") is not None or not local.is_file():
+        return values
+    for name, _ in _declared(local):
+        raise ConfigError(
+            f"corral.toml in the current directory may not declare the agent {name!r}",
+            hint=_TRUST_HINT,
+        )
+    found = _options(local, agent)
+    if read_file(local).get("agent") is not None:
+        found["agent"] = None
+    # A name that is no option does no harm; a warning corrects it.
+    unsafe = sorted(set(found) & {"agent", *KNOWN} - UNTRUSTED_OPTIONS)
+    if unsafe:
+        raise ConfigError(
+            f"corral.toml in the current directory may not set {', '.join(unsafe)}",
+            hint=_TRUST_HINT,
+        )
+    raised = [name for name in found if name in values and _is_more(found[name], values[name])]
+    if raised:
+        raise ConfigError(
+            f"corral.toml in the current directory may not raise {', '.join(sorted(raised))}"
+            f" above that of {paths.user_config()}",
+            hint=_TRUST_HINT,
+        )
+    return values | found
 
 
 def _is_more(given: object, own: object) -> bool:
@@ -226,10 +220,8 @@ def find_agent(name: str) -> AgentSpec:
 def all_agents() -> Iterator[AgentSpec]:
     """The agents that trusted files declare, then all known ones."""
     for path in _trusted():
-        tables = _table(path, read_file(path), "agents")
-        for name in tables:
-            if "command" in _table(path, tables, name):
-                yield _declared_agent(name, _table(path, tables, name), path)
+        for name, table in _declared(path):
+            yield _declared_agent(name, table, path)
     yield from agents_registry.all_agents()
 
 
@@ -240,6 +232,15 @@ def _trusted() -> list[Path]:
         return [Path(given)] if given else []
     user = paths.user_config()
     return [user] if user.is_file() else []
+
+
+def _declared(path: Path) -> Iterator[tuple[str, JsonObject]]:
+    """The tables of a file that declare an agent, by its name."""
+    tables = _table(path, read_file(path), "agents")
+    for name in tables:
+        table = _table(path, tables, name)
+        if "command" in table:
+            yield name, table
 
 
 def _declared_agent(name: str, table: JsonObject, path: Path) -> AgentSpec:

@@ -78,15 +78,16 @@ def orphan_candidates(besides: Collection[int] = ()) -> list[int]:
         own = _read(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
         # A run has its own session: a process in our session is not part of a run.
         ours = os.getsid(0)
-        found = set(map(int, own.split())).difference(besides)
-        return [pid for pid in found if _session(pid) != ours]
+        orphans: list[int] = []
+        for pid in set(map(int, own.split())).difference(besides):
+            try:
+                is_of_run = os.getsid(pid) != ours
+            except ProcessLookupError:
+                is_of_run = True
+            if is_of_run:
+                orphans.append(pid)
+        return orphans
     return [pid for pid in all_pids() if pid not in besides]
-
-
-def _session(pid: int) -> int | None:
-    with contextlib.suppress(ProcessLookupError):
-        return os.getsid(pid)
-    return None
 
 
 def resident_memory(pid: int) -> int | None:
@@ -237,12 +238,8 @@ def enter_namespace(number: int) -> None:
 def can_fork(largest: int) -> bool:
     """Whether a fork of this process is safe and cheap: it has one thread, and at most this many
     bytes of memory."""
-    used = _read("/proc/self/statm").split()
-    return (
-        len(used) > 1
-        and int(used[1]) * os.sysconf("SC_PAGE_SIZE") <= largest
-        and len(os.listdir("/proc/self/task")) == 1
-    )
+    used = resident_memory(os.getpid())
+    return used is not None and used <= largest and len(os.listdir("/proc/self/task")) == 1
 
 
 def has_mark(pid: int, mark: str, number: int | None) -> bool:
@@ -346,7 +343,20 @@ def on_exit(
 ) -> Callable[[], None]:
     """Call ``callback`` once when the child has exited. Returns a function that stops that."""
     if sys.platform == "linux":
-        return _ExitWatch(loop, os.pidfd_open(child.pid), callback).stop
+        pidfds = [os.pidfd_open(child.pid)]
+
+        def stop_watching() -> None:
+            while pidfds:
+                if not loop.is_closed():
+                    loop.remove_reader(pidfds[0])
+                os.close(pidfds.pop())
+
+        def on_readable() -> None:
+            stop_watching()
+            callback()
+
+        loop.add_reader(pidfds[0], on_readable)
+        return stop_watching
 
     timers: list[asyncio.TimerHandle] = []
 
@@ -363,29 +373,6 @@ def on_exit(
 
     check()
     return stop_timer
-
-
-class _ExitWatch:
-    """Calls back when the process of a pidfd has exited, and closes the pidfd."""
-
-    __slots__ = ("_callback", "_loop", "_pidfd")
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, pidfd: int, callback: Callable[[], None]
-    ) -> None:
-        self._loop, self._pidfd, self._callback = loop, pidfd, callback
-        loop.add_reader(pidfd, self._on_readable)
-
-    def _on_readable(self) -> None:
-        self.stop()
-        self._callback()
-
-    def stop(self) -> None:
-        pidfd, self._pidfd = self._pidfd, -1
-        if pidfd >= 0:
-            if not self._loop.is_closed():
-                self._loop.remove_reader(pidfd)
-            os.close(pidfd)
 
 
 def exit_status(

@@ -41,8 +41,6 @@ class Decompressor:
     """Call ``feed`` with what arrived, then ``read`` until it returns nothing. Raises
     ``zlib.error``."""
 
-    __slots__ = ("_coding", "_decompress", "_left")
-
     def __init__(self, coding: str) -> None:
         self._coding = coding
         self._left = b""
@@ -297,8 +295,6 @@ class ResponseHeaders(Mapping[str, str]):
     """Headers of a response. Names are case-insensitive; the values of a repeated header are joined
     with a comma."""
 
-    __slots__ = ("_fields",)
-
     def __init__(self, fields: dict[bytes, bytes]) -> None:
         self._fields = fields
 
@@ -318,16 +314,6 @@ class ResponseHeaders(Mapping[str, str]):
 class HttpResponse:
     """The response of a server. Read it to its end or ``close`` it."""
 
-    __slots__ = (
-        "_connection",
-        "_decompressor",
-        "_fields",
-        "_is_complete",
-        "_origin",
-        "_return",
-        "status",
-    )
-
     def __init__(
         self,
         connection: HttpConnection,
@@ -341,7 +327,18 @@ class HttpResponse:
         self.status = connection.status
         fields = connection.fields
         self._fields = fields
-        self._decompressor = self._unpacking(fields[_ENCODING]) if _ENCODING in fields else None
+        self._decompressor: Decompressor | None = None
+        if _ENCODING in fields:
+            try:
+                self._decompressor = decompressor_for(fields[_ENCODING].decode("latin-1"))
+            except ValueError as error:
+                self.close()
+                raise StreamBroken(
+                    f"{origin.authority} sent a response compressed as {error},"
+                    " which was not requested",
+                    hint="A proxy may do that: configure it not to change responses.",
+                    retryable=False,
+                ) from error
 
     @property
     def is_success(self) -> bool:
@@ -362,9 +359,21 @@ class HttpResponse:
     async def chunk(self) -> bytes:
         """Return what has arrived, at least one byte; empty at the end. Raises ``StreamBroken`` and
         ``IdleTimeout``."""
-        if self._decompressor is not None:
-            return await self._decompressed(self._decompressor)
-        return await self._arrived()
+        decompressor = self._decompressor
+        if decompressor is None:
+            return await self._arrived()
+        try:
+            while not (data := decompressor.read()):
+                arrived = await self._arrived()
+                if not arrived:
+                    if not decompressor.is_complete:
+                        raise self._broken("the compressed data is cut short")
+                    return b""
+                decompressor.feed(arrived)
+            return data
+        except zlib.error as error:
+            self.close()
+            raise self._broken(f"it cannot be decompressed: {error}") from error
 
     async def _arrived(self) -> bytes:
         connection = self._connection
@@ -378,20 +387,6 @@ class HttpResponse:
             self._connection = None
             self._return(connection, self._origin)
         return data
-
-    async def _decompressed(self, decompressor: Decompressor) -> bytes:
-        try:
-            while not (data := decompressor.read()):
-                arrived = await self._arrived()
-                if not arrived:
-                    if not decompressor.is_complete:
-                        raise self._broken("the compressed data is cut short")
-                    return b""
-                decompressor.feed(arrived)
-            return data
-        except zlib.error as error:
-            self.close()
-            raise self._broken(f"it cannot be decompressed: {error}") from error
 
     def arrived_body(self) -> bytes | None:
         """Return the complete body if it has arrived already, as a small one has, and is not
@@ -439,18 +434,6 @@ class HttpResponse:
             self._return(connection, self._origin)
         else:
             connection.abort()
-
-    def _unpacking(self, coding: bytes) -> Decompressor | None:
-        try:
-            return decompressor_for(coding.decode("latin-1"))
-        except ValueError as error:
-            self.close()
-            raise StreamBroken(
-                f"{self._origin.authority} sent a response compressed as {error},"
-                " which was not requested",
-                hint="A proxy may do that: configure it not to change responses.",
-                retryable=False,
-            ) from error
 
     def _broken(self, why: str) -> StreamBroken:
         return broken_stream(self._origin.authority, why)

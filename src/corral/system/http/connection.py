@@ -62,37 +62,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     """One connection. ``server`` names the server in errors. ``buffer`` may be shared by all
     connections of a loop: it is empty between two callbacks."""
 
-    __slots__ = (
-        "_buffer",
-        "_buffered",
-        "_busy",
-        "_deadline",
-        "_fault",
-        "_feed",
-        "_idle_until",
-        "_loop",
-        "_on_lost",
-        "_overhead",
-        "_parser",
-        "_paused",
-        "_pieces",
-        "_poll",
-        "_read_timeout",
-        "_server",
-        "_timer",
-        "_transport",
-        "_unsent",
-        "_until_close",
-        "_waiter",
-        "began",
-        "ended",
-        "fields",
-        "keeps",
-        "lost",
-        "on_body",
-        "status",
-    )  # fmt: skip
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -231,7 +200,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         try:
             self._feed(self._buffer[:nbytes])
         except (HttpParserError, HttpParserUpgrade) as error:
-            self._fail_parsing(error)
+            self.keeps = False
+            self._fail(
+                self._broken_error(f"it is not valid HTTP: {error}")
+                if self.began
+                else NetworkFailed(
+                    f"{self._server} did not respond with HTTP: {error}",
+                    hint="Check the base URL and its port.",
+                    retryable=False,
+                )
+            )
             return
         if self._pieces:
             self._overhead = 0
@@ -250,9 +228,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self.began:
             if self.ended and not self.keeps:
                 self.abort()
-            waiter = self._waiter
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
+            self._wake()
 
     def eof_received(self) -> None:
         self.keeps = False  # the transport closes itself next
@@ -270,7 +246,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._timer = None
         self._wake()
         self._parser = None  # the parser and this object reference each other
-        self._feed = _ignore
+        del self._feed
         self._on_lost(self)
 
     # Called by the parser.
@@ -349,27 +325,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         )
 
     def _wake(self) -> None:
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _fail(self, fault: CorralError) -> None:
         if not self.ended:
             self._fault = fault
         self.abort()
-
-    def _fail_parsing(self, error: Exception) -> None:
-        self.keeps = False
-        if self.began:
-            self._fail(self._broken_error(f"it is not valid HTTP: {error}"))
-            return
-        self._fail(
-            NetworkFailed(
-                f"{self._server} did not respond with HTTP: {error}",
-                hint="Check the base URL and its port.",
-                retryable=False,
-            )
-        )
 
     def _closed_error(self, error: Exception | None) -> CorralError:
         if self.began:
@@ -395,10 +357,6 @@ def broken_stream(server: str, why: str) -> StreamBroken:
         f"the connection to {server} broke in the middle of the response: {why}",
         hint="Try again; a proxy may cut long responses.",
     )
-
-
-def _ignore(data: object) -> None:
-    """Replaces a parser that was removed."""
 
 
 def error_text(error: BaseException) -> str:

@@ -73,6 +73,7 @@ from corral.system.process.tree import (
     environment_with,
     reap_leftovers,
 )
+from corral.system.threads import in_thread
 
 if TYPE_CHECKING:
     from corral.system.cassette.format import Writer
@@ -140,8 +141,6 @@ class ProcessSpec(msgspec.Struct, frozen=True):
 class Process:
     """A program and everything it starts. It belongs to the loop in which it was started."""
 
-    __slots__ = ("_child",)
-
     def __init__(self, child: ChildProcess) -> None:
         self._child = child
         _running.add(child)
@@ -162,59 +161,57 @@ class Process:
         StorageFailed, all in the phase ``spawn``; then nothing was started.
         """
         loop = asyncio.get_running_loop()
-        argv, registry = spec.argv, spec.registry
-        files = spec.scratch or _temporary()
+        registry, sandbox = spec.registry, spec.sandbox
+        files = spec.scratch
+        if files is None:
+            import tempfile  # slow to load, and mostly not needed
+
+            files = Path(tempfile.gettempdir())
         mark = os.urandom(16).hex()
-        given = spec.env if spec.sandbox is None else spec.sandbox.environment(spec.env)
-        env = environment_with(mark, given)
+        env = environment_with(mark, spec.env if sandbox is None else sandbox.environment(spec.env))
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as child_ends:
             if spec.recording is not None:
                 undo.callback(spec.recording.ended, NOT_STARTED, None)
-            guard = await _begin_guard(spec)
-            if guard is not None:
-                undo.callback(guard.drop)
+            guard = None
+            if sandbox is not None and sandbox.box.guarded:
+                with _writing(paths.home()):
+                    guard = await in_thread(sandbox.guard)
+                if guard is not None:
+                    undo.callback(guard.drop)
             with _writing(files):
-                feed, stdin_fd = _open_stdin(loop, spec, undo, child_ends)
-                out = FollowedFile(loop, files) if spec.stdout == "file" else Pipe(loop)
-                undo.callback(out.close)
-                child_ends.callback(os.close, out.child_fd)
-                err = Pipe(loop, big=False)
-                undo.callback(err.close)
-                child_ends.callback(os.close, err.child_fd)
-                wrapped = _open_sandbox(spec.sandbox, guard, undo, child_ends)
+                feed, stdin, out, err = _open_streams(loop, spec, files, undo, child_ends)
+                wrapped = _open_sandbox(sandbox, guard, undo, child_ends)
             platform.adopt_orphans(mark)
             undo.callback(platform.release_orphans, mark)
             number = platform.new_stamp()
+            entry = None
             with _writing(registry.folder if registry else files):
                 if registry is not None:
                     undo.callback(registry.remove, mark)
-                    registry.announce(mark, number, argv[0])
-            popen = _spawn(
-                argv,
-                cwd=Path(spec.cwd),
-                env=env,
-                stdin=stdin_fd,
-                stdout=out.child_fd,
-                stderr=err.child_fd,
-                number=number,
-                wrapped=wrapped,
-            )
+                    entry = registry.announce(mark, number, spec.argv[0])
+            popen = _spawn(spec, env, (stdin, out.child_fd, err.child_fd), number, wrapped)
             tree = ProcessTree(popen.pid, mark, number)
             tree.is_sandboxed = wrapped is not None and wrapped.is_container
             undo.callback(tree.reap)
             undo.callback(tree.kill)
             with _writing(registry.folder if registry else files):
-                if registry is not None:
-                    registry.add(tree, argv[0])
+                if registry is not None and entry is not None:
+                    registry.add(entry, popen.pid)
                     tree.registry = registry
-                tail = Stderr(loop, err, spec.stderr_tail, _stderr_callback(spec))
-                child = ChildProcess(loop, popen=popen, tree=tree, feed=feed, out=out, err=tail)
-                child.recording = spec.recording
-                child.guard = guard
+                child = ChildProcess(
+                    loop, spec, popen=popen, tree=tree, feed=feed, out=out, err=err, guard=guard
+                )
             undo.pop_all()
-        if spec.sandbox is not None and wrapped is not None:
-            await _open_gateway(child, wrapped, spec.sandbox)
-        _log.info("started %s as process %s", argv[0], popen.pid)
+        if sandbox is not None and wrapped is not None and wrapped.control is not None:
+            from corral.system.sandbox.gateway import Gateway
+
+            child.gateway = Gateway(loop, wrapped, wrapped.control, sandbox.box)
+            try:
+                await child.gateway.open()  # then the program starts
+            except BaseException:
+                child.kill_now()
+                raise
+        _log.info("started %s as process %s", spec.argv[0], popen.pid)
         return cls(child)
 
     async def read(self) -> bytes:
@@ -289,21 +286,13 @@ class Process:
     async def check_repositories(self) -> None:
         """Make harmless what a sandboxed program has done to repositories so far, and report it.
         ``end`` does it for the last time."""
-        if self._child.guard is not None:
-            from corral.system.threads import in_thread
-
-            guard = self._child.guard
+        guard = self._child.guard
+        if guard is not None:
             guard.tell(await in_thread(guard.check))
 
     def kill_now(self) -> None:
         """Send KILL to everything, without a loop: for finalizers. Blocks for a moment."""
         self._child.kill_now()
-
-
-def _temporary() -> Path:
-    import tempfile  # not needed if the caller gives a folder
-
-    return Path(tempfile.gettempdir())
 
 
 @contextlib.contextmanager
@@ -315,15 +304,6 @@ def _writing(folder: Path) -> Generator[None]:
         from corral.system.process.start_errors import write_error
 
         raise write_error(error, folder) from error
-
-
-async def _begin_guard(spec: ProcessSpec) -> RepositoryGuard | None:
-    if spec.sandbox is None or not spec.sandbox.box.guarded:
-        return None
-    from corral.system.threads import in_thread
-
-    with _writing(paths.home()):
-        return await in_thread(spec.sandbox.guard)
 
 
 def _open_sandbox(
@@ -342,107 +322,67 @@ def _open_sandbox(
     return wrapped
 
 
-async def _open_gateway(child: ChildProcess, wrapped: Wrapped, sandbox: Sandbox) -> None:
-    """The program starts when this is done. Raises ``SandboxFailed``; then nothing is left."""
-    if wrapped.control is None:
-        return
-    try:
-        from corral.system.sandbox.gateway import Gateway
-
-        child.gateway = Gateway(child.loop, wrapped, wrapped.control, sandbox.box)
-        await child.gateway.open()
-    except BaseException:
-        child.kill_now()
-        raise
-
-
-def _open_stdin(
+def _open_streams(
     loop: asyncio.AbstractEventLoop,
     spec: ProcessSpec,
+    files: Path,
     undo: contextlib.ExitStack,
     child_ends: contextlib.ExitStack,
-) -> tuple[StdinPipe | None, int]:
-    """The pipe to write to, if it stays open, and the child's descriptor, which is closed here
-    when the child has it."""
-    if not spec.keep_stdin_open:
-        fd = stdin_file(spec.stdin)
-        child_ends.callback(os.close, fd)
-        if spec.recording is not None:
-            spec.recording.data("in", read_input(spec.stdin))
-            spec.recording.closed()
-        return None, fd
-    feed = StdinPipe(loop, spec.recording)
-    child_ends.callback(os.close, feed.child_fd)
-    undo.callback(feed.close)
-    feed.write_initial(spec.stdin)
-    return feed, feed.child_fd
-
-
-def _stderr_callback(spec: ProcessSpec) -> Callable[[bytes], None] | None:
-    recording, on_stderr = spec.recording, spec.on_stderr
-    if recording is None:
-        return on_stderr
-
-    def record(data: bytes) -> None:
-        recording.data("err", data)
-        if on_stderr is not None:
-            on_stderr(data)
-
-    return record
+) -> tuple[StdinPipe | None, int, Pipe | FollowedFile, Pipe]:
+    """The pipe to write to, if it stays open, the child's stdin, and its stdout and stderr. What
+    the child gets is closed here when the child has it."""
+    feed = None
+    if spec.keep_stdin_open:
+        feed = StdinPipe(loop, spec.recording)
+        stdin = feed.child_fd
+        undo.callback(feed.close)
+    else:
+        stdin = stdin_file(spec.stdin)
+    child_ends.callback(os.close, stdin)
+    if feed is not None:
+        feed.write(read_input(spec.stdin))
+    elif spec.recording is not None:
+        spec.recording.data("in", read_input(spec.stdin))
+        spec.recording.closed()
+    out = FollowedFile(loop, files) if spec.stdout == "file" else Pipe(loop)
+    undo.callback(out.close)
+    child_ends.callback(os.close, out.child_fd)
+    err = Pipe(loop, big=False)
+    undo.callback(err.close)
+    child_ends.callback(os.close, err.child_fd)
+    return feed, stdin, out, err
 
 
 class ChildProcess:
     """What the event loop holds of a process, and what must be released when it is dropped."""
 
-    __slots__ = (
-        "_closed",
-        "_ended",
-        "_exit_time",
-        "_exited",
-        "_home",
-        "_interrupted",
-        "_last_output",
-        "_over",
-        "_popen",
-        "_unwatch",
-        "_waiter",
-        "_yielded",
-        "err",
-        "exit",
-        "feed",
-        "gateway",
-        "guard",
-        "loop",
-        "out",
-        "recording",
-        "tree",
-    )
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        spec: ProcessSpec,
         *,
         popen: subprocess.Popen[bytes],
         tree: ProcessTree,
         feed: StdinPipe | None,
         out: Pipe | FollowedFile,
-        err: Stderr,
+        err: Pipe,
+        guard: RepositoryGuard | None,
     ) -> None:
         self.loop = loop
         self.tree = tree
         self.feed = feed
         self.out = out
-        self.err = err
+        self.recording = spec.recording
+        self.err = Stderr(loop, err, spec.stderr_tail, spec.on_stderr, spec.recording)
         self.gateway: Gateway | None = None
         """The connections of a sandboxed program."""
-        self.guard: RepositoryGuard | None = None
+        self.guard = guard
         """Protects the repositories that a sandboxed program can reach."""
-        self.recording: Writer | None = None
         self.exit: Exit | None = None
         self._exited: asyncio.Future[Exit] | None = None
         # Linux needs only its pid, which is the tree's.
         self._popen = None if platform.LINUX else popen
-        self._home = _homes.setdefault(home := (os.getpid(), threading.get_ident()), home)
+        self._home = os.getpid(), threading.get_ident()
         self._ended: asyncio.Future[None] | None = None
         self._closed = False
         self._over = False
@@ -552,21 +492,16 @@ class ChildProcess:
             if self.gateway is not None:
                 await self.gateway.wait_closed()
             if self.guard is not None:
-                cancelled |= await self._finish_guard(self.guard)
+                try:
+                    check = self.loop.run_in_executor(None, self.guard.finish)
+                except RuntimeError:  # no thread can be started, or the loop is being closed
+                    self.guard.tell(self.guard.finish())
+                else:
+                    cancelled |= await _wait_uncancelled(check)
+                    self.guard.tell(check.result())
         if cancelled:
             raise asyncio.CancelledError
         return self.exit or Exit(None, None)
-
-    async def _finish_guard(self, guard: RepositoryGuard) -> bool:
-        """Returns True if the caller was cancelled meanwhile."""
-        try:
-            check = self.loop.run_in_executor(None, guard.finish)
-        except RuntimeError:  # no thread can be started, or the loop is being closed
-            guard.tell(guard.finish())
-            return False
-        cancelled = await _wait_uncancelled(check)
-        guard.tell(check.result())
-        return cancelled
 
     async def _pause(self, seconds: float) -> bool:
         over: asyncio.Future[None] = self.loop.create_future()
@@ -636,8 +571,6 @@ class ChildProcess:
 
 _running: set[ChildProcess] = set()
 """Those that were started and have not ended."""
-_homes: dict[tuple[int, int], tuple[int, int]] = {}
-"""The processes and threads in which programs were started: one object for each."""
 
 
 @atexit.register
@@ -669,18 +602,15 @@ async def _wait_uncancelled(future: asyncio.Future[Any]) -> bool:
 
 
 def _spawn(
-    argv: Sequence[str],
-    *,
-    cwd: Path,
+    spec: ProcessSpec,
     env: Mapping[str, str],
-    stdin: int,
-    stdout: int,
-    stderr: int,
+    streams: tuple[int, int, int],
     number: int | None,
     wrapped: Wrapped | None,
 ) -> subprocess.Popen[bytes]:
-    """Start ``argv`` in its own session, with the stamp ``number`` set before it runs. Where the
+    """Start the program in its own session, with the stamp ``number`` set before it runs. Where the
     kernel supports that, it is killed when we die."""
+    argv, cwd = spec.argv, Path(spec.cwd)
     program = find_program(argv[0], cwd, env)
     try:
         contained = wrapped is not None and wrapped.is_container
@@ -690,9 +620,9 @@ def _spawn(
             [*launcher, *(wrapped.argv if wrapped else ()), *argv],
             cwd=cwd,
             env=env,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
             start_new_session=True,
             close_fds=True,
             pass_fds=wrapped.passed if wrapped else (),
@@ -760,12 +690,6 @@ def find_program(name: str, cwd: Path, env: Mapping[str, str]) -> str | None:
 
 def _is_runnable(program: str) -> bool:
     """Whether the kernel can run this: a binary of this machine, or a script for one."""
-    seen = os.stat(program)
-    return _has_runnable_head(program, seen.st_ino, seen.st_mtime_ns, seen.st_mode)
-
-
-@functools.lru_cache(maxsize=64)
-def _has_runnable_head(program: str, *_stat: int) -> bool:
     head = _head(program) if os.access(program, os.X_OK) else b""
     if head.startswith(b"#!"):
         interpreter = os.fsdecode(head[2:].split(b"\n")[0].strip()).split()

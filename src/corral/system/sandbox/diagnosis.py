@@ -98,52 +98,48 @@ def _run(wrapped: Wrapped) -> str | None:
     try:
         with contextlib.suppress(OSError):
             registry.announce(mark, None, wrapped.argv[0])
-        return _run_marked(wrapped, mark)
+        try:
+            process = subprocess.Popen(
+                [*wrapped.argv, "/bin/sh", "-c", "exit 0"],
+                env=environment_with(mark, os.environ),
+                pass_fds=wrapped.passed,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        finally:
+            for number in wrapped.passed:
+                os.close(number)
+        with process:
+            try:
+                if wrapped.is_entered and wrapped.control is not None:
+                    _let_continue(wrapped.control, wrapped)
+                _, stderr = process.communicate(timeout=_LONGEST_TRIAL)
+            except BaseException:
+                # With the child that bubblewrap may leave.
+                platform.signal_group(process.pid, signal.SIGKILL)
+                raise
     finally:
         registry.remove(mark)
-
-
-def _run_marked(wrapped: Wrapped, mark: str) -> str | None:
-    try:
-        process = subprocess.Popen(
-            [*wrapped.argv, "/bin/sh", "-c", "exit 0"],
-            env=environment_with(mark, os.environ),
-            pass_fds=wrapped.passed,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    finally:
-        for number in wrapped.passed:
-            os.close(number)
-    with process:
-        try:
-            if wrapped.is_entered and wrapped.control is not None:
-                for each in _answer(wrapped.control, wrapped):
-                    each.close()
-            _, stderr = process.communicate(timeout=_LONGEST_TRIAL)
-        except BaseException:
-            # With the child that bubblewrap may leave.
-            platform.signal_group(process.pid, signal.SIGKILL)
-            raise
     if process.returncode == 0:
         return None
     message = stderr.decode(errors="replace").strip()
     return message.removeprefix("bwrap: ") or f"exit code {process.returncode}"
 
 
-def _answer(control: socket.socket, wrapped: Wrapped) -> list[socket.socket]:
-    """The sockets that were opened inside. Then the sandbox continues."""
+def _let_continue(control: socket.socket, wrapped: Wrapped) -> None:
+    """Open the sockets inside, as ``gateway`` does. Then the sandbox continues."""
     control.settimeout(_LONGEST_TRIAL)
     text = b""
     while (info := gateway.parse_info(text)) is None:
         if not (part := control.recv(4096)):
-            return []
+            return
         text += part
     opened = gateway.open_inside(info, wrapped.addresses)
     control.send(b".")
-    return opened
+    for listener in opened:
+        listener.close()
 
 
 def startup_error(stderr: str) -> SandboxFailed | None:

@@ -145,8 +145,14 @@ def _in_fork(spaces: Sequence[int], addresses: Sequence[InnerAddress]) -> list[s
     with ours:
         with theirs:
             pid = os.fork()
-            if pid == 0:
-                _serve_fork(theirs, spaces, addresses)
+            if pid == 0:  # the fork never leaves this block
+                try:
+                    opened = _listen(spaces, addresses)
+                    socket.send_fds(theirs, [b"."], [listener.fileno() for listener in opened])
+                except OSError as error:
+                    theirs.send((error.errno or 0).to_bytes(4, "big"))
+                finally:
+                    os._exit(0)
         try:
             data, numbers, _, _ = socket.recv_fds(ours, 4, len(addresses), socket.MSG_CMSG_CLOEXEC)
         finally:
@@ -162,19 +168,6 @@ def from_number(number: int) -> socket.socket:
     """The socket of a received descriptor, which other programs do not inherit."""
     os.set_inheritable(number, False)
     return socket.socket(fileno=number)
-
-
-def _serve_fork(
-    theirs: socket.socket, spaces: Sequence[int], addresses: Sequence[InnerAddress]
-) -> None:
-    """Everything that the fork does. It never returns."""
-    try:
-        opened = _listen(spaces, addresses)
-        socket.send_fds(theirs, [b"."], [each.fileno() for each in opened])
-    except OSError as error:
-        theirs.send((error.errno or 0).to_bytes(4, "big"))
-    finally:
-        os._exit(0)
 
 
 _log = logging.getLogger(__name__)
@@ -274,13 +267,11 @@ class Gateway:
 
 async def _forward(accepted: socket.socket, endpoint: SandboxEndpoint, box: Box) -> None:
     # Loaded when the agent runs already, not on the way to its start.
-    from corral.system.sandbox.host_proxy import open_outside, relay
+    from corral.system.sandbox.host_proxy import HostProxy, open_outside, relay
 
     with contextlib.closing(accepted), contextlib.suppress(OSError):
         inside = await asyncio.open_connection(sock=accepted)
         if endpoint == PROXY:
-            from corral.system.sandbox.host_proxy import HostProxy
-
             await HostProxy(box.hosts, box.endpoints).serve(inside)
             return
         try:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from corral.system.process.tree import ProcessRegistry, ProcessTree, environment_with
+from corral.system.process.tree import ProcessRegistry, environment_with
 
 registry = ProcessRegistry(Path(sys.argv[1]))
 calls = itertools.count(1)
@@ -25,13 +25,13 @@ def count_calls(event: str, args: tuple[object, ...]) -> None:
 
 mark = secrets.token_hex(16)
 sys.addaudithook(count_calls)
-registry.announce(mark, None, "sleep")
+entry = registry.announce(mark, None, "sleep")
 child = subprocess.Popen(
     ["sleep", "50"],
     env=environment_with(mark, os.environ),
     stdout=subprocess.DEVNULL,
     stderr=subprocess.DEVNULL,
 )
-registry.add(ProcessTree(child.pid, mark, None), "sleep")
+registry.add(entry, child.pid)
 print(child.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
