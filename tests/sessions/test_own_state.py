@@ -115,9 +115,9 @@ def test_corrals_own_processes_know_the_files_that_the_user_chose(
     seen = tmp_path / "seen"
     (tmp_path / "lists_own_files.py").write_text(
         "from pathlib import Path\n"
-        "from corral.system import own_state\n"
+        "from corral.system import paths\n"
         "def main():\n"
-        f"    Path({str(seen)!r}).write_text(' '.join(own_state.files()))\n"
+        f"    Path({str(seen)!r}).write_text(' '.join(paths.own_files()))\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     daemon.start("lists_own_files", lock=tmp_path / "lock", log=tmp_path / "log")

@@ -11,8 +11,8 @@ from corral.comparison.summary import AttemptRow, ComparisonSummary, summarize
 from corral.errors import ConfigError
 from corral.pipelines.attempts import PATCH
 from corral.sessions.retention import Pruned
-from corral.system import clock, fs, git
-from corral.system.git import worktree
+from corral.system import clock, fs
+from corral.system.git import command, repository, worktree
 
 
 def find_attempt(found: ComparisonSummary, text: str) -> AttemptRow:
@@ -62,7 +62,7 @@ def apply(name: str, attempt: str, *, check: bool = False) -> tuple[AttemptRow, 
         if not fs.is_dir(folder):
             raise ConfigError(f"{folder} does not exist any more")
     else:
-        git.require("applying a patch")
+        command.require("applying a patch")
     try:
         files = worktree.merge_into(root, folder, task.commit, row.commit, check=check)
     except worktree.Conflict as error:
@@ -83,8 +83,8 @@ def remove(name: str) -> str:
     for root in {Path(task.repository) for task in plan.tasks if task.repository}:
         if fs.is_dir(root) and not root.is_relative_to(store.folder_of(found)):
             prefix = f"refs/corral/{found}/"
-            for each in git.run(root, "for-each-ref", "--format=%(refname)", prefix).split():
-                git.run(root, "update-ref", "-d", each)
+            for each in repository.run(root, "for-each-ref", "--format=%(refname)", prefix).split():
+                repository.run(root, "update-ref", "-d", each)
     store.remove(found)
     return found
 

@@ -30,8 +30,8 @@ from corral.pipelines.execution.node_options import TIMEOUT as AGENT_TIMEOUT
 from corral.pipelines.execution.verifier import digest_of
 from corral.run_kwargs import RunKwargs
 from corral.sessions.structured_output import answer_schema
-from corral.system import clock, config, fs, git, paths
-from corral.system.git import repository, source_repository, worktree
+from corral.system import clock, config, fs, paths
+from corral.system.git import command, repository, source_repository, worktree
 from corral.system.git.worktree import name_part, repository_root
 from corral.values import Json, decode_as
 
@@ -438,7 +438,7 @@ class _Builder:
         """The repository, the commit and the folder inside for a task."""
         key = (task.folder or ("" if task.is_empty else str(self._cwd)), task.hidden)
         if key not in self._sources:
-            git.require("a comparison in which agents change files")
+            command.require("a comparison in which agents change files")
             own = not task.folder and not task.is_empty
             self._sources[key] = self._from_repository() if own else self._copy(task)
         return self._sources[key]
@@ -448,7 +448,7 @@ class _Builder:
         try:
             root, head = repository_root(self._cwd)
         except ConfigError:
-            if git.is_installed() and _is_in_repository(self._cwd):
+            if command.is_installed() and _is_in_repository(self._cwd):
                 raise  # without a commit
             return self._copy(CompareTask(id="", prompt="", folder=str(self._cwd)))
         inside = str(self._cwd.resolve().relative_to(root.resolve()))
@@ -499,7 +499,7 @@ class _Builder:
 
 def _is_in_repository(folder: Path) -> bool:
     with suppress(StorageFailed):
-        return git.locate(folder).top is not None
+        return repository.locate(folder).top is not None
     return False
 
 

@@ -38,7 +38,8 @@ from corral.core.nesting import decode_json
 from corral.engine.batch.tasks import MAX_ID
 from corral.errors import ConfigError
 from corral.system import fs, paths
-from corral.system.sandbox.box import SYSTEM, interpreter_folders, is_inside
+from corral.system.paths import is_inside
+from corral.system.sandbox.box import SYSTEM, interpreter_folders
 from corral.values import JsonObject, as_object, as_text, as_texts, number_or_none
 
 MAX_PATH = 1_000

@@ -25,14 +25,14 @@ from corral.errors import ConfigError, SandboxFailed
 from corral.options import RunOptions
 from corral.policy import Policy, SandboxRow
 from corral.sessions.prepared_run import PreparedRun
-from corral.system import environment, fs, own_state, paths
+from corral.system import environment, fs, paths
+from corral.system.paths import is_inside
 from corral.system.sandbox.box import (
     CREDENTIALS,
     Box,
     SandboxEndpoint,
     credentials_to_cover,
     interpreter_folders,
-    is_inside,
     is_system,
 )
 from corral.system.sandbox.sandbox import Sandbox, Support, enforced_rows, find_support
@@ -248,7 +248,7 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
         if os.path.isabs(path) and os.path.isdir(path) and not _is_below(path, own)
         for folder in install_folders(path, cwd, named=False)
     ]
-    protected = (*own_state.programs(), *own_state.settings(cwd))
+    protected = (*interpreter_folders(), *paths.own_settings(cwd))
     if not policy.is_unlimited and not os.path.islink(os.path.join(cwd, ".git")):
         protected = (*protected, os.path.join(cwd, ".git"))
     return Box(
@@ -258,8 +258,8 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
         can_change_git=policy.is_unlimited,
         readable=(*added, *git, *shown, *_interpreter(cwd)),
         read_only=tuple(_inside(protected, writable)),
-        hidden=own_state.files(),
-        absent=tuple(path for path in own_state.files()[1:] if not os.path.lexists(path)),
+        hidden=paths.own_files(),
+        absent=tuple(path for path in paths.own_files()[1:] if not os.path.lexists(path)),
         network=policy.network == "allow",
         endpoints=tuple(_local_endpoints(policy)),
         hosts=policy.host_rules(),

@@ -36,7 +36,7 @@ from corral.protocol.ndjson import TurnEnd
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import POOLED, SessionRecord, title_of
-from corral.system import clock, fs, own_state, paths
+from corral.system import clock, fs, paths
 from corral.system.environment import SecretRedactor
 from corral.system.threads import NoThread, in_thread
 from corral.values import (
@@ -408,11 +408,11 @@ class TurnFiles:
         def look_again() -> tuple[tuple[FileChanged, ...], bool]:
             after = changes.take_snapshot_after(before)
             folder = fs.real_path(before.root)
-            has_own = bool(own_state.inside([folder]))
+            has_own = bool(paths.own_files_in([folder]))
             changed = tuple(
                 file
                 for file in changes.compare(before, after, written)
-                if not (has_own and own_state.holds(fs.real_path(file.path), [folder]))
+                if not (has_own and paths.is_own(fs.real_path(file.path), [folder]))
             )
             return changed, before.complete and after.complete
 

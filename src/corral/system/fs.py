@@ -153,9 +153,9 @@ def open_regular(path: AnyPath, dir_fd: int | None = None) -> BinaryIO:
 
 
 @contextmanager
-def opened_folder(path: AnyPath) -> Generator[int]:
-    """A descriptor of a folder. Raises ``OSError``, also for a link."""
-    folder = os.open(path, _FOLDER)
+def opened_folder(path: AnyPath, *, follow: bool = False) -> Generator[int]:
+    """A descriptor of a folder. Raises ``OSError``, also for a link unless ``follow`` is set."""
+    folder = os.open(path, _FOLDER & ~os.O_NOFOLLOW if follow else _FOLDER)
     try:
         yield folder
     finally:
@@ -163,13 +163,24 @@ def opened_folder(path: AnyPath) -> Generator[int]:
 
 
 @contextmanager
-def parent_below(top: int, path: bytes) -> Generator[tuple[int, bytes]]:
+def parent_below(
+    top: int, path: bytes, *, make: bool = False, force: bool = False
+) -> Generator[tuple[int, bytes]]:
     """The open folder that holds ``path``, and the path's last part. ``top`` is an open folder. No
-    part of the way may be a link, even if it is replaced meanwhile. Raises ``OSError``."""
+    part of the way may be a link, even if it is replaced meanwhile. With ``make``, folders that are
+    missing are made; with ``force``, what is in the place of one is removed. Raises ``OSError``."""
     *parts, name = path.split(b"/")
     at = os.dup(top)
     try:
         for part in parts:
+            if make:
+                try:
+                    os.mkdir(part, dir_fd=at)
+                except FileExistsError:
+                    mode = os.stat(part, dir_fd=at, follow_symlinks=False).st_mode
+                    if force and not stat.S_ISDIR(mode):
+                        os.unlink(part, dir_fd=at)
+                        os.mkdir(part, dir_fd=at)
             inner = os.open(part, _FOLDER, dir_fd=at)
             os.close(at)
             at = inner

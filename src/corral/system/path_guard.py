@@ -21,7 +21,6 @@ link to a file outside cannot be distinguished from the file. git never creates 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import itertools
@@ -32,6 +31,8 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from corral.core.protected_paths import Link, Links, protection_of, regex
+from corral.system import fs
+from corral.system.paths import is_inside, is_own
 
 MOST_HOPS = 40
 """Links on the way of one path: as the kernel counts them."""
@@ -47,7 +48,6 @@ MOST_PATHS = 1_000
 """Paths of one tool call."""
 
 Access = Literal["read", "write"]
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PathRefused(Exception):
@@ -154,9 +154,7 @@ class PathGuard:
             if access == "write" and _root_of(real, self.readable) is not None:
                 raise PathRefused(f"may be read but not written: {path}")
             raise PathRefused(f"outside the workspace: {path}")
-        from corral.system import own_state  # agents that use their own tools do not come here
-
-        if own_state.holds(real, self.readable):
+        if is_own(real, self.readable):
             raise PathRefused(f"it belongs to corral: {path}")
         if access == "write" and self._protects:
             protection = protection_of(real[len(root) :])
@@ -248,8 +246,7 @@ def outward_links(cwd: str, roots: Iterable[str] = ()) -> Links:
 
 def _root_of(real: str, roots: Iterable[str]) -> str | None:
     """The innermost of these folders that contains the path."""
-    found = [root for root in roots if real == root or real.startswith(root.rstrip("/") + "/")]
-    return max(found, key=len, default=None)
+    return max((root for root in roots if is_inside(real, root)), key=len, default=None)
 
 
 @functools.cache
@@ -282,18 +279,12 @@ def open_beneath(root: str, real: str, flags: int, mode: int = 0o666) -> int:
     """A descriptor of a file whose resolved path ``real`` is below the resolved folder ``root``.
     Opened one component at a time and through no link: what was swapped for a link since the
     check is an ``OSError``. With ``O_CREAT``, missing folders are created."""
-    parts = os.path.relpath(real, root).split("/")
-    if os.pardir in parts or parts == ["."]:
+    path = os.path.relpath(real, root)
+    if os.pardir in path.split("/") or path == os.curdir:
         raise OSError(errno.EACCES, "not below the folder", real)
-    folder = os.open(root, _FOLDER)
-    try:
-        for part in parts[:-1]:
-            if flags & os.O_CREAT:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(part, dir_fd=folder)
-            below = os.open(part, _FOLDER, dir_fd=folder)
-            os.close(folder)
-            folder = below
-        return os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
-    finally:
-        os.close(folder)
+    makes = bool(flags & os.O_CREAT)
+    with (
+        fs.opened_folder(root) as top,
+        fs.parent_below(top, os.fsencode(path), make=makes) as (folder, name),
+    ):
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)

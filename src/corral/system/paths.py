@@ -1,4 +1,4 @@
-"""The folders that corral uses, the files it reads settings from, and answers of programs.
+"""The folders that corral uses, the files that no agent may change, and answers of programs.
 
 The answers are cached by the program's path, size and modification time. It is only a
 cache: if it cannot be read or written, the program is asked again.
@@ -10,6 +10,7 @@ import os
 import pwd
 import stat
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache as once
 from hashlib import blake2b
@@ -179,7 +180,7 @@ _announced: dict[str, None] = {}
 
 
 def announce(path: str | os.PathLike[str]) -> None:
-    """A file of corral's own is where the user chose. No agent may change it: see ``own_state``."""
+    """A file of corral's own is where the user chose: it is one of ``own_files`` from here on."""
     _announced[os.path.abspath(path)] = None
 
 
@@ -197,6 +198,48 @@ def announced() -> tuple[str, ...]:
             if stat.S_ISREG(os.fstat(number).st_mode):
                 found.append(os.readlink(f"/proc/self/fd/{number}"))
     return tuple(dict.fromkeys((*found, *_announced)))
+
+
+def own_files() -> tuple[str, ...]:
+    """Corral's own files, which no agent may change: the folder of its state, and the announced
+    files. They need not exist.
+
+    They are usually far from any workspace. Where one of them is in a folder that an agent may use,
+    the sandbox hides it, and the file tools refuse it."""
+    return (str(home()), *announced())
+
+
+def own_settings(cwd: str) -> tuple[str, ...]:
+    """Configuration files that corral obeys, of which one may be in the workspace."""
+    given = os.environ.get("CORRAL_CONFIG")
+    return (*([os.path.abspath(given)] if given else []), os.path.join(cwd, "corral.toml"))
+
+
+def own_files_in(folders: Iterable[str]) -> list[str]:
+    """The resolved paths of ``own_files`` that are in one of these folders. A folder that is itself
+    in corral's state, such as the workspace of a pipeline, is the agent's."""
+    roots = [*folders]
+    return [
+        own
+        for own in map(os.path.realpath, own_files())
+        if any(is_inside(own, root) and own != root for root in roots)
+    ]
+
+
+def is_own(path: str, folders: Iterable[str]) -> bool:
+    """Whether a resolved path is one of ``own_files_in`` these folders, or below it."""
+    return any(is_inside(path, own) for own in own_files_in(folders))
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether a path is this folder or below it. Both are absolute, and compared as text."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def for_child() -> dict[str, str]:
+    """Variables for a process of corral's own. It has the same home, and warns of none."""
+    known, own_home = announced(), {"CORRAL_HOME": str(home())}
+    return {OWN_FILES: os.pathsep.join(known), **own_home} if known else own_home
 
 
 def answer_key(program: str, *words: str) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from corral.core.protected_paths import protection_of
 from corral.errors import ConfigError
-from corral.system import own_state
+from corral.system import paths
 from corral.system.environment import for_commands
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Workspace:
             if write and self._root_of(resolved, write=False):
                 raise ToolError(f"{path} may be read but not written")
             raise ToolError(f"{path} is outside the workspace {self.root}")
-        if own_state.holds(str(resolved), map(str, self.readable)):
+        if paths.is_own(str(resolved), map(str, self.readable)):
             raise ToolError(f"{path} belongs to corral")
         if write:
             inside = resolved.relative_to(root)

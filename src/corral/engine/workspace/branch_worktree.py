@@ -25,9 +25,9 @@ import msgspec
 from corral.engine.payloads import RunWorktree
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.execution.run_dir import RunDir
-from corral.system import fs, git, paths
+from corral.system import fs, paths
 from corral.system.git import source_repository
-from corral.system.git.repository import write_patch
+from corral.system.git.repository import changed_files, check, write_patch
 from corral.system.git.source_repository import Repository
 from corral.system.git.worktree import Conflict, SharedWorktree, branch_name
 from corral.values import Json, decode_as
@@ -69,7 +69,7 @@ def choose(
     at = source_repository.find(found, commit)
     if within is None:
         within = str(Path(name).resolve().relative_to(found.root.resolve()))
-        if within != "." and not git.check(found.root, "cat-file", "-e", f"{at}:{within}/"):
+        if within != "." and not check(found.root, "cat-file", "-e", f"{at}:{within}/"):
             raise ConfigError(f"{within} does not exist at {commit or 'HEAD'} of {found.root}")
     return RunWorktree(repository=str(found.root), commit=at, branch=branch, within=within)
 
@@ -219,7 +219,7 @@ def finish(worktree: RunWorktree, run_folder: str, run_id: str) -> dict[str, Jso
         repository.advance(worktree.branch, None, tip)
         drop(worktree)
         return {"files": []}
-    files = git.changed_files(repository.root, worktree.commit, tip)
+    files = changed_files(repository.root, worktree.commit, tip)
     artifacts = RunDir(run_folder).artifacts
     artifacts.mkdir(parents=True, exist_ok=True)
     fd, draft = fs.create_draft(artifacts / PATCH, mode=0o666)

@@ -13,6 +13,7 @@ named only. The text is bounded: it is stored with a session and read by people.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from corral.errors import StorageFailed
 from corral.events import FileKind
 from corral.system.fs import is_draft, open_regular, read_small
 from corral.system.git import repository, scan
-from corral.system.git.repository import IndexEntry
+from corral.system.git.repository import IndexEntry, Stamp, stamp_of
 from corral.system.git.scan import Scope
 from corral.system.git.tree import hash_blob
 from corral.values import FileChanged, printable_path
@@ -45,22 +46,18 @@ _SKIPPED = frozenset({b".git", b".hg", b".svn", b"node_modules", b"__pycache__"}
 
 
 class Seen(msgspec.Struct, frozen=True, gc=False):
-    size: int
-    mtime: int
-    ctime: int
-    inode: int
-    mode: int
+    """A file as it was."""
+
+    stamp: Stamp
     digest: bytes | None = None
 
+    @property
+    def size(self) -> int:
+        return self.stamp[0]
 
-class IndexStamp(msgspec.Struct, frozen=True, gc=False):
-    """Identifies the content of an index file: git replaces the file when it changes."""
-
-    path: str
-    inode: int
-    size: int
-    mtime: int
-    ctime: int
+    @property
+    def mode(self) -> int:
+        return self.stamp[4]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -73,7 +70,8 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Files that are as in the index: path → blob id."""
     contents: dict[str, bytes] = {}
     """The content of other files, as far as there was room for it."""
-    index: IndexStamp | None = None
+    index: tuple[str, Stamp] | None = None
+    """The path and the stamp of the index file: git replaces the file when it changes."""
     tracked: frozenset[bytes] = frozenset()
     """The names in the index."""
 
@@ -84,16 +82,24 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 def take_snapshot(root: Path, *, room: int = 0) -> Snapshot:
     """The folder as it is now, with at most ``room`` bytes of contents that git does not have."""
-    scope = scan.scope_of(root)
-    index = _index_of(root) if scope is not None else None
-    indexed = _indexed(root) if scope is not None else {}
+    located = _locate(root)
+    scope = index = None
+    indexed: dict[str, IndexEntry] = {}
+    if located is not None:
+        layout, top, prefix = located
+        scope = scan.scope_below(top, root, layout.common)
+        index = _index_stamp(layout)
+        indexed = {
+            os.fsdecode(path.removeprefix(prefix)): entry
+            for path, entry in (repository.read_index(layout, prefix) or {}).items()
+        }
     tracked = frozenset(os.fsencode(path) for path in indexed)
     reader = _ContentReader(HASHED_TOTAL, room)
     files, complete = _stat_all(root, _paths(root, scope, tracked), indexed, reader)
     staged = {
         path: entry.blob
         for path, seen in files.items()
-        if (entry := indexed.get(path)) is not None and _is_still(entry, seen)
+        if (entry := indexed.get(path)) is not None and entry.is_still(seen.stamp)
     }
     return Snapshot(str(root), files, complete, scope, staged, reader.contents, index, tracked)
 
@@ -102,7 +108,14 @@ def take_snapshot_after(before: Snapshot) -> Snapshot:
     """The same folder, later. The ignore rules from outside the folder are those of ``before``,
     even if the repository is gone."""
     root = Path(before.root)
-    tracked = _tracked(root, before) if before.scope is not None else frozenset[bytes]()
+    tracked: frozenset[bytes] = frozenset()
+    if before.scope is not None and (located := _locate(root)) is not None:
+        layout, _, prefix = located
+        if before.index is not None and _index_stamp(layout) == before.index:
+            tracked = before.tracked  # so git need not be started
+        else:
+            names = repository.index_names(layout, prefix)
+            tracked = frozenset(path.removeprefix(prefix) for path in names)
     paths: Iterable[str] = _paths(root, before.scope, tracked)
     if before.scope is not None:
         # A file that was tracked before is compared even if it is ignored now.
@@ -128,7 +141,13 @@ def compare(
         exists = os.path.lexists(absolute) or kind == "deleted"
         if absolute not in found and not is_same and exists:
             # Ignored by git, or outside the folder: only the tool's report is known.
-            found[absolute] = FileChanged(absolute, _kind(kind), by_tool=True)
+            known: FileKind = "modified"
+            match kind:
+                case "created" | "deleted" | "moved":
+                    known = kind
+                case _:
+                    pass
+            found[absolute] = FileChanged(absolute, known, by_tool=True)
     return tuple(
         replace(found[path], path=printable_path(found[path].path)) for path in sorted(found)
     )
@@ -151,22 +170,8 @@ def _change(before: Snapshot, after: Snapshot, path: str, *, by_tool: bool) -> F
     return None
 
 
-def _kind(kind: str) -> FileKind:
-    match kind:
-        case "created" | "deleted" | "moved":
-            return kind
-        case _:
-            return "modified"
-
-
 def _differs(before: Snapshot, path: str, old: Seen, new: Seen) -> bool:
-    if (old.size, old.mtime, old.ctime, old.inode, old.mode) == (
-        new.size,
-        new.mtime,
-        new.ctime,
-        new.inode,
-        new.mode,
-    ):
+    if old.stamp == new.stamp:
         return False
     if old.size != new.size or stat.S_IFMT(old.mode) != stat.S_IFMT(new.mode):
         return True
@@ -178,10 +183,6 @@ def _differs(before: Snapshot, path: str, old: Seen, new: Seen) -> bool:
         return data is None or _digest(data) != old.digest
     blob = before.staged.get(path)
     return blob is None or hash_blob(absolute, len(blob)) != blob
-
-
-def _is_still(entry: IndexEntry, seen: Seen) -> bool:
-    return entry.is_still(seen.size, seen.mtime, seen.ctime, seen.inode)
 
 
 class _ContentReader:
@@ -223,9 +224,9 @@ def _stat_all(
                 continue
             if stat.S_ISDIR(info.st_mode):
                 continue
-            seen = Seen(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_mode)
+            seen = Seen(stamp_of(info))
             entry = indexed.get(path)
-            is_known = entry is not None and _is_still(entry, seen)
+            is_known = entry is not None and entry.is_still(seen.stamp)
             files[path] = seen if is_known else reader.with_digest(path, absolute, seen)
     except scan.TooManyFiles:
         return files, False
@@ -240,46 +241,22 @@ def _paths(root: Path, scope: Scope | None, tracked: frozenset[bytes]) -> Iterat
             yield path
 
 
-def _indexed(root: Path) -> dict[str, IndexEntry]:
-    """The files in the index of the repository around a folder, by their path from the folder."""
-    found = scan.find_repository(root)
-    prefix = _prefix(root, found)
-    if found is None or prefix is None:
-        return {}
-    return {
-        os.fsdecode(path.removeprefix(prefix)): entry
-        for path, entry in (repository.read_index(found, prefix) or {}).items()
-    }
-
-
-def _tracked(root: Path, before: Snapshot) -> frozenset[bytes]:
-    """The names of these files only. git is not started if the index is as it was ``before``."""
-    if before.index is not None and _index_of(root) == before.index:
-        return before.tracked
-    found = scan.find_repository(root)
-    prefix = _prefix(root, found)
-    if found is None or prefix is None:
-        return frozenset()
-    return frozenset(path.removeprefix(prefix) for path in repository.index_names(found, prefix))
-
-
-def _index_of(root: Path) -> IndexStamp | None:
-    found = scan.find_repository(root)
-    if found is None:
+def _locate(root: Path) -> tuple[scan.RepositoryLayout, Path, bytes] | None:
+    """The repository around a folder, the top of its work tree, and the path of the folder from
+    there as it begins in the index; None if the folder is not in a work tree."""
+    layout = scan.find_repository(root)
+    if layout is None or layout.top is None:
         return None
-    path = str(found.git_dir / "index")
+    below = os.path.relpath(os.path.abspath(root), layout.top)
+    return layout, layout.top, b"" if below == "." else os.fsencode(below) + b"/"
+
+
+def _index_stamp(layout: scan.RepositoryLayout) -> tuple[str, Stamp] | None:
+    path = str(layout.git_dir / "index")
     try:
-        info = os.stat(path)
+        return path, stamp_of(os.stat(path))
     except OSError:
         return None
-    return IndexStamp(path, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-
-
-def _prefix(root: Path, found: scan.RepositoryLayout | None) -> bytes | None:
-    if found is None or found.top is None:
-        return None
-    below = os.path.relpath(os.path.abspath(root), found.top)
-    return b"" if below == "." else os.fsencode(below) + b"/"
 
 
 def _digest(data: bytes) -> bytes:
@@ -313,11 +290,17 @@ _NO_NEWLINE = "\n\\ No newline at end of file"
 def diff_since(before: Snapshot, files: Sequence[FileChanged]) -> str:
     """The diff of these files, which have changed since the snapshot."""
     paths = {file.path: os.path.relpath(file.path, before.root) for file in files}
-    blobs = _blobs(before, paths.values())
+    wanted = sorted({before.staged[path] for path in paths.values() if path in before.staged})
+    blobs: Mapping[str, bytes] = {}
+    if wanted:
+        with contextlib.suppress(StorageFailed):  # the repository is gone, or git is
+            blobs = repository.blobs(Path(before.root), wanted, MAX_FILE)
     parts: list[str] = []
     size = 0
     for number, file in enumerate(files):
-        part = _file_diff(file, paths[file.path], _old(before, blobs, file, paths[file.path]))
+        path = paths[file.path]
+        old = before.contents.get(path, blobs.get(before.staged.get(path, "")))
+        part = _file_diff(file, path, b"" if file.kind == "created" else old)
         size += len(part)
         if size > MAX_TOTAL:
             parts.append(
@@ -326,28 +309,6 @@ def diff_since(before: Snapshot, files: Sequence[FileChanged]) -> str:
             break
         parts.append(part)
     return "".join(parts)
-
-
-def _blobs(before: Snapshot, paths: Iterable[str]) -> Mapping[str, bytes]:
-    """The contents that git's index had, by blob id."""
-    wanted = sorted({before.staged[path] for path in paths if path in before.staged})
-    if not wanted:
-        return {}
-    try:
-        return repository.blobs(Path(before.root), wanted, MAX_FILE)
-    except StorageFailed:  # the repository is gone, or git is
-        return {}
-
-
-def _old(
-    before: Snapshot, blobs: Mapping[str, bytes], file: FileChanged, path: str
-) -> bytes | None:
-    """The content before; None if it is not known."""
-    if file.kind == "created":
-        return b""
-    if path in before.contents:
-        return before.contents[path]
-    return blobs.get(before.staged.get(path, ""))
 
 
 def _file_diff(file: FileChanged, path: str, old: bytes | None) -> str:

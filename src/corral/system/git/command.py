@@ -214,7 +214,7 @@ def call(
         raise StorageFailed(f"git {_summary_of(words)}: {error}") from error
     try:
         out, errors, is_cut = _exchange(process, iter(feed), output, limits or GitLimits())
-    except TimeoutError as error:
+    except (TimeoutError, subprocess.TimeoutExpired) as error:
         raise StorageFailed(f"git {_summary_of(words)}: it did not end in time") from error
     finally:
         if process.poll() is None:
@@ -230,88 +230,63 @@ def call(
     return GitOutput(code=process.returncode, out=out, errors=_summary(errors), is_cut=is_cut)
 
 
-class _Exchange:
-    """Writes git's input and collects both outputs. Each method handles one ready pipe, and
-    returns False at its end."""
-
-    def __init__(self, feed: Iterator[bytes], output: IO[bytes] | None, limit: int) -> None:
-        self._feed = feed
-        self._output = output
-        self._limit = limit
-        self._pending = memoryview(b"")
-        self._size = 0
-        self.out = bytearray()
-        self.errors = bytearray()
-        self.is_cut = False
-
-    def write_input(self, fd: int) -> bool:
-        if not self._pending:
-            chunk = next(self._feed, None)
-            if chunk is None:
-                return False
-            self._pending = memoryview(chunk)
-        try:
-            self._pending = self._pending[os.write(fd, self._pending) :]
-        except BlockingIOError:
-            pass
-        except BrokenPipeError:  # git has ended; its exit code says why
-            self._pending, self._feed = memoryview(b""), iter(())
-        return True
-
-    def read_output(self, fd: int) -> bool:
-        data = os.read(fd, _CHUNK)
-        self._size += len(data)
-        if self._size > self._limit:
-            self.is_cut = True
-        elif self._output is not None:
-            self._output.write(data)
-        else:
-            self.out += data
-        return bool(data)
-
-    def read_errors(self, fd: int) -> bool:
-        data = os.read(fd, _CHUNK)
-        self.errors += data
-        if len(self.errors) > _ERRORS_LIMIT:
-            del self.errors[_ERRORS_LIMIT // 2 : -_ERRORS_LIMIT // 4]
-        return bool(data)
-
-
 def _exchange(
     process: subprocess.Popen[bytes],
     feed: Iterator[bytes],
     output: IO[bytes] | None,
     limits: GitLimits,
 ) -> tuple[bytes, bytes, bool]:
-    """Write the input and read both outputs until git ends. Raises ``TimeoutError``."""
+    """Write the input and read both outputs until git ends, or until its output is too long: then
+    the last value is True. Raises ``TimeoutError`` and ``TimeoutExpired``."""
     if process.stdin is None or process.stdout is None or process.stderr is None:
         raise RuntimeError("git was started without pipes")
-    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
     ends = time.monotonic() + limits.seconds
-    exchange = _Exchange(feed, output, limits.output)
+    pending: memoryview | None = None
+    out, errors, size = bytearray(), bytearray(), 0
     with selectors.DefaultSelector() as selector:
-        for pipe, event, handle in (
-            (stdin, selectors.EVENT_WRITE, exchange.write_input),
-            (stdout, selectors.EVENT_READ, exchange.read_output),
-            (stderr, selectors.EVENT_READ, exchange.read_errors),
-        ):
+        for pipe in (process.stdin, process.stdout, process.stderr):
             os.set_blocking(pipe.fileno(), False)
-            selector.register(pipe, event, handle)
-        while selector.get_map() and not exchange.is_cut:
-            left = ends - time.monotonic()
-            if left <= 0:
+            is_input = pipe is process.stdin
+            selector.register(pipe, selectors.EVENT_WRITE if is_input else selectors.EVENT_READ)
+        while selector.get_map() and size <= limits.output:
+            if (left := ends - time.monotonic()) <= 0:
                 raise TimeoutError
             for key, _ in selector.select(left):
-                if not key.data(key.fd):
+                if key.fileobj is process.stdin:
+                    pending = _write_part(key.fd, pending, feed)
+                    if pending is None:
+                        selector.unregister(process.stdin)
+                        process.stdin.close()
+                    continue
+                data = os.read(key.fd, _CHUNK)
+                if not data:
                     selector.unregister(key.fileobj)
-                    if key.fileobj is stdin:
-                        stdin.close()
-    if not exchange.is_cut:
-        try:
-            process.wait(max(0.0, ends - time.monotonic()))
-        except subprocess.TimeoutExpired as error:
-            raise TimeoutError from error
-    return bytes(exchange.out), bytes(exchange.errors), exchange.is_cut
+                elif key.fileobj is process.stderr:
+                    errors += data
+                    if len(errors) > _ERRORS_LIMIT:
+                        del errors[_ERRORS_LIMIT // 2 : -_ERRORS_LIMIT // 4]
+                else:
+                    size += len(data)
+                    (out.extend if output is None else output.write)(data)
+    is_cut = size > limits.output
+    if not is_cut:
+        process.wait(max(0.0, ends - time.monotonic()))
+    return bytes(out), bytes(errors), is_cut
+
+
+def _write_part(fd: int, pending: memoryview | None, feed: Iterator[bytes]) -> memoryview | None:
+    """Write ``pending``, or the next part of the input. Returns what is left of it, None at the
+    end."""
+    part = pending if pending else next(feed, None)
+    if part is None:
+        return None
+    left = memoryview(part)
+    try:
+        return left[os.write(fd, left) :]
+    except BlockingIOError:
+        return left
+    except BrokenPipeError:  # git has ended; its exit code says why
+        return None
 
 
 def program() -> str | None:

@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 import msgspec
 
@@ -42,6 +42,14 @@ class TreeDifference(msgspec.Struct, frozen=True, gc=False):
     path: bytes
     old: TreeEntry | None
     new: TreeEntry | None
+
+
+Stamp: TypeAlias = tuple[int, int, int, int, int]
+"""Of a file: size, modification time, change time, inode, mode."""
+
+
+def stamp_of(info: os.stat_result) -> Stamp:
+    return info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_mode
 
 
 _FULL = ("unable to write", "No space left", "file write error", "Disk quota exceeded")
@@ -90,11 +98,10 @@ def call(
     feed: Iterable[bytes] = (),
     output: IO[bytes] | None = None,
 ) -> GitOutput:
-    """Run a command on the repository around a folder. Raises ``StorageFailed`` if git cannot be
+    """``command.call`` on the repository around a folder. Raises ``StorageFailed`` if git cannot be
     run; its exit code is in the result."""
-    place = stub_of(folder)
     return command.call(
-        place, *words, access=access, limits=limits, env=env, feed=feed, output=output
+        stub_of(folder), *words, access=access, limits=limits, env=env, feed=feed, output=output
     )
 
 
@@ -145,11 +152,13 @@ def commit(folder: Path, tree: str, parents: Sequence[str], message: str) -> str
     return run(folder, "commit-tree", tree, *before, "-F", "-", env=who, feed=(text,))
 
 
-def entries(folder: Path, tree: str) -> dict[bytes, TreeEntry]:
+def entries(
+    folder: Path, tree: str, env: Mapping[str, str] | None = None
+) -> dict[bytes, TreeEntry]:
     """All files of a tree or commit. Raises ``StorageFailed``."""
     words = ("ls-tree", "-r", "-z", "--full-tree", tree)
     found: dict[bytes, TreeEntry] = {}
-    for row in checked(words, call(folder, *words)).out.split(b"\0"):
+    for row in checked(words, call(folder, *words, env=env)).out.split(b"\0"):
         info, tab, path = row.partition(b"\t")
         if tab:
             mode, _, name = info.split(b" ")
@@ -230,8 +239,9 @@ class IndexEntry(msgspec.Struct, frozen=True, gc=False):
     stamp: tuple[int, ...]
     """Size, modification time, change time and inode when git last read the file."""
 
-    def is_still(self, size: int, mtime: int, ctime: int, inode: int) -> bool:
-        return self.stamp == (size, mtime, ctime, inode & 0xFFFFFFFF)
+    def is_still(self, stamp: Stamp) -> bool:
+        """Whether the file is as it was then."""
+        return self.stamp == (*stamp[:3], stamp[3] & 0xFFFFFFFF)
 
 
 def read_index(found: RepositoryLayout, below: bytes = b"") -> dict[bytes, IndexEntry] | None:

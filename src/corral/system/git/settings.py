@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pathlib import Path
 from corral.errors import StorageFailed
 from corral.system.fs import read_small
 from corral.system.git import stub
-from corral.system.git.command import GitAccess, GitLimits, call, program
+from corral.system.git.command import GitAccess, GitLimits, call
 
 LARGEST = 1024 * 1024
 """Bytes of a configuration file that are read."""
@@ -70,7 +71,7 @@ def identity(common: Path) -> dict[str, str]:
 
 def user_ignore_file() -> str | None:
     """The user's own file of ignore patterns; it need not exist."""
-    if _may_name_ignore_file() and (chosen := _user_settings().get("core.excludesfile")):
+    if chosen := _user_settings().get("core.excludesfile"):
         return os.path.expanduser(chosen)
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return os.path.join(base, "git", "ignore") if os.path.isabs(base) else None
@@ -79,17 +80,6 @@ def user_ignore_file() -> str | None:
 def _clean(found: Mapping[str, str], key: str) -> str:
     text = "".join(char for char in found.get(key, "") if char.isprintable() and char not in "<>")
     return text.strip()[:200]
-
-
-def _may_name_ignore_file() -> bool:
-    """Whether git must be asked for the user's ignore file. Mostly not: then git is not started."""
-    if not (program() or "").startswith("/usr/bin/"):
-        return True  # the path of this git's system configuration is not known
-    files = (Path(file) for file in _user_files() if file)
-    found = [(read_small(file, LARGEST), file.exists()) for file in files]
-    texts = [(data or b"").lower() for data, _ in found]
-    is_unread = any(exists and data is None for data, exists in found)
-    return is_unread or any(b"excludesfile" in text or b"include" in text for text in texts)
 
 
 def _user_files() -> tuple[str, ...]:
@@ -101,14 +91,11 @@ def _user_files() -> tuple[str, ...]:
 
 def _user_settings() -> dict[str, str]:
     values = tuple(os.environ.get(name, "") for name in _LOCATIONS)
-    return _read_user_settings(values, tuple(map(_changed, _user_files())))
-
-
-def _changed(file: str) -> int:
-    try:
-        return os.stat(file).st_mtime_ns if file else 0
-    except OSError:
-        return 0
+    changed: list[int] = []
+    for file in filter(None, _user_files()):
+        with contextlib.suppress(OSError):
+            changed.append(os.stat(file).st_mtime_ns)
+    return _read_user_settings(values, tuple(changed))
 
 
 @functools.lru_cache(maxsize=8)

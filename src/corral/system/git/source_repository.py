@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from corral.errors import ConfigError, StorageFailed
-from corral.system import git, paths
+from corral.system import paths
 from corral.system.git import command, repository, scan, tree
 from corral.system.git.worktree import repository_root
 
@@ -45,8 +45,10 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
             if answer.code and "couldn't find remote ref" in answer.errors:
                 return None
             if answer.code:
-                raise StorageFailed(f"{git.redact(self.url)} cannot be read: {answer.errors}")
-        answer = git.call(self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+                raise StorageFailed(f"{command.redact(self.url)} cannot be read: {answer.errors}")
+        answer = repository.call(
+            self.root, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"
+        )
         return answer.text.strip() if not answer.code else None
 
     def advance(self, branch: str, new: str | None, old: str | None) -> bool:
@@ -57,14 +59,14 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
             place, access = _location(self.url)
             lease = f"--force-with-lease={name}:{old or ''}"
             words = ("push", "--quiet", lease, "--", place, f"{new or ''}:{name}")
-            answer = git.call(self.root, *words, access=access)
+            answer = repository.call(self.root, *words, access=access)
         elif new is None:
-            answer = git.call(self.root, "update-ref", "-d", name, old or "")
+            answer = repository.call(self.root, "update-ref", "-d", name, old or "")
         else:
             # An empty old value: the branch must not exist.
-            answer = git.call(self.root, "update-ref", name, new, old or "")
+            answer = repository.call(self.root, "update-ref", name, new, old or "")
         if answer.code and self.tip(branch) == old:
-            where = git.redact(self.url) or self.root
+            where = command.redact(self.url) or self.root
             raise StorageFailed(f"{where} cannot be written: {answer.errors}")
         return not answer.code
 
@@ -75,25 +77,25 @@ def _local(url: str) -> Path | None:
     return Path(path) if os.path.isdir(path) else None
 
 
-def _fetch(root: Path, url: str, *words: str) -> git.GitOutput:
+def _fetch(root: Path, url: str, *words: str) -> command.GitOutput:
     options = [word for word in words if word.startswith("--")]
     names = [word for word in words if not word.startswith("--")]
     place, access = _location(url)
-    return git.call(root, *_FETCH, *options, "--", place, *names, access=access)
+    return repository.call(root, *_FETCH, *options, "--", place, *names, access=access)
 
 
-def _location(url: str) -> tuple[str, git.GitAccess]:
+def _location(url: str) -> tuple[str, command.GitAccess]:
     """The address that git contacts, and how. For a repository on this machine, its stub."""
     if (path := _local(url)) is not None:
-        return str(git.stub_of(path)), git.GitAccess(protocols="file")
+        return str(repository.stub_of(path)), command.GitAccess(protocols="file")
     return url, command.REMOTE
 
 
 def is_remote(name: str) -> bool:
     """Whether the repository is copied: a URL, ``host:path``, or a bare repository on this
     machine, but not a folder with a work tree. Raises ``ConfigError``."""
-    git.require("a repository")
-    shown = git.redact(name)
+    command.require("a repository")
+    shown = command.redact(name)
     if not name.strip() or name.startswith("-") or "\0" in name or "\n" in name:
         raise ConfigError(f"{shown!r} is not a repository")
     if os.path.isdir(name):
@@ -150,25 +152,25 @@ def copy_of(url: str, *, fresh: bool = False) -> Repository:
     place = folder() / f"{digest}.git"
     paths.make_dir(place.parent)
     complete = place / "corral.complete"
-    with git.locked(place.with_suffix(".gate")):
+    with command.locked(place.with_suffix(".gate")):
         if not (place / "HEAD").exists():
             repository.make_bare(place)
         if fresh or not complete.exists():
             # The stub of a repository on this machine has no own HEAD.
             path = _local(url)
-            head = (git.locate(path).head if path is not None else None) or "HEAD"
+            head = (repository.locate(path).head if path is not None else None) or "HEAD"
             answer = _fetch(place, url, "--prune", *_ALL, f"+{head}:refs/corral/HEAD")
             if answer.code:
-                raise StorageFailed(f"{git.redact(url)} cannot be read: {answer.errors}")
+                raise StorageFailed(f"{command.redact(url)} cannot be read: {answer.errors}")
             complete.touch()
     return Repository(root=place, url=url)
 
 
-def find(repository: Repository, name: str | None) -> str:
+def find(source: Repository, name: str | None) -> str:
     """The commit with this name (a branch, a tag, an id); without a name, the commit of HEAD.
     Raises ``ConfigError``."""
-    shown = git.redact(repository.url) or str(repository.root)
-    if not repository.url:
+    shown = command.redact(source.url) or str(source.root)
+    if not source.url:
         names = [name or "HEAD"]
     elif name is None:
         names = ["refs/corral/HEAD"]
@@ -176,20 +178,20 @@ def find(repository: Repository, name: str | None) -> str:
         names = [f"refs/remotes/origin/{name}", f"refs/tags/{name}", name]
     for each in names:
         with suppress(StorageFailed):
-            return git.commit_of(repository.root, each)
+            return repository.commit_of(source.root, each)
     raise ConfigError(f"{shown} has no commit {name or 'HEAD'!r}")
 
 
 def has_changes(folder: Path) -> bool:
     """Whether the work tree around a folder has changes that are not committed. The repository's
     filters are not applied. Raises ``StorageFailed``."""
-    found = git.locate(folder)
+    found = repository.locate(folder)
     if found.top is None:
         return False
     indexed = repository.read_index(found)
     if indexed is None:
         return False
-    committed = repository.entries(folder, git.commit_of(folder, "HEAD"))
+    committed = repository.entries(folder, repository.commit_of(folder, "HEAD"))
     if {path: entry.id for path, entry in committed.items()} != {
         path: entry.blob for path, entry in indexed.items()
     }:
@@ -210,6 +212,5 @@ def _differs(path: bytes, entry: repository.IndexEntry) -> bool:
         info = os.lstat(path)
     except OSError:
         return True
-    if entry.is_still(info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino):
-        return False
-    return tree.hash_blob(path, len(entry.blob)) != entry.blob
+    is_still = entry.is_still(repository.stamp_of(info))
+    return not is_still and tree.hash_blob(path, len(entry.blob)) != entry.blob

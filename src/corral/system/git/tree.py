@@ -20,8 +20,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +32,7 @@ from corral.system import paths as system_paths
 from corral.system.fs import open_regular, parent_below
 from corral.system.git import repository, scan, stub
 from corral.system.git.command import GitLimits
-from corral.system.git.repository import TreeDifference, TreeEntry
+from corral.system.git.repository import Stamp, TreeDifference, TreeEntry, stamp_of
 from corral.system.git.scan import Scope
 from corral.values import printable_path
 
@@ -44,9 +43,6 @@ _REST = 2_000_000_000
 """Nanoseconds that a file must have rested before its id is cached."""
 _TICK = 0.02
 """Seconds. Longer than the resolution of a local file system's clock."""
-
-Stamp = tuple[int, int, int, int, int]
-"""Size, modification time, change time, inode, mode."""
 
 
 class Known(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -77,7 +73,7 @@ def fresh_cache(place: Path, entries: Mapping[bytes, TreeEntry]) -> Cache:
             info = os.lstat(os.path.join(base, path))
             has_fine_clock = info.st_ctime_ns % 1_000_000_000 != 0
             if has_fine_clock and _mode(info) == entry.mode:
-                cache[path] = Known(_stamp(info), entry.id)
+                cache[path] = Known(stamp_of(info), entry.id)
     time.sleep(_TICK)  # every later change of a file changes its stamp
     return cache
 
@@ -103,10 +99,15 @@ def _look(
     cache.clear()
     with contextlib.ExitStack() as opened:
         try:
-            top = opened.enter_context(_opened(place))
+            top = opened.enter_context(fs.opened_folder(place, follow=True))
         except OSError as error:
             raise StorageFailed(f"{place} cannot be read: {error.strerror}") from error
-        for path in _paths(place, base, scope):
+        try:
+            paths = list(scan.files(place, scope, base.keys(), on_error=_refuse_unreadable))
+        except scan.TooManyFiles as error:
+            limit = f"{scan.MOST_ENTRIES:,}"
+            raise StorageFailed(f"{place} has more than {limit} files") from error
+        for path in paths:
             try:
                 seen = _identify(top, path, old.get(path), algorithm)
             except FileNotFoundError:
@@ -128,13 +129,19 @@ def _look(
     return found
 
 
+def _refuse_unreadable(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        where = printable_path(os.fsdecode(error.filename or b""))
+        raise StorageFailed(f"{where} cannot be read: {error.strerror}") from error
+
+
 def _identify(
     top: int, path: bytes, known: Known | None, algorithm: str
 ) -> tuple[TreeEntry, Known | None] | None:
     """A file's entry, and what to remember of it; None for what git does not store. Raises
     ``OSError``."""
     info = os.stat(path, dir_fd=top, follow_symlinks=False)
-    if known is not None and known.stamp == _stamp(info):
+    if known is not None and known.stamp == stamp_of(info):
         return TreeEntry(_mode(info) or "", known.id), known
     # Read it only through real folders: a link to elsewhere may have been put there meanwhile.
     with parent_below(top, path) as (folder, name):
@@ -142,32 +149,10 @@ def _identify(
         mode = _mode(info)
         if mode is None:
             return None
-        stamp, now = _stamp(info), time.time_ns()
+        stamp, now = stamp_of(info), time.time_ns()
         blob = _hash(*_content(folder, name), algorithm)
     rested = now - info.st_ctime_ns > _REST
     return TreeEntry(mode, blob), Known(stamp, blob) if rested else None
-
-
-@contextmanager
-def _opened(place: Path) -> Generator[int]:
-    number = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield number
-    finally:
-        os.close(number)
-
-
-def _paths(place: Path, base: Mapping[bytes, TreeEntry], scope: Scope) -> Iterator[bytes]:
-    def refuse(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            where = printable_path(os.fsdecode(error.filename or b""))
-            raise StorageFailed(f"{where} cannot be read: {error.strerror}") from error
-
-    try:
-        yield from scan.files(place, scope, base.keys(), on_error=refuse)
-    except scan.TooManyFiles as error:
-        limit = f"{scan.MOST_ENTRIES:,}"
-        raise StorageFailed(f"{place} has more than {limit} files") from error
 
 
 def _submodules(
@@ -196,41 +181,25 @@ def _is_same(
     if its_own is None or its_own.top != folder or its_own.head != commit:
         return False
     env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(its_own.common / "objects")}
-    words = ("ls-tree", "-r", "-z", "--full-tree", commit)
-    answer = repository.call(root, *words, env=env)
-    rows = (row.partition(b"\t") for row in answer.out.split(b"\0") if row)
-    listed = {
-        prefix + b"/" + path: TreeEntry(info.split(b" ")[0].decode(), info.split(b" ")[2].decode())
-        for info, _, path in rows
-    }
-    return answer.code == 0 and listed == dict(inside)
+    try:
+        files = repository.entries(root, commit, env)
+    except StorageFailed:  # it does not have the commit
+        return False
+    return {prefix + b"/" + path: entry for path, entry in files.items()} == inside
 
 
 def _id_of(root: Path, found: Mapping[bytes, TreeEntry]) -> str:
     with stub.temporary() as place:
         env = {"GIT_INDEX_FILE": str(place / "index")}
-        rows = (
+        rows = b"".join(
             b"%s %s\t%s\0" % (entry.mode.encode(), entry.id.encode(), path)
             for path, entry in found.items()
         )
         words = ("update-index", "-z", "--index-info")
-        answer = repository.checked(
-            words, repository.call(root, *words, env=env, feed=_joined(rows))
-        )
+        answer = repository.checked(words, repository.call(root, *words, env=env, feed=(rows,)))
         if answer.errors:  # git passes over a name that it does not store, and succeeds
             raise StorageFailed(f"git cannot store a file: {answer.errors}")
         return repository.run(root, "write-tree", env=env)
-
-
-def _joined(rows: Iterator[bytes]) -> Iterator[bytes]:
-    block = bytearray()
-    for row in rows:
-        block += row
-        if len(block) > _CHUNK:
-            yield bytes(block)
-            block.clear()
-    if block:
-        yield bytes(block)
 
 
 def _store(root: Path, top: int, paths: Collection[bytes]) -> dict[bytes, str]:
@@ -317,15 +286,8 @@ def _mode(info: os.stat_result) -> str | None:
     return None
 
 
-def _stamp(info: os.stat_result) -> Stamp:
-    return info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_mode
-
-
 def _shown(path: bytes) -> str:
     return printable_path(os.fsdecode(path))
-
-
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def fill(root: Path, place: Path, commit: str, index: Path) -> None:
@@ -339,7 +301,7 @@ def update(root: Path, place: Path, changes: Sequence[TreeDifference], *, force:
     """Bring a work tree from one commit to another. Without ``force`` nothing is touched unless
     every file to change is as in the earlier commit. Raises ``StorageFailed``."""
     try:
-        with _opened(place) as top:
+        with fs.opened_folder(place, follow=True) as top:
             if not force:
                 for change in changes:
                     _verify(top, place, change)
@@ -412,7 +374,7 @@ def _write(
             repository.checked(words, answer)
             contents.seek(0)
         for path, entry in written:
-            with _made_parent(top, path, force=force) as (folder, name):
+            with parent_below(top, path, make=True, force=force) as (folder, name):
                 if entry.mode == SUBMODULE:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(name, dir_fd=folder)
@@ -453,26 +415,3 @@ def _replace(
         with contextlib.suppress(OSError):
             os.unlink(draft, dir_fd=folder)
         raise
-
-
-@contextmanager
-def _made_parent(top: int, path: bytes, *, force: bool) -> Generator[tuple[int, bytes]]:
-    """As ``fs.parent_below``, and folders that are missing are made. With ``force`` a file in the
-    place of a folder is removed."""
-    above, _, name = path.rpartition(b"/")
-    at = os.dup(top)
-    try:
-        for part in above.split(b"/") if above else ():
-            try:
-                os.mkdir(part, dir_fd=at)
-            except FileExistsError:
-                mode = os.stat(part, dir_fd=at, follow_symlinks=False).st_mode
-                if force and not stat.S_ISDIR(mode):
-                    os.unlink(part, dir_fd=at)
-                    os.mkdir(part, dir_fd=at)
-            inner = os.open(part, _FOLDER, dir_fd=at)
-            os.close(at)
-            at = inner
-        yield at, name
-    finally:
-        os.close(at)

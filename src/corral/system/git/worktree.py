@@ -30,8 +30,8 @@ from pathlib import Path
 import msgspec
 
 from corral.errors import ConfigError, StorageFailed
-from corral.system import git, paths
-from corral.system.git import repository, scan, tree
+from corral.system import paths
+from corral.system.git import command, repository, scan
 from corral.system.git import tree as git_tree
 from corral.system.threads import in_thread
 from corral.values import printable_path
@@ -48,9 +48,9 @@ def snapshot_of(root: Path, head: str) -> str:
     ``head``, its current commit, if nothing is changed. No branch names it. Raises
     ``StorageFailed``."""
     tree = _work_tree(root, root, head)
-    if tree == git.tree_of(root, head):
+    if tree == repository.tree_of(root, head):
         return head
-    return git.commit(root, tree, [head], "changes that are not committed")
+    return repository.commit(root, tree, [head], "changes that are not committed")
 
 
 def _work_tree(root: Path, place: Path, at: str) -> str:
@@ -63,15 +63,15 @@ def folder_repository(own: Path, folder: Path) -> str:
     """Make a repository at ``own`` whose only commit has the files of a folder that are not
     ignored; returns the commit. What was there is removed. The folder is only read. Raises
     ``StorageFailed``."""
-    git.require("a copy of a folder")
+    command.require("a copy of a folder")
     try:
         shutil.rmtree(own, ignore_errors=True)
         repository.make_bare(own)
     except OSError as error:
         raise StorageFailed(f"{own} cannot be written: {error}") from error
-    empty = git.commit(own, repository.run(own, "mktree"), [], "empty")
-    commit = git.commit(own, _work_tree(own, folder, empty), [], f"the files of {folder}")
-    git.run(own, "update-ref", "refs/heads/main", commit)
+    empty = repository.commit(own, repository.run(own, "mktree"), [], "empty")
+    commit = repository.commit(own, _work_tree(own, folder, empty), [], f"the files of {folder}")
+    repository.run(own, "update-ref", "refs/heads/main", commit)
     return commit
 
 
@@ -82,29 +82,29 @@ def merge_into(root: Path, place: Path, base: str, new: str, *, check: bool) -> 
     index stays as it is. Raises ``Conflict`` and ``StorageFailed``."""
     current = _work_tree(root, place, base)
     # merge-tree of an old git takes the base from the history only.
-    start = git.commit(root, git.tree_of(root, base), [], "base")
-    ours = git.commit(root, current, [start], "ours")
-    theirs = git.commit(root, git.tree_of(root, new), [start], "theirs")
+    start = repository.commit(root, repository.tree_of(root, base), [], "base")
+    ours = repository.commit(root, current, [start], "ours")
+    theirs = repository.commit(root, repository.tree_of(root, new), [start], "theirs")
     merged = merged_tree(root, ours, theirs)
     changes = repository.differences(root, current, merged)
     if changes and not check:
         try:
-            tree.update(root, place, changes, force=False)
+            git_tree.update(root, place, changes, force=False)
         except StorageFailed:
             if _work_tree(root, place, base) != current:
                 undone = [
                     repository.TreeDifference(path=c.path, old=c.new, new=c.old) for c in changes
                 ]
-                tree.update(root, place, undone, force=True)
+                git_tree.update(root, place, undone, force=True)
             raise
-    return git.changed_files(root, current, merged)
+    return repository.changed_files(root, current, merged)
 
 
 def merged_tree(root: Path, ours: str, theirs: str) -> str:
     """Raises ``Conflict`` and ``StorageFailed``."""
     # Without -z git would write names that are not ASCII in quotes, with octal numbers.
     words = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, theirs)
-    answer = git.call(root, *words)
+    answer = repository.call(root, *words)
     tree, *paths = answer.out.split(b"\0")
     names = [printable_path(os.fsdecode(path)) for path in paths if path]
     if answer.code == 1 and names:
@@ -173,16 +173,16 @@ class TaskWorktree(msgspec.Struct, frozen=True, kw_only=True):
     def _commit_to(self, branch: str, reference: str, message: str) -> Change | None:
         root, commit = self.root, self.commit
         tree = _write_tree(root, self.place, commit)
-        if tree == git.tree_of(root, commit):
+        if tree == repository.tree_of(root, commit):
             return None
         head = _head(root, self.git_dir, commit)
-        if git.tree_of(root, head) != tree:
-            head = git.commit(root, tree, [head], message)
-        git.run(root, "update-ref", reference, head)
+        if repository.tree_of(root, head) != tree:
+            head = repository.commit(root, tree, [head], message)
+        repository.run(root, "update-ref", reference, head)
         return Change(
             branch=branch,
             commit=head,
-            files=git.changed_files(root, commit, head),
+            files=repository.changed_files(root, commit, head),
             patch=repository.patch(root, commit, head, LARGEST_PATCH),
         )
 
@@ -217,7 +217,7 @@ class SharedWorktree(msgspec.Struct, frozen=True, kw_only=True):
         try:
             current = _write_tree(self.root, self.place, self.at)
             changes = repository.differences(self.root, current, snapshot)
-            tree.update(self.root, self.place, changes, force=True)
+            git_tree.update(self.root, self.place, changes, force=True)
             if head != self.head:
                 # Set HEAD and the index to a commit; the files stay.
                 git_dir = self.git_dir
@@ -245,30 +245,32 @@ class SharedWorktree(msgspec.Struct, frozen=True, kw_only=True):
                 if not left:
                     raise
         head = self.head
-        is_known = git.is_ancestor(self.root, head, self.at)
-        if is_known and files == git.tree_of(self.root, self.at):
+        is_known = repository.is_ancestor(self.root, head, self.at)
+        if is_known and files == repository.tree_of(self.root, self.at):
             return self
         if head != self.base:
             message += f"\n\n{_HEAD}: {head}"
         parents = [self.at] if is_known else [self.at, head]
-        return msgspec.structs.replace(self, at=git.commit(self.root, files, parents, message))
+        return msgspec.structs.replace(
+            self, at=repository.commit(self.root, files, parents, message)
+        )
 
     def merge(self, other: str, message: str) -> SharedWorktree:
         """Merge the work of others up to the snapshot ``other``. Raises ``Conflict``. Raises
         ``StorageFailed`` if a file that would change was just changed in the tree: then take a
         snapshot first."""
         root = self.root
-        if git.is_ancestor(root, other, self.at):
+        if repository.is_ancestor(root, other, self.at):
             return self
-        if git.is_ancestor(root, self.at, other):
+        if repository.is_ancestor(root, self.at, other):
             merged = other
         else:
             files = merged_tree(root, self.at, other)
             if head := _recorded_head(root, self.at):
                 message += f"\n\n{_HEAD}: {head}"
-            merged = git.commit(root, files, [self.at, other], message)
+            merged = repository.commit(root, files, [self.at, other], message)
         changes = repository.differences(root, self.at, merged)
-        tree.update(root, self.place, changes, force=False)
+        git_tree.update(root, self.place, changes, force=False)
         return msgspec.structs.replace(self, at=merged)
 
     def remove(self) -> None:
@@ -278,12 +280,12 @@ class SharedWorktree(msgspec.Struct, frozen=True, kw_only=True):
 
 def repository_root(folder: Path) -> tuple[Path, str]:
     """The repository around a folder, and the commit it is at. Raises ``ConfigError``. Blocks."""
-    git.require("a worktree")
+    command.require("a worktree")
     try:
-        root = git.locate(folder).top
+        root = repository.locate(folder).top
         if root is None:
             raise StorageFailed(f"{folder} is in a bare repository")
-        return root, git.commit_of(folder, "HEAD")
+        return root, repository.commit_of(folder, "HEAD")
     except StorageFailed as error:
         raise ConfigError(
             f"a worktree needs a git repository with a commit, got: {folder}",
@@ -321,7 +323,7 @@ def _add(root: Path, place: Path, git_dir: Path, *, files: str, head: str) -> No
     try:
         place.mkdir(parents=True)
         git_dir.mkdir(parents=True)
-        tree.fill(root, place, files, git_dir / "index")
+        git_tree.fill(root, place, files, git_dir / "index")
         _write(git_dir / "HEAD", head)
         _write(git_dir / "commondir", str(common))
         _write(git_dir / "gitdir", str(place / ".git"))
@@ -367,9 +369,9 @@ def _head(root: Path, git_dir: Path, default: str) -> str:
 def _recorded_head(root: Path, snapshot: str) -> str:
     """The HEAD that a snapshot records; empty if it records none or that commit is missing."""
     form = f"--format=%(trailers:key={_HEAD},valueonly)"
-    found = git.run(root, "log", "-1", "--no-mailmap", form, snapshot).split()
+    found = repository.run(root, "log", "-1", "--no-mailmap", form, snapshot).split()
     with suppress(StorageFailed):
-        return git.commit_of(root, found[0]) if found else ""
+        return repository.commit_of(root, found[0]) if found else ""
     return ""
 
 

@@ -46,7 +46,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from corral.system import fs, own_state
+from corral.system import fs, paths
 
 _FORK = """
 import os, sys
@@ -77,7 +77,7 @@ def start(module: str, *arguments: str, lock: Path, log: Path) -> bool:
                 stdin=subprocess.DEVNULL,
                 stdout=log_fd,
                 stderr=log_fd,
-                env={**os.environ, **own_state.for_child()},
+                env={**os.environ, **paths.for_child()},
                 pass_fds=(lock_fd,),
                 start_new_session=True,
                 check=False,

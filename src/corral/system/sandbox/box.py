@@ -22,6 +22,7 @@ import msgspec
 
 from corral.core.host_rules import HostRule
 from corral.system import fs, paths
+from corral.system.paths import is_inside
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """The folder of corral's modules."""
@@ -337,10 +338,6 @@ def is_system(real: str) -> bool:
     if not (real + "/").startswith(_BELOW_SYSTEM):
         return False
     return not any(real != folder and is_inside(real, folder) for folder in _PROJECT_FOLDERS)
-
-
-def is_inside(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 @functools.cache

@@ -29,6 +29,7 @@ import socket
 import msgspec
 
 from corral.system import paths
+from corral.system.paths import is_inside
 from corral.system.sandbox import gateway, seccomp
 from corral.system.sandbox.box import (
     PACKAGE,
@@ -37,7 +38,6 @@ from corral.system.sandbox.box import (
     addresses,
     hosts_file,
     interpreter,
-    is_inside,
     mounts,
     needs_low_port,
     program_text,

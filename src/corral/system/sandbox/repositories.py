@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from corral.system.fs import open_regular, read_small
-from corral.system.sandbox.box import is_inside
+from corral.system.paths import is_inside
 
 MOST_ENTRIES = 1_000_000
 """Files and folders that one search looks at. This takes about a second."""

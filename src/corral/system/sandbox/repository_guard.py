@@ -44,8 +44,9 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from corral.system import fs, paths
+from corral.system.paths import is_inside
 from corral.system.sandbox import repositories
-from corral.system.sandbox.box import Box, is_inside
+from corral.system.sandbox.box import Box
 from corral.system.sandbox.repositories import FoundRepositories, GitPart
 from corral.values import decode_as
 
@@ -243,19 +244,15 @@ class RepositoryGuard:
         return os.path.join(os.path.dirname(part.path), os.fsdecode(new))
 
     def _rename(self, part: GitPart, root: str, path: bytes) -> bytes:
-        top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with fs.parent_below(top, path) as (folder, name):
-                new = name + b".quarantined-" + secrets.token_hex(4).encode()
-                os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
-                _, old = self._parts.get(part.path, (None, None))
-                if old is not None:
-                    # Without space on the disk, git has no settings there.
-                    with contextlib.suppress(OSError):
-                        file = os.fsdecode(name)
-                        fs.write_atomically(file, old, mode=0o644, dir_fd=folder)
-        finally:
-            os.close(top)
+        with fs.opened_folder(root, follow=True) as top, fs.parent_below(top, path) as parent:
+            folder, name = parent
+            new = name + b".quarantined-" + secrets.token_hex(4).encode()
+            os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
+            _, old = self._parts.get(part.path, (None, None))
+            if old is not None:
+                # Without space on the disk, git has no settings there.
+                with contextlib.suppress(OSError):
+                    fs.write_atomically(os.fsdecode(name), old, mode=0o644, dir_fd=folder)
         return new
 
 

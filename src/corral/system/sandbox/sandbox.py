@@ -25,8 +25,9 @@ import msgspec
 from corral.errors import SandboxFailed
 from corral.policy import SandboxCell, SandboxRow
 from corral.system import paths, platform
+from corral.system.paths import is_inside
 from corral.system.sandbox import bubblewrap, gateway, seccomp
-from corral.system.sandbox.box import Box, Wrapped, is_inside, program_text, replace_proxy
+from corral.system.sandbox.box import Box, Wrapped, program_text, replace_proxy
 
 if TYPE_CHECKING:
     from corral.system.sandbox.repository_guard import GitNotice, RepositoryGuard
