@@ -13,7 +13,7 @@ from corral.pipelines import loader, templates, transforms
 from corral.pipelines.dot.parser import parse
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.linter.engine import LintError
-from corral.pipelines.linter.finding import Finding, error, warning
+from corral.pipelines.linter.finding import Finding
 from corral.values import Json
 
 CONTEXT: dict[str, Json] = {
@@ -150,11 +150,19 @@ def test_the_transformed_graph_is_linted() -> None:
 def test_rules_of_the_caller_can_give_errors_and_warnings() -> None:
     def no_tools(graph: Graph) -> list[Finding]:
         return [
-            error("no_tools", f"{node.id} is a tool", node=node) for node in graph.of_kind("tool")
+            Finding(
+                rule="no_tools",
+                severity="error",
+                message=f"{node.id} is a tool",
+                line=node.line,
+                column=node.column,
+                node=node.id,
+            )
+            for node in graph.of_kind("tool")
         ]
 
     def shy(graph: Graph) -> list[Finding]:
-        return [warning("shy", "hm", node=node) for node in graph.nodes.values()]
+        return [Finding(rule="shy", severity="warning", message="hm") for _ in graph.nodes]
 
     values: dict[str, Json] = {"what": "x", "limit": "1s"}
     assert loader.load(PIPELINE, values=values, rules=[shy])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import SequenceMatcher, get_close_matches
 from functools import cache, lru_cache
 from itertools import chain, islice
-from typing import TypeAlias, TypedDict, get_args
+from typing import get_args
 
 from corral.agents import registry as agents_registry
 from corral.core.durations import seconds
@@ -26,12 +26,11 @@ from corral.pipelines.attribute_definitions import (
     TYPED,
     Attribute,
     OwnerName,
-    ValueType,
     names_of,
 )
 from corral.pipelines.execution import handlers
 from corral.pipelines.graph import Edge, Graph, Node, Value, named_prompt_file, shape_kind
-from corral.pipelines.linter.finding import Finding, Problem, error, warning
+from corral.pipelines.linter.finding import Owner, Problem
 from corral.pipelines.linter.structure import TARGETS
 from corral.pipelines.scheduler import human_gate
 from corral.pipelines.transforms import UNKNOWN_TYPE, UNREAD_PROMPT
@@ -39,8 +38,8 @@ from corral.policy import PRESETS
 from corral.system import config
 from corral.values import Effort
 
-Owner: TypeAlias = Graph | Node | Edge
-"""What has attributes."""
+MessageAndFix = tuple[str, str | None]
+"""What is wrong, and what to do about it."""
 
 
 def _owners(graph: Graph) -> Iterator[Owner]:
@@ -51,18 +50,6 @@ def _name(owner: Owner) -> str:
     if isinstance(owner, Node):
         return owner.id
     return f"the edge {owner.source} -> {owner.target}" if isinstance(owner, Edge) else "the graph"
-
-
-class _FindingOwner(TypedDict, total=False):
-    node: Node
-    edge: Edge
-
-
-def _as_owner(owner: Owner) -> _FindingOwner:
-    """The owner as a finding names it."""
-    if isinstance(owner, Node):
-        return {"node": owner}
-    return {"edge": owner} if isinstance(owner, Edge) else {}
 
 
 # Suggestions for unknown names.
@@ -126,7 +113,7 @@ SURE = 0.85
 """The same for the name of a limit, where it is an error."""
 
 
-def attribute_known(graph: Graph) -> Iterator[Finding]:
+def attribute_known(graph: Graph) -> Iterator[Problem]:
     """Unknown attributes are allowed, for a program's own node kinds. One that is nearly the name
     of a known attribute is probably a mistake, and so is one that belongs to something else, or to
     nodes of other kinds. If the name of a limit is misspelled, it is an error: the run would have
@@ -146,16 +133,12 @@ def attribute_known(graph: Graph) -> Iterator[Finding]:
         if name == "node" and key in names_of(name) and _is_default(graph, key, owners):
             continue
         if problem := _find_attribute_problem(name, kind, key):
-            make, message, fix = problem
+            message, fix, is_error = problem
             # The transform has added the name here to an attribute under another name.
             others = (*BY_NAME[key].aliases, PROMPT_FILE) if key in BY_NAME else ()
             written = next((other for other in others if other in owners[0].attrs), key)
-            yield make(
-                "attribute_known",
-                f"{written} of {list_names([_name(owner) for owner in owners])} {message}",
-                fix=fix,
-                **_as_owner(owners[0]),
-            )
+            message = f"{written} of {list_names([_name(owner) for owner in owners])} {message}"
+            yield Problem(owners[0], message, fix, "error" if is_error else None)
 
 
 def _is_default(graph: Graph, key: str, owners: list[Owner]) -> bool:
@@ -174,18 +157,17 @@ def _accepted(name: OwnerName, kind: str) -> frozenset[str]:
     return names_of(name, kind) | LAYOUT | ALIASES.keys() | {PROMPT_FILE}
 
 
-def _find_attribute_problem(
-    name: OwnerName, kind: str, key: str
-) -> tuple[Callable[..., Finding], str, str] | None:
+def _find_attribute_problem(name: OwnerName, kind: str, key: str) -> tuple[str, str, bool] | None:
+    """What is wrong, what to do about it, and whether it is an error."""
     elsewhere = [other for other in ("node", "graph", "edge") if key in names_of(other)]
     if name == "graph" and "node" in elsewhere:
-        return warning, "has no effect: nodes have it", f"Write node [{key}=…]."
+        return "has no effect: nodes have it", f"Write node [{key}=…].", False
     if name == "node" and elsewhere == ["graph"]:
-        return warning, "has no effect: the graph has it", f"Write graph [{key}=…]."
+        return "has no effect: the graph has it", f"Write graph [{key}=…].", False
     if name == "node" and "node" in elsewhere:
         kinds = [other for other in node_kinds.PUBLIC if key in node_kinds.attributes_of(other)]
         message = f"has no effect there: nodes of type {list_names(kinds)} have it"
-        return warning, message, f"Write type={kinds[0]}, or remove it."
+        return message, f"Write type={kinds[0]}, or remove it.", False
     if elsewhere:
         return None
     plain = key.lower().replace("-", "_")
@@ -194,11 +176,11 @@ def _find_attribute_problem(
     near = similar[0] if similar else _with_another_word(plain, known)
     if near is None:
         return None
-    message, fix = "is unknown and has no effect", f"Did you mean {near}?"
     longer = abs(len(near) - len(plain))
     is_misspelled = SequenceMatcher(None, plain, near).ratio() >= SURE
     is_misspelled = is_misspelled and longer <= (2 if len(near) >= 10 else 1)
-    return (error if near in LIMIT_NAMES and is_misspelled else warning), message, fix
+    is_error = near in LIMIT_NAMES and is_misspelled
+    return "is unknown and has no effect", f"Did you mean {near}?", is_error
 
 
 def _with_another_word(name: str, known: Iterable[str]) -> str | None:
@@ -220,24 +202,16 @@ def list_names(names: list[str]) -> str:
     return f"{', '.join(names[:3])}{more}"
 
 
-def required_attributes(graph: Graph) -> Iterator[Finding]:
+def required_attributes(graph: Graph) -> Iterator[Problem]:
     for node in graph.of_kind(*node_kinds.PUBLIC):
         for names in node_kinds.find(node.kind).required:
             if not any(_has_value(attrs, names) for attrs in (node.attrs, graph.attrs)):
-                yield error(
-                    "required_attributes",
-                    f"{node.id} is a {node.kind} and needs {names[0]}",
-                    node=node,
-                    fix=f'Write {node.id} [{names[0]}="…"].',
-                )
+                message = f"{node.id} is a {node.kind} and needs {names[0]}"
+                yield Problem(node, message, f'Write {node.id} [{names[0]}="…"].')
     for node in graph.of_kind(node_kinds.SET.name):
         if "key" not in node.attrs and not any(key.startswith("set.") for key in node.attrs):
-            yield error(
-                "required_attributes",
-                f"{node.id} is a set and needs key and value",
-                node=node,
-                fix=f'Write {node.id} [key="…", value="…"], or set.name="…".',
-            )
+            fix = f'Write {node.id} [key="…", value="…"], or set.name="…".'
+            yield Problem(node, f"{node.id} is a set and needs key and value", fix)
 
 
 def _has_value(attrs: Mapping[str, Value], names: Iterable[str]) -> bool:
@@ -252,65 +226,52 @@ EFFORTS: tuple[str, ...] = get_args(Effort)
 
 
 @lru_cache(4096)
-def check_value(key: str, _type: str, value: Value) -> Problem | None:
+def check_value(key: str, _type: str, value: Value) -> MessageAndFix | None:
     """What is wrong with the value of an attribute in ``TYPED``, and what to do about it.
     ``_type`` keeps ``1`` and ``True`` apart in the cache."""
     if isinstance(value, str) and (name := next(templates.placeholders(value), None)):
         return f"{name} has no value", f"Set {name} when you run the pipeline."
-    if (problem := _CHECKS[BY_NAME[key].type](BY_NAME[key], value)) is None:
+    if (problem := _find_type_problem(BY_NAME[key], value)) is None:
         return None
     shown = repr(value) if isinstance(value, str) else str(value).lower()
     return f"{shown} {problem[0]}", problem[1]
 
 
-def _check_count(attribute: Attribute, value: Value) -> Problem | None:
-    number = _number(value, integer=True)
-    if number is None:
-        return "is not a whole number", f"Write {attribute.name}={max(1, attribute.least)}."
-    if number < attribute.least:
-        return "is too small", f"It is {attribute.least} or more."
+def _find_type_problem(attribute: Attribute, value: Value) -> MessageAndFix | None:
+    name, least = attribute.name, attribute.least
+    match attribute.type:
+        case "count":
+            number = _number(value, integer=True)
+            if number is None:
+                return "is not a whole number", f"Write {name}={max(1, least)}."
+            if number < least:
+                return "is too small", f"It is {least} or more."
+        case "number" if _number(value, integer=False) is None:
+            return "is not a number", f"Write {name}=1."
+        case "boolean" if value not in (True, False, "true", "false", "") or (
+            type(value) in (int, float)
+        ):
+            return "is neither true nor false", f"Write {name}=true."
+        case "duration" if not _is_duration(value, zero=name == "manager.poll_interval"):
+            return "is not a duration", "Write 500ms, 30s, 15m, 2h or 1d."
+        case "choice" if value in dict(attribute.synonyms):
+            # Only of a parallel node: elsewhere it was replaced.
+            return "is not supported for branches: all of them run to their end", (
+                "Write error_policy=fail, and after the join an edge with"
+                ' condition="parallel.fail_count=0" to the node that needs every branch.'
+            )
+        case "choice" if value not in attribute.choices:
+            return "is invalid", f"One of {', '.join(attribute.choices)}."
+        case _:
+            pass
     return None
 
 
-def _check_duration(attribute: Attribute, value: Value) -> Problem | None:
+def _is_duration(value: Value, *, zero: bool) -> bool:
     try:
-        if value == "" or seconds(value) > 0 or attribute.name == "manager.poll_interval":
-            return None
+        return value == "" or seconds(value) > 0 or zero
     except ValueError:
-        pass
-    return "is not a duration", "Write 500ms, 30s, 15m, 2h or 1d."
-
-
-def _check_boolean(attribute: Attribute, value: Value) -> Problem | None:
-    if value in (True, False, "true", "false", "") and type(value) not in (int, float):
-        return None
-    return "is neither true nor false", f"Write {attribute.name}=true."
-
-
-def _check_choice(attribute: Attribute, value: Value) -> Problem | None:
-    if value in attribute.choices:
-        return None
-    if value in dict(attribute.synonyms):  # only of a parallel node: elsewhere it was replaced
-        return "is not supported for branches: all of them run to their end", (
-            "Write error_policy=fail, and after the join an edge with"
-            ' condition="parallel.fail_count=0" to the node that needs every branch.'
-        )
-    return "is invalid", f"One of {', '.join(attribute.choices)}."
-
-
-def _check_number(attribute: Attribute, value: Value) -> Problem | None:
-    if _number(value, integer=False) is None:
-        return "is not a number", f"Write {attribute.name}=1."
-    return None
-
-
-_CHECKS: dict[ValueType, Callable[[Attribute, Value], Problem | None]] = {
-    "count": _check_count,
-    "duration": _check_duration,
-    "boolean": _check_boolean,
-    "choice": _check_choice,
-    "number": _check_number,
-}
+        return False
 
 
 def _number(value: Value, *, integer: bool) -> float | None:
@@ -324,25 +285,20 @@ def _number(value: Value, *, integer: bool) -> float | None:
     return number if abs(number) < 2**63 else None
 
 
-def attribute_value(graph: Graph) -> Iterator[Finding]:
+def attribute_value(graph: Graph) -> Iterator[Problem]:
     for owner in _owners(graph):
         if TYPED.isdisjoint(owner.attrs):
             continue
         for key in sorted(owner.attrs.keys() & TYPED):
             value = owner.attrs[key]
             if problem := check_value(key, type(value).__name__, value):
-                yield error(
-                    "attribute_value",
-                    f"{key} of {_name(owner)}: {problem[0]}",
-                    fix=problem[1],
-                    **_as_owner(owner),
-                )
+                yield Problem(owner, f"{key} of {_name(owner)}: {problem[0]}", problem[1])
     for node in graph.nodes.values():
         effort = node.attrs.get("reasoning_effort")
         if effort is not None and effort not in EFFORTS:
             message = f"reasoning_effort of {node.id}: {effort!r} is not a known effort"
             fix = f"One of {', '.join(EFFORTS)}."
-            yield warning("attribute_value", message, node=node, fix=fix)
+            yield Problem(node, message, fix, "warning")
     for node in graph.of_kind(node_kinds.WAIT_HUMAN.name):
         # An unknown default choice would be noticed only when a question times out.
         wanted = node.text("human.default_choice")
@@ -350,74 +306,64 @@ def attribute_value(graph: Graph) -> Iterator[Finding]:
         if wanted and offered and human_gate.find_choice(offered, wanted) is None:
             message = f"human.default_choice of {node.id}: {wanted!r} is not one of its choices"
             fix = f"One of {', '.join(choice.label for choice in offered)}."
-            yield error("attribute_value", message, node=node, fix=fix)
+            yield Problem(node, message, fix)
     try:
         run_limits.check_raises(graph, run_limits.run_limits(graph))
     except PipelineInvalid as wrong:
-        yield error("attribute_value", wrong.message)
+        yield Problem(graph, wrong.message)
 
 
-def prompt_file(graph: Graph) -> Iterator[Finding]:
+def prompt_file(graph: Graph) -> Iterator[Problem]:
     """The loader replaces the name of a file with its content, unless it cannot be read."""
     for node in graph.nodes.values():
         if file := named_prompt_file(node):
             reason = node.text(UNREAD_PROMPT) or "was not read"
-            yield error(
-                "prompt_file",
+            yield Problem(
+                node,
                 f"the prompt file {file} of {node.id} {reason}",
-                node=node,
-                fix="It must be UTF-8, at most 1 MiB, in the folder of the pipeline or in the"
+                "It must be UTF-8, at most 1 MiB, in the folder of the pipeline or in the"
                 " workspace.",
             )
 
 
-def fidelity_valid(graph: Graph) -> Iterator[Finding]:
+def fidelity_valid(graph: Graph) -> Iterator[Problem]:
     nearest = Nearest(FIDELITIES, 0.5)
     for owner in _owners(graph):
         key = "default_fidelity" if owner is graph else "fidelity"
         value = owner.attrs.get(key)
         if value is not None and value not in FIDELITIES:
-            yield warning(
-                "fidelity_valid",
-                f"unknown {key} of {_name(owner)}: {value!r}",
-                fix=nearest.fix(str(value)),
-                **_as_owner(owner),
-            )
+            message = f"unknown {key} of {_name(owner)}: {value!r}"
+            yield Problem(owner, message, nearest.fix(str(value)))
 
 
-def retry_target_exists(graph: Graph) -> Iterator[Finding]:
+def retry_target_exists(graph: Graph) -> Iterator[Problem]:
     nearest = Nearest(graph.nodes)
     owners: Iterable[Owner] = chain((graph,), graph.nodes.values())
     for owner in owners:
         for key in TARGETS:
             name = str(owner.attrs.get(key, ""))
             if name and name not in graph.nodes:
-                yield warning(
-                    "retry_target_exists",
-                    f"{key} of {_name(owner)}: there is no node {name}",
-                    fix=nearest.fix(name, listed=False),
-                    **_as_owner(owner),
-                )
+                message = f"{key} of {_name(owner)}: there is no node {name}"
+                yield Problem(owner, message, nearest.fix(name, listed=False))
 
 
-def goal_gate_has_retry(graph: Graph) -> Iterator[Finding]:
+def goal_gate_has_retry(graph: Graph) -> Iterator[Problem]:
     if _has_value(graph.attrs, TARGETS):
         return
     for node in graph.nodes.values():
         if node.is_true("goal_gate") and not _has_value(node.attrs, TARGETS):
-            yield warning(
-                "goal_gate_has_retry",
+            yield Problem(
+                node,
                 f"{node.id} is a goal gate without a retry target: if it fails, the run fails at"
                 " its exit",
-                node=node,
-                fix="Set retry_target to the node where the run tries again.",
+                "Set retry_target to the node where the run tries again.",
             )
 
 
 # The stylesheet.
 
 
-def stylesheet_syntax(graph: Graph) -> Iterator[Finding]:
+def stylesheet_syntax(graph: Graph) -> Iterator[Problem]:
     text = str(graph.attrs.get("model_stylesheet", ""))
     if not text:
         return
@@ -425,18 +371,18 @@ def stylesheet_syntax(graph: Graph) -> Iterator[Finding]:
         sheet = stylesheet.parse(text)
     except stylesheet.StylesheetError as wrong:
         fix = wrong.hint or 'Write it as "* { model: vendor:name; } .class { … } #node { … }".'
-        yield error("stylesheet_syntax", wrong.message, fix=fix)
+        yield Problem(graph, wrong.message, fix)
         return
     nearest = Nearest(stylesheet.PROPERTIES)
     for name in sheet.unknown():
         message = f"the stylesheet's property {name} is unknown and has no effect"
-        yield warning("stylesheet_syntax", message, fix=nearest.fix(name))
+        yield Problem(graph, message, nearest.fix(name), "warning")
 
 
 # Node types, agents, models, prompts.
 
 
-def type_known(graph: Graph) -> Iterator[Finding]:
+def type_known(graph: Graph) -> Iterator[Problem]:
     unknown: dict[tuple[str, str], list[Node]] = {}
     shapes = Nearest(node_kinds.SHAPES)
     for node in graph.nodes.values():
@@ -446,93 +392,77 @@ def type_known(graph: Graph) -> Iterator[Finding]:
         elif shape == node_kinds.MANAGER_LOOP.shape and node.kind == node_kinds.WAIT_HUMAN.name:
             message = f"{node.id} names no child pipeline: it runs as a human gate"
             fix = "Write shape=hexagon, or name the child with stack.child_dotfile."
-            yield warning("type_known", message, node=node, fix=fix)
+            yield Problem(node, message, fix)
         elif shape not in node_kinds.SHAPES and not node.text("type"):
             message = f"unknown shape {shape!r}: {node.id} runs as {shape_kind(node)}"
-            yield warning("type_known", message, node=node, fix=shapes.fix(shape))
+            yield Problem(node, message, shapes.fix(shape))
     nearest = Nearest(handlers.registered_kinds() if unknown else ())  # searches the packages
     for (kind, other), nodes in unknown.items():
         names = list_names([node.id for node in nodes])
         message = f"no node type is called {kind!r}: {names} run as {other}"
         if len(nodes) == 1:
             message = message.replace(" run as", " runs as")
-        yield warning("type_known", message, node=nodes[0], fix=nearest.fix(kind))
+        yield Problem(nodes[0], message, nearest.fix(kind))
 
 
-def prompt_on_llm_nodes(graph: Graph) -> Iterator[Finding]:
+def prompt_on_llm_nodes(graph: Graph) -> Iterator[Problem]:
     for node in graph.of_kind(*node_kinds.LLM_KINDS):
         if not node.attrs.get("prompt") and not node.attrs.get("label"):
-            yield warning(
-                "prompt_on_llm_nodes",
-                f"{node.id} has no prompt: its id {node.id!r} is sent instead",
-                node=node,
-                fix=f'Write {node.id} [prompt="…"].',
-            )
+            message = f"{node.id} has no prompt: its id {node.id!r} is sent instead"
+            yield Problem(node, message, f'Write {node.id} [prompt="…"].')
 
 
-def agent_known(graph: Graph) -> Iterator[Finding]:
-    def find_problem(name: str, _has_agent: bool) -> Problem | None:
-        try:
-            config.find_agent(name)
-        except ConfigError as wrong:
-            return wrong.message, wrong.hint
-        return None
-
-    named = (
-        (node, str(node.attrs.get("agent", "")))
-        for node in graph.nodes.values()
-        if node_kinds.find(node.kind).llm != "none"
-    )
-    return _once_per_name("agent_known", named, find_problem)
+def agent_known(graph: Graph) -> Iterator[Problem]:
+    return _once_per_name(graph, lambda node: node.text("agent"), _find_agent_problem)
 
 
 def _once_per_name(
-    rule: str,
-    named: Iterable[tuple[Node, str]],
-    find_problem: Callable[[str, bool], Problem | None],
-) -> Iterator[Finding]:
-    """One warning per name of an agent or a model, with the nodes that have it. The second argument
+    graph: Graph,
+    read_name: Callable[[Node], str],
+    find_problem: Callable[[str, bool], MessageAndFix | None],
+) -> Iterator[Problem]:
+    """One problem per name of an agent or a model, with the nodes that have it. The second argument
     of ``find_problem`` is whether the node names an agent."""
     users: dict[tuple[str, bool], list[Node]] = {}
-    for node, name in named:
+    for node in graph.nodes.values():
+        name = read_name(node) if node_kinds.find(node.kind).llm != "none" else ""
         if name and "{{" not in name:
             users.setdefault((name, "agent" in node.attrs), []).append(node)
     for asked, nodes in islice(users.items(), MAX_SUGGESTIONS):
         if problem := find_problem(*asked):
             message = f"{list_names([node.id for node in nodes])}: {problem[0]}"
-            yield warning(rule, message, node=nodes[0], fix=problem[1])
+            yield Problem(nodes[0], message, problem[1])
 
 
-def policy_known(graph: Graph) -> Iterator[Finding]:
+def _find_agent_problem(name: str, _has_agent: bool) -> MessageAndFix | None:
+    try:
+        config.find_agent(name)
+    except ConfigError as wrong:
+        return wrong.message, wrong.hint
+    return None
+
+
+def policy_known(graph: Graph) -> Iterator[Problem]:
     """An unknown policy is an error: nothing may run without the policy that was meant."""
     nearest = Nearest(PRESETS)
     owners: Iterable[Owner] = chain((graph,), graph.nodes.values())
     for owner in owners:
         name = owner.attrs.get("policy", "")
         if name not in ("", *PRESETS) and "{{" not in str(name):
-            yield error(
-                "policy_known",
-                f"{_name(owner)}: no policy is called {name!r}",
-                fix=nearest.fix(str(name)),
-                **_as_owner(owner),
-            )
+            message = f"{_name(owner)}: no policy is called {name!r}"
+            yield Problem(owner, message, nearest.fix(str(name)))
 
 
-def model_known(graph: Graph) -> Iterator[Finding]:
+def model_known(graph: Graph) -> Iterator[Problem]:
     def full_name(node: Node) -> str:
         name = node.text("model") or node.text("llm_model")
         vendor = node.text("llm_provider")
         return f"{vendor}:{name}" if vendor and name and ":" not in name else name
 
-    named = (
-        (node, full_name(node))
-        for node in graph.nodes.values()
-        if node_kinds.find(node.kind).llm != "none"
-    )
-    return _once_per_name("model_known", named, _find_model_problem)
+    return _once_per_name(graph, full_name, _find_model_problem)
 
 
-def _find_model_problem(name: str, has_agent: bool) -> Problem | None:
+def _find_model_problem(name: str, has_agent: bool) -> MessageAndFix | None:
     """A name without a vendor is checked by the agent that gets it. If the catalogue lists no
     models of a vendor, its models cannot be checked."""
     vendor, colon, model = name.partition(":")

@@ -4,46 +4,49 @@ A rule is a function from a graph to its findings. A program can add its own::
 
     def no_shell(graph):
         for node in graph.of_kind("tool"):
-            yield warning("no_shell", f"{node.id} runs a command", node=node)
+            message = f"{node.id} runs a command"
+            yield Finding(rule="no_shell", severity="warning", message=message, node=node.id)
 
     lint(graph, rules=[no_shell])
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeAlias
 
 from corral.errors import PipelineInvalid
 from corral.pipelines.graph import Graph
-from corral.pipelines.linter import attributes, conditions, context_keys, structure
-from corral.pipelines.linter.finding import Finding, Rule
+from corral.pipelines.linter import attributes, conditions, structure
+from corral.pipelines.linter.finding import Finding, Problem, Rule, Severity
 
-RULES: tuple[Rule, ...] = (
-    structure.start_node,
-    structure.terminal_node,
-    structure.edge_target_exists,
-    structure.start_no_incoming,
-    structure.exit_no_outgoing,
-    structure.reachability,
-    structure.no_path_to_exit,
-    structure.dead_end,
-    structure.fan_out_has_fan_in,
-    conditions.condition_syntax,
-    conditions.condition_never_true,
-    attributes.stylesheet_syntax,
-    attributes.required_attributes,
-    attributes.prompt_file,
-    attributes.attribute_value,
-    attributes.attribute_known,
-    attributes.fidelity_valid,
-    attributes.retry_target_exists,
-    attributes.goal_gate_has_retry,
-    attributes.type_known,
-    attributes.prompt_on_llm_nodes,
-    attributes.agent_known,
-    attributes.policy_known,
-    attributes.model_known,
-)
+Check: TypeAlias = Callable[[Graph], Iterable[Problem]]
+RULES: dict[Check, Severity] = {
+    structure.start_node: "error",
+    structure.terminal_node: "error",
+    structure.edge_target_exists: "error",
+    structure.start_no_incoming: "error",
+    structure.exit_no_outgoing: "error",
+    structure.reachability: "error",
+    structure.no_path_to_exit: "error",
+    structure.dead_end: "warning",
+    structure.fan_out_has_fan_in: "warning",
+    conditions.condition_syntax: "error",
+    conditions.condition_never_true: "warning",
+    attributes.stylesheet_syntax: "error",
+    attributes.required_attributes: "error",
+    attributes.prompt_file: "error",
+    attributes.attribute_value: "error",
+    attributes.attribute_known: "warning",
+    attributes.fidelity_valid: "warning",
+    attributes.retry_target_exists: "warning",
+    attributes.goal_gate_has_retry: "warning",
+    attributes.type_known: "warning",
+    attributes.prompt_on_llm_nodes: "warning",
+    attributes.agent_known: "warning",
+    attributes.policy_known: "error",
+    attributes.model_known: "warning",
+}
 """The built-in rules. A rule is one function; findings have its name. ``lint`` also calls
 ``key_known``, with the keys that the run gives a value."""
 MAX_SHOWN = 20
@@ -75,8 +78,14 @@ def lint(
         for finding in pipelines.lint(pipelines.parse("digraph { a -> b }")):
             print(finding.line, finding.message)
     """
-    findings = [finding for rule in (*RULES, *rules) for finding in rule(graph)]
-    findings += context_keys.key_known(graph, values)
+    found = [(check.__name__, severity, check(graph)) for check, severity in RULES.items()]
+    found.append(("key_known", "warning", conditions.key_known(graph, values)))
+    findings = [
+        problem.as_finding(name, severity)
+        for name, severity, problems in found
+        for problem in problems
+    ]
+    findings += (finding for rule in rules for finding in rule(graph))
     return sorted(findings, key=lambda finding: (finding.line, finding.column))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from corral.pipelines.graph import Edge, Graph, Node
 
 Severity = Literal["error", "warning"]
+Owner: TypeAlias = Graph | Node | Edge
+"""What has attributes."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -32,41 +34,28 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{place}{self.severity}: {self.message} [{self.rule}]{fix}"
 
 
-Problem: TypeAlias = tuple[str, str | None]
-"""What is wrong, and what to do about it."""
 Rule: TypeAlias = Callable[[Graph], Iterable[Finding]]
 
 
-def error(
-    rule: str,
-    message: str,
-    *,
-    node: Node | None = None,
-    edge: Edge | None = None,
-    fix: str | None = None,
-) -> Finding:
-    """A finding because of which the pipeline must not run."""
-    owner = node or edge
-    return Finding(
-        rule=rule,
-        severity="error",
-        message=message,
-        line=owner.line if owner else 0,
-        column=owner.column if owner else 0,
-        node=node.id if node else None,
-        edge=(edge.source, edge.target) if edge else None,
-        fix=fix,
-    )
+class Problem(NamedTuple):
+    """What a built-in rule finds. The finding has the name and the severity of the rule."""
 
+    owner: Owner
+    message: str
+    fix: str | None = None
+    severity: Severity | None = None
+    """Instead of that of the rule."""
 
-def warning(
-    rule: str,
-    message: str,
-    *,
-    node: Node | None = None,
-    edge: Edge | None = None,
-    fix: str | None = None,
-) -> Finding:
-    """A finding with which the pipeline may run."""
-    finding = error(rule, message, node=node, edge=edge, fix=fix)
-    return msgspec.structs.replace(finding, severity="warning")
+    def as_finding(self, rule: str, severity: Severity) -> Finding:
+        owner = self.owner
+        has_place = isinstance(owner, Node | Edge)
+        return Finding(
+            rule=rule,
+            severity=self.severity or severity,
+            message=self.message,
+            line=owner.line if has_place else 0,
+            column=owner.column if has_place else 0,
+            node=owner.id if isinstance(owner, Node) else None,
+            edge=(owner.source, owner.target) if isinstance(owner, Edge) else None,
+            fix=self.fix,
+        )

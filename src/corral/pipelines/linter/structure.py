@@ -11,94 +11,75 @@ from contextlib import suppress
 from corral.pipelines import node_kinds
 from corral.pipelines.conditions import ConditionError
 from corral.pipelines.graph import Graph, Value
-from corral.pipelines.linter.finding import Finding, error, warning
+from corral.pipelines.linter.finding import Problem
 from corral.pipelines.node_kinds import NodeKind
 from corral.pipelines.scheduler.joins import Joins, fan_ins
 
 TARGETS = ("retry_target", "fallback_retry_target")
 
 
-def start_node(graph: Graph) -> Iterator[Finding]:
-    fix = "Keep one."
-    return _exactly_one("start_node", graph, node_kinds.START, ("start",), fix)
+def start_node(graph: Graph) -> Iterator[Problem]:
+    return _exactly_one(graph, node_kinds.START, ("start",), "Keep one.")
 
 
-def terminal_node(graph: Graph) -> Iterator[Finding]:
+def terminal_node(graph: Graph) -> Iterator[Problem]:
     names = ("exit", "end", "done", "finish")
-    fix = "Lead its edges to {first}."
-    return _exactly_one("terminal_node", graph, node_kinds.EXIT, names, fix)
+    return _exactly_one(graph, node_kinds.EXIT, names, "Lead its edges to {first}.")
 
 
 def _exactly_one(
-    rule: str, graph: Graph, kind: NodeKind, names: tuple[str, ...], fix: str
-) -> Iterator[Finding]:
+    graph: Graph, kind: NodeKind, names: tuple[str, ...], fix: str
+) -> Iterator[Problem]:
     """``names`` are those of nodes that were probably meant to be of this kind."""
     nodes = list(graph.of_kind(kind.name))
     if not nodes:
         near = next((node for node in graph.nodes.values() if node.id.lower() in names), None)
         name = near.id if near else names[0]
-        yield error(
-            rule,
-            f"there is no {kind.name}",
-            node=near,
-            fix=f"Write {name} [shape={kind.shape}].",
-        )
+        fix = f"Write {name} [shape={kind.shape}]."
+        yield Problem(near or graph, f"there is no {kind.name}", fix)
     for node in nodes[1:]:
         message = f"{node.id} is a second {kind.name}, after {nodes[0].id}"
-        yield error(rule, message, node=node, fix=fix.format(first=nodes[0].id))
+        yield Problem(node, message, fix.format(first=nodes[0].id))
 
 
-def edge_target_exists(graph: Graph) -> Iterator[Finding]:
+def edge_target_exists(graph: Graph) -> Iterator[Problem]:
     """In a parsed text every edge creates its nodes. A graph that a program built may have such
     an edge."""
     for edge in graph.edges:
         for name in (edge.source, edge.target):
             if name not in graph.nodes:
-                yield error(
-                    "edge_target_exists",
-                    f"the edge {edge.source} -> {edge.target} names {name}, which is not a node",
-                    edge=edge,
+                message = (
+                    f"the edge {edge.source} -> {edge.target} names {name}, which is not a node"
                 )
+                yield Problem(edge, message)
 
 
-def start_no_incoming(graph: Graph) -> Iterator[Finding]:
+def start_no_incoming(graph: Graph) -> Iterator[Problem]:
     for node in graph.of_kind(node_kinds.START.name):
         for edge in graph.edges_to(node.id):
-            yield error(
-                "start_no_incoming",
-                f"the edge {edge.source} -> {edge.target} leads back to the start",
-                edge=edge,
-                fix="Lead it to the node after the start.",
-            )
+            message = f"the edge {edge.source} -> {edge.target} leads back to the start"
+            yield Problem(edge, message, "Lead it to the node after the start.")
 
 
-def exit_no_outgoing(graph: Graph) -> Iterator[Finding]:
+def exit_no_outgoing(graph: Graph) -> Iterator[Problem]:
     for node in graph.of_kind(node_kinds.EXIT.name):
         for edge in graph.edges_from(node.id):
-            yield error(
-                "exit_no_outgoing",
-                f"the edge {edge.source} -> {edge.target} leaves the exit",
-                edge=edge,
-                fix="Let it leave the node before the exit.",
-            )
+            message = f"the edge {edge.source} -> {edge.target} leaves the exit"
+            yield Problem(edge, message, "Let it leave the node before the exit.")
 
 
-def reachability(graph: Graph) -> Iterator[Finding]:
+def reachability(graph: Graph) -> Iterator[Problem]:
     starts = [node.id for node in graph.of_kind(node_kinds.START.name)]
     if not starts:
         return
     reached = _reachable(starts, _successors(graph))
     for node in graph.nodes.values():
         if node.id not in reached:
-            yield error(
-                "reachability",
-                f"{node.id} cannot be reached from the start",
-                node=node,
-                fix=f"Add an edge to {node.id}, or remove it.",
-            )
+            fix = f"Add an edge to {node.id}, or remove it."
+            yield Problem(node, f"{node.id} cannot be reached from the start", fix)
 
 
-def no_path_to_exit(graph: Graph) -> Iterator[Finding]:
+def no_path_to_exit(graph: Graph) -> Iterator[Problem]:
     """Loops without a way out, and starts from which the exit cannot be reached. A node without
     any edge ends the run: rule ``dead_end``."""
     exits = [node.id for node in graph.of_kind(node_kinds.EXIT.name)]
@@ -114,34 +95,22 @@ def no_path_to_exit(graph: Graph) -> Iterator[Finding]:
     ending = _reachable([*exits, *dead_ends], predecessors)
     for node in graph.of_kind(node_kinds.START.name):
         if node.id not in reaching_exit:
-            yield error(
-                "no_path_to_exit",
-                f"no path leads from {node.id} to the exit {exits[0]}",
-                node=node,
-                fix=f"Add an edge to {exits[0]}.",
-            )
+            message = f"no path leads from {node.id} to the exit {exits[0]}"
+            yield Problem(node, message, f"Add an edge to {exits[0]}.")
     for node in graph.nodes.values():
         if node.id not in ending and node.kind != node_kinds.START.name:
-            yield error(
-                "no_path_to_exit",
-                f"{node.id} is in a loop that never ends",
-                node=node,
-                fix="Add an edge that leaves the loop.",
-            )
+            message = f"{node.id} is in a loop that never ends"
+            yield Problem(node, message, "Add an edge that leaves the loop.")
 
 
-def dead_end(graph: Graph) -> Iterator[Finding]:
+def dead_end(graph: Graph) -> Iterator[Problem]:
     for node in graph.nodes.values():
         if not graph.edges_from(node.id) and node.kind != node_kinds.EXIT.name:
-            yield warning(
-                "dead_end",
-                f"{node.id} has no outgoing edge: the run ends there",
-                node=node,
-                fix="Add an edge to the exit.",
-            )
+            message = f"{node.id} has no outgoing edge: the run ends there"
+            yield Problem(node, message, "Add an edge to the exit.")
 
 
-def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
+def fan_out_has_fan_in(graph: Graph) -> Iterator[Problem]:
     """The branches must be able to reach one fan-in or another common node: the run continues
     there."""
     joins: Joins | None = None
@@ -163,12 +132,8 @@ def fan_out_has_fan_in(graph: Graph) -> Iterator[Finding]:
                 if joins.section(node.id, heads, frozenset()).join:
                     continue
         if message:
-            yield warning(
-                "fan_out_has_fan_in",
-                message,
-                node=node,
-                fix=f"Lead every branch to one node of shape={node_kinds.FAN_IN.shape}.",
-            )
+            fix = f"Lead every branch to one node of shape={node_kinds.FAN_IN.shape}."
+            yield Problem(node, message, fix)
 
 
 def _successors(graph: Graph) -> dict[str, list[str]]:
