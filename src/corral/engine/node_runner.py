@@ -220,14 +220,14 @@ class NodeRunner:
         """Make one attempt. Raises ``OSError`` and ``StorageFailed`` if its directory cannot be
         written."""
         node, folder = self.graph.nodes[visit.node], self.folder
-        visit_dir, writes_files, is_empty = NOWHERE, False, False
+        visit_dir, writes_files = NOWHERE, False
         is_own = not handlers.is_built_in(handlers.for_node(node))
         if folder is None and not is_own:
             if self._temporary is None:
                 self._temporary = tempfile.TemporaryDirectory(prefix="corral-run-")
             folder = RunDir(self._temporary.name)
         if folder is not None:
-            visit_dir, is_empty = folder.enter_visit_dir(visit.id, visit.node)
+            visit_dir = folder.make_visit_dir(visit.id, visit.node)
             writes_files = True
             decision = apply_crash_rule(visit_dir, node, visit, number)
             if isinstance(decision, Outcome):
@@ -258,7 +258,6 @@ class NodeRunner:
                     budget=budget,
                     ask_person=self.ask_person,
                     writes_files=writes_files,
-                    is_empty=is_empty,
                     longest_hold=self.longest_hold,
                 )
             )

@@ -61,7 +61,7 @@ def test_a_continued_run_keeps_its_start_time(folder: RunDir) -> None:
 
 def test_the_checkpoint_has_the_state_of_the_run(folder: RunDir) -> None:
     run = run_scheduler("s -> a -> b; b -> e [condition=never]", {"b": FAIL})
-    folder.save(run.scheduler.state)
+    folder.save(folder.encode(run.scheduler.state))
     saved = json.loads((folder.path / "checkpoint.json").read_text())
     assert {"timestamp", "logs"} <= set(saved)
     assert saved["current_node"] == "b"
@@ -75,9 +75,9 @@ def test_the_checkpoint_has_the_state_of_the_run(folder: RunDir) -> None:
 
 def test_a_changed_outcome_is_written_again(folder: RunDir) -> None:
     state = run_scheduler("s -> a -> e").scheduler.state
-    folder.save(state)
+    folder.save(folder.encode(state))
     state.outcomes["a"] = Outcome(status="partial_success")
-    folder.save(state)
+    folder.save(folder.encode(state))
     saved = json.loads((folder.path / "checkpoint.json").read_text())
     assert saved["node_outcomes"]["a"] == {"status": "partial_success"}
 
@@ -94,20 +94,10 @@ def test_a_node_is_a_link_to_its_latest_visit(folder: RunDir) -> None:
     assert folder.visit_dir("a.1") == first
 
 
-def test_a_visit_directory_is_new_only_once(tmp_path: Path) -> None:
-    folder = RunDir(tmp_path / "run")
-    (tmp_path / "run" / "visits").mkdir(parents=True)
-    first, is_new = folder.enter_visit_dir("a.1", "a")
-    assert is_new
-    assert not list(first.iterdir())
-    (first / "prompt.md").write_text("of an attempt that was killed")
-    assert folder.enter_visit_dir("a.1", "a") == (first, False)
-
-
 def test_a_restart_uses_an_empty_folder_and_loses_no_file(folder: RunDir) -> None:
     (folder.make_visit_dir("a.1", "a") / "prompt.md").write_text("one")
     folder.append_events([PipelineStarted(name="g")])
-    folder.save(run_scheduler("s -> a -> e").scheduler.state)
+    folder.save(folder.encode(run_scheduler("s -> a -> e").scheduler.state))
     folder.restart(2)
     assert sorted(os.listdir(folder.path)) == [
         "artifacts",
@@ -185,7 +175,7 @@ def test_a_folder_that_is_gone_is_made_again(folder: RunDir) -> None:
     (folder.path / "manifest.json").unlink()
     folder.artifacts.rmdir()
     folder.path.rmdir()
-    folder.save(run_scheduler("s -> a -> e").scheduler.state)
+    folder.save(folder.encode(run_scheduler("s -> a -> e").scheduler.state))
     assert (folder.path / "checkpoint.json").exists()
 
 
@@ -196,7 +186,7 @@ from corral.pipelines.execution.run_dir import RunDir
 from corral.pipelines.scheduler.state import State, RunLane
 os.setuid(int(sys.argv[2]))
 folder = RunDir(sys.argv[1])
-for act in (lambda: folder.save(State(lanes={"": RunLane(context={})})),
+for act in (lambda: folder.save(folder.encode(State(lanes={"": RunLane(context={})}))),
             lambda: folder.make_visit_dir("a.1", "a"), lambda: folder.restart(2),
             lambda: folder.append_events([])):
     try:
@@ -232,9 +222,9 @@ def test_nodes_that_end_together_share_one_checkpoint(folder: RunDir) -> None:
     class Counting(RunDir):
         saves = 0
 
-        def save_encoded(self, data: bytes) -> None:
+        def save(self, data: bytes) -> None:
             self.saves += 1
-            super().save_encoded(data)
+            super().save(data)
 
     counted, saved = Counting(folder.path), list[str]()
     run = run_scheduler("s -> a -> e")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import traceback
 from asyncio import tasks
@@ -24,7 +23,6 @@ from corral.pipelines import node_kinds
 from corral.pipelines.execution import handlers, run_dir, simulated_nodes, verdict
 from corral.pipelines.execution.handlers import Handler, NodeContext
 from corral.pipelines.scheduler.outcome import Outcome, failed, is_dict, not_json, outcome_of_error
-from corral.system import fs
 from corral.system.environment import SecretRedactor
 from corral.values import convert_to, decode_as
 
@@ -52,7 +50,7 @@ async def attempt(work: NodeContext) -> Outcome:
     try:
         handler = simulated_nodes.handler_of(work, handlers.for_node(work.node))
         limit = _time_limit(work)
-        if work.writes_files and not work.is_empty:
+        if work.writes_files:
             run_dir.clear_node_dir(work.folder)
     except CorralError as error:
         return outcome_of_error(error)
@@ -60,27 +58,23 @@ async def attempt(work: NodeContext) -> Outcome:
         return failed(f"timeout: {error}", retryable=False)
     except OSError as error:
         return failed(f"the node's folder cannot be written: {error}")
-    if not work.writes_files:
-        work = msgspec.structs.replace(work, emit=emit)
-        returned = await invoke_handler(handler, work, limit)
-        outcome = _with_label_checked(work, emit, _validate_outcome(returned, work.node.kind))
-        return _check_size(work, outcome, redactor)
-    log = run_dir.AgentEventLog(work.folder, redactor, emit)
-    work = msgspec.structs.replace(work, emit=log.emit)
+    log = run_dir.AgentEventLog(work.folder, redactor, emit) if work.writes_files else None
+    work = msgspec.structs.replace(work, emit=emit if log is None else log.emit)
     try:
         returned = await invoke_handler(handler, work, limit)
     finally:
-        log.close()
+        if log is not None:
+            log.close()
     outcome = _validate_outcome(returned, work.node.kind)
-    if outcome.ok or outcome.verdict_by:
-        outcome = _with_label_checked(work, emit, _with_reported_status(work, outcome))
-    outcome = _check_size(work, outcome, redactor)
-    try:
-        data = msgspec.json.format(msgspec.json.encode(run_dir.status_json(outcome)), indent=2)
-        fs.write_atomically(f"{work.folder}{os.sep}{run_dir.STATUS}", data, mode=0o666)
-    except OSError as error:
-        # The node has done its work, which may have cost money: a full disk must not undo it.
-        return _with_note(outcome, f"status.json could not be written: {error.strerror}")
+    if work.writes_files and (outcome.ok or outcome.verdict_by):
+        outcome = _with_reported_status(work, outcome)
+    outcome = _check_size(work, _with_label_checked(work, emit, outcome), redactor)
+    if work.writes_files:
+        try:
+            run_dir.write_status(work.folder, outcome)
+        except OSError as error:
+            # The node has done its work, which may have cost money: a full disk must not undo it.
+            return _with_note(outcome, f"status.json could not be written: {error.strerror}")
     return outcome
 
 

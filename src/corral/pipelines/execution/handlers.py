@@ -223,8 +223,6 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """Asks the person of the run; None if there is none."""
     writes_files: bool = True
     """False: nothing is written to ``folder``, which need not exist."""
-    is_empty: bool = False
-    """Whether ``folder`` was created for this attempt, and has no files of an earlier one."""
     longest_hold: float | None = None
     """Seconds that the attempt may wait for a rate limit. At a longer one it ends, and its outcome
     says when to go on (``resets_at``). None: it waits as long as the options say."""

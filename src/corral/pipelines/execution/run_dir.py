@@ -133,25 +133,16 @@ class RunDir:
     def make_visit_dir(self, visit: str, node: str) -> Path:
         """Create the directory of this visit, and point the node's link to it, unless the link
         points to a later visit. May be called twice."""
-        return self.enter_visit_dir(visit, node)[0]
-
-    def enter_visit_dir(self, visit: str, node: str) -> tuple[Path, bool]:
-        """As ``make_visit_dir``; returns also whether this call has created the directory, so that
-        it is empty."""
-        name, is_new = file_name(visit), True
+        name = file_name(visit)
         directory = self._visits / name
-        try:
-            os.mkdir(directory)
-        except OSError:  # it exists, or the directory around it does not
-            is_new = False
-            with self._storing():
-                os.makedirs(directory, exist_ok=True)
-        try:
-            self._link(node, f"{VISITS}/{name}", directory)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:  # the file system has no links
-                raise self._cannot_write(error) from error
-        return directory, is_new
+        with self._storing():
+            os.makedirs(directory, exist_ok=True)
+            try:
+                self._link(node, f"{VISITS}/{name}", directory)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:  # the file system has no links
+                    raise
+        return directory
 
     def _link(self, node: str, target: str, directory: Path) -> None:
         """Point the node's link to this visit, unless it points to a later one."""
@@ -174,16 +165,11 @@ class RunDir:
         if done.outcome is None or os.path.exists(f"{self.path}/{ROUNDS}/{done.round}"):
             return
         directory = self.make_visit_dir(done.visit, done.node)
-        data = _indented(msgspec.json.encode(status_json(done.outcome)))
         with self._storing():
-            fs.write_atomically(f"{directory}{os.sep}{STATUS}", data, mode=0o666)
-
-    def save(self, state: State) -> None:
-        """Replace ``checkpoint.json`` atomically."""
-        self.save_encoded(self.encode(state))
+            write_status(directory, done.outcome)
 
     def encode(self, state: State) -> bytes:
-        """The content of ``checkpoint.json``, for ``save_encoded``."""
+        """The content of ``checkpoint.json``, for ``save``."""
         known: dict[str, msgspec.Raw] = {}
         for node, outcome in state.outcomes.items():
             cached = self._outcomes.get(node)
@@ -208,7 +194,7 @@ class RunDir:
             }
         )
 
-    def save_encoded(self, data: bytes) -> None:
+    def save(self, data: bytes) -> None:
         """Replace ``checkpoint.json`` atomically."""
         path, data = self.path / CHECKPOINT, _indented(data)
         with self._storing():
@@ -254,13 +240,10 @@ class RunDir:
         try:
             yield
         except OSError as error:
-            raise self._cannot_write(error) from error
-
-    def _cannot_write(self, error: OSError) -> StorageFailed:
-        return StorageFailed(
-            f"cannot write the run folder {self.path}: {error.strerror or error}",
-            hint="Free some space, or choose another folder.",
-        )
+            raise StorageFailed(
+                f"cannot write the run folder {self.path}: {error.strerror or error}",
+                hint="Free some space, or choose another folder.",
+            ) from error
 
 
 def _visit_number(target: str) -> int:
@@ -285,7 +268,6 @@ SHARE = 10
 
 
 class _EncodedCheckpoint(NamedTuple):
-    number: int
     data: bytes
     nodes: int
     """Number of nodes that it has."""
@@ -306,7 +288,8 @@ class CheckpointWriter:
     ``on_saved`` is called, in the loop, with each node whose end is in ``checkpoint.json``.
 
     The loop adds to ``_events`` and ``_statuses`` and encodes the state, which only it may read.
-    The holder of ``_lock`` takes these and writes them: the thread, or ``flush`` in the loop."""
+    The holder of ``_lock`` takes these and writes them: the thread, or ``flush`` in the loop. A
+    checkpoint that was not written yet is replaced by a newer one."""
 
     def __init__(self, folder: RunDir, on_saved: Callable[[str], None] | None = None) -> None:
         self.folder = folder
@@ -315,12 +298,12 @@ class CheckpointWriter:
         self._lock = threading.Lock()
         self._events: deque[PipelineEvent] = deque()
         self._statuses: deque[Checkpoint] = deque()
-        self._checkpoints = self._written = 0
-        """Number of checkpoints that were encoded, and the last of them that was written."""
+        self._checkpoint: deque[_EncodedCheckpoint] = deque(maxlen=1)
         self._nodes: deque[str] = deque()
         """Nodes that have ended and are not in ``checkpoint.json``."""
-        self._ended = self._saved = 0
-        """Number of nodes that have ended, and of those that are in ``checkpoint.json``."""
+        self._ended = self._saved = self._reported = 0
+        """Number of nodes that have ended, that are in ``checkpoint.json``, and that were reported
+        to be there."""
         self._timer: asyncio.TimerHandle | None = None
         self._pause = WRITE_AFTER
         self._round: State | None = None
@@ -352,68 +335,66 @@ class CheckpointWriter:
             self._timer = loop.call_later(self._pause, self._write_in_thread, loop)
 
     def _write_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        checkpoint = self._encode(self._round) if self._nodes else None
+        if self._nodes:
+            self._encode(self._round)
 
-        def written(future: asyncio.Future[int]) -> None:
+        def written(future: asyncio.Future[None]) -> None:
             self._timer = None
             if not future.cancelled() and future.exception() is None:
-                self._report(future.result())
+                self._report()
                 if self.failed is None and (self._nodes or self._events):
                     self._schedule()
 
         try:
-            loop.run_in_executor(None, self._write, checkpoint).add_done_callback(written)
+            loop.run_in_executor(None, self._write).add_done_callback(written)
         except RuntimeError:  # the threads of the loop have ended, and so does the run
             self._timer = None
 
-    def _encode(self, state: State | None) -> _EncodedCheckpoint | None:
-        if state is None:
-            return None
-        started = time.monotonic()
-        self._checkpoints += 1
-        data = self.folder.encode(state)
-        return _EncodedCheckpoint(self._checkpoints, data, self._ended, time.monotonic() - started)
-
-    def _write(self, checkpoint: _EncodedCheckpoint | None = None) -> int:
-        """Write what is there; returns the number of nodes in the checkpoint. In any thread."""
-        with self._lock:
+    def _encode(self, state: State | None) -> None:
+        if state is not None:
             started = time.monotonic()
-            saved, cost = 0, 0.0
+            data = self.folder.encode(state)
+            cost = time.monotonic() - started
+            self._checkpoint.append(_EncodedCheckpoint(data, self._ended, cost))
+
+    def _write(self) -> None:
+        """Write what is there. In any thread."""
+        with self._lock:
+            started, cost = time.monotonic(), 0.0
             try:
                 while self._statuses:
                     self.folder.write_status(self._statuses[0])
                     self._statuses.popleft()
-                if checkpoint is not None and checkpoint.number > self._written:
+                if self._checkpoint:
+                    checkpoint = self._checkpoint.pop()
                     cost = checkpoint.cost
-                    self.folder.save_encoded(checkpoint.data)
-                    saved, self._written = checkpoint.nodes, checkpoint.number
-                self._write_events()
+                    self.folder.save(checkpoint.data)
+                    self._saved = checkpoint.nodes
+                batch = [self._events.popleft() for _ in range(len(self._events))]
+                try:
+                    if batch:
+                        self.folder.append_events(batch)
+                except StorageFailed:
+                    self._events.extendleft(reversed(batch))
+                    raise
                 self.failed = None
             except StorageFailed as error:
                 self.failed = error
             self._pause = max(WRITE_AFTER, SHARE * (cost + time.monotonic() - started))
-            return saved
 
-    def _write_events(self) -> None:
-        batch = [self._events.popleft() for _ in range(len(self._events))]
-        try:
-            if batch:
-                self.folder.append_events(batch)
-        except StorageFailed:
-            self._events.extendleft(reversed(batch))
-            raise
-
-    def _report(self, saved: int) -> None:
+    def _report(self) -> None:
         """Report the nodes that are saved now."""
-        while self._saved < saved:
-            self._saved += 1
+        while self._reported < self._saved:
+            self._reported += 1
             node = self._nodes.popleft()
             if self._on_saved is not None:
                 self._on_saved(node)
 
     def flush(self, state: State) -> None:
         """Write everything now. Blocking."""
-        self._report(self._write(self._encode(state)))
+        self._encode(state)
+        self._write()
+        self._report()
 
     def restart(self, round: int) -> None:
         """Save the last state of the old round, and start this one."""
@@ -458,8 +439,8 @@ def clear_node_dir(folder: Path) -> None:
                 os.unlink(f"{folder}{os.sep}{name}")
 
 
-def status_json(outcome: Outcome) -> dict[str, Json]:
-    """The content of ``status.json``."""
+def write_status(folder: Path, outcome: Outcome) -> None:
+    """Write ``status.json``. Raises ``OSError``."""
     status: dict[str, Json] = {
         "outcome": outcome.verdict or outcome.status,
         "preferred_label": outcome.preferred_label,
@@ -473,7 +454,8 @@ def status_json(outcome: Outcome) -> dict[str, Json]:
         status["cost_usd"] = outcome.cost_usd
     if outcome.tokens is not None:
         status["tokens"] = outcome.tokens
-    return status
+    data = _indented(msgspec.json.encode(status))
+    fs.write_atomically(f"{folder}{os.sep}{STATUS}", data, mode=0o666)
 
 
 def read_status(folder: Path) -> NodeVerdict | None:
