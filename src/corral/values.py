@@ -17,6 +17,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
+    ParamSpec,
     Protocol,
     TypeAlias,
     TypeGuard,
@@ -47,6 +48,7 @@ else:
 ``OutputT`` is that of a call with ``output``, and ``ValueT`` that of a value that is read: without
 ``output`` they are ``None`` and ``Json``. With these defaults one signature is enough: for a
 misspelled keyword of a function with overloads, type checkers print all of them."""
+P = ParamSpec("P")
 JsonObject: TypeAlias = dict[str, Json]
 
 
@@ -91,15 +93,15 @@ def _build(kind: object) -> None:
             _built.add(kind)
 
 
-def weak_callback(method: Callable[[], object]) -> Callable[[], None]:
+def weak_callback(method: Callable[P, object]) -> Callable[P, None]:
     """A function that calls a bound method, unless its object is gone. The object is not kept alive
     by this: a timer or another process must not hold what was dropped."""
     weak = weakref.WeakMethod(method)
 
-    def call() -> None:
-        found = weak()
-        if found is not None:
-            found()
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        bound = weak()
+        if bound is not None:
+            bound(*args, **kwargs)
 
     return call
 

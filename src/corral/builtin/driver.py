@@ -27,13 +27,13 @@ from corral.metering.budget_gate import BudgetGate, paused_event
 from corral.model_types import Request, Response
 from corral.models.registry import family_of, split_model
 from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.sessions.backends.base import Fail
+from corral.sessions.backends.base import Backend, Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.limits import handed_prompt, handover
 from corral.sessions.limits.conversation import fit
-from corral.sessions.permissions import Asker, AskingSession, PermissionBroker
+from corral.sessions.permissions import Asker, PermissionBroker
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.sinks import repository
+from corral.sessions.sinks import warning
 from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
 from corral.system.environment import SecretRedactor
@@ -132,14 +132,16 @@ class BuiltinDriver:
             timeout=run.answer_timeout,
             mode=run.permission_mode,
             hook=prepared.hook,
-            session=AskingSession(prepared, self.record),
+            session=(prepared, self.record),
         )
         events = self.events  # the sandbox must not hold this object
         sandbox = None
         if prepared.sandbox is not None:
             from corral.sessions.sandbox import command_sandbox  # most runs need none
 
-            sandbox = command_sandbox(prepared, lambda notice: events.put(repository(notice)))
+            sandbox = command_sandbox(
+                prepared, lambda notice: events.put(warning(notice.code, notice.message))
+            )
         # Commands get the vendor's key only if ``pass_env`` names it.
         keys = set(prepared.agent.secret_env).difference(run.pass_env)
         self._workspace = Workspace(
@@ -306,7 +308,7 @@ class BuiltinDriver:
             ) from error
 
 
-class BuiltinTurn:
+class BuiltinTurn(Backend):
     """One prompt. See ``Backend`` for what each method promises."""
 
     def __init__(self, driver: BuiltinDriver, prompt: str, prepared: PreparedRun) -> None:
@@ -320,7 +322,6 @@ class BuiltinTurn:
         self._sent_init = False
         self._ended = 0
         """Sub-agents that were ended with the turn."""
-        self.notes: tuple[str, ...] = ()
 
     @property
     def session_id(self) -> str:

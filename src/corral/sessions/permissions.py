@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard, get_args
+from typing import TYPE_CHECKING, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -49,7 +49,7 @@ from corral.values import Json, JsonObject, as_object
 
 if TYPE_CHECKING:
     from corral.core.question_replies import AnswerLike, QuestionReply
-    from corral.sessions.tools.hooks import ToolCallHook, ToolRequest
+    from corral.sessions.tools.hooks import ToolCallHook
 
 PersonAsker: TypeAlias = (
     "Callable[[PermissionRequest | AgentQuestion], Awaitable[AnswerLike] | AnswerLike]"
@@ -88,11 +88,6 @@ def answers_of(ask: Asker | None) -> Answers:
     return "questions" if isinstance(ask, QuestionAsker) else "all"
 
 
-def _takes_questions(_ask: Asker) -> TypeGuard[PersonAsker]:
-    """Every function may be called with a question: what is not an answer declines it."""
-    return True
-
-
 class PermissionAnswer(msgspec.Struct, frozen=True):
     decision: Decision
     by: Decider
@@ -113,7 +108,7 @@ class PermissionBroker:
         *,
         guard: PathGuard | None = None,
         hook: ToolCallHook | None = None,
-        session: AskingSession | None = None,
+        session: tuple[PreparedRun, SessionRecord] | None = None,
     ) -> None:
         """``timeout``: seconds a question may stay unanswered before it is denied. ``guard``
         judges the paths of requests; None where the caller does so itself. ``hook`` decides about
@@ -126,7 +121,7 @@ class PermissionBroker:
         self._ask = ask
         self._timeout = timeout
         self._session = session
-        remote = session is not None and session.prepared.run.is_answered_remotely
+        remote = session is not None and session[0].run.is_answered_remotely
         self.can_ask = ask is not None or remote
         """Whether a person can be asked a question."""
         self._can_ask = answers_of(ask) == "all" or remote
@@ -225,8 +220,9 @@ class PermissionBroker:
     ) -> tuple[AnswerLike, str]:
         """The answer, and how it was given: by the caller's ``ask``, or from elsewhere."""
         local: asyncio.Future[AnswerLike] | None = None
-        if self._ask is not None and _takes_questions(self._ask):
-            given = self._ask(request)
+        if self._ask is not None:
+            # Every function may be called with a question: what is not an answer declines it.
+            given = cast("PersonAsker", self._ask)(request)
             if not isinstance(given, Awaitable):
                 return given, "asked"
             if self._session is None:
@@ -241,19 +237,11 @@ class PermissionBroker:
                 return None, "no one to ask"
             from corral.sessions.session_link import ask_everyone
 
-            prepared, record = self._session.prepared, self._session.record
-            return await ask_everyone(prepared, record, request, local, self._timeout)
+            return await ask_everyone(*self._session, request, local, self._timeout)
         finally:
             if local is not None and not local.done():  # this question was cancelled
                 local.cancel()
                 await asyncio.wait([local], timeout=CANCEL_TIMEOUT)
-
-
-class AskingSession(msgspec.Struct, frozen=True):
-    """The session whose agent asks."""
-
-    prepared: PreparedRun
-    record: SessionRecord
 
 
 def broker_of(
@@ -268,7 +256,7 @@ def broker_of(
         mode=run.permission_mode,
         guard=prepared.guard,
         hook=prepared.hook,
-        session=None if record is None else AskingSession(prepared, record),
+        session=None if record is None else (prepared, record),
     )
 
 
@@ -294,21 +282,6 @@ class PermissionQuestion(msgspec.Struct, frozen=True):
     @property
     def granted_as(self) -> Granted:
         return self.action.tool, self.action.command
-
-    @property
-    def tool_request(self) -> ToolRequest:
-        """The call as ``on_tool_call`` gets it."""
-        from corral.sessions.tools.hooks import ToolRequest
-
-        return ToolRequest(
-            self.request.call_id or self.request.request_id,
-            self.action.tool,
-            as_object(self.request.input),
-            kind=self.action.kind,
-            command=self.action.command,
-            paths=tuple(dict.fromkeys(self.paths)),
-            title=self.request.title,
-        )
 
 
 class PermissionQuestions:
@@ -343,36 +316,30 @@ class PermissionQuestions:
     def put_question(self, question: AgentQuestion, reply: Callable[[QuestionReply], None]) -> None:
         """Answer a question of the agent, now or when a person has answered. ``reply`` sends the
         answer to the agent; as in ``PermissionQuestion``, it holds the agent's process weakly."""
-        if not self.broker.can_ask:
-            from corral.core.question_replies import QuestionReply
+        from corral.core.question_replies import QuestionReply, shown_answers
 
-            self._settle(question, QuestionReply("no_person", reason="no one to ask"), reply)
-            return
-        task = asyncio.get_running_loop().create_task(self._ask_question(question, reply))
-        self._open[question.request_id] = task
-
-    async def _ask_question(
-        self, question: AgentQuestion, reply: Callable[[QuestionReply], None]
-    ) -> None:
-        given = await self.broker.answer_question(question)
-        if self._open.pop(question.request_id, None) is not None:
-            self._settle(question, given, reply)
-
-    def _settle(
-        self, question: AgentQuestion, given: QuestionReply, reply: Callable[[QuestionReply], None]
-    ) -> None:
-        from corral.core.question_replies import shown_answers
-
-        self._emit(
-            QuestionAnswer(
-                question.request_id,
-                given.outcome,
-                shown_answers(question, given.answers),
-                call_id=question.call_id,
-                reason=given.reason,
+        def settle(given: QuestionReply) -> None:
+            self._emit(
+                QuestionAnswer(
+                    question.request_id,
+                    given.outcome,
+                    shown_answers(question, given.answers),
+                    call_id=question.call_id,
+                    reason=given.reason,
+                )
             )
-        )
-        reply(given)
+            reply(given)
+
+        async def ask() -> None:
+            given = await self.broker.answer_question(question)
+            if self._open.pop(question.request_id, None) is not None:
+                settle(given)
+
+        if self.broker.can_ask:
+            task = asyncio.get_running_loop().create_task(ask())
+            self._open[question.request_id] = task
+        else:
+            settle(QuestionReply("no_person", reason="no one to ask"))
 
     def withdraw(self, request_id: str) -> bool:
         """The agent took its request back. Whether it was still open."""
@@ -405,6 +372,36 @@ class PermissionQuestions:
             return PermissionAnswer("allow_session", "person", "asked before")
         return answer
 
+    async def decide(
+        self,
+        describe: Callable[[JsonObject | None], tuple[PermissionRequest, Action, tuple[str, ...]]],
+        *,
+        can_edit: bool,
+    ) -> tuple[PermissionAnswer, JsonObject | None]:
+        """The answer to a call of an agent that does not ask over a protocol, and the input that
+        ``on_tool_call`` gave the call. ``describe`` returns the request, the action and the paths
+        of the call with another input; with its own for None."""
+        answered: asyncio.Future[tuple[PermissionAnswer, JsonObject | None]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+        def make(new_input: JsonObject | None) -> PermissionQuestion:
+            def reply(answer: PermissionAnswer) -> None:
+                if not answered.done():
+                    answered.set_result((answer, new_input))
+
+            edited = make if can_edit else None
+            return PermissionQuestion(*describe(new_input), reply, edited, new_input)
+
+        question = make(None)
+        self._emit(question.request)
+        self.put(question)
+        try:
+            return await answered
+        except asyncio.CancelledError:
+            self.withdraw(question.request.request_id)
+            raise
+
     async def _ask(self, question: PermissionQuestion) -> None:
         request_id, answer = question.request.request_id, None
         if self._is_hooked(question):
@@ -422,10 +419,19 @@ class PermissionQuestions:
         self, question: PermissionQuestion
     ) -> tuple[PermissionQuestion, PermissionAnswer | None]:
         """The question, as the hook edited it, and its answer; None if a person decides."""
-        from corral.sessions.tools.hooks import Deny, Edit
+        from corral.sessions.tools.hooks import Deny, Edit, ToolRequest
 
-        hook = self.broker.hook
-        verdict = await hook.decide(question.tool_request) if hook is not None else None
+        hook, request, action = self.broker.hook, question.request, question.action
+        call = ToolRequest(
+            request.call_id or request.request_id,
+            action.tool,
+            as_object(request.input),
+            kind=action.kind,
+            command=action.command,
+            paths=tuple(dict.fromkeys(question.paths)),
+            title=request.title,
+        )
+        verdict = await hook.decide(call) if hook is not None else None
         if isinstance(verdict, Deny):
             return question, PermissionAnswer("deny", "hook", verdict.reason)
         if not isinstance(verdict, Edit):

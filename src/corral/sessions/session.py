@@ -32,13 +32,13 @@ from corral.policy import Policy, Preset
 from corral.prompt import Prompt, output_type
 from corral.result import Result
 from corral.sessions import store
-from corral.sessions.backends.base import AgentDriver, Backend, DriverFactory, HasStderr, Steerable
+from corral.sessions.backends.base import AgentDriver, Backend, DriverFactory, Steerable
 from corral.sessions.backends.stream import StreamBackend
 from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import PreparedRun, resolve_prompt
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnSetup
-from corral.system.environment import SecretRedactor, redactor_of
+from corral.system.environment import redactor_of
 from corral.system.threads import in_thread
 from corral.values import AgentSession
 
@@ -99,7 +99,8 @@ class Session:
         self._record: SessionRecord | None = None
         self._turn: Turn | None = None
         self._backend: Backend | None = None
-        self._granted: set[Granted] | None = None
+        self._granted: set[Granted] = set()
+        """What a person allowed for the session."""
         self._next: Session | None = None
         """The session of another agent that continues this one, after a limit."""
         self.source: SessionRecord | None = None
@@ -148,7 +149,7 @@ class Session:
         not a program."""
         if self._next is not None:
             return self._next.stderr
-        return self._backend.stderr if isinstance(self._backend, HasStderr) else ""
+        return "" if self._backend is None else self._backend.stderr
 
     async def __aenter__(self) -> Session:
         if self._prepared is not None:
@@ -444,12 +445,6 @@ class Session:
             prepared, prepared.limit_waits, restart, hand_over if has_fallback else None
         )
 
-    def _grants(self) -> set[Granted]:
-        """What was allowed for the session. Made when an agent first may ask."""
-        if self._granted is None:
-            self._granted = set()
-        return self._granted
-
     def _backend_for(self, prepared: PreparedRun, text: str) -> Backend:
         """What sends this text to the agent."""
         _, record = self._require_open()
@@ -468,7 +463,7 @@ class Session:
                 text,
                 redactor_of(prepared.environment),
                 self._ask,
-                granted=self._grants,
+                granted=self._granted,
             )
         self._backend = backend
         return backend
@@ -525,8 +520,13 @@ class Session:
     def _get_driver(self) -> AgentDriver:
         if self._driver is None:
             prepared, record = self._require_open()
-            redactor = redactor_of(prepared.environment)
-            self._driver = _driver(prepared, record, redactor, self._ask, self._tools)
+            transport, redactor = prepared.agent.transport, redactor_of(prepared.environment)
+            if not isinstance(transport, InProcess):
+                raise TypeError(f"{prepared.agent.name} does not run in this process")
+            # The driver is in a higher layer: the agent's spec names it.
+            module, _, name = transport.driver.partition(":")
+            make: DriverFactory = getattr(import_module(module), name)
+            self._driver = make(prepared, record, redactor, self._ask, self._tools)
         return self._driver
 
     @short_traceback_async
@@ -597,18 +597,3 @@ def tool_names(tools: GivenTools | None) -> tuple[str, ...]:
 
 def _absolute(prepared: PreparedRun, folder: str | Path) -> str:
     return os.path.normpath(os.path.join(prepared.cwd, folder))
-
-
-def _driver(
-    prepared: PreparedRun,
-    record: SessionRecord,
-    redactor: SecretRedactor,
-    ask: Asker | None,
-    tools: GivenTools,
-) -> AgentDriver:
-    """Create the driver of an in-process agent. It is in a higher layer; its spec names it."""
-    if not isinstance(prepared.agent.transport, InProcess):
-        raise TypeError(f"{prepared.agent.name} does not run in this process")
-    module, _, name = prepared.agent.transport.driver.partition(":")
-    make: DriverFactory = getattr(import_module(module), name)
-    return make(prepared, record, redactor, ask, tools)

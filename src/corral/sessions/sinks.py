@@ -30,7 +30,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.core.nesting import decode_json
-from corral.errors import CorralError, StreamBroken
+from corral.errors import CorralError
 from corral.events import Done, Error, Event, Init, Vendor
 from corral.protocol.ndjson import TurnEnd
 from corral.sessions.event_normalizer import EventNormalizer
@@ -52,7 +52,6 @@ from corral.values import (
 if TYPE_CHECKING:
     from corral.publishing.link import SessionLink
     from corral.system.git.changes import Snapshot
-    from corral.system.sandbox.repository_guard import GitNotice
 
 
 class TurnRecorder:
@@ -74,7 +73,9 @@ class TurnRecorder:
         """Whether the session's record is stored, so that it can be resumed."""
         if record.is_temporary and self.is_kept:
             self.is_kept = self.has_transcript = False
-            self.warnings.append(not_stored())
+            text = f"the session is not stored: {paths.sessions()} cannot be written"
+            advice = "set CORRAL_HOME to another folder"
+            self.warnings.append(warning("session_lost", f"{text}: {advice}"))
         if run.label is not None:
             record.meta.label = run.label
 
@@ -100,7 +101,8 @@ class TurnRecorder:
                 record.append_unnamed(batch)
         except OSError as error:
             self.has_transcript = record.may_be_continued = False
-            self.warnings.append(transcript_lost(record.folder, error))
+            what = "the transcript ends here"
+            self.warnings.append(write_warning("transcript_lost", what, record.folder, error))
 
     def prompt_events(self, init: Init) -> list[Event]:
         """The prompt and what is sent with it, for the transcript and for telemetry."""
@@ -170,7 +172,8 @@ class TurnRecorder:
         try:
             await in_thread(write)
         except (OSError, NoThread) as error:
-            self.warnings.append(diff_lost(error))
+            text = f"the diff of the files is not stored: {error}"
+            self.warnings.append(warning("transcript_lost", text))
 
     def own_usage(self, finish: TurnEnd) -> TurnEnd:
         """The turn's end; if the agent reports the usage of all turns together, reduced to that of
@@ -225,7 +228,8 @@ class TurnRecorder:
             if self.is_kept:
                 record.save()
         except OSError as problem:
-            self.warnings.append(session_lost(record.folder, problem))
+            what = "the session cannot be resumed"
+            self.warnings.append(write_warning("session_lost", what, record.folder, problem))
             return False
         return self.is_kept and meta.session_id is not None
 
@@ -419,7 +423,7 @@ class TurnFiles:
         try:
             changed, complete = await in_thread(look_again)
         except NoThread as error:  # the answer is there, and is worth more than its files
-            warnings.append(files_unknown(error))
+            warnings.append(warning("files_unknown", f"{error.message}: {error.hint}"))
             return reported, False
         # Released after the snapshot: a turn that started meanwhile may have changed files, too.
         if self.release():
@@ -490,84 +494,37 @@ class TurnPublisher:
             if self._record.link is not None:
                 self._record.link.turn_ended()
 
-    def notify_question(self, text: str) -> None:
-        """The agent is a person: tell somebody that it is asked."""
-        from corral.sessions.session_link import notify_question
+    def notify(self, about: str | Done) -> None:
+        """Tell somebody that a person is asked this, or that the turn has ended."""
+        if self._prepared.run.notify is not None:
+            from corral.sessions import session_link
 
-        notify_question(self._prepared, self._record, self._recorder.title, text)
+            whose = self._prepared, self._record, self._recorder.title
+            if isinstance(about, Done):
+                session_link.notify_end(*whose, about)
+            else:
+                session_link.notify_question(*whose, about)
 
-    def notify_end(self, done: Done) -> None:
-        from corral.sessions.session_link import notify_end
-
-        notify_end(self._prepared, self._record, self._recorder.title, done)
-
-    def take_problems(self) -> list[str]:
-        """Messages that could not be sent so far, and why."""
+    def take_warnings(self) -> list[Error]:
+        """About messages that could not be sent so far."""
         link = self._record.link
         if link is None:
             return []
         problems, link.problems = link.problems, ()
-        return [*problems]
+        return [warning("notify_failed", f"not notified: {problem}") for problem in problems]
 
 
 def warning(code: str, message: str) -> Error:
     return Error(code, message, recoverable=True, level="warning", phase="response")
 
 
-def not_stored() -> Error:
-    text = f"the session is not stored: {paths.sessions()} cannot be written"
-    return warning("session_lost", f"{text}: set CORRAL_HOME to another folder")
-
-
-def session_lost(folder: Path, error: OSError) -> Error:
-    text = f"the session cannot be resumed: {_write_error(folder, error)}"
-    return warning("session_lost", text)
-
-
-def transcript_lost(folder: Path, error: OSError) -> Error:
-    return warning("transcript_lost", f"the transcript ends here: {_write_error(folder, error)}")
+def write_warning(code: str, what: str, folder: Path, error: OSError) -> Error:
+    """The warning that something could not be written."""
+    why = f"cannot write in {folder}: {error.strerror or error}"
+    return warning(code, f"{what}: {why}: free some space, or set CORRAL_HOME to another disk")
 
 
 def recording_lost(prepared: PreparedRun, error: OSError) -> Error:
     path, why = prepared.run.record_to, error.strerror or str(error)
     text = f"the recording {path} is not complete: {why}: free some space, and record it again"
     return warning("recording_lost", text)
-
-
-def diff_lost(error: Exception) -> Error:
-    return warning("transcript_lost", f"the diff of the files is not stored: {error}")
-
-
-def files_unknown(error: CorralError) -> Error:
-    return warning("files_unknown", f"{error.message}: {error.hint}")
-
-
-def not_notified(problem: str) -> Error:
-    return warning("notify_failed", f"not notified: {problem}")
-
-
-def model_differs(requested: str, used: str) -> Error:
-    return warning("model_differs", f"asked for {requested}, but {used} answered")
-
-
-def repository(notice: GitNotice) -> Error:
-    return warning(notice.code, notice.message)
-
-
-def lingered() -> Error:
-    return warning("lingered", "the agent did not exit after its answer; it was ended")
-
-
-def too_deep(cause: RecursionError) -> StreamBroken:
-    """The error of JSON that cannot be read."""
-    error = StreamBroken(
-        "the agent sent JSON that is nested too deeply to be read",
-        hint="Run the prompt again; if it happens again, report it to the agent's developers.",
-    )
-    error.__cause__ = cause
-    return error
-
-
-def _write_error(folder: Path, error: OSError) -> str:
-    why = error.strerror or str(error)
-    return f"cannot write in {folder}: {why}: free some space, or set CORRAL_HOME to another disk"

@@ -56,15 +56,16 @@ from corral.errors import (
     RateLimited,
     RemoteError,
     ResumeLost,
+    StreamBroken,
 )
 from corral.events import Done, Event, Init, to_json
 from corral.protocol.ndjson import RawEvent
 from corral.result import Result, ResultBuilder, with_output, without_output
-from corral.sessions.backends.base import Backend, HasService
+from corral.sessions.backends.base import Backend
 from corral.sessions.deadlines import Deadlines
 from corral.sessions.event_normalizer import DoneFacts, EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.sinks import TurnFiles, TurnPublisher, TurnRecorder
+from corral.sessions.sinks import TurnFiles, TurnPublisher, TurnRecorder, warning
 from corral.sessions.store import SessionRecord
 from corral.system import clock
 from corral.system.environment import SecretRedactor
@@ -220,7 +221,7 @@ class Turn(Generic[T_co]):
         that of all agents."""
         if limits.state == "over":
             return []
-        batch = await limits.following_events(self._notify_end)
+        batch = await limits.following_events(self._publisher.notify)
         if not batch or not isinstance(done := batch[-1], Done):
             self._store_text(batch)
             return batch
@@ -319,12 +320,12 @@ class Turn(Generic[T_co]):
         self._state = "running"
         self._deadlines.start()
         self._watch_network()
-        if run.notify is not None and self._prepared.agent.open_turns:
-            self._publisher.notify_question(self._redactor.clean_text(self._prompt))
+        if self._prepared.agent.open_turns:
+            self._publisher.notify(self._redactor.clean_text(self._prompt))
 
     def _watch_network(self) -> None:
         backend, run = self._backend, self._prepared.run
-        if not isinstance(backend, HasService) or backend.service_url is None:
+        if backend.service_url is None:
             return
         # Another way to the service than that of this process is possible: nothing is claimed.
         wrapped = run.program is not None and not self._prepared.program.packaged
@@ -366,9 +367,13 @@ class Turn(Generic[T_co]):
         try:
             items = None if self._failure else await self._backend.receive()
         except RecursionError as error:  # in what reads the agent's output
-            from corral.sessions.sinks import too_deep
-
-            self._fail(too_deep(error))
+            problem = StreamBroken(
+                "the agent sent JSON that is nested too deeply to be read",
+                hint="Run the prompt again; if it happens again, report it to the agent's"
+                " developers.",
+            )
+            problem.__cause__ = error
+            self._fail(problem)
             items = None
         if items is None:
             return await self._finish()
@@ -480,12 +485,8 @@ class Turn(Generic[T_co]):
         self._stop()
         done = batch[-1]
         if isinstance(done, Done) and (self._limits is None or not self._limits.continues(done)):
-            self._notify_end(done)
+            self._publisher.notify(done)
         return batch
-
-    def _notify_end(self, done: Done) -> None:
-        if self._prepared.run.notify is not None:
-            self._publisher.notify_end(done)
 
     def _store_text(self, batch: list[Event]) -> None:
         """For the text in ``done``, and the result."""
@@ -502,30 +503,23 @@ class Turn(Generic[T_co]):
         budget.record(Spent(finish.cost.usd or 0.0, finish.usage.total or 0, 1))
 
     def _final_warnings(self) -> list[RawEvent]:
-        items: list[RawEvent] = [*self._recorder.warnings]
+        items: list[RawEvent] = [*self._recorder.warnings, *self._publisher.take_warnings()]
         self._recorder.warnings.clear()
-        if problems := self._publisher.take_problems():
-            from corral.sessions.sinks import not_notified
-
-            items += map(not_notified, problems)
         finish, requested = self._normalizer.finish, self._prepared.run.model
         used = finish.model if finish else None
         is_alias = requested in self._prepared.agent.model_aliases
         if requested and used and requested != used and not is_alias:
-            from corral.sessions.sinks import model_differs
-
-            items.append(model_differs(requested, used))
+            items.append(warning("model_differs", f"asked for {requested}, but {used} answered"))
         if self._lingered:
-            from corral.sessions.sinks import lingered
-
-            items.append(lingered())
+            text = "the agent did not exit after its answer; it was ended"
+            items.append(warning("lingered", text))
         return items
 
     def _on_limit(self, limit: LimitState | None) -> None:
         """A wait for a rate limit has started, or ended (None). That of a turn which a limit has
         ended was emitted before it waits."""
         has_emitted = self._limits is not None and self._limits.state == "limited"
-        if limit is not None and not has_emitted and isinstance(self._backend, HasService):
+        if limit is not None and not has_emitted and self._backend.service_url is not None:
             self._backend.emit(limit.event())
         self._publisher.show_limit(None if limit is None else limit.until)
 

@@ -62,7 +62,7 @@ from corral.events import (
     Vendor,
 )
 from corral.messages import Part
-from corral.protocol.common_events import build_tool_use, warning
+from corral.protocol.common_events import build_tool_use, named_paths, warning
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.protocol.stream_json import frames
 from corral.protocol.stream_json.frames import (
@@ -89,14 +89,13 @@ INTERRUPT_ID = "corral-interrupt"
 class StreamPermissionRequest(msgspec.Struct, frozen=True):
     """A permission request of the agent, with what is needed to decide and answer it."""
 
-    request_id: str
+    request: PermissionRequest
     name: str
-    kind: ToolKind
-    call_id: str | None
-    input: Json
     command: str | None
     paths: tuple[str, ...]
+    """All paths that the call names."""
     own: bool
+    """The tool is one of the caller's own server."""
 
 
 class StreamQuestion(msgspec.Struct, frozen=True):
@@ -181,13 +180,14 @@ class StreamJsonClient:
         self, ask: StreamPermissionRequest, *, allow: bool, message: str, stop: bool = False
     ) -> bytes:
         """The line that answers a permission request; ``stop`` also ends the turn."""
-        self.open_requests.pop(ask.request_id, None)
-        verdict: JsonObject = {"behavior": "allow", "updatedInput": ask.input}
+        request = ask.request
+        self.open_requests.pop(request.request_id, None)
+        verdict: JsonObject = {"behavior": "allow", "updatedInput": request.input}
         if not allow:
-            self._denied_ids.add(ask.call_id or "")
+            self._denied_ids.add(request.call_id or "")
             verdict = {"behavior": "deny", "message": message, "interrupt": stop}
         self._interrupted = self._interrupted or stop
-        return _success_reply(ask.request_id, verdict)
+        return _success_reply(request.request_id, verdict)
 
     def answer_question(
         self, asked: StreamQuestion, answers: Mapping[str, Json] | None, *, message: str, stop: bool
@@ -348,13 +348,13 @@ class StreamJsonClient:
             body: Json = {"subtype": "error", "request_id": frame.request_id, "error": error}
             self.replies.append(_line({"type": "control_response", "response": body}))
             return
-        ask, event = self._permission_request(
+        ask = self._permission_request(
             frame.request_id, request.tool_name, request.tool_use_id, request.input
         )
         if request.blocked_path:
             ask = msgspec.structs.replace(ask, paths=(*ask.paths, request.blocked_path))
         self.open_requests[frame.request_id] = ask
-        items.append(event)
+        items.append(ask.request)
 
     def _handle_question(
         self, id: str, request: frames.ControlRequestBody, items: list[RawEvent]
@@ -381,23 +381,18 @@ class StreamJsonClient:
 
     def _permission_request(
         self, request_id: str, name: str, call_id: str | None, given: Json
-    ) -> tuple[StreamPermissionRequest, PermissionRequest]:
+    ) -> StreamPermissionRequest:
         use = self._tool_use(call_id or "", name, given, None)
         command = as_object(given).get("command")
-        ask = StreamPermissionRequest(
-            request_id,
-            use.name,
-            use.kind,
-            call_id,
-            given,
+        return StreamPermissionRequest(
+            PermissionRequest(
+                request_id, call_id=call_id, kind=use.kind, title=use.title, input=given
+            ),
+            name,
             command if isinstance(command, str) else None,
-            use.paths,
-            use.name.startswith(self._quirks.own_prefix),
+            (*use.paths, *named_paths(name, use.kind, given)),
+            name.startswith(self._quirks.own_prefix),
         )
-        event = PermissionRequest(
-            request_id, call_id=call_id, kind=use.kind, title=use.title, input=given
-        )
-        return ask, event
 
     @property
     def edits_calls(self) -> bool:
@@ -406,9 +401,10 @@ class StreamJsonClient:
 
     def edited(
         self, ask: StreamPermissionRequest, arguments: JsonObject
-    ) -> tuple[StreamPermissionRequest, PermissionRequest]:
+    ) -> StreamPermissionRequest:
         """The request as it would be with other arguments. Its answer sends them to the agent."""
-        return self._permission_request(ask.request_id, ask.name, ask.call_id, arguments)
+        request = ask.request
+        return self._permission_request(request.request_id, ask.name, request.call_id, arguments)
 
     def _handle_result(self, frame: frames.TurnResultFrame, items: list[RawEvent]) -> None:
         for name, more in frame.model_usage_since_last_result.items():

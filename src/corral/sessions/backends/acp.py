@@ -8,7 +8,7 @@ import asyncio
 import base64
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -37,21 +37,17 @@ from corral.protocol.acp.frames import (
 )
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.acp.connection import AcpConnection, AcpSession
-from corral.sessions.backends.base import Fail
+from corral.sessions.backends.base import Backend, Fail, shown_stderr, unclean_exit
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.sinks import recording_lost, repository, warning
+from corral.sessions.sinks import recording_lost, warning
 from corral.sessions.store import SessionRecord, make_loadable, no_conversation
 from corral.system import fs
 from corral.system.media import media_type_of
 from corral.system.process.process import Exit
 from corral.system.threads import in_thread
 from corral.values import AgentSession
-
-if TYPE_CHECKING:
-    from corral.sessions.acp.connection import AcpConnection, AcpSession
-
 
 _STOP_ERRORS: dict[str, type[CorralError]] = {
     "cancelled": errors.Interrupted,
@@ -78,7 +74,7 @@ class ConnectionSource(Protocol):
         ...
 
 
-class AcpBackend:
+class AcpBackend(Backend):
     """One prompt. See ``Backend`` for what each method promises."""
 
     def __init__(
@@ -104,7 +100,6 @@ class AcpBackend:
         self._reported_start = False
         self._drain_until: float | None = None
         self._is_drained = False
-        self.notes: tuple[str, ...] = ()
 
     @property
     def session_id(self) -> str | None:
@@ -322,13 +317,14 @@ class AcpBackend:
         if self._connection is not None and self._connection.meter is not None:
             await self._connection.meter.wait_for_calls(self.emit)
         await self._end()
-        notices = [] if self._connection is None else await self._connection.take_notices()
-        session = self._session
-        if session is None:
-            return [*map(repository, notices)]
-        items, session.inbox = [*session.inbox, *map(repository, notices)], []
-        if self._connection is not None and self._connection.recording_failure is not None:
-            items.append(recording_lost(self._prepared, self._connection.recording_failure))
+        connection, session = self._connection, self._session
+        notices = [] if connection is None else await connection.take_notices()
+        items: list[RawEvent] = []
+        if session is not None:
+            items, session.inbox = session.inbox, []
+        items += [warning(notice.code, notice.message) for notice in notices]
+        if connection is not None and connection.recording_failure is not None:
+            items.append(recording_lost(self._prepared, connection.recording_failure))
         return items
 
     async def close(self) -> None:
@@ -380,7 +376,8 @@ class AcpBackend:
                 " rephrase the prompt, or use another model.",
             )
         if finish.ok:
-            return self._unclean_exit()
+            dead = connection.dead if connection else None
+            return None if dead is None else unclean_exit(dead.exit_code, dead.signal)
         stopped = _STOP_ERRORS.get(finish.kind or "")
         if stopped is not None:
             return stopped(finish.message or "the turn was stopped")
@@ -391,30 +388,14 @@ class AcpBackend:
             error.hint = f"The agent lists: {', '.join(self._session.models)}."
         return error or errors.ProcessFailed(finish.message or "the agent reported an error")
 
-    def _unclean_exit(self) -> CorralError | None:
-        """The agent gave its answer, and then crashed before its turn was over."""
-        dead = self._connection.dead if self._connection is not None else None
-        if dead is None or not (dead.exit_code or dead.signal):
-            return None
-        how = f"exit code {dead.exit_code}" if dead.exit_code else f"signal {dead.signal}"
-        error = errors.ProcessFailed(
-            f"the agent gave its answer but then ended with {how}",
-            hint="The answer may be incomplete: see the agent's stderr, and try again.",
-        )
-        error.exit_code, error.signal = dead.exit_code, dead.signal
-        return error
-
     @property
     def stderr(self) -> str:
         return self._connection.stderr if self._connection is not None else ""
 
     def add_facts(self, error: CorralError) -> None:
-        connection = self._connection
-        if connection is not None:
-            noise = self._prepared.agent.ignored_stderr
-            lines = [line for line in connection.stderr.splitlines() if not line.startswith(noise)]
-            error.stderr = "\n".join(lines)[-4000:]
-            error.argv = connection.argv
+        if self._connection is not None:
+            error.stderr = shown_stderr(self._connection.stderr, self._prepared)
+            error.argv = self._connection.argv
 
     def _encode(self, name: str, otherwise: str) -> tuple[str, str]:
         path = Path(os.path.join(self._prepared.cwd, name))

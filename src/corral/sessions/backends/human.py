@@ -14,7 +14,7 @@ from corral.errors import ConfigError, CorralError, EmptyAnswer, Interrupted, Pr
 from corral.events import Error, Init, Log
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions import store
-from corral.sessions.backends.base import Fail
+from corral.sessions.backends.base import Backend, Fail
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
 from corral.sessions.prepared_run import PreparedRun
@@ -76,7 +76,7 @@ class HumanDriver:
         return "\n\n".join(parts) + "\n"
 
 
-class HumanTurn:
+class HumanTurn(Backend):
     """One question. See ``Backend`` for what each method promises."""
 
     def __init__(self, driver: HumanDriver, prompt: str) -> None:
@@ -89,15 +89,10 @@ class HumanTurn:
         self._cancelled = False
         self._answered = False
         self._failure: CorralError | None = None
-        self.notes: tuple[str, ...] = ()
 
     @property
     def session_id(self) -> str:
         return self._driver.record.meta.id
-
-    @property
-    def stays_open(self) -> bool:
-        return False
 
     @property
     def started(self) -> bool:

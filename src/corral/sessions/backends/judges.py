@@ -18,7 +18,6 @@ the agent never saw it.
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
@@ -38,7 +37,6 @@ from corral.sessions.permissions import (
     Granted,
     PermissionAnswer,
     PermissionBroker,
-    PermissionQuestion,
     PermissionQuestions,
     broker_of,
 )
@@ -59,12 +57,9 @@ class HookedCalls:
     """Decides about the calls that the command passes on. It holds the questions and not the
     agent's process: see ``HookSocket``."""
 
-    def __init__(
-        self, hook: CommandHook, questions: PermissionQuestions, emit: Callable[[RawEvent], None]
-    ) -> None:
+    def __init__(self, hook: CommandHook, questions: PermissionQuestions) -> None:
         self._hook = hook
         self._questions = questions
-        self._emit = emit
         self._numbers = count(1)
         self._unshown = 0
         """Calls that succeeded, less those that were shown to the hook."""
@@ -86,51 +81,19 @@ class HookedCalls:
         self._unshown -= 1
         hook = self._hook
         name, sent = as_text(call.get(hook.fields[0])), call.get(hook.fields[1])
+        name = hook.names.get(name, name)
         given = as_object(decode_json(sent) if isinstance(sent, str) else sent)
-        answered: asyncio.Future[tuple[PermissionAnswer, JsonObject]] = (
-            asyncio.get_running_loop().create_future()
-        )
-        question = self._question(hook.names.get(name, name), given, answered)
-        self._emit(question.request)
-        self._questions.put(question)
-        try:
-            answer, arguments = await answered
-        except asyncio.CancelledError:
-            self._questions.withdraw(question.request.request_id)
-            raise
+        number = f"hook-{next(self._numbers)}"
+
+        def describe(
+            edited: JsonObject | None,
+        ) -> tuple[PermissionRequest, Action, tuple[str, ...]]:
+            return _JudgedCall(hook, number, name, given if edited is None else edited).facts
+
+        answer, edited = await self._questions.decide(describe, can_edit=True)
         if not answer.is_allowed:
             return hook.deny(answer.rule)
-        return {} if arguments == given else hook.edit(arguments)
-
-    def _question(
-        self,
-        name: str,
-        given: JsonObject,
-        answered: asyncio.Future[tuple[PermissionAnswer, JsonObject]],
-    ) -> PermissionQuestion:
-        request_id, kind = f"hook-{next(self._numbers)}", self._hook.kind_of(name)
-
-        def question(arguments: JsonObject) -> PermissionQuestion:
-            def reply(answer: PermissionAnswer) -> None:
-                if not answered.done():
-                    answered.set_result((answer, arguments))
-
-            use = build_tool_use("", name, arguments, kind=kind)
-            command = None if kind == "edit" else arguments.get("command")  # it may be a patch
-            request = PermissionRequest(request_id, kind=kind, title=use.title, input=arguments)
-            action = Action(
-                name,
-                kind,
-                command if isinstance(command, str) else None,
-                own=name.startswith(self._hook.own_prefix),
-            )
-            paths = (*use.paths, *named_paths(name, kind, arguments))
-            return PermissionQuestion(request, action, paths, reply, edited)
-
-        def edited(arguments: JsonObject) -> PermissionQuestion:
-            return replace(question(arguments), new_input=arguments)
-
-        return question(given)
+        return {} if edited is None or edited == given else hook.edit(edited)
 
 
 NO_TEXT = "its command is not a text"
@@ -210,76 +173,73 @@ class WireJudge:
             )
 
     async def decide(self, calls: Sequence[WireCall]) -> list[str] | None:
-        asked = [_AskedCall(call, self._tools, f"wire-{next(self._numbers)}") for call in calls]
+        asked: list[_JudgedCall] = []
+        for call in calls:
+            name, arguments = self._tools.rewrite(call.name, call.arguments)
+            number = f"wire-{next(self._numbers)}"
+            asked.append(_JudgedCall(self._tools, number, name, arguments, call))
         # Those that the policy refuses come first: then no person is asked about the others.
         asked.sort(key=self._is_open)
-        for call in asked:
-            answer = await self._answer(call)
+        for judged in asked:
+            answer = PermissionAnswer("deny", "policy", judged.problem)
+            if not judged.problem:
+                answer, _ = await self.questions.decide(
+                    lambda _, facts=judged.facts: facts, can_edit=False
+                )
             if not answer.is_allowed:
-                self._emit(call.use)
-                self._emit(ToolResult(call.use.call_id, "denied", error=answer.rule))
+                self._emit(judged.use)
+                self._emit(ToolResult(judged.use.call_id, "denied", error=answer.rule))
                 if answer.decision == "cancel":
-                    self.fail(f"{call.name}: {answer.rule}")
-                return [_result(each, call, answer.rule) for each in calls]
+                    self.fail(f"{judged.use.name}: {answer.rule}")
+                return [_result(call, judged, answer.rule) for call in calls]
         return None
 
-    def _is_open(self, call: _AskedCall) -> bool:
+    def _is_open(self, judged: _JudgedCall) -> bool:
         """Whether it may still be allowed."""
-        answer = self.questions.broker.policy_answer(call.action, call.paths)
-        return not call.problem and (answer is None or answer.is_allowed)
-
-    async def _answer(self, call: _AskedCall) -> PermissionAnswer:
-        if call.problem:
-            return PermissionAnswer("deny", "policy", call.problem)
-        answered: asyncio.Future[PermissionAnswer] = asyncio.get_running_loop().create_future()
-
-        def reply(answer: PermissionAnswer) -> None:
-            if not answered.done():
-                answered.set_result(answer)
-
-        self._emit(call.request)
-        self.questions.put(PermissionQuestion(call.request, call.action, call.paths, reply))
-        try:
-            return await answered
-        except asyncio.CancelledError:
-            self.questions.withdraw(call.request.request_id)
-            raise
+        _, action, paths = judged.facts
+        answer = self.questions.broker.policy_answer(action, paths)
+        return not judged.problem and (answer is None or answer.is_allowed)
 
     def _emit(self, item: RawEvent) -> None:
         if (turn := self._turn()) is not None:
             turn.emit(item)
 
 
-class _AskedCall:
-    """A call as the policy and a person see it."""
+class _JudgedCall:
+    """A call as the policy and a person see it. ``wire`` is the call of the model's response."""
 
-    def __init__(self, call: WireCall, tools: WireTools, number: str) -> None:
-        self.call = call
-        arguments: JsonObject
-        self.name, arguments = tools.rewrite(call.name, call.arguments)
-        kind = tools.kind_of(self.name)
-        self.use = build_tool_use(number, self.name, arguments, kind=kind)
+    def __init__(
+        self,
+        tools: CommandHook | WireTools,
+        number: str,
+        name: str,
+        arguments: JsonObject,
+        wire: WireCall | None = None,
+    ) -> None:
+        self.wire = wire
+        kind = tools.kind_of(name)
+        self.use = build_tool_use(number, name, arguments, kind=kind)
         command = None if kind == "edit" else arguments.get("command")  # it may be a patch
-        self.problem = call.problem
+        self.problem = "" if wire is None else wire.problem
         if kind == "execute" and not isinstance(command, str | None):
             self.problem = NO_TEXT  # some agents make a text of it, which no rule would have seen
-        self.action = Action(
-            self.name,
-            kind,
-            command if isinstance(command, str) else None,
-            own=self.name.startswith(tools.own_prefix),
+        shell = command if isinstance(command, str) else None
+        call_id = None if wire is None else number
+        self.facts = (
+            PermissionRequest(
+                number, call_id=call_id, kind=kind, title=self.use.title, input=arguments
+            ),
+            Action(name, kind, shell, own=name.startswith(tools.own_prefix)),
+            (*self.use.paths, *named_paths(name, kind, arguments)),
         )
-        self.paths = (*self.use.paths, *named_paths(self.name, kind, arguments))
-        self.request = PermissionRequest(
-            number, call_id=number, kind=kind, title=self.use.title, input=arguments
-        )
+        """The request, the action, and the paths that the call names."""
 
 
-def _result(call: WireCall, refused: _AskedCall, rule: str) -> str:
+def _result(call: WireCall, refused: _JudgedCall, rule: str) -> str:
     """What the model gets as the result of a call."""
-    if call is refused.call:
+    if call is refused.wire:
         return f"Denied by policy: {rule}. The call was not made. Do not try it in another way."
     return (
-        f"Not made, because another call of the same message ({refused.name}) was denied by policy."
-        " Make it again if it is still needed."
+        f"Not made, because another call of the same message ({refused.use.name}) was denied by"
+        " policy. Make it again if it is still needed."
     )

@@ -9,30 +9,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from corral.agents.spec import Launch, stream_transport
-from corral.errors import CorralError, PolicyNotLoaded, ProcessFailed, StreamBroken
+from corral.errors import CorralError, PolicyNotLoaded, StreamBroken
 from corral.events import AgentQuestion, PermissionDecision, PermissionRequest, QuestionAnswer
 from corral.options import check_prompt
 from corral.policy import Action
 from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
-from corral.sessions.backends.base import Fail
+from corral.sessions.backends.base import Backend, Fail, shown_stderr, unclean_exit
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.sinks import recording_lost, repository
+from corral.sessions.sinks import recording_lost, warning
 from corral.sessions.store import SessionRecord, no_conversation, write_private_home
 from corral.system import fs, paths
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit, Process, ProcessSpec
 from corral.system.process.streams import StderrLines
 from corral.system.process.tree import shared_registry
-from corral.values import JsonObject
+from corral.values import JsonObject, weak_callback
 
 if TYPE_CHECKING:
     from corral.core.question_replies import QuestionReply
@@ -61,40 +61,8 @@ LARGEST_REPORT = 16 * 1024 * 1024
 """Bytes of an agent's own report that are read."""
 
 
-_NO_EXIT = Exit(None, None)
-_NOTHING: dict[str, str] = {}
-
-
-class StreamBackend:
+class StreamBackend(Backend):
     """One process. See ``Backend`` for what each method promises."""
-
-    __slots__ = (
-        "__weakref__",
-        "_control",
-        "_decisions",
-        "_ending",
-        "_exit",
-        "_fail",
-        "_hook_socket",
-        "_hooked",
-        "_judge",
-        "_launch",
-        "_meter",
-        "_notices",
-        "_own_items",
-        "_prepared",
-        "_process",
-        "_prompt",
-        "_questions",
-        "_record",
-        "_redactor",
-        "_stderr_lines",
-        "_stdin",
-        "_stream",
-        "_transport",
-        "_turn_ended",
-        "notes",
-    )
 
     def __init__(
         self,
@@ -104,9 +72,9 @@ class StreamBackend:
         redactor: SecretRedactor,
         ask: Asker | None,
         *,
-        granted: Callable[[], set[Granted]],
+        granted: set[Granted],
     ) -> None:
-        """``granted`` returns what was allowed for the session, to which answers are added."""
+        """``granted`` is what was allowed for the session, to which answers are added."""
         self._prepared = prepared
         self._record = record
         self._prompt = prompt
@@ -125,16 +93,15 @@ class StreamBackend:
             translate = self._control.translate
             broker = broker_of(prepared, ask, record)
             # They hold the list of decisions and not this object: see ``PermissionQuestion.reply``.
-            self._questions = PermissionQuestions(broker, self._decisions.append, granted())
+            self._questions = PermissionQuestions(broker, self._decisions.append, granted)
         self._hook_socket: HookSocket | None = None
         self._hooked: HookedCalls | None = None
         if transport.command_hook is not None and prepared.hook is not None:
             from corral.sessions.backends.judges import HookedCalls, hook_questions
             from corral.system.hook_socket import HookSocket
 
-            emit = self._decisions.append
-            self._questions = hook_questions(prepared, emit)
-            self._hooked = HookedCalls(transport.command_hook, self._questions, emit)
+            self._questions = hook_questions(prepared, self._decisions.append)
+            self._hooked = HookedCalls(transport.command_hook, self._questions)
             in_sandbox = prepared.sandbox is not None
             self._hook_socket = HookSocket(self._hooked.decide, sandboxed=in_sandbox)
         self._judge: WireJudge | None = None
@@ -142,7 +109,7 @@ class StreamBackend:
             from corral.sessions.backends.judges import WireJudge
             from corral.sessions.permissions import broker_of
 
-            self._judge = WireJudge.of(prepared, broker_of(prepared, ask, record), granted(), self)
+            self._judge = WireJudge.of(prepared, broker_of(prepared, ask, record), granted, self)
             self._questions = self._judge.questions
         self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
         self._meter: Meter | None = None
@@ -154,20 +121,15 @@ class StreamBackend:
         self._stdin = b""
         self._process: Process | None = None
         self._ending: asyncio.Task[Exit] | None = None
-        self._exit = _NO_EXIT
+        self._exit = Exit(None, None)
         self._fail: Fail | None = None
         self._own_items: tuple[RawEvent, ...] = ()
         """Items that did not come on stdout."""
-        self.notes: tuple[str, ...] = ()
 
     @property
     def session_id(self) -> str | None:
         chosen = self._launch.session_id if self._launch else None
         return self._record.meta.session_id or chosen
-
-    @property
-    def stays_open(self) -> bool:
-        return False
 
     @property
     def started(self) -> bool:
@@ -233,7 +195,7 @@ class StreamBackend:
             spec = recorded(prepared, prepared.recording, spec)
         self._process = await Process.start(spec)
         # What the agent has got is not held while it works: its files alone may be many kB.
-        self._launch = replace(launch, files=_NOTHING, env=_NOTHING, stdin=b"")
+        self._launch = replace(launch, files={}, env={}, stdin=b"")
         self._stdin = b""
 
     async def _with_files(self, launch: Launch, quirks: StreamQuirks) -> bytes:
@@ -263,8 +225,8 @@ class StreamBackend:
             self._own_items = ()
         self._move_decisions(items)
         unshown = self._hooked.check(items) if self._hooked is not None else None
-        if unshown is not None and self._fail is not None:
-            self._fail(unshown)
+        if unshown is not None:
+            self.fail(unshown)
         return None if chunk == b"" and not items else items
 
     async def _read_while_asking(self, process: Process) -> bytes | None:
@@ -286,18 +248,17 @@ class StreamBackend:
             if isinstance(item, PermissionRequest):
                 ask = control.open_requests.get(item.request_id)
                 if ask is not None:
-                    questions.put(_question(ask, item, control, weakref.WeakMethod(self._write)))
-                    self._move_decisions(out)
+                    questions.put(_question(ask, control, weak_callback(self._write)))
             elif isinstance(item, AgentQuestion):
                 asked = control.open_questions.get(item.request_id)
                 if asked is not None:
-                    answer = _question_reply(asked, control, weakref.WeakMethod(self._write))
-                    questions.put_question(item, answer)
-                    self._move_decisions(out)
+                    reply = partial(_reply, asked, control, weak_callback(self._write))
+                    questions.put_question(item, reply)
             elif isinstance(item, PermissionDecision | QuestionAnswer):  # the agent took it back
                 questions.withdraw(item.request_id)
-        for reply in control.replies:
-            self._write(reply)
+            self._move_decisions(out)
+        for line in control.replies:
+            self._write(line)
         control.replies.clear()
         if any(isinstance(item, TurnEnd) for item in items) and self._process is not None:
             self._turn_ended = True
@@ -357,7 +318,7 @@ class StreamBackend:
         self._own_items = ()
         if self._process is not None and self._process.recording_failure is not None:
             items.append(recording_lost(self._prepared, self._process.recording_failure))
-        items += map(repository, self._notices)
+        items += [warning(notice.code, notice.message) for notice in self._notices]
         return items
 
     async def close(self) -> None:
@@ -388,18 +349,10 @@ class StreamBackend:
         )
         if self._meter is not None:
             error = self._meter.cause_of(error)
-        if error is None and (ended.code or ended.signal):  # a success needs a clean exit
-            how = f"exit code {ended.code}" if ended.code else f"signal {ended.signal}"
-            return ProcessFailed(
-                f"the agent gave its answer but then ended with {how}",
-                hint="The answer may be incomplete: see the agent's stderr, and try again.",
-            )
-        return error
+        return error or unclean_exit(ended.code, ended.signal)  # a success needs a clean exit
 
     def add_facts(self, error: CorralError) -> None:
-        noise = self._prepared.agent.ignored_stderr
-        lines = [line for line in self.stderr.splitlines() if not line.startswith(noise)]
-        error.stderr = "\n".join(lines)[-4000:]
+        error.stderr = shown_stderr(self.stderr, self._prepared)
         error.exit_code, error.signal = self._exit.code, self._exit.signal
         if self._launch is not None:
             error.argv = tuple(
@@ -429,49 +382,35 @@ class StreamBackend:
             self.emit(item)
 
 
-def _question_reply(
+def _reply(
     asked: StreamQuestion,
     control: StreamJsonClient,
-    write: weakref.WeakMethod[Callable[[bytes], None]],
-) -> Callable[[QuestionReply], None]:
-    def reply(given: QuestionReply) -> None:
-        data = control.answer_question(
-            asked,
-            given.answers if given.outcome == "answered" else None,
-            message=given.refusal,
-            stop=given.outcome == "cancelled",
-        )
-        if (send := write()) is not None:
-            send(data)
-
-    return reply
+    write: Callable[[bytes], None],
+    given: QuestionReply,
+) -> None:
+    answers = given.answers if given.outcome == "answered" else None
+    stop = given.outcome == "cancelled"
+    write(control.answer_question(asked, answers, message=given.refusal, stop=stop))
 
 
 def _question(
-    ask: StreamPermissionRequest,
-    request: PermissionRequest,
-    control: StreamJsonClient,
-    write: weakref.WeakMethod[Callable[[bytes], None]],
+    ask: StreamPermissionRequest, control: StreamJsonClient, write: Callable[[bytes], None]
 ) -> PermissionQuestion:
     def reply(answer: PermissionAnswer) -> None:
-        data = control.answer(
-            ask,
-            allow=answer.is_allowed,
-            message=f"Not allowed ({answer.rule}). Do not try it in another way.",
-            stop=answer.decision == "cancel",
-        )
-        if (send := write()) is not None:
-            send(data)
+        message = f"Not allowed ({answer.rule}). Do not try it in another way."
+        stop = answer.decision == "cancel"
+        write(control.answer(ask, allow=answer.is_allowed, message=message, stop=stop))
 
     def edited(arguments: JsonObject) -> PermissionQuestion:
-        other, shown = control.edited(ask, arguments)
-        return replace(_question(other, shown, control, write), new_input=arguments)
+        other = _question(control.edited(ask, arguments), control, write)
+        return replace(other, new_input=arguments)
 
-    from corral.protocol.common_events import named_paths
     from corral.sessions.permissions import PermissionQuestion
 
-    action = Action(ask.name, ask.kind, ask.command, own=ask.own)
-    paths = (*ask.paths, *named_paths(ask.name, ask.kind, ask.input))
     return PermissionQuestion(
-        request, action, paths, reply, edited if control.edits_calls else None
+        ask.request,
+        Action(ask.name, ask.request.kind, ask.command, own=ask.own),
+        ask.paths,
+        reply,
+        edited if control.edits_calls else None,
     )
