@@ -154,10 +154,10 @@ def agent_sandbox(
         endpoints=(*base.endpoints, *_endpoints(prepared, launch)),
     )
     if not box.network and any(name.lower().endswith("_proxy") for name in environment.variables()):
-        from corral.system.sandbox.host_proxy import proxy_of
+        from corral.system.sandbox.host_proxy import user_proxy
 
         for endpoint in box.endpoints:
-            proxy_of(endpoint)  # raises ConfigError for a proxy that corral cannot use
+            user_proxy(endpoint)  # raises ConfigError for a proxy that corral cannot use
     box = _covered(box)
     if hook is not None:
         if hook.port is None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -262,27 +261,21 @@ def _chosen(ours: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _written_forms(value: str) -> Iterator[str]:
-    """The value, and the value inside a JSON string where that differs."""
-    yield value
-    if not re.fullmatch(_SAME_IN_JSON, value):
-        import json
-
-        yield json.dumps(value)[1:-1]
-        yield json.dumps(value, ensure_ascii=False)[1:-1]
-
-
 class SecretRedactor:
     """Redacts known secrets in bytes and text, and names what was there. Their JSON form is known
     too: most of the data is JSON that is not parsed yet."""
-
-    __slots__ = ("__weakref__", "_pairs", "values")
 
     def __init__(self, *secrets: Mapping[str, str]) -> None:
         """Each mapping is name → value. They may have other values for the same name."""
         marks: dict[bytes, bytes] = {}
         for name, value in (pair for values in secrets for pair in values.items()):
-            for form in _written_forms(value):
+            forms = [value]
+            if not re.fullmatch(_SAME_IN_JSON, value):
+                # Inside a JSON string it is written in another way.
+                import json
+
+                forms += [json.dumps(value, ensure_ascii=escape)[1:-1] for escape in (True, False)]
+            for form in forms:
                 marks[form.encode("utf-8", "surrogateescape")] = f"[{name} redacted]".encode()
         self._pairs = sorted(marks.items(), key=lambda pair: -len(pair[0]))
         self.values = tuple(value.decode("utf-8", "replace") for value, _ in self._pairs if value)
@@ -328,20 +321,9 @@ class SecretRedactor:
         return self.clean_part(data, begin_cut=begin_cut, end_cut=end_cut).decode()
 
 
-_last_redactor: tuple[weakref.ref[Environment], weakref.ref[SecretRedactor]] | None = None
-
-
 def redactor_of(environment: Environment) -> SecretRedactor:
-    """The redactor of what must be redacted: one object for turns that have the same
-    environment, as long as one of them uses it."""
-    global _last_redactor  # noqa: PLW0603
-    if _last_redactor is not None and _last_redactor[0]() is environment:
-        redactor = _last_redactor[1]()
-        if redactor is not None:
-            return redactor
-    redactor = SecretRedactor(environment.redacted)
-    _last_redactor = weakref.ref(environment), weakref.ref(redactor)
-    return redactor
+    """The redactor of what must be redacted in a turn with this environment."""
+    return SecretRedactor(environment.redacted)
 
 
 _CUT = "…".encode()
@@ -356,8 +338,6 @@ def _overlap(first: bytes, second: bytes) -> int:
 
 class StreamRedactor:
     """Redacts one text. ``add`` returns what can be shown now, ``finish`` the rest."""
-
-    __slots__ = ("_find_first_char", "_redactor", "_values", "pending")
 
     def __init__(self, redactor: SecretRedactor) -> None:
         self._redactor = redactor
@@ -407,8 +387,11 @@ class StreamRedactor:
         """Where the part starts that may become a secret with the next piece."""
         cut = len(text)
         for value in self._values:
-            at = _partial_match_at(text, value)
-            cut = min(cut, at)
+            # Where the longest suffix of the text starts that is a prefix of the value.
+            at = text.find(value[0], max(0, len(text) - len(value) + 1))
+            while at >= 0 and not value.startswith(text[at:]):
+                at = text.find(value[0], at + 1)
+            cut = min(cut, at) if at >= 0 else cut
         moved = True
         while moved and cut < len(text):  # a complete secret must not be split
             moved = False
@@ -425,13 +408,3 @@ def _find_first_char(values: tuple[str, ...]) -> Callable[[str], re.Match[str] |
     stream has its own redactor."""
     first = "".join(sorted({re.escape(value[0]) for value in values}))
     return re.compile(f"[{first}]").search if first else None
-
-
-def _partial_match_at(text: str, value: str) -> int:
-    """Where the longest suffix of the text starts that is a prefix of the value."""
-    at = text.find(value[0], max(0, len(text) - len(value) + 1))
-    while at >= 0:
-        if value.startswith(text[at:]):
-            return at
-        at = text.find(value[0], at + 1)
-    return len(text)

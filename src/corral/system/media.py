@@ -45,7 +45,7 @@ async def load_media(messages: Iterable[Message]) -> tuple[Message, ...]:
     given = tuple(messages)
     for message in given:
         if not message.is_only_text and any(map(_needs_loading, message.content)):
-            return await in_thread(_load, given)
+            return await in_thread(lambda: tuple(map(_with_contents, given)))
     return given
 
 
@@ -56,17 +56,12 @@ def _needs_loading(part: object) -> bool:
     return is_data or part.media_type is None or not is_url(part.source)
 
 
-def _load(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    return tuple(
-        replace(
-            message,
-            content=tuple(
-                _with_content(part) if isinstance(part, Image | Audio | Document) else part
-                for part in message.content
-            ),
-        )
-        for message in messages
+def _with_contents(message: Message) -> Message:
+    parts = (
+        _with_content(part) if isinstance(part, Image | Audio | Document) else part
+        for part in message.content
     )
+    return replace(message, content=tuple(parts))
 
 
 def _with_content(part: Media) -> Media:
@@ -89,15 +84,13 @@ def _with_content(part: Media) -> Media:
             raise MediaInvalid("a data: URL without data")
         _check_size(len(data), "given as data: URL")
         return replace(part, source=data, media_type=part.media_type or kind or "text/plain")
-    return _from_url(part, source) if is_url(source) else _from_file(part, source)
-
-
-def _from_url(part: Media, url: str) -> Media:
-    """The part with a media type. The URL is not fetched: the vendor does that."""
+    if not is_url(source):
+        return _from_file(part, source)
+    # It gets a media type, and is not fetched: the vendor does that.
     try:
-        path = urlsplit(url).path  # a query is not part of the name
+        path = urlsplit(source).path  # a query is not part of the name
     except ValueError as error:
-        raise MediaInvalid(f"not a URL: {url}", hint=f"{error}.") from error
+        raise MediaInvalid(f"not a URL: {source}", hint=f"{error}.") from error
     return replace(part, media_type=part.media_type or mimetypes.guess_type(path)[0])
 
 

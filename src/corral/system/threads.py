@@ -27,7 +27,8 @@ import socket
 import threading
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from functools import partial, wraps
+from concurrent.futures import Future
+from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from corral.core.tracebacks import short_traceback
@@ -61,30 +62,20 @@ async def in_own_thread(function: Callable[[], T]) -> T:
     The threads of the loop's own pool are waited for when the loop ends: one function that hangs
     would hang the program. Raises ``NoThread``.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
-
-    def succeed(value: T) -> None:
-        if not future.done():
-            future.set_result(value)
-
-    def fail(error: BaseException) -> None:
-        if not future.done():
-            future.set_exception(error)
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # a caller that is cancelled does not cancel the function
 
     def body() -> None:
         try:
-            deliver = partial(succeed, context.run(function))
+            future.set_result(context.run(function))
         except BaseException as error:
             # A StopIteration cannot pass through a future.
             odd = isinstance(error, StopIteration | KeyboardInterrupt)
-            deliver = partial(fail, RuntimeError(repr(error)) if odd else error)
-        with contextlib.suppress(RuntimeError):  # the loop was closed, and with it the caller
-            loop.call_soon_threadsafe(deliver)
+            future.set_exception(RuntimeError(repr(error)) if odd else error)
 
     start(threading.Thread(target=body, name="corral-tool", daemon=True))
-    return await future
+    return await asyncio.wrap_future(future)
 
 
 def start(thread: threading.Thread) -> None:

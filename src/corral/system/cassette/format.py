@@ -117,6 +117,17 @@ class _TakeLine(msgspec.Struct):
     signal: int | None = None
     ended: bool = False
 
+    @property
+    def entry(self) -> Entry:
+        text = self.data or ""
+        if self.file is not None:
+            return Given(self.file, text)
+        if self.eof:
+            return StreamClosed()
+        if self.dir is not None:
+            return DataEntry(self.dir, text.encode() if self.base64 is None else self.base64)
+        return ProgramEnded(self.exit, self.signal)
+
 
 def read(path: str | Path) -> list[Take]:
     """Every take of a file, in order of their start. Raises ``ConfigError``."""
@@ -138,8 +149,8 @@ def read(path: str | Path) -> list[Take]:
                     raise ConfigError(f"the recording was made by a newer corral: {path}")
                 takes[head.take] = Take(head, [])
                 continue
-            found = decode_as(line, _TakeLine)
-            takes[found.take].entries.append(_entry(found))
+            take_line = decode_as(line, _TakeLine)
+            takes[take_line.take].entries.append(take_line.entry)
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
             if number == len(lines) - 1:
                 break  # the writer was killed while it wrote this line
@@ -147,17 +158,6 @@ def read(path: str | Path) -> list[Take]:
     if not takes:
         raise ConfigError(f"the recording is empty: {path}")
     return list(takes.values())
-
-
-def _entry(line: _TakeLine) -> Entry:
-    data = line.base64 if line.base64 is not None else (line.data or "").encode()
-    if line.file is not None:
-        return Given(line.file, line.data or "")
-    if line.eof:
-        return StreamClosed()
-    if line.dir is not None:
-        return DataEntry(line.dir, data)
-    return ProgramEnded(line.exit, line.signal)
 
 
 class Writer:

@@ -110,19 +110,25 @@ class _Recorder:
         assert popen.stderr is not None  # noqa: S101
         feed = threading.Thread(target=self._feed, args=(popen.stdin.fileno(),), daemon=True)
         feed.start()
-        pumps = [threading.Thread(target=self._copy_stderr, args=(popen.stderr.fileno(),))]
+        stderr = popen.stderr.fileno()
+        # Not waited for at the end: another process may keep the output open.
+        pumps = [
+            threading.Thread(target=self._pump, args=(lambda: _read(stderr), "err", 2), daemon=True)
+        ]
         if self._tail is not None:
-            pumps.append(threading.Thread(target=self._copy_file, args=(self._tail,)))
+            pumps.append(threading.Thread(target=self._copy_file, args=(self._tail,), daemon=True))
         elif popen.stdout is not None:
-            platform.grow_pipe(popen.stdout.fileno(), PIPE_SIZE)
-            pumps.append(threading.Thread(target=self._copy_stdout, args=(popen.stdout.fileno(),)))
+            stdout = popen.stdout.fileno()
+            platform.grow_pipe(stdout, PIPE_SIZE)
+            pumps.append(threading.Thread(target=self._copy_stdout, args=(stdout,), daemon=True))
         for pump in pumps:
-            pump.daemon = True  # another process may keep the output open
             pump.start()
         code = _end_of(popen)
-        if _is_readable(0):
-            # Our input may have been closed before the program was ended: a replay waits for that.
-            feed.join(LINGER)
+        with contextlib.suppress(OSError):
+            if select.select([0], [], [], 0)[0]:
+                # There is input, or its end, that was not read yet: it may have been closed before
+                # the program was ended, and a replay waits for that.
+                feed.join(LINGER)
         self._exited.set()
         self._read_rest(pumps)
         self._writer.ended(code if code >= 0 else None, -code if code < 0 else None)
@@ -169,9 +175,6 @@ class _Recorder:
         self._pump(lambda: _read(child), "out", 1)
         # If our reader is gone, the program must get the same error when it writes.
         os.close(child)
-
-    def _copy_stderr(self, child: int) -> None:
-        self._pump(lambda: _read(child), "err", 2)
 
     def _copy_file(self, tail: _Tail) -> None:
         while self._pump(tail.read, "out", 1):
@@ -225,14 +228,6 @@ def _end_of(popen: subprocess.Popen[bytes]) -> int:
         with contextlib.suppress(BlockingIOError):
             os.read(readable, CHUNK)
     return code
-
-
-def _is_readable(fd: int) -> bool:
-    """Whether there is data, or the end of it, that was not read yet."""
-    try:
-        return bool(select.select([fd], [], [], 0)[0])
-    except OSError:
-        return False
 
 
 def _read(fd: int) -> bytes:

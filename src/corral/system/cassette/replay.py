@@ -84,32 +84,54 @@ class Folders:
 
         return self._any.sub(place, text)
 
+    def normalize_text(self, text: str) -> str:
+        """A text without what differs from run to run."""
+        return _UUID.sub("<uuid>", _PORT.sub(r"\1:<port>", self.with_names(text)))
+
+    def normalize(self, message: Json) -> Json:
+        """A message without what differs from run to run."""
+        if isinstance(message, dict) and "method" in message:
+            message = {key: value for key, value in message.items() if key != "id"}
+        return self._normalize(message)
+
+    def _normalize(self, value: Json, key: str = "") -> Json:
+        """``key``: that of the member of an object."""
+        match value:
+            case str():
+                is_id = key in ID_KEYS or key == "cwd"
+                return f"<{key}>" if is_id else self.normalize_text(value)
+            case list() if key == "mcpServers":
+                return [
+                    {name: self._normalize(item[name]) for name in item if name in SERVER_KEYS}
+                    if isinstance(item, dict)
+                    else item
+                    for item in value
+                ]
+            case list():
+                return [self._normalize(item) for item in value]
+            case dict():
+                return {
+                    name: self._normalize(item, name)
+                    for name, item in value.items()
+                    if name not in IGNORED_KEYS
+                }
+            case _:
+                return value
+
 
 class ReplayMatcher:
     """What is known about one recording while it is replayed."""
 
     def __init__(self, recorded: Mapping[str, str], current: Mapping[str, str]) -> None:
-        self._recorded = Folders(recorded)
-        self._current = Folders(current)
+        self.recorded = Folders(recorded)
+        self.current = Folders(current)
         self._call_ids: dict[str, Json] = {}
         """Ids of our calls, recorded → current. The agent's own ids stay as recorded."""
         self._names: dict[str, str] = {}
 
-    def normalize_recorded_text(self, text: str) -> str:
-        return _normalize_text(self._recorded.with_names(text))
-
-    def normalize_current_text(self, text: str) -> str:
-        return _normalize_text(self._current.with_names(text))
-
-    def normalize_recorded(self, message: Json) -> Json:
-        return normalize_message(message, self._recorded)
-
-    def normalize_current(self, message: Json) -> Json:
-        return normalize_message(message, self._current)
-
     def matches(self, recorded: Json, current: Json) -> bool:
         """Whether the two messages have the same meaning."""
-        return self.normalize_recorded(recorded) == self.normalize_current(current)
+        return self.recorded.normalize(recorded) == self.current.normalize(current)
 
     def learn_pair(self, recorded: Json, current: Json) -> None:
         """Learn from two matching messages which ids and folders correspond."""
@@ -120,11 +142,11 @@ class ReplayMatcher:
         folders: dict[str, tuple[str, str]] = {}
         self._pair(recorded, current, folders)
         if folders:
-            self._recorded = Folders(
-                {**self._recorded.folders, **{k: a for k, (a, _) in folders.items()}}
+            self.recorded = Folders(
+                {**self.recorded.folders, **{k: a for k, (a, _) in folders.items()}}
             )
-            self._current = Folders(
-                {**self._current.folders, **{k: b for k, (_, b) in folders.items()}}
+            self.current = Folders(
+                {**self.current.folders, **{k: b for k, (_, b) in folders.items()}}
             )
 
     def _pair(self, recorded: Json, current: Json, folders: dict[str, tuple[str, str]]) -> None:
@@ -134,8 +156,8 @@ class ReplayMatcher:
                 if isinstance(one, str) and isinstance(other, str):
                     if key in ID_KEYS and one != other:
                         self._names[one] = other
-                    elif key == "cwd" and one not in self._recorded.folders.values():
-                        folders[f"cwd {len(self._recorded.folders)}"] = one, other
+                    elif key == "cwd" and one not in self.recorded.folders.values():
+                        folders[f"cwd {len(self.recorded.folders)}"] = one, other
                 else:
                     self._pair(one, other, folders)
         elif isinstance(recorded, list) and isinstance(current, list):
@@ -145,11 +167,11 @@ class ReplayMatcher:
     def rewrite_line(self, line: str) -> str:
         """A recorded line of the agent, with the current ids and folders."""
         if not line.lstrip().startswith("{"):
-            return self._recorded.relocate(line, self._current)
+            return self.recorded.relocate(line, self.current)
         try:
             message: Json = json.loads(line)
         except ValueError:
-            return self._recorded.relocate(line, self._current)
+            return self.recorded.relocate(line, self.current)
         changed = self._rewrite(message)
         if isinstance(changed, dict) and "method" not in changed and "id" in changed:
             changed["id"] = self._call_ids.get(json.dumps(changed["id"]), changed["id"])
@@ -159,7 +181,7 @@ class ReplayMatcher:
     def _rewrite(self, value: Json) -> Json:
         match value:
             case str():
-                return self._recorded.relocate(value, self._current)
+                return self.recorded.relocate(value, self.current)
             case list():
                 return [self._rewrite(item) for item in value]
             case dict():
@@ -171,46 +193,6 @@ class ReplayMatcher:
                 }
             case _:
                 return value
-
-
-def normalize_message(message: Json, places: Folders) -> Json:
-    """A message without what differs from run to run."""
-    if isinstance(message, dict) and "method" in message:
-        message = {key: value for key, value in message.items() if key != "id"}
-    return _normalize(message, places)
-
-
-def _normalize(value: Json, places: Folders) -> Json:
-    match value:
-        case str():
-            return _normalize_text(places.with_names(value))
-        case list():
-            return [_normalize(item, places) for item in value]
-        case dict():
-            return {
-                key: _normalize_member(key, item, places)
-                for key, item in value.items()
-                if key not in IGNORED_KEYS
-            }
-        case _:
-            return value
-
-
-def _normalize_member(key: str, value: Json, places: Folders) -> Json:
-    if isinstance(value, str) and (key in ID_KEYS or key == "cwd"):
-        return f"<{key}>"
-    if key == "mcpServers" and isinstance(value, list):
-        return [
-            {name: _normalize(part, places) for name, part in item.items() if name in SERVER_KEYS}
-            if isinstance(item, dict)
-            else item
-            for item in value
-        ]
-    return _normalize(value, places)
-
-
-def _normalize_text(text: str) -> str:
-    return _UUID.sub("<uuid>", _PORT.sub(r"\1:<port>", text))
 
 
 def difference(recorded: Json, current: Json) -> str:
@@ -252,26 +234,23 @@ def replay(path: str, args: Sequence[str]) -> int:
     """Replay on our own stdin, stdout and stderr. Return the exit code. If the recorded program
     was killed by a signal, this process ends with the same signal."""
     try:
-        return _play(path, list(args))
+        given: dict[str, str] = json.loads(os.environ.get(SECRETS) or "{}")
+        ours = {name: value for name, value in os.environ.items() if name != SECRETS}
+        redactor = SecretRedactor({**named_secrets(ours), **given})
+        recording = _Recording(path, format.read(path), list(args), redactor)
+        if any(format.is_conversation(take.input) for take in recording.takes):
+            return _Conversation(recording).play()
+        return _replay_text(recording)
     except (_Differs, CorralError) as error:
         write(2, f"{SIGN}{error}\n".encode())
         return DIFFERS
 
 
-def _play(path: str, args: list[str]) -> int:
-    given: dict[str, str] = json.loads(os.environ.get(SECRETS) or "{}")
-    ours = {name: value for name, value in os.environ.items() if name != SECRETS}
-    redactor = SecretRedactor({**named_secrets(ours), **given})
-    recording = _Recording(path, format.read(path), args, redactor)
-    if not any(format.is_conversation(take.input) for take in recording.takes):
-        was_read = any(StreamClosed() in take.entries for take in recording.takes)
-        data = b"".join(iter(lambda: os.read(0, 1 << 20), b"")) if was_read else b""
-        return _replay_text(recording, recording.redactor.clean(data).decode("utf-8", "replace"))
-    return _Conversation(recording).play()
-
-
-def _replay_text(recording: _Recording, sent: str) -> int:
+def _replay_text(recording: _Recording) -> int:
     """A program that reads all its input at the start."""
+    was_read = any(StreamClosed() in take.entries for take in recording.takes)
+    data = b"".join(iter(lambda: os.read(0, 1 << 20), b"")) if was_read else b""
+    sent = recording.redactor.clean(data).decode("utf-8", "replace")
     take, like = recording.choose(sent, None)
     for entry in merge_entries(take.entries):
         if isinstance(entry, ProgramEnded):
@@ -298,28 +277,36 @@ class _Recording:
     def choose(self, text: str | None, first: bytes | None) -> tuple[Take, ReplayMatcher]:
         """The first take that starts in the same way and was not used yet. Raises ``_Differs``."""
         fitting = 0
+        used = None if self._run is None else _used(self._run)
         for take in self.takes:
             like = ReplayMatcher(take.head.places, self._folders)
-            if self._then(take, like) != self._now(text, like) or not self._has_message(
-                take, first, like
-            ):
+            if self._then(take, like) != self._now(text, like):
+                continue
+            # The first message may be anywhere, as messages may be sent in parallel.
+            messages = map(parsed, take.input.splitlines())
+            got = None if first is None else self.got(first)
+            if first is not None and not any(like.matches(message, got) for message in messages):
                 continue
             fitting += 1
-            if self._claim(take.head.take):
-                return take, like
+            try:
+                if used is not None:
+                    used.mkdir(parents=True, exist_ok=True)
+                    (used / take.head.take).touch(exist_ok=False)
+            except FileExistsError:  # another process of the run has used it
+                continue
+            return take, like
         if fitting:
             raise _Differs(
                 f"{self.path} has this request {fitting} times, and it was made once more"
             )
         # Most likely the first take that was not used yet was expected.
-        used = None if self._run is None else _used(self._run)
         left = (take for take in self.takes if used is None or not (used / take.head.take).exists())
         expected = next(left, self.takes[-1])
         like = ReplayMatcher(expected.head.places, self._folders)
         then, now = self._then(expected, like), self._now(text, like)
         if then == now and first is not None:
-            then = like.normalize_recorded(parsed(expected.input.split(b"\n", 1)[0]))
-            now = like.normalize_current(self.got(first))
+            then = like.recorded.normalize(parsed(expected.input.split(b"\n", 1)[0]))
+            now = like.current.normalize(self.got(first))
         raise _Differs(
             f"this request is not the one recorded in {self.path}\n{difference(then, now)}"
         )
@@ -327,18 +314,10 @@ class _Recording:
     def got(self, line: bytes) -> Json:
         return parsed(self.redactor.clean(line))
 
-    def _has_message(self, take: Take, first: bytes | None, like: ReplayMatcher) -> bool:
-        """Whether the take has this first message. It may be anywhere, as messages may be sent in
-        parallel."""
-        if first is None:
-            return True
-        got = self.got(first)
-        return any(like.matches(parsed(line), got) for line in take.input.splitlines())
-
     def _then(self, take: Take, like: ReplayMatcher) -> Json:
         """What the recorded program got: command line, input, and the files that they name."""
         text = None if format.is_conversation(take.input) else take.input.decode("utf-8", "replace")
-        return _start_facts(list(take.head.args), text, take.given, like.normalize_recorded_text)
+        return _start_facts(list(take.head.args), text, take.given, like.recorded.normalize_text)
 
     def _now(self, text: str | None, like: ReplayMatcher) -> Json:
         files = format.named_files("\n".join(self._args), self._folders)
@@ -346,19 +325,7 @@ class _Recording:
         clean = self.redactor.clean_text
         args = [clean(word) for word in self._args]
         files = {name: clean(content) for name, content in files.items()}
-        return _start_facts(args, text, files, like.normalize_current_text)
-
-    def _claim(self, take: str) -> bool:
-        """Mark a take as used. Return False if another process of the run has used it."""
-        if self._run is None:
-            return True
-        used = _used(self._run)
-        try:
-            used.mkdir(parents=True, exist_ok=True)
-            (used / take).touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
+        return _start_facts(args, text, files, like.current.normalize_text)
 
 
 class _Conversation:
@@ -389,7 +356,9 @@ class _Conversation:
                     self._expect(like)
                 case DataEntry():
                     _output(entry, like)
-                    self._open -= _is_answer(entry)
+                    message = parsed(entry.data) if entry.dir == "out" else None
+                    if isinstance(message, dict) and "id" in message and "method" not in message:
+                        self._open -= 1
                 case StreamClosed():
                     line = self._early[0] if self._early else self._next(None)
                     if line is not None:
@@ -434,7 +403,7 @@ class _Conversation:
             late = f" (nothing came for {PATIENCE:g} s)" if not self._early else ""
             got = self._recording.got(self._early[0]) if self._early else ""
             what += late
-        return f"{what}\n{difference(like.normalize_recorded(wanted), like.normalize_current(got))}"
+        return f"{what}\n{difference(like.recorded.normalize(wanted), like.current.normalize(got))}"
 
     def _listen(self) -> None:
         with open(0, "rb", closefd=False) as stdin:
@@ -483,13 +452,6 @@ def parsed(line: bytes) -> Json:
     except (ValueError, RecursionError):
         return text
     return message
-
-
-def _is_answer(entry: DataEntry) -> bool:
-    if entry.dir != "out" or b'"id"' not in entry.data:
-        return False
-    message = parsed(entry.data)
-    return isinstance(message, dict) and "id" in message and "method" not in message
 
 
 def _start_facts(

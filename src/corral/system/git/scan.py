@@ -210,9 +210,12 @@ def _bracket(glob: bytes, at: int) -> tuple[bytes, int]:
     first = at
     while at == first or glob[at : at + 1] != b"]":
         if glob[at : at + 2] == b"[:":
-            member, at = _character_class(glob, at + 2)
-            members.append(member)
-            previous = b""
+            end = glob.find(b":]", at + 2)
+            name = glob[at + 2 : end] if end >= 0 else b""
+            if name not in _CLASSES:
+                raise ValueError("an unknown class")
+            members.append(_CLASSES[name])
+            previous, at = b"", end + 2
         elif previous and glob[at : at + 1] == b"-" and glob[at + 1 : at + 2] not in (b"", b"]"):
             last, at = _set_member(glob, at + 1)
             if previous <= last:
@@ -226,15 +229,6 @@ def _bracket(glob: bytes, at: int) -> tuple[bytes, int]:
     if negated:
         return (b"[^%s]" % inside if inside else b"."), at
     return (b"[%s]" % inside if inside else b"(?!)"), at
-
-
-def _character_class(glob: bytes, at: int) -> tuple[bytes, int]:
-    """The class whose name starts here, after ``[:``, and where it ends."""
-    end = glob.find(b":]", at)
-    name = glob[at:end] if end >= 0 else b""
-    if name not in _CLASSES:
-        raise ValueError("an unknown class")
-    return _CLASSES[name], end + 2
 
 
 def _set_member(glob: bytes, at: int) -> tuple[bytes, int]:
@@ -273,10 +267,12 @@ def find_repository(folder: Path) -> RepositoryLayout | None:
     """Find the repository around a folder: a work tree, or a bare repository."""
     folder = Path(os.path.abspath(folder))
     for each in (folder, *folder.parents):
-        if (git_dir := _pointed_to(each / ".git")) is not None:
-            common = _common(git_dir)
-            if common is not None:
-                return RepositoryLayout(top=each, git_dir=git_dir, common=common)
+        dot_git = each / ".git"
+        git_dir = dot_git.resolve() if dot_git.is_dir() else None
+        if git_dir is None and (pointer := _read_line(dot_git)).startswith("gitdir:"):
+            git_dir = Path(os.path.normpath(each / pointer.removeprefix("gitdir:").strip()))
+        if git_dir is not None and (common := _common(git_dir)) is not None:
+            return RepositoryLayout(top=each, git_dir=git_dir, common=common)
         if (common := _common(each)) is not None:
             return RepositoryLayout(top=None, git_dir=each, common=common)
     return None
@@ -290,15 +286,6 @@ def read_head(git_dir: Path) -> str | None:
         name = text.removeprefix("ref:").strip()
         return name if name.startswith("refs/") else None
     return text if _HEX.fullmatch(text) else None
-
-
-def _pointed_to(dot_git: Path) -> Path | None:
-    if dot_git.is_dir():
-        return dot_git.resolve()
-    text = _read_line(dot_git)
-    if not text.startswith("gitdir:"):
-        return None
-    return Path(os.path.normpath(dot_git.parent / text.removeprefix("gitdir:").strip()))
 
 
 def _common(git_dir: Path) -> Path | None:
@@ -361,84 +348,47 @@ def files(
     """Paths below ``root`` of everything that is not a folder. ``tracked`` ones are listed even if
     they are ignored. Without a scope nothing is ignored. ``on_error`` is called for each folder
     that cannot be read; such a folder is left out. Raises ``TooManyFiles``."""
-    walk = _Walk(os.fsencode(root), scope is not None, tracked, skipped, on_error)
-    pending = [_Folder(b"", scope.parts if scope else (), scope.outer if scope else ())]
+    base = os.fsencode(root)
+    seen: set[bytes] = set()  # tracked files that were found
+    looked_at = 0
+    # Of a folder: its path from the root, its path from the top of the repository, and the rules
+    # that apply there, those of the nearest folder first.
+    outer = (scope.parts, scope.outer) if scope is not None else ((), ())
+    pending: list[tuple[bytes, tuple[bytes, ...], tuple[Rules, ...]]] = [(b"", *outer)]
     while pending:
-        found, folders = walk.visit(pending.pop())
-        yield from found
-        pending += folders
-    if scope is not None:
-        yield from _ignored_but_tracked(walk.base, tracked, walk.seen)
-
-
-class _Folder(msgspec.Struct, frozen=True, gc=False):
-    """A folder that is to be listed."""
-
-    path: bytes
-    """From the root of the listing."""
-    parts: tuple[bytes, ...]
-    """From the top of the repository."""
-    rules: tuple[Rules, ...]
-    """Those of the nearest folder first."""
-
-    def with_rules(self, rules: Rules) -> _Folder:
-        return _Folder(self.path, self.parts, (rules, *self.rules)) if rules else self
-
-
-class _Walk:
-    """The state of one listing."""
-
-    def __init__(
-        self,
-        base: bytes,
-        ignores: bool,
-        tracked: Collection[bytes],
-        skipped: Collection[bytes],
-        on_error: Callable[[OSError], None] | None,
-    ) -> None:
-        self.base = base
-        self.seen: set[bytes] = set()
-        """Tracked files that were found."""
-        self._ignores = ignores
-        self._tracked = tracked
-        self._skipped = skipped
-        self._on_error = on_error
-        self._looked_at = 0
-
-    def visit(self, folder: _Folder) -> tuple[list[bytes], list[_Folder]]:
-        """The files of a folder that are listed, and the folders to visit. Raises
-        ``TooManyFiles``."""
-        place = os.path.join(self.base, folder.path) if folder.path else self.base
-        try:
-            entries = list(os.scandir(place))
-        except OSError as error:
-            if self._on_error is not None:
-                self._on_error(error)
-            return [], []
-        self._looked_at += len(entries)
-        if self._looked_at > MOST_ENTRIES:
+        above, parts, rules = pending.pop()
+        folder = os.path.join(base, above) if above else base
+        entries = _list(folder, on_error)
+        looked_at += len(entries)
+        if looked_at > MOST_ENTRIES:
             raise TooManyFiles
-        if self._ignores and any(entry.name == b".gitignore" for entry in entries):
-            folder = folder.with_rules(_rules(place, len(folder.parts)))
-        found: list[bytes] = []
-        folders: list[_Folder] = []
+        if scope is not None and any(entry.name == b".gitignore" for entry in entries):
+            own = _rules(folder, len(parts))
+            rules = (own, *rules) if own else rules
         for entry in entries:
-            if entry.name in self._skipped:
+            if entry.name in skipped:
                 continue
-            path = os.path.join(folder.path, entry.name) if folder.path else entry.name
+            path = os.path.join(above, entry.name) if above else entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if not is_folder and path in self._tracked:
-                self.seen.add(path)
-                found.append(path)
-                continue
-            parts = (*folder.parts, entry.name)
-            if folder.rules and is_ignored(folder.rules, parts, is_folder=is_folder):
-                continue
-            if is_folder:
-                folders.append(_Folder(path, parts, folder.rules))
-            else:
-                found.append(path)
-        return found, folders
+            if not is_folder and path in tracked:
+                seen.add(path)
+                yield path
+            elif not rules or not is_ignored(rules, (*parts, entry.name), is_folder=is_folder):
+                if is_folder:
+                    pending.append((path, (*parts, entry.name), rules))
+                else:
+                    yield path
+    if scope is not None:
+        yield from _ignored_but_tracked(base, tracked, seen)
+
+
+def _list(folder: bytes, on_error: Callable[[OSError], None] | None) -> list[os.DirEntry[bytes]]:
+    try:
+        return list(os.scandir(folder))
+    except OSError as error:
+        if on_error is not None:
+            on_error(error)
+        return []
 
 
 def _ignored_but_tracked(

@@ -36,6 +36,7 @@ import msgspec
 
 from corral.core.host_rules import HostRule, find_rule
 from corral.errors import ConfigError, NetworkFailed
+from corral.system.http.connect import open_tunnel
 from corral.system.http.request import Proxy, authority, proxy_for
 from corral.system.sandbox.box import SandboxEndpoint
 
@@ -43,35 +44,23 @@ Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 CHUNK = 1 << 16
 
 
-def proxy_of(endpoint: SandboxEndpoint) -> Proxy | None:
-    """The user's proxy for an endpoint. Raises ``ConfigError`` for a kind that is not supported."""
+def user_proxy(endpoint: SandboxEndpoint, *, secure: bool | None = None) -> Proxy | None:
+    """The user's proxy for an endpoint. ``secure``: whether TLS is used; by default the port says
+    so. Raises ``ConfigError`` for a kind of proxy that is not supported."""
     if endpoint.is_local:
         return None
-    scheme = "http" if endpoint.port == _HTTP else "https"
-    return proxy_for(f"{scheme}://{authority(endpoint.host, endpoint.port)}")
+    secure = endpoint.port != _HTTP if secure is None else secure
+    where = authority(endpoint.host, endpoint.port)
+    return proxy_for(f"{'https' if secure else 'http'}://{where}")
 
 
 async def open_outside(endpoint: SandboxEndpoint) -> Streams:
     """Connect to an endpoint, through the user's proxy if there is one. Raises ``OSError``,
     ``NetworkFailed`` or ``ConfigError``."""
-    proxy = proxy_of(endpoint)
+    proxy = user_proxy(endpoint)
     if proxy is None:
         return await asyncio.open_connection(endpoint.host, endpoint.port)
-    return await open_through(proxy, endpoint)
-
-
-async def open_through(proxy: Proxy, endpoint: SandboxEndpoint) -> Streams:
-    from corral.system.http.connect import open_tunnel
-
     return await open_tunnel(proxy, endpoint.host, endpoint.port)
-
-
-async def open_first(addresses: Sequence[str], port: int) -> Streams:
-    """Connect to the first of these addresses that accepts it. Raises ``OSError``."""
-    for address in addresses[:-1]:
-        with contextlib.suppress(OSError):
-            return await asyncio.open_connection(address, port)
-    return await asyncio.open_connection(addresses[-1], port)
 
 
 async def relay(inside: Streams, outside: Streams) -> None:
@@ -145,8 +134,11 @@ class ProxyRequest(msgspec.Struct, frozen=True):
         lines = [f"{self.method} {path} HTTP/1.1", f"Host: {host}", "Connection: close"]
         if proxy is not None and proxy.authorization:
             lines.append(f"Proxy-Authorization: {proxy.authorization}")
-        kept = (line for line in self.headers if not _is_for_proxies(line))
-        return "\r\n".join([*lines, *kept, "", ""]).encode("latin-1")
+        for line in self.headers:
+            name = line.partition(":")[0].strip().lower()
+            if name not in _FOR_PROXIES and not name.startswith("proxy-"):
+                lines.append(line)
+        return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def parse_request(head: bytes) -> ProxyRequest:
@@ -169,11 +161,6 @@ def parse_request(head: bytes) -> ProxyRequest:
         raise refused
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     return ProxyRequest(method, host, port or _HTTP, "" if is_tunnel else path, tuple(headers))
-
-
-def _is_for_proxies(header: str) -> bool:
-    name = header.partition(":")[0].strip().lower()
-    return name in _FOR_PROXIES or name.startswith("proxy-")
 
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -224,7 +211,16 @@ class HostProxy:
         addresses = await self._addresses(request)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return await _open(request, addresses)
+                proxy = user_proxy(request.endpoint, secure=request.is_tunnel)
+                if proxy is not None and request.is_tunnel:
+                    return await open_tunnel(proxy, request.host, request.port)
+                if proxy is not None:
+                    streams = await asyncio.open_connection(proxy.host, proxy.port)
+                else:
+                    streams = await _open_first(addresses, request.port)
+                if not request.is_tunnel:
+                    streams[1].write(request.head(proxy))
+                return streams
         except (OSError, NetworkFailed, ConfigError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
             raise RequestRefused(
@@ -239,7 +235,7 @@ class HostProxy:
         rule = find_rule(self._rules, host, port)
         if rule is None:
             raise self._denied(f"the policy does not allow {request.where}")
-        if _proxy_to(request) is not None:
+        if user_proxy(request.endpoint, secure=request.is_tunnel) is not None:
             if _is_address(host) and not rule.may_lead_to(host):
                 raise self._denied(f"{host} is not a public address")
             return [host]
@@ -261,24 +257,12 @@ class HostProxy:
         return RequestRefused("403 Forbidden", f"{why}. It allows: {allowed}")
 
 
-async def _open(request: ProxyRequest, addresses: list[str]) -> Streams:
-    proxy = _proxy_to(request)
-    if proxy is None:
-        streams = await open_first(addresses, request.port)
-    elif request.is_tunnel:
-        return await open_through(proxy, request.endpoint)
-    else:
-        streams = await asyncio.open_connection(proxy.host, proxy.port)
-    if not request.is_tunnel:
-        streams[1].write(request.head(proxy))
-    return streams
-
-
-def _proxy_to(request: ProxyRequest) -> Proxy | None:
-    """The user's own proxy."""
-    if request.endpoint.is_local:
-        return None
-    return proxy_for(f"{'https' if request.is_tunnel else 'http'}://{request.where}")
+async def _open_first(addresses: Sequence[str], port: int) -> Streams:
+    """Connect to the first of these addresses that accepts it. Raises ``OSError``."""
+    for address in addresses[:-1]:
+        with contextlib.suppress(OSError):
+            return await asyncio.open_connection(address, port)
+    return await asyncio.open_connection(addresses[-1], port)
 
 
 def _is_address(host: str) -> bool:

@@ -32,6 +32,7 @@ makes after that is found by the next check. All functions here block.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import stat
@@ -48,7 +49,6 @@ from corral.system.paths import is_inside
 from corral.system.sandbox import repositories
 from corral.system.sandbox.box import Box
 from corral.system.sandbox.repositories import FoundRepositories, GitPart
-from corral.values import decode_as
 
 MOST_MOUNTS = 50
 """Repositories that are mounted read-only. The time that bubblewrap takes for mounts grows with the
@@ -69,17 +69,22 @@ Report: TypeAlias = Callable[[GitNotice], None]
 
 
 class _Before(msgspec.Struct, frozen=True):
-    """What was there before the program started, and what it can write. Paths are bytes: they need
-    not be valid text."""
+    """What was there before the program started, and what it can write. Paths need not be valid
+    text: only ``json`` writes and reads those."""
 
-    folders: tuple[bytes, ...]
-    writable: tuple[bytes, ...]
-    protected: tuple[bytes, ...]
-    skipped: tuple[bytes, ...]
-    unreadable: tuple[bytes, ...]
-    parts: tuple[tuple[bytes, bytes, bytes | None], ...]
+    folders: tuple[str, ...]
+    writable: tuple[str, ...]
+    protected: tuple[str, ...]
+    skipped: tuple[str, ...]
+    unreadable: tuple[str, ...]
+    parts: tuple[tuple[str, bytes, bytes | None], ...]
     """The path, stamp and content of each."""
     can_change: bool
+
+    def can_write(self, path: str) -> bool:
+        """Whether the program can."""
+        is_protected = any(is_inside(path, other) for other in self.protected)
+        return not is_protected and any(is_inside(path, folder) for folder in self.writable)
 
 
 class RepositoryGuard:
@@ -90,9 +95,7 @@ class RepositoryGuard:
     ) -> None:
         self._before = before
         self._report = report
-        self._parts = {os.fsdecode(path): (stamp, old) for path, stamp, old in before.parts}
-        self._writable = _decoded(before.writable)
-        self._protected = _decoded(before.protected)
+        self._parts = {path: (stamp, old) for path, stamp, old in before.parts}
         self._reported: set[tuple[str, bytes]] = set()
         self._record: Path | None = record
         self._lock: int | None = lock
@@ -109,24 +112,23 @@ class RepositoryGuard:
         mounted = (*box.read_only, *box.hidden) if has_mounts else ()
         skipped = [os.path.realpath(path) for path in mounted if os.path.exists(path)]
         found = repositories.find(folders, skipped)
-        parts = [part for entry in _looked_at(found) for part in repositories.read_parts(entry)]
+        entries = found.entries[:MOST_REPOSITORIES]
+        parts = [part for entry in entries for part in repositories.read_parts(entry)]
         read_only: tuple[str, ...] = ()
         if has_mounts and not box.can_change_git:
             read_only = tuple(_to_mount(found, parts, folders))
-        writable = [os.path.realpath(path) for path in box.writable]
-        protected = (*skipped, *read_only)
         before = _Before(
-            folders=_encoded(folders),
-            writable=_encoded(writable),
-            protected=_encoded(protected),
-            skipped=_encoded(skipped),
-            unreadable=_encoded(found.unreadable),
-            parts=tuple(
-                (os.fsencode(part.path), part.stamp, part.content)
-                for part in parts
-                if _can_write(part.path, writable, protected)
-            ),
+            folders=tuple(folders),
+            writable=tuple(os.path.realpath(path) for path in box.writable),
+            protected=(*skipped, *read_only),
+            skipped=tuple(skipped),
+            unreadable=tuple(found.unreadable),
+            parts=(),
             can_change=box.can_change_git,
+        )
+        changeable = (part for part in parts if before.can_write(part.path))
+        before = msgspec.structs.replace(
+            before, parts=tuple((part.path, part.stamp, part.content) for part in changeable)
         )
         record, lock = _write_record(before)
         guard = cls(before, record, lock, report)
@@ -175,9 +177,9 @@ class RepositoryGuard:
             os.close(self._lock)
 
     def _check(self) -> list[GitNotice]:
-        found = repositories.find(_decoded(self._before.folders), _decoded(self._before.skipped))
+        found = repositories.find(self._before.folders, self._before.skipped)
         notices: list[GitNotice] = []
-        for entry in _looked_at(found):
+        for entry in found.entries[:MOST_REPOSITORIES]:
             dangers = {
                 part: reasons
                 for part in repositories.read_parts(entry)
@@ -185,9 +187,15 @@ class RepositoryGuard:
             }
             if dangers:
                 notices.append(self._handle(entry, dangers))
-        known = {*map(os.fsdecode, self._before.unreadable)}
-        if problem := _unchecked(found, known):
-            notices.append(GitNotice("git_unchecked", problem))
+        new = sorted(found.unreadable.difference(self._before.unreadable))
+        is_complete = found.is_complete and len(found.entries) <= MOST_REPOSITORIES
+        if new or not is_complete:
+            why = f"cannot read {_listed(new)}" if is_complete else "there are too many files"
+            message = (
+                f"not every repository that was made in the sandbox could be checked: {why}."
+                " Do not use git in folders that were made there."
+            )
+            notices.append(GitNotice("git_unchecked", message))
         return notices
 
     def _dangers(self, part: GitPart) -> list[str]:
@@ -195,9 +203,9 @@ class RepositoryGuard:
         stamp, old = self._parts.get(part.path, (None, None))
         if stamp == part.stamp or (part.path, part.stamp) in self._reported:
             return []
-        if not _can_write(part.path, self._writable, self._protected):
+        if not self._before.can_write(part.path):
             return []
-        return repositories.find_dangers(part, old, self._writable)
+        return repositories.find_dangers(part, old, self._before.writable)
 
     def _handle(self, entry: str, dangers: Mapping[GitPart, list[str]]) -> GitNotice:
         is_named = os.path.basename(entry).lower() == ".git"
@@ -234,7 +242,7 @@ class RepositoryGuard:
 
     def _quarantine(self, part: GitPart) -> str:
         """Rename it, and put back what was there. Returns its new path. Raises ``OSError``."""
-        root = next(each for each in self._writable if is_inside(part.path, each))
+        root = next(path for path in self._before.writable if is_inside(part.path, path))
         path = os.fsencode(os.path.relpath(part.path, root))
         try:
             new = self._rename(part, root, path)
@@ -270,12 +278,6 @@ def _allow_owner(root: str, path: bytes) -> None:
         os.chmod(f"/proc/self/fd/{at}", 0o700 | stat.S_IMODE(os.fstat(at).st_mode))
 
 
-def _can_write(path: str, writable: Iterable[str], protected: Iterable[str]) -> bool:
-    """Whether the program can."""
-    is_protected = any(is_inside(path, each) for each in protected)
-    return not is_protected and any(is_inside(path, each) for each in writable)
-
-
 def _to_mount(
     found: FoundRepositories, parts: Iterable[GitPart], folders: Iterable[str]
 ) -> Iterator[str]:
@@ -298,38 +300,11 @@ def _to_mount(
             yield path
 
 
-def _looked_at(found: FoundRepositories) -> tuple[str, ...]:
-    return found.entries[:MOST_REPOSITORIES]
-
-
-def _unchecked(found: FoundRepositories, known: set[str]) -> str:
-    """Why not every repository could be looked at; empty if they were. ``known``: folders that
-    could not be read before."""
-    if not found.is_complete or len(found.entries) > MOST_REPOSITORIES:
-        why = "there are too many files"
-    elif new := sorted(found.unreadable - known):
-        why = f"cannot read {_listed(new)}"
-    else:
-        return ""
-    return (
-        f"not every repository that was made in the sandbox could be checked: {why}."
-        " Do not use git in folders that were made there."
-    )
-
-
 def _listed(texts: Iterable[str]) -> str:
     found = [*dict.fromkeys(texts)]
     more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
     shown = ", ".join([*found[:_SHOWN], *more])
     return shown.encode("utf-8", "backslashreplace").decode()
-
-
-def _encoded(texts: Iterable[str]) -> tuple[bytes, ...]:
-    return tuple(map(os.fsencode, texts))
-
-
-def _decoded(texts: Iterable[bytes]) -> tuple[str, ...]:
-    return tuple(map(os.fsdecode, texts))
 
 
 def _write_record(before: _Before) -> tuple[Path, int]:
@@ -342,7 +317,7 @@ def _write_record(before: _Before) -> tuple[Path, int]:
             break
     try:
         fs.try_lock(number)
-        fs.write_all(number, msgspec.json.encode(before))
+        fs.write_all(number, json.dumps(msgspec.to_builtins(before)).encode())
         fs.move_into_place(draft, file)
     except BaseException:
         os.close(number)
@@ -354,22 +329,21 @@ def _write_record(before: _Before) -> tuple[Path, int]:
 
 def finish_left_behind() -> list[GitNotice]:
     """Finish the checks of corral processes that were killed."""
+    notices: list[GitNotice] = []
     try:
-        files = [file for file in paths.git_checks().iterdir() if not fs.is_draft(file.name)]
+        files = sorted(file for file in paths.git_checks().iterdir() if not fs.is_draft(file.name))
     except OSError:
-        return []
-    return [notice for file in sorted(files) for notice in _finish(file)]
-
-
-def _finish(file: Path) -> list[GitNotice]:
-    try:
-        lock = fs.lock_file(file)
-    except OSError:  # its owner lives, or another process finishes it
-        return []
-    try:
-        before = decode_as(file.read_bytes(), _Before)
-    except (OSError, msgspec.MsgspecError):  # its owner has just removed it
-        file.unlink(missing_ok=True)
-        os.close(lock)
-        return []
-    return RepositoryGuard(before, file, lock).finish()
+        return notices
+    for file in files:
+        try:
+            lock = fs.lock_file(file)
+        except OSError:  # its owner lives, or another process finishes it
+            continue
+        try:
+            before = msgspec.convert(json.loads(file.read_bytes()), _Before)
+        except (OSError, ValueError, msgspec.MsgspecError):  # its owner has just removed it
+            file.unlink(missing_ok=True)
+            os.close(lock)
+        else:
+            notices += RepositoryGuard(before, file, lock).finish()
+    return notices
