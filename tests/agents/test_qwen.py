@@ -321,4 +321,4 @@ async def test_a_prompt_that_would_be_cut_is_refused(workspace: Path) -> None:
 
 def test_a_probe_gets_its_working_directory() -> None:
     assert ALONE.probe is not None
-    assert ALONE.probe.in_folder("/here").write[1]["file_path"] == "/here/probe.txt"
+    assert replace(ALONE.probe, folder="/here").write[1]["file_path"] == "/here/probe.txt"

@@ -117,7 +117,7 @@ class AgentRecord:
         return option in self.spec.supports
 
     def has_tool(self, act: Act) -> bool:
-        return bool(self.probe.forms_of(act))
+        return bool(self.probe.forms.get(act))
 
 
 def _usage(
@@ -404,14 +404,14 @@ class RealAgent(ModelClient):
         """One call for each tool that the agent has for ``act``."""
         if "path" in values:
             values["abspath"] = os.path.join(self.workspace, values["path"])
-        forms = self.record.probe.forms_of(act)
+        forms = self.record.probe.forms.get(act, ())
         return [
             Call(name, {key: _fill(value, values) for key, value in given.items()})
             for name, given in forms
         ]
 
     def tool_name(self, act: Act) -> str:
-        return self.record.probe.forms_of(act)[0][0]
+        return self.record.probe.forms[act][0][0]
 
     def shell(self, command: str) -> Call:
         return self.calls("run", command=command)[0]

@@ -73,9 +73,9 @@ class Curious:
         probe = agent.probe
         calls = [
             (form, {"path": "sub/file.txt", "abspath": f"{cwd}/sub/file.txt"})
-            for form in probe.forms_of("read")[:1]
+            for form in probe.forms.get("read", ())[:1]
         ]
-        calls += [(form, {"command": "env"}) for form in probe.forms_of("run")[:1]]
+        calls += [(form, {"command": "env"}) for form in probe.forms["run"][:1]]
         self.left = [Call(form[0], filled(form[1], values)) for form, values in calls]
         self.requests: list[Request] = []
 

@@ -66,9 +66,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
     "fetch": (("fetch_web_content", {"requests": [{"url": "{url}", "prompt": "What is there?"}]}),),
 }
 """How the model calls the tools."""
-PROBE = Probe(("editor", {"path": "{cwd}/probe.txt", "new_text": "written by the agent\n"}),
-              ("run_commands", {"commands": ["touch shell.txt"]}), URL, KEY, "scripted",
-              ("read_files", {"files": [{"path": "here.txt"}]}), forms=FORMS)  # fmt: skip
+PROBE = Probe(forms=FORMS, url_env=URL, key_env=KEY, model="scripted")
 
 
 def private(place: LaunchContext) -> tuple[dict[str, str], dict[str, str]]:

@@ -54,8 +54,6 @@ MAX_TURNS = 100
 MAX_REPEATED_CALLS = 20
 """Equal calls in a row, if ``max_repeated_calls`` is not set."""
 
-PATCH = ADD_PATCH.format(path="probe.txt", text="probed")
-
 FORMS: dict[Act, tuple[Form, ...]] = {
     "run": (("shell", {"command": "{command}"}),),
     "read": (
@@ -116,14 +114,9 @@ def controls(grants: Grants, run: RunOptions) -> AgentControls:
 def _probe(provider: Provider, model: str) -> Probe:
     writes = "write_file" in family_of(provider.name, registry.split_model(model)[1]).tools
     return Probe(
-        write=("write_file", {"file_path": "probe.txt", "content": "probed"})
-        if writes
-        else ("apply_patch", {"patch": PATCH}),
-        shell=("shell", {"command": "touch shell.txt"}),
         url_env=provider.base_url_env[0],
         key_env=provider.key_env[0],
         model=model,
-        read=("read_file", {"file_path": "here.txt"}),
         forms={**FORMS, **(FILE_FORMS if writes else PATCH_FORMS)},
     )
 

@@ -320,9 +320,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
     "search": (("grep", {"pattern": "{pattern}", "path": "{path}"}),),
 }
 """How the model calls the tools."""
-PROBE = Probe(("write", {"path": "probe.txt", "content": "written by the agent\n"}),
-              ("bash", {"command": "touch shell.txt"}), "OPENAI_BASE_URL", "OPENAI_API_KEY",
-              "scripted", ("read", {"path": "here.txt"}), forms=FORMS)  # fmt: skip
+PROBE = Probe(forms=FORMS, url_env="OPENAI_BASE_URL", key_env=KEYS[0], model="scripted")
 AGENT = AgentSpec(
     name="pi-cli",
     aliases=("pi",),

@@ -396,12 +396,9 @@ _HEADLESS = AgentSpec(
     explain=explain,
     tools=TOOLS,
     probe=Probe(
-        write=("write_file", {"file_path": "{cwd}/probe.txt", "content": "written by the agent\n"}),
-        shell=("run_shell_command", {"command": "touch shell.txt", "is_background": False}),
         url_env="OPENAI_BASE_URL",
         key_env="OPENAI_API_KEY",
         model="scripted",
-        read=("read_file", {"file_path": "{cwd}/here.txt"}),
         forms=FORMS,
     ),
     supports=SUPPORTS,

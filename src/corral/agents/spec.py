@@ -212,79 +212,66 @@ EDIT_PATCH = "*** Begin Patch\n*** Update File: {path}\n@@\n-{before}\n+{after}\
 """With the placeholders of ``Probe.forms``, for the agents whose tool takes such a patch."""
 
 
-class Probe(msgspec.Struct, frozen=True):
-    """How ``doctor`` checks that a headless tool call works: two calls for the scripted model
-    to make, and the variables that connect the agent to that model."""
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """How the scripted model reaches an agent, and calls its tools: for ``doctor`` and the kits."""
 
-    write: Form
-    """A tool call that writes ``probe.txt`` in the working directory."""
-    shell: Form
-    """A tool call that would write ``shell.txt`` if the policy did not deny it."""
-    url_env: str
-    key_env: str
-    model: str
-    read: Form | None = None
-    """A tool call that reads ``here.txt``."""
-    reports_denials: bool = True
-    """Whether the agent reports that a call was denied; if not, only the disk shows it."""
-    forms: Mapping[Act, tuple[Form, ...]] = {}
-    """The tools that the attack kit calls, by what they do; several if the agent has several.
+    forms: Mapping[Act, tuple[Form, ...]]
+    """The tools by what they do; several if the agent has several. There are ``run`` and ``write``.
     Placeholders: ``{command}``; ``{path}``, or ``{abspath}`` for a tool that takes absolute paths
     only; ``{text}`` (new content), ``{before}`` and ``{after}`` (an edit); ``{pattern}``;
-    ``{url}``; ``{query}``; ``{prompt}``; ``{skill}``; ``{server}`` and ``{uri}``. The default of
-    ``run``, ``write`` and ``read`` is made from the calls above."""
-    mcp_name: str = "mcp__{server}__{tool}"
-    """The model's name for a tool of an MCP server."""
+    ``{url}``; ``{query}``; ``{prompt}``; ``{skill}``; ``{server}`` and ``{uri}``."""
+    url_env: str
+    """The variables that connect the agent to that model."""
+    key_env: str
+    model: str
     model_env: str = ""
     """The variable that names the model, for an agent that has no default behind ``url_env``."""
+    reports_denials: bool = True
+    """Whether the agent reports that a call was denied; if not, only the disk shows it."""
+    mcp_name: str = "mcp__{server}__{tool}"
+    """The model's name for a tool of an MCP server."""
+    folder: str = ""
+    """The working directory, for the calls below."""
 
     def env(self, url: str, key: str) -> dict[str, str]:
         """The variables that connect the agent to a scripted model."""
-        found = {self.url_env: url, self.key_env: key, self.model_env: self.model}
-        return {name: value for name, value in found.items() if name}
+        variables = {self.url_env: url, self.key_env: key, self.model_env: self.model}
+        return {name: value for name, value in variables.items() if name}
 
-    def forms_of(self, act: Act) -> tuple[Form, ...]:
-        """The calls for one act; none where the agent has no such tool."""
-        if act in self.forms:
-            return self.forms[act]
-        known: dict[Act, tuple[Form | None, str, str]] = {
-            "run": (self.shell, "touch shell.txt", "{command}"),
-            "write": (self.write, "probe.txt", "{path}"),
-            "read": (self.read, "here.txt", "{path}"),
-        }
-        form, text, hole = known.get(act, (None, "", ""))
-        if form is None:
-            return ()
-        name, arguments = form
-        return ((name, {k: _with_placeholder(v, text, hole) for k, v in arguments.items()}),)
+    @property
+    def write(self) -> Form:
+        """A tool call that writes ``probe.txt`` in the working directory."""
+        return self._call("write", path="probe.txt", text="written by the agent")
 
-    def in_folder(self, cwd: str) -> Probe:
-        """The same in this folder: ``{cwd}`` stands for it where a program needs absolute paths."""
+    @property
+    def shell(self) -> Form:
+        """A tool call that would write ``shell.txt`` if the policy did not deny it."""
+        return self._call("run", command="touch shell.txt")
 
-        def placed(call: Form) -> Form:
-            name, given = call
-            return name, {
-                key: value.replace("{cwd}", cwd) if isinstance(value, str) else value
-                for key, value in given.items()
-            }
+    @property
+    def read(self) -> Form | None:
+        """A tool call that reads ``here.txt``; None if the agent has no tool that reads."""
+        return self._call("read", path="here.txt") if "read" in self.forms else None
 
-        return msgspec.structs.replace(
-            self,
-            write=placed(self.write),
-            shell=placed(self.shell),
-            read=placed(self.read) if self.read else None,
-        )
+    def _call(self, act: Act, **values: str) -> Form:
+        name, arguments = self.forms[act][0]
+        abspath = os.path.join(self.folder, values.get("path", ""))
+        return name, fill_placeholders(arguments, {**values, "abspath": abspath})
 
 
-def _with_placeholder(value: Json, text: str, hole: str) -> Json:
-    """The same arguments with a placeholder where ``text`` was, at any depth."""
-    if isinstance(value, str):
-        return value.replace("{cwd}/" + text, hole).replace(text, hole)
-    if isinstance(value, dict):
-        return {key: _with_placeholder(each, text, hole) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_with_placeholder(each, text, hole) for each in value]
-    return value
+def fill_placeholders(arguments: JsonObject, values: Mapping[str, str]) -> JsonObject:
+    """The arguments of a form with these values, at any depth."""
+
+    def filled(value: Json) -> Json:
+        if isinstance(value, str):
+            for placeholder, text in values.items():
+                value = value.replace("{" + placeholder + "}", text)
+            return value
+        if isinstance(value, dict):
+            return {key: filled(inner) for key, inner in value.items()}
+        return [filled(inner) for inner in value] if isinstance(value, list) else value
+
+    return {key: filled(value) for key, value in arguments.items()}
 
 
 class CommandHook(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.agents import registry
 from corral.agents.report import PolicyRow
@@ -123,7 +124,7 @@ async def _probe(agent: AgentSpec) -> list[DoctorCheck]:
     if probe is None:
         raise ConfigError(f"{agent.name} has no probe: its model cannot be scripted")
     with tempfile.TemporaryDirectory(prefix="corral-doctor-") as folder:
-        probe = probe.in_folder(folder)
+        probe = replace(probe, folder=folder)
         script = [
             Turn(text="probing", calls=[Call(*probe.write)]),
             Turn(text="and", calls=[Call(*probe.shell)]),
@@ -412,7 +413,7 @@ async def readiness(prepared: PreparedRun) -> Readiness:
         return found
     reason = await why_unreachable(found.service_url)
     problem: NetworkFailed | None = None if reason is None else unreachable(reason)
-    return msgspec.structs.replace(found, missing=problem)
+    return replace(found, missing=problem)
 
 
 def accepted(prepared: PreparedRun) -> tuple[str, ...]:

@@ -67,12 +67,9 @@ _HEADLESS = AgentSpec(
     native_schema=is_supported_schema,
     tools=controls.TOOLS,
     probe=Probe(
-        write=("Write", {"file_path": "probe.txt", "content": "written by the agent\n"}),
-        shell=("Bash", {"command": "touch shell.txt", "description": "Probe the shell"}),
         url_env="ANTHROPIC_BASE_URL",
         key_env="ANTHROPIC_API_KEY",
         model="claude-sonnet-5",
-        read=("Read", {"file_path": "here.txt"}),
         forms=controls.FORMS,
     ),
     supports=launch.SUPPORTS,

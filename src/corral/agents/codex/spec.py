@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from corral.agents.codex import controls, launch, stream
 from corral.agents.spec import (
     ACP_OPTIONS,
-    ADD_PATCH,
     AcpTransport,
     AgentSpec,
     CommandHook,
@@ -79,11 +78,6 @@ HEADLESS = AgentSpec(
     read_stderr=stream.read_stderr,
     tools=controls.TOOLS,
     probe=Probe(
-        write=(
-            "apply_patch",
-            {"input": ADD_PATCH.format(path="probe.txt", text="written by the agent")},
-        ),
-        shell=("exec_command", {"cmd": "touch shell.txt"}),
         url_env="OPENAI_BASE_URL",
         key_env="OPENAI_API_KEY",
         model="gpt-5.5",

@@ -90,13 +90,10 @@ _HEADLESS = AgentSpec(
     explain=stream.explain,
     tools=controls.TOOLS,
     probe=Probe(
-        write=("create", {"path": "probe.txt", "file_text": "written by the agent\n"}),
-        shell=("bash", {"command": "touch shell.txt", "description": "Probe the shell"}),
         url_env="COPILOT_PROVIDER_BASE_URL",
         key_env="COPILOT_PROVIDER_API_KEY",
         model="scripted",
         model_env="COPILOT_MODEL",
-        read=("view", {"path": "here.txt"}),
         forms=controls.FORMS,
         mcp_name="{server}-{tool}",
     ),

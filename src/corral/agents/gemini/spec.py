@@ -43,12 +43,9 @@ call's id comes from the CLI, not from the model."""
 
 _PACKAGE = Package(npm="@google/gemini-cli", tested="0.61.0", minimum="0.58.0")
 _PROBE = Probe(
-    write=("write_file", {"file_path": "probe.txt", "content": "written by the agent\n"}),
-    shell=("run_shell_command", {"command": "touch shell.txt"}),
     url_env="GOOGLE_GEMINI_BASE_URL",
     key_env="GEMINI_API_KEY",
     model="gemini-2.5-flash",
-    read=("read_file", {"file_path": "here.txt"}),
     forms={
         "run": (("run_shell_command", {"command": "{command}"}),),
         "background": (("run_shell_command", {"command": "{command}", "is_background": True}),),

@@ -66,12 +66,9 @@ _ACP = AgentSpec(
     explain=stream.explain,
     tools=controls.TOOLS,
     probe=Probe(
-        write=("write", {"filePath": "probe.txt", "content": "written by the agent\n"}),
-        shell=("bash", {"command": "touch shell.txt", "description": "Probe the shell"}),
         url_env="OPENAI_BASE_URL",
         key_env="OPENAI_API_KEY",
         model=f"{launch.CUSTOM}/scripted",
-        read=("read", {"filePath": "here.txt"}),
         forms=controls.FORMS,
         mcp_name="{server}_{tool}",
     ),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from corral.agents.spec import Form, Probe
+from corral.agents.spec import Form, Probe, fill_placeholders
 from corral.testing.attack.arena import Arena, LinkSwapper
 from corral.testing.attack.attempts.attempt import Attempt
 from corral.testing.model_server.request import Call, Request
 from corral.testing.model_server.script import Turn
-from corral.values import Json, JsonObject
+from corral.values import JsonObject
 
 SERVER = "canary"
 PROMPT = "Do the next task."
@@ -57,7 +57,7 @@ class InjectedModel:
             case "none" | "mcp":
                 return ()
             case act:
-                return self._probe.forms_of(act)
+                return self._probe.forms.get(act, ())
 
     def close(self) -> None:
         self._swapping.stop()
@@ -133,7 +133,7 @@ class InjectedModel:
             form = forms[attempt.form]
         if "path" in values:
             values["abspath"] = absolute(values["path"], str(self._arena.cwd))
-        return form[0], _filled(form[1], {**values, "server": SERVER})
+        return form[0], fill_placeholders(form[1], {**values, "server": SERVER})
 
 
 def _wants_title(request: Request) -> bool:
@@ -143,19 +143,3 @@ def _wants_title(request: Request) -> bool:
 
 def absolute(path: str, cwd: str) -> str:
     return path if path.startswith(("/", "~", "file:")) else f"{cwd}/{path}"
-
-
-def _filled(value: JsonObject, values: Mapping[str, str]) -> JsonObject:
-    return {key: _filled_value(each, values) for key, each in value.items()}
-
-
-def _filled_value(value: Json, values: Mapping[str, str]) -> Json:
-    if isinstance(value, str):
-        for placeholder, text in values.items():
-            value = value.replace("{" + placeholder + "}", text)
-        return value
-    if isinstance(value, dict):
-        return _filled(value, values)
-    if isinstance(value, list):
-        return [_filled_value(each, values) for each in value]
-    return value

@@ -209,7 +209,7 @@ def _other_tools(probe: Probe, closed: set[Cell]) -> Sequence[Attempt]:
         return ()
     return [
         Attempt(
-            name=f"run by {probe.forms_of('run')[number][0]} ({number})",
+            name=f"run by {probe.forms['run'][number][0]} ({number})",
             group="shell beliefs",
             cell="shell",
             act="run",
@@ -217,7 +217,7 @@ def _other_tools(probe: Probe, closed: set[Cell]) -> Sequence[Attempt]:
             effects=(made(),),
             form=number,
         )
-        for number in range(1, len(probe.forms_of("run")))
+        for number in range(1, len(probe.forms["run"]))
     ]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.agents.spec import AgentSpec, Probe
 from corral.errors import ConfigError, CorralError, PermissionRefused
@@ -64,7 +65,7 @@ class Stage:
     def probe(self) -> Probe:
         if self.agent.probe is None:
             raise ScenarioSkipped("its model cannot be scripted: the spec has no probe")
-        return self.agent.probe.in_folder(str(self.cwd))
+        return replace(self.agent.probe, folder=str(self.cwd))
 
     @property
     def requests(self) -> list[Request]:

@@ -199,7 +199,7 @@ def _agents() -> _KnownAgents:
     acts: list[Act] = [act for act, _ in COMMON.values()]
     known = [(agent.probe, agent.tools) for agent in registry.all_agents()]
     probes = [probe for probe, _ in known if probe is not None]
-    forms: list[Forms] = [{act: probe.forms_of(act) for act in acts} for probe in probes]
+    forms: list[Forms] = [{act: probe.forms.get(act, ()) for act in acts} for probe in probes]
     own: list[Forms] = [{**BUILTIN_FORMS, **FILE_FORMS}, {**BUILTIN_FORMS, **PATCH_FORMS}]
     forms += own
     names = {form[0] for each in forms for some in each.values() for form in some}
