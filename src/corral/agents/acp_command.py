@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from corral import errors
 from corral.agents.grants import Grants
-from corral.agents.shared.errors import service_error_explainer
+from corral.agents.shared.errors import AgentErrors
 from corral.agents.shared.launch import find_credentials, refuse_project_files, refuse_user_settings
 from corral.agents.spec import (
     ACP_OPTIONS,
@@ -114,7 +114,7 @@ def keyed_agent(
         title=title,
         description=f"{title}, persistent (ACP): asks for permission",
         launch=launch,
-        explain=service_error_explainer(title, program, hint),
+        explain=AgentErrors(title=title, program=program, key_hint=hint).explain,
         env_names=keys,
         secret_env=keys,
         supports=frozenset({"inherit", "permission_mode", "resume", "system_prompt"}),

@@ -27,7 +27,7 @@ from corral.agents.shared.controls import (
     prefixed,
     without_rules,
 )
-from corral.agents.shared.errors import service_error_explainer
+from corral.agents.shared.errors import AgentErrors
 from corral.agents.shared.launch import (
     DENIED,
     behind_url,
@@ -342,7 +342,9 @@ AGENT = AgentSpec(
     controls=controls,
     launch=launch,
     meter_route=behind_url("OPENAI_BASE_URL", KEYS[0], KEYS[1:]),
-    explain=service_error_explainer("pi", "pi", KEY_HINT, lost="No session found matching"),
+    explain=AgentErrors(
+        title="pi", program="pi", key_hint=KEY_HINT, lost="no session found matching"
+    ).explain,
     tools=TOOLS,
     probe=PROBE,
     supports=frozenset({"fork", "inherit", "reasoning_effort", "resume", "system_prompt"}),

@@ -37,7 +37,7 @@ from msgspec.structs import replace
 from corral import errors
 from corral.agents.grants import Grants
 from corral.agents.shared.controls import READS_OUTSIDE, UNASKED_BY_DEFAULT, check_names, prefixed
-from corral.agents.shared.errors import NO_ANSWER_HINT, error_from_service, explain_ending
+from corral.agents.shared.errors import AgentErrors, turn_limit
 from corral.agents.shared.launch import (
     check_effort,
     escape_prompt,
@@ -351,30 +351,28 @@ QUIRKS = AcpQuirks(
 """``command_escape`` is a word joiner, which no model sees."""
 
 
-def explain(ending: TurnEnding) -> CorralError | None:
-    """The error of a turn; None for a success."""
-    if ending.finish is None and ending.code == 53:
-        return errors.TurnLimit(
-            f"the turn limit of {ending.run.max_turns or 'the settings'} was reached",
-            hint="Raise max_turns (--max-turns), or ask for less.",
-        )
-    return explain_ending(
-        ending,
-        "Qwen Code",
-        "qwen",
-        _failed,
-        "no saved session found",
-        key_hint=KEY_HINT,
-    )
-
-
 def _failed(_kind: str, message: str) -> CorralError:
     text = message.removeprefix(STREAM_QUIRKS.error_text).removesuffix("]")
     if text.startswith("Operation cancelled"):
         return errors.Interrupted("the turn was stopped")
     if "empty response" in text:
-        return errors.EmptyAnswer(text, hint=NO_ANSWER_HINT)
-    return error_from_service(text.removeprefix("Internal error: "), KEY_HINT)
+        return ERRORS.make(errors.EmptyAnswer, text)
+    return ERRORS.from_service(text.removeprefix("Internal error: "))
+
+
+ERRORS = AgentErrors(
+    title="Qwen Code",
+    program="qwen",
+    key_hint=KEY_HINT,
+    failed=_failed,
+    lost="no saved session found",
+)
+
+
+def explain(ending: TurnEnding) -> CorralError | None:
+    """The error of a turn; None for a success."""
+    is_limit = ending.finish is None and ending.code == 53
+    return turn_limit(ending.run) if is_limit else ERRORS.explain(ending)
 
 
 def translator() -> Translate:

@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from msgspec.structs import replace
 
 from corral import errors
 from corral.agents.claude.launch import KEY_HINT
 from corral.agents.shared.errors import (
     LOGIN_REQUIRED,
-    QUOTA,
-    SERVICE_FAULT,
-    error_after_success,
-    unauthenticated,
+    AgentErrors,
+    Signs,
+    last_lines,
+    turn_limit,
 )
 from corral.agents.spec import TurnEnding
 from corral.errors import CorralError
 
-_NETWORK = "Check the network, the proxy variables and ANTHROPIC_BASE_URL."
-_SHORTER = "Shorten the prompt or start a new session."
-_REPHRASE = "Rephrase the prompt, or try another model."
-_MODEL = "Give another with model= (--model): an alias such as sonnet, or a full name."
-
-_KINDS: dict[str, tuple[type[CorralError], str | None]] = {
-    "authentication_failed": (errors.AuthenticationFailed, KEY_HINT),
+ERRORS = AgentErrors(
+    title="Claude Code",
+    program="claude",
+    key_hint=KEY_HINT,
+    address="ANTHROPIC_BASE_URL",
+    hints={
+        errors.ModelNotFound: "Give another with model= (--model): an alias such as sonnet, or a"
+        " full name.",
+        errors.StreamBroken: "It was stopped from outside, or crashed; changes made so far remain.",
+    },
+    stderr_signs=(
+        (
+            ("native binary not installed",),
+            errors.BrokenInstall,
+            "Install it again: corral agents install claude",
+        ),
+    ),
+    ended="Claude Code exited without a result: the answer may be cut short",
+)
+_KINDS: dict[str, type[CorralError]] = {
+    "authentication_failed": errors.AuthenticationFailed,
+    "billing_error": errors.QuotaSpent,
+    "rate_limit": errors.RateLimited,
+    "overloaded": errors.ServerFailed,
+    "server_error": errors.ServerFailed,
+    "model_not_found": errors.ModelNotFound,
+}
+_OTHER_KINDS: dict[str, tuple[type[CorralError], str]] = {
     "oauth_org_not_allowed": (errors.AccessDenied, "The account's organisation forbids it."),
-    "billing_error": (errors.QuotaSpent, QUOTA),
-    "rate_limit": (errors.RateLimited, "Wait and try again."),
-    "overloaded": (errors.ServerFailed, SERVICE_FAULT),
-    "server_error": (errors.ServerFailed, SERVICE_FAULT),
-    "model_not_found": (errors.ModelNotFound, _MODEL),
     "max_output_tokens": (
         errors.StreamBroken,
         "The answer was over the model's limit: ask for less at once, or raise"
         " CLAUDE_CODE_MAX_OUTPUT_TOKENS.",
     ),
 }
-"""Claude Code's own codes for API errors."""
+"""Claude Code's own codes for API errors; those with a hint of their own."""
 
 _CONNECTION = (
     "unable to connect",
@@ -47,26 +63,25 @@ _CONNECTION = (
     "fetch failed",
     "socket",
 )
-
-_Sign: TypeAlias = tuple[tuple[str, ...], type[CorralError], str | None]
-_SIGNS: tuple[_Sign, ...] = (
-    (("no conversation found", "session id"), errors.ResumeLost, "Start a new session."),
-    (("not logged in", "/login", "invalid api key", "oauth token"), errors.AuthenticationFailed,
-     KEY_HINT),
-    (("prompt is too long", "context window", "context limit"), errors.ContextLengthExceeded,
-     _SHORTER),
-    (("safeguards flagged", "usage policy"), errors.ContentRefused, _REPHRASE),
+_STARTING: Signs = (
+    (("no conversation found", "session id"), errors.ResumeLost),
+    (("not logged in", "/login", "invalid api key", "oauth token"), errors.AuthenticationFailed),
+)
+_SIGNS: Signs = (
+    *_STARTING,
+    (("prompt is too long", "context window", "context limit"), errors.ContextLengthExceeded),
+    (("safeguards flagged", "usage policy"), errors.ContentRefused),
     (("credit balance", "usage limit", "quota", "api error: 402", "payment required"),
-     errors.QuotaSpent, QUOTA),
-    (("rate limit", "rejected (429)"), errors.RateLimited, "Wait and try again."),
-    (("limit reached", "hit your limit"), errors.QuotaSpent, QUOTA),
-    (_CONNECTION, errors.NetworkFailed, _NETWORK),
-    (("issue with the selected model", "model not found"), errors.ModelNotFound, _MODEL),
-    (("400", "invalid_request"), errors.InvalidRequest, None),
-    (("403", "forbidden", "permission"), errors.AccessDenied, None),
-    (("overloaded", "api error: 5", "server-side issue"), errors.ServerFailed, SERVICE_FAULT),
+     errors.QuotaSpent),
+    (("rate limit", "rejected (429)"), errors.RateLimited),
+    (("limit reached", "hit your limit"), errors.QuotaSpent),
+    (_CONNECTION, errors.NetworkFailed),
+    (("issue with the selected model", "model not found"), errors.ModelNotFound),
+    (("400", "invalid_request"), errors.InvalidRequest),
+    (("403", "forbidden", "permission"), errors.AccessDenied),
+    (("overloaded", "api error: 5", "server-side issue"), errors.ServerFailed),
 )  # fmt: skip
-"""Parts of the text of an error without a code → the error. The first match counts."""
+"""For an error without a code."""
 
 
 def explain(ending: TurnEnding) -> CorralError | None:
@@ -75,13 +90,9 @@ def explain(ending: TurnEnding) -> CorralError | None:
     if finish is None:
         return _without_result(ending)
     if finish.ok:
-        return error_after_success(ending, "Claude Code")
-    message = finish.message or "Claude Code reported an error without a message"
+        return ERRORS.after_success(ending)
     if finish.kind == "error_max_turns":
-        return errors.TurnLimit(
-            f"the turn limit of {ending.run.max_turns or 'the settings'} was reached",
-            hint="Raise max_turns (--max-turns), or ask for less.",
-        )
+        return turn_limit(ending.run)
     if finish.kind == "error_max_budget_usd":
         limit = ending.run.max_cost
         return errors.BudgetExceeded(
@@ -90,6 +101,7 @@ def explain(ending: TurnEnding) -> CorralError | None:
         )
     if (finish.stop_reason or "").startswith("aborted"):
         return errors.Interrupted("the turn was stopped")
+    message = finish.message or "Claude Code reported an error without a message"
     return _error_from_api(message, finish.kind or "", finish.stop_reason or "")
 
 
@@ -108,49 +120,31 @@ def explain_acp(ending: TurnEnding) -> CorralError | None:
 def _error_from_api(message: str, kind: str, reason: str) -> CorralError:
     low = message.lower()
     if reason == "prompt_too_long":
-        return errors.ContextLengthExceeded(message, hint=_SHORTER)
+        return ERRORS.make(errors.ContextLengthExceeded, message)
     if kind == "invalid_request" and "safeguards" in low:
-        return errors.ContentRefused(message, hint=_REPHRASE)
+        return ERRORS.make(errors.ContentRefused, message)
     if kind == "authentication_failed" and "403" in message:
         return errors.AccessDenied(
             message, hint="The key is known but not allowed this: check its workspace and model."
         )
     if kind in ("server_error", "unknown") and any(sign in low for sign in _CONNECTION):
-        return errors.NetworkFailed(message, hint=_NETWORK)
-    if kind in _KINDS:
-        error, hint = _KINDS[kind]
+        return ERRORS.make(errors.NetworkFailed, message)
+    if kind in _OTHER_KINDS:
+        error, hint = _OTHER_KINDS[kind]
         return error(message, hint=hint)
-    return _by_sign(message, _SIGNS) or errors.ProcessFailed(message)
+    if kind in _KINDS:
+        return ERRORS.make(_KINDS[kind], message)
+    return ERRORS.from_signs(message, _SIGNS) or errors.ProcessFailed(message)
 
 
 def _without_result(ending: TurnEnding) -> CorralError:
     """There is no result line: only the exit code and stderr are known."""
-    stderr = "\n".join(ending.stderr.strip().splitlines()[-6:])
-    if ending.signal is not None or ending.code == 143:
-        return errors.KilledBySignal(
-            f"Claude Code was killed by signal {ending.signal or 15}",
-            hint="Out of memory is the usual cause of signal 9." if ending.signal == 9 else None,
-        )
-    if ending.code in (126, 127) or "native binary not installed" in stderr:
-        return errors.BrokenInstall(
-            stderr or "the program could not be run",
-            hint="Install it again: corral agents install claude",
-        )
-    if ending.code == 0:
-        return errors.StreamBroken(
-            "Claude Code exited without a result: the answer may be cut short",
-            hint="It was stopped from outside, or crashed; changes made so far remain.",
-        )
+    if ending.signal is None and ending.code == 143:
+        ending = replace(ending, signal=15)
+    known = ERRORS.without_result(ending)
+    stderr = last_lines(ending.stderr)
+    if type(known) not in (errors.AuthenticationFailed, errors.ProcessFailed):
+        return known
     if "unknown option" in stderr.lower() or stderr.lower().startswith("error: "):
         return errors.InputRejected(stderr)
-    failed = errors.ProcessFailed(f"failed (exit {ending.code}): {stderr or 'no reason given'}")
-    return _by_sign(stderr, _SIGNS[:2]) or unauthenticated(stderr, KEY_HINT) or failed
-
-
-def _by_sign(text: str, table: tuple[_Sign, ...]) -> CorralError | None:
-    """The error of the first row of the table that has a part of the text."""
-    low = text.lower()
-    for signs, error, hint in table:
-        if any(sign in low for sign in signs):
-            return error(text, hint=hint)
-    return None
+    return ERRORS.from_signs(stderr, _STARTING) or known

@@ -14,11 +14,11 @@ import msgspec
 from corral import errors
 from corral.agents.codex.controls import HARMLESS, SHELL, TOOLS, is_agent_tool
 from corral.agents.shared.errors import (
+    FORBIDDEN,
     LOGIN_REQUIRED,
-    QUOTA,
-    explain_ending,
+    AgentErrors,
+    Signs,
     last_lines,
-    unauthenticated,
 )
 from corral.agents.spec import TurnEnding
 from corral.errors import CorralError
@@ -312,19 +312,25 @@ IGNORED_STDERR = (
     "   ",
 )
 
-KEY_HINT = "Set OPENAI_API_KEY, or sign in once with `codex login`."
+_OTHER_VERSION = "corral knows Codex 0.166: install that with `corral agents install codex`."
+ERRORS = AgentErrors(
+    title="Codex",
+    program="codex",
+    key_hint="Set OPENAI_API_KEY, or sign in once with `codex login`.",
+    address="OPENAI_BASE_URL",
+    hints={errors.AccessDenied: FORBIDDEN},
+    failed=lambda _kind, message: error_from_text(message),
+    ignored=IGNORED_STDERR,
+    stderr_signs=(
+        (("input_too_large",), errors.InputRejected, "The prompt is too long: put it into files."),
+        (("no rollout found", "thread/resume"), errors.ResumeLost, "Start a new session."),
+        (("MCP servers failed",), errors.ToolFailed, "A requested MCP server did not start."),
+        (("Error loading config", "feature flag"), errors.SettingsRejected, _OTHER_VERSION),
+    ),
+    ended="Codex exited without completing its turn",
+)
 _STATUS = re.compile(r"(?:unexpected status|last status:?) (\d{3})")
-_BY_STATUS: dict[str, type[CorralError]] = {
-    "400": errors.InvalidRequest,
-    "401": errors.AuthenticationFailed,
-    "402": errors.QuotaSpent,
-    "403": errors.AccessDenied,
-    "404": errors.ModelNotFound,
-    "413": errors.ContextLengthExceeded,
-    "429": errors.RateLimited,
-}
-
-_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError]], ...] = (
+_SIGNS: Signs = (
     (("quota", "billing", "usage limit", "credits"), errors.QuotaSpent),
     (("rate limit", "rate_limit", "too many requests"), errors.RateLimited),
     (
@@ -345,27 +351,6 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError]], ...] = (
     (("stream disconnected", "stream closed", "idle timeout"), errors.StreamBroken),
     (("invalid_request", "bad_request", "bad request"), errors.InvalidRequest),
 )
-"""Parts of the text of an API error → the error. The first match counts."""
-
-_HINTS: dict[type[CorralError], str] = {
-    errors.AuthenticationFailed: KEY_HINT,
-    errors.AccessDenied: "The key is known but not allowed this: check its project and model.",
-    errors.QuotaSpent: QUOTA,
-    errors.RateLimited: "Wait and try again.",
-    errors.ContextLengthExceeded: "Shorten the prompt or start a new session.",
-    errors.ModelNotFound: "Give another with model= (--model).",
-    errors.ContentRefused: "Rephrase the prompt, or try another model.",
-    errors.ServerFailed: "The model's service is at fault: try again.",
-    errors.NetworkFailed: "Check the network, the proxy variables and OPENAI_BASE_URL.",
-    errors.StreamBroken: "Often transient: try again.",
-}
-
-
-def explain(ending: TurnEnding) -> CorralError | None:
-    """None for a success: a completed turn, some answer, and a clean exit."""
-    if ending.finish is None:
-        return _without_result(ending)
-    return explain_ending(ending, "Codex", "codex", lambda _, stderr: error_from_text(stderr))
 
 
 def explain_acp(ending: TurnEnding) -> CorralError | None:
@@ -374,55 +359,36 @@ def explain_acp(ending: TurnEnding) -> CorralError | None:
     if finish is None:
         return _without_result(ending)
     if finish.kind == LOGIN_REQUIRED:
-        return errors.AuthenticationFailed(finish.message or "no reason given", hint=KEY_HINT)
+        return ERRORS.make(errors.AuthenticationFailed, finish.message or "no reason given")
     return error_from_text((finish.message or "Codex reported an error without a message").strip())
+
+
+def explain(ending: TurnEnding) -> CorralError | None:
+    """None for a success: a completed turn, some answer, and a clean exit."""
+    return _without_result(ending) if ending.finish is None else ERRORS.explain(ending)
 
 
 def error_from_text(message: str) -> CorralError:
     """Codex reports only the text of an API error; sometimes the text is the API's JSON."""
-    text, low = message, message.lower()
+    text = message
     try:
         body: Json = json.loads(message)
         text = str(as_object(as_object(body).get("error")).get("message", message))
     except (ValueError, RecursionError):
         pass
     status = _STATUS.search(message)
-    kind: type[CorralError] | None = None
-    if status is not None:
-        kind = _BY_STATUS.get(status[1], errors.ServerFailed if status[1] >= "500" else None)
-    if kind is None or kind is errors.RateLimited or kind is errors.InvalidRequest:
-        signs = (each for words, each in _SIGNS if any(word in low for word in words))
-        kind = next(signs, kind) or errors.ProcessFailed
-    return kind(text, hint=_HINTS.get(kind))
-
-
-_OTHER_VERSION = "corral knows Codex 0.166: install that with `corral agents install codex`."
-_STDERR_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str], ...] = (
-    (("input_too_large",), errors.InputRejected, "The prompt is too long: put it into files."),
-    (("no rollout found", "thread/resume"), errors.ResumeLost, "Start a new session."),
-    (("MCP servers failed",), errors.ToolFailed, "A requested MCP server did not start."),
-    (("Error loading config", "feature flag"), errors.SettingsRejected, _OTHER_VERSION),
-)
-"""Parts of stderr of a Codex that ended without a result → the error."""
+    error = ERRORS.from_status(text, int(status[1]) if status else 0)
+    if type(error) in (errors.ProcessFailed, errors.RateLimited, errors.InvalidRequest):
+        known = ERRORS.from_signs(message, _SIGNS)
+        error = error if known is None else ERRORS.make(type(known), text)
+    return error
 
 
 def _without_result(ending: TurnEnding) -> CorralError:
+    error = ERRORS.without_result(ending)
+    if type(error) not in (errors.AuthenticationFailed, errors.ProcessFailed):
+        return error
     stderr = last_lines(ending.stderr, IGNORED_STDERR)
-    if ending.signal is not None:
-        return errors.KilledBySignal(f"Codex was killed by signal {ending.signal}")
-    for signs, kind, hint in _STDERR_SIGNS:
-        if any(sign in stderr for sign in signs):
-            return kind(stderr, hint=hint)
     if ending.code == 2:
         return errors.SettingsRejected(stderr or "Codex refused its arguments", hint=_OTHER_VERSION)
-    if ending.code in (126, 127):
-        return errors.BrokenInstall(
-            stderr or "the program could not be run",
-            hint="Install it again: corral agents install codex",
-        )
-    if ending.code == 0:
-        return errors.StreamBroken("Codex exited without completing its turn")
-    if _STATUS.search(stderr):
-        return error_from_text(stderr)
-    failed = f"Codex failed (exit {ending.code}): {stderr or 'no reason given'}"
-    return unauthenticated(stderr, KEY_HINT) or errors.ProcessFailed(failed)
+    return error_from_text(stderr) if _STATUS.search(stderr) else error

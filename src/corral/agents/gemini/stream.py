@@ -16,12 +16,14 @@ import msgspec
 from corral import errors
 from corral.agents.gemini import controls
 from corral.agents.shared.errors import (
+    FORBIDDEN,
+    LOGIN_REQUIRED,
     NETWORK,
-    QUOTA,
     UNKNOWN_MODEL,
-    error_after_success,
+    AgentErrors,
+    Signs,
     last_lines,
-    unauthenticated,
+    turn_limit,
 )
 from corral.agents.spec import TurnEnding
 from corral.core.nesting import decode_json
@@ -271,10 +273,6 @@ HTTP = (400, 401, 402, 403, 404, 408, 413, 429, 499, 500, 502, 503, 504)
 _BY_EXIT = {code & 0xFF: code for code in HTTP}
 """An API error exits with the HTTP status modulo 256."""
 
-_KEY_HINT = (
-    "Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal;"
-    " `corral agents doctor gemini-cli` shows what was found."
-)
 # Strings: re compiles them when first needed, which most runs never do.
 _RETRY_AFTER = r"retry (?:in|after) (\d+(?:\.\d+)?) ?(ms|s)"
 _ATTEMPT = r"^Attempt (\d+) failed"
@@ -293,7 +291,7 @@ def explain(ending: TurnEnding) -> CorralError | None:
     if finish is None:
         return _without_result(ending)
     if finish.ok:
-        return error_after_success(ending, "the CLI", needs_answer=False)
+        return ERRORS.after_success(ending, needs_answer=False)
     message = finish.message or "the CLI reported an error without a message"
     if finish.stop_reason == "loop_detected":
         return errors.TurnLimit(
@@ -301,15 +299,12 @@ def explain(ending: TurnEnding) -> CorralError | None:
             hint="Make the prompt more precise, or try another model.",
         )
     if finish.kind == "FatalTurnLimitedError" or ending.code == 53:
-        return errors.TurnLimit(
-            f"the turn limit of {ending.run.max_turns or 'the settings'} was reached",
-            hint="Raise max_turns (--max-turns), or ask for less.",
-        )
+        return turn_limit(ending.run)
     if finish.kind == "FatalToolExecutionError" or ending.code == 54:
         return errors.ToolFailed(_api_error(message)[0], hint="A full disk is the usual cause.")
     if finish.kind == "FatalInputError" or ending.code == 42:
         return errors.InputRejected(_api_error(message)[0])
-    return _error_from_answer(message) or _error_from_api(message, ending)
+    return ERRORS.from_signs(message, _NO_ANSWER) or _error_from_api(message, ending)
 
 
 def explain_acp(ending: TurnEnding) -> CorralError | None:
@@ -320,9 +315,9 @@ def explain_acp(ending: TurnEnding) -> CorralError | None:
     message = finish.message or "the CLI reported an error without a message"
     kind = finish.kind or ""
     code = int(kind) if kind.lstrip("-").isdecimal() else 0
-    if code == -32000 or "API key is missing" in message:
-        return errors.AuthenticationFailed(message, hint=_KEY_HINT)
-    known = _error_from_answer(message)
+    if kind == LOGIN_REQUIRED or "API key is missing" in message:
+        return ERRORS.make(errors.AuthenticationFailed, message)
+    known = ERRORS.from_signs(message, _NO_ANSWER)
     if known is not None:
         return known
     low = message.lower()
@@ -334,17 +329,27 @@ def explain_acp(ending: TurnEnding) -> CorralError | None:
     return _error_from_api(message, msgspec.structs.replace(ending, code=exit_code))
 
 
-def _error_from_answer(message: str) -> CorralError | None:
-    """Messages that stand for a missing answer. The CLI exits with 0 after them."""
-    if "empty response" in message or "no final response text" in message:
-        return errors.EmptyAnswer(
-            message, hint="Often transient: try again, or give the model something to answer."
-        )
-    if "blocked due to safety" in message or "PROHIBITED_CONTENT" in message:
-        return errors.ContentRefused(message, hint="Rephrase the prompt, or try another model.")
-    if "malformed function call" in message or "without a finish reason" in message:
-        return errors.StreamBroken(message, hint="Often transient: try again.")
-    return None
+ERRORS = AgentErrors(
+    title="the CLI",
+    program="gemini",
+    key_hint="Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal;"
+    " `corral agents doctor gemini-cli` shows what was found.",
+    address="GOOGLE_GEMINI_BASE_URL",
+    hints={
+        errors.AccessDenied: FORBIDDEN,
+        errors.ModelNotFound: "Give another with model= (--model); gemini-2.5-flash and"
+        " gemini-2.5-pro are usual.",
+    },
+    ignored=IGNORED_STDERR,
+)
+_NO_ANSWER: Signs = (
+    (("empty response", "no final response text"), errors.EmptyAnswer),
+    (("blocked due to safety", "prohibited_content"), errors.ContentRefused),
+    (("malformed function call", "without a finish reason"), errors.StreamBroken),
+)
+"""Messages that stand for a missing answer. The CLI exits with 0 after them."""
+_BAD_KEY = ("api key not valid", "default credentials")
+_TOO_LONG = ("token count", "context", "exceeds the maximum")
 
 
 def _error_from_api(message: str, ending: TurnEnding) -> CorralError:
@@ -353,81 +358,33 @@ def _error_from_api(message: str, ending: TurnEnding) -> CorralError:
     if status is None and "ModelNotFoundError" in ending.stderr:
         status = 404  # the only API error that the CLI reports without its number
     if reason == "API_KEY_INVALID" or any(sign in low for sign in _BAD_KEY):
-        return errors.AuthenticationFailed(text, hint=_KEY_HINT)
-    if status == 413 or (status == 400 and any(sign in low for sign in _TOO_LONG)):
-        hint = "Shorten the prompt or start a new session."
-        return errors.ContextLengthExceeded(text, hint=hint)
-    if status == 404:
+        return ERRORS.make(errors.AuthenticationFailed, text)
+    if status == 400 and any(sign in low for sign in _TOO_LONG):
+        return ERRORS.make(errors.ContextLengthExceeded, text)
+    unknown = "is not found" in low or "not found for api version" in low
+    if status == 404 or (status is None and unknown):
         return _no_model(text, ending)
     if status == 429:
-        return _limited(text, message)
-    if status in _BY_STATUS:
-        kind, known_hint = _BY_STATUS[status]
-        return kind(text, hint=known_hint)
-    if status is not None and status >= 500 and not _is_of_network(low):
-        return errors.ServerFailed(text, hint=_SERVER_HINT)
-    return _error_from_text(text, ending)
-
-
-_BAD_KEY = ("api key not valid", "default credentials")
-_TOO_LONG = ("token count", "context", "exceeds the maximum")
-_SERVER_HINT = "The model's service is at fault: try again."
-_BY_STATUS: dict[int, tuple[type[CorralError], str | None]] = {
-    400: (errors.InvalidRequest, None),
-    401: (errors.AuthenticationFailed, _KEY_HINT),
-    402: (errors.QuotaSpent, QUOTA),
-    403: (
-        errors.AccessDenied,
-        "The key is known but not allowed this: check its project and model.",
-    ),
-    408: (errors.ServerFailed, _SERVER_HINT),
-    499: (errors.ServerFailed, _SERVER_HINT),
-}
-"""HTTP statuses that decide the error alone."""
-
-
-def _error_from_text(text: str, ending: TurnEnding) -> CorralError:
-    """For an error without a known status."""
-    low = text.lower()
-    if low == "terminated" or _is_of_network(low):
-        return errors.NetworkFailed(
-            f"the connection to the model failed: {text}",
-            hint="Check the network, the proxy variables and GOOGLE_GEMINI_BASE_URL.",
-        )
-    if "json" in low:
-        return errors.StreamBroken(
-            f"the model's answer was not what the API promises: {text}",
-            hint="Often transient: try again.",
-        )
-    if "is not found" in low or "not found for api version" in low:
-        return _no_model(text, ending)
-    return errors.ProcessFailed(text)
-
-
-def _is_of_network(low: str) -> bool:
-    """The persistent CLI reports a failed connection as a 500."""
-    return any(sign in low for sign in NETWORK)
+        if "PerDay" in message or "daily quota" in message.lower():
+            spent = "The quota of the day is spent: wait, or change key."
+            return errors.QuotaSpent(text, hint=spent)
+        wait = re.search(_RETRY_AFTER, message)
+        after = float(wait[1]) / (1000 if wait[2] == "ms" else 1) if wait else None
+        hint = f"Wait {after:g} s and try again." if after else "Wait and try again."
+        return errors.RateLimited(text, hint=hint, retry_after=after)
+    # The persistent CLI reports a failed connection as a 500.
+    is_lost = any(sign in low for sign in NETWORK)
+    if (status is None and low == "terminated") or (is_lost and (status or 500) >= 500):
+        failed = f"the connection to the model failed: {text}"
+        return ERRORS.make(errors.NetworkFailed, failed)
+    if status is None and "json" in low:
+        broken = f"the model's answer was not what the API promises: {text}"
+        return ERRORS.make(errors.StreamBroken, broken)
+    return ERRORS.from_status(text, 500 if status in (408, 499) else status or 0)
 
 
 def _no_model(text: str, ending: TurnEnding) -> CorralError:
-    return errors.ModelNotFound(
-        f"model {ending.run.model or 'auto'}: {text}",
-        hint="Give another with model= (--model); gemini-2.5-flash and gemini-2.5-pro are usual.",
-    )
-
-
-def _limited(text: str, message: str) -> CorralError:
-    if "PerDay" in message or "daily quota" in message.lower():
-        return errors.QuotaSpent(text, hint="The quota of the day is spent: wait, or change key.")
-    found = re.search(_RETRY_AFTER, message)
-    after = None
-    if found:
-        after = float(found[1]) / (1000 if found[2] == "ms" else 1)
-    return errors.RateLimited(
-        text,
-        hint=f"Wait {after:g} s and try again." if after else "Wait and try again.",
-        retry_after=after,
-    )
+    return ERRORS.make(errors.ModelNotFound, f"model {ending.run.model or 'auto'}: {text}")
 
 
 def _api_error(message: str) -> tuple[str, int | None, str | None]:
@@ -451,19 +408,9 @@ def _api_error(message: str) -> tuple[str, int | None, str | None]:
 def _without_result(ending: TurnEnding) -> CorralError:
     """There is no result line: only the exit code and stderr are known."""
     stderr, code = last_lines(ending.stderr, IGNORED_STDERR), ending.code
-    if ending.signal is not None:
-        return errors.KilledBySignal(
-            f"the CLI was killed by signal {ending.signal}",
-            hint="Out of memory is the usual cause of signal 9." if ending.signal == 9 else None,
-        )
-    if code == 0:
-        return errors.StreamBroken(
-            "the CLI exited without a result: the answer may be cut short",
-            hint="It was stopped from outside, or crashed; changes made so far remain.",
-        )
-    if code == 53:
-        return errors.TurnLimit("the turn limit was reached", hint="Raise max_turns.")
     low = ending.stderr.lower()
+    if ending.signal is not None:
+        return ERRORS.without_result(ending)
     if code == 42 and ("resume" in low or "session" in low):
         return errors.ResumeLost(
             stderr or "the session no longer exists",
@@ -471,20 +418,17 @@ def _without_result(ending: TurnEnding) -> CorralError:
         )
     if code in _BY_EXIT_CODE:
         kind, message, hint = _BY_EXIT_CODE[code]
-        return kind(stderr or message, hint=hint)
-    if code in _BY_EXIT:
-        return _error_from_api(stderr, ending)
-    failed = f"failed (exit {code}): {stderr or 'no reason given'}"
-    return unauthenticated(stderr, _KEY_HINT) or errors.ProcessFailed(failed)
+        return kind(message if code in (0, 53) else stderr or message, hint=hint)
+    return _error_from_api(stderr, ending) if code in _BY_EXIT else ERRORS.without_result(ending)
 
 
-_BROKEN = (
-    errors.BrokenInstall,
-    "the program could not be run",
-    "Install it again: corral agents install gemini",
-)
 _BY_EXIT_CODE: dict[int, tuple[type[CorralError], str, str | None]] = {
-    41: (errors.AuthenticationFailed, "no credentials", _KEY_HINT),
+    0: (
+        errors.StreamBroken,
+        "the CLI exited without a result: the answer may be cut short",
+        "It was stopped from outside, or crashed; changes made so far remain.",
+    ),
+    41: (errors.AuthenticationFailed, "no credentials", ERRORS.key_hint),
     42: (errors.InputRejected, "the CLI refused its input", None),
     44: (
         errors.SandboxFailed,
@@ -492,13 +436,12 @@ _BY_EXIT_CODE: dict[int, tuple[type[CorralError], str, str | None]] = {
         'sandbox="agent" needs docker or podman; without them leave it out.',
     ),
     52: (errors.SettingsRejected, "the CLI refused its settings", None),
+    53: (errors.TurnLimit, "the turn limit was reached", "Raise max_turns."),
     54: (errors.ToolFailed, "a tool failed", "A full disk is the usual cause."),
     55: (
         errors.UntrustedFolder,
         "the CLI does not trust the folder",
         "Report this: corral sets the trust before it starts the CLI.",
     ),
-    126: _BROKEN,
-    127: _BROKEN,
 }
 """Exit code → error, its message where stderr is empty, and its hint."""

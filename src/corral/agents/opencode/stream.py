@@ -10,14 +10,7 @@ import msgspec
 
 from corral import errors
 from corral.agents.opencode.controls import TOOLS, UNAVAILABLE
-from corral.agents.shared.errors import (
-    QUOTA,
-    SERVICE_FAULT,
-    SPENT,
-    UNKNOWN_MODEL,
-    error_after_success,
-    unauthenticated,
-)
+from corral.agents.shared.errors import SPENT, UNKNOWN_MODEL, AgentErrors, Signs, last_lines
 from corral.agents.shared.launch import DENIED
 from corral.agents.spec import TurnEnding
 from corral.errors import CorralError
@@ -209,22 +202,20 @@ KEY_HINT = (
     " with `opencode auth login`."
 )
 
-_SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
+ERRORS = AgentErrors(
+    title="OpenCode",
+    program="opencode",
+    key_hint=KEY_HINT,
+    address="OPENAI_BASE_URL",
+    hints={errors.ModelNotFound: "Give another with model= (--model), as provider/model."},
+)
+_SIGNS: Signs = (
     (
         ("api key", "api-key", "apikey", "unauthorized", "authentication", "401"),
         errors.AuthenticationFailed,
-        KEY_HINT,
     ),
-    (
-        (*SPENT, "credit", "402"),
-        errors.QuotaSpent,
-        QUOTA,
-    ),
-    (
-        ("rate limit", "rate_limit", "too many requests", "429"),
-        errors.RateLimited,
-        "Wait and try again.",
-    ),
+    ((*SPENT, "credit", "402"), errors.QuotaSpent),
+    (("rate limit", "rate_limit", "too many requests", "429"), errors.RateLimited),
     (
         (
             "context length",
@@ -234,31 +225,22 @@ _SIGNS: tuple[tuple[tuple[str, ...], type[CorralError], str | None], ...] = (
             "token limit",
         ),
         errors.ContextLengthExceeded,
-        "Shorten the prompt or start a new session.",
     ),
-    (
-        UNKNOWN_MODEL,
-        errors.ModelNotFound,
-        "Give another with model= (--model), as provider/model.",
-    ),
-    (("forbidden", "permission denied", "403"), errors.AccessDenied, None),
+    (UNKNOWN_MODEL, errors.ModelNotFound),
+    (("forbidden", "permission denied", "403"), errors.AccessDenied),
     (
         ("cannot connect", "unable to connect", "fetch failed", "econnre", "enotfound", "socket"),
         errors.NetworkFailed,
-        "Check the network, the proxy variables and OPENAI_BASE_URL.",
     ),
     (
         ("server error", "server_error", "overloaded", "unavailable", "bad gateway", "timeout"),
         errors.ServerFailed,
-        SERVICE_FAULT,
     ),
     (
         ("error 5", "status 5", "status code 5", "server had an error", "internal error"),
         errors.ServerFailed,
-        None,
     ),
 )
-"""Parts of the text of an API error → the error. The first match counts."""
 
 
 def explain(ending: TurnEnding) -> CorralError | None:
@@ -267,20 +249,16 @@ def explain(ending: TurnEnding) -> CorralError | None:
     if finish is not None and finish.ok:
         return None
     if finish is not None:
-        return _error_from_text(
-            (finish.message or "no reason given").removeprefix("Internal error: ")
-        )
-    stderr = "\n".join(ending.stderr.splitlines()[-6:])
-    if ending.signal is not None:
-        return errors.KilledBySignal(f"OpenCode was killed by signal {ending.signal}")
-    if ending.code in (126, 127) or "postinstall script was not run" in stderr:
-        return errors.BrokenInstall(
-            stderr or "the program could not be run",
-            hint="Install it again: corral agents install opencode",
-        )
-    return unauthenticated(stderr, KEY_HINT) or errors.StreamBroken(
-        f"OpenCode ended unexpectedly (exit {ending.code}): {stderr}".rstrip(": ")
-    )
+        text = (finish.message or "no reason given").removeprefix("Internal error: ")
+        return ERRORS.from_signs(text, _SIGNS) or errors.ProcessFailed(text)
+    stderr = last_lines(ending.stderr)
+    if ending.signal is None and "postinstall script was not run" in stderr:
+        return ERRORS.broken_install(stderr)
+    error = ERRORS.without_result(ending)
+    if type(error) in (errors.StreamBroken, errors.ProcessFailed):
+        how = f"OpenCode ended unexpectedly (exit {ending.code}): {stderr}"
+        return errors.StreamBroken(how.rstrip(": "))
+    return error
 
 
 _STOPPED: dict[str, tuple[type[CorralError], str]] = {
@@ -290,16 +268,6 @@ _STOPPED: dict[str, tuple[type[CorralError], str]] = {
     ),
     "content-filter": (errors.ContentRefused, "the model's service withheld the answer"),
 }
-_BY_STATUS: dict[str, tuple[type[CorralError], str | None]] = {
-    "401": (errors.AuthenticationFailed, KEY_HINT),
-    "402": (errors.QuotaSpent, QUOTA),
-    "403": (errors.AccessDenied, None),
-    "404": (errors.ModelNotFound, "Give another with model= (--model), as provider/model."),
-    "413": (errors.ContextLengthExceeded, "Shorten the prompt or start a new session."),
-    "429": (errors.RateLimited, "Wait and try again."),
-    "400": (errors.InvalidRequest, None),
-}
-"""For a text that says no more than the status."""
 
 
 def explain_headless(ending: TurnEnding) -> CorralError | None:
@@ -315,24 +283,13 @@ def explain_headless(ending: TurnEnding) -> CorralError | None:
     if finish is None:
         return explain(ending)
     if finish.ok:
-        return error_after_success(ending, "OpenCode")
+        return ERRORS.after_success(ending)
     if finish.message is not None:
-        known, status = _error_from_text(finish.message), finish.kind or ""
-        if type(known) is not errors.ProcessFailed:
-            return known
-        if status.isdecimal() and int(status) >= 500:
-            return errors.ServerFailed(finish.message, hint=SERVICE_FAULT)
-        error, hint = _BY_STATUS.get(status, (errors.ProcessFailed, None))
-        return error(finish.message, hint=hint)
+        status = finish.kind or ""
+        known = ERRORS.from_signs(finish.message, _SIGNS)
+        # For a text that says no more than the status.
+        return known or ERRORS.from_status(finish.message, int(status) if status.isdecimal() else 0)
     kind, text = _STOPPED.get(
         finish.kind or "", (errors.StreamBroken, f"the answer broke off: {finish.kind}")
     )
     return kind(text)
-
-
-def _error_from_text(text: str) -> CorralError:
-    low = text.lower()
-    for signs, kind, hint in _SIGNS:
-        if any(sign in low for sign in signs):
-            return kind(text, hint=hint)
-    return errors.ProcessFailed(text)
