@@ -8,8 +8,8 @@ exception to the caller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 from msgspec.structs import replace
@@ -63,11 +63,8 @@ async def generate(
     """
     with short_traceback:
         rounds = GenerationLoop(model, prompt, options)
-        client = rounds.with_access(options.get("client") or await default_client(), options)
-        timeout = options.get("timeout")
-        if timeout is None:
-            return await rounds.run(client, options)
-        async with time_limit(timeout, "timeout", rounds.waits):
+        client = await rounds.client(options)
+        async with time_limit(options.get("timeout"), "timeout", rounds.waits):
             return await rounds.run(client, options)
 
 
@@ -108,39 +105,28 @@ class GenerationLoop:
         return self.with_access(options.get("client") or await default_client(), options)
 
     def with_access(self, client: Client, options: RequestOptions) -> Client:
-        """The client with the keys of the call. Raises if one of the models cannot be called; the
-        call itself checks a single one."""
-        if "api_key" in options or "base_url" in options:
-            key, url = options.get("api_key"), options.get("base_url")
-            client = client.with_access(self._models.all, key, url)
-        client.check_all(self._models.all)
-        return client
-
-    def check(self, client: Client, options: RequestOptions) -> None:
-        """Raise if one of the models cannot be called, also a single one."""
-        client = self.with_access(client, options)
-        for name in self._models.all:
+        """The client with the keys of the call. Raises if one of the models cannot be called."""
+        models = self._models.all
+        client = client.with_access(models, options.get("api_key"), options.get("base_url"))
+        for name in models:
             client.check(name)
+        return client
 
     async def run(self, client: Client, options: RequestOptions) -> Generation[None]:
         """Call the model and run tools until a response is the last."""
         step_timeout, retries = options.get("step_timeout"), options.get("retries")
         while True:
             try:
-                call = client.complete(self.request, retries=retries, waits=self.waits)
-                response = await (
-                    call if step_timeout is None else self._in_time(call, step_timeout)
-                )
+                async with time_limit(step_timeout, "step_timeout", self.waits):
+                    response = await client.complete(
+                        self.request, retries=retries, waits=self.waits
+                    )
             except CorralError as error:
                 if not self.fall_back(error):
                     raise
                 continue
             if not self.add_response(response) or not await self.run_tools(response):
                 return self.generation
-
-    async def _in_time(self, call: Awaitable[Response], step_timeout: float) -> Response:
-        async with time_limit(step_timeout, "step_timeout", self.waits):
-            return await call
 
     def fall_back(self, error: CorralError) -> bool:
         """Continue with the next model, if there is one and the error is one of availability."""
@@ -234,7 +220,7 @@ def stream(
     rounds = GenerationLoop(model, prompt, options)
     client = options.get("client")
     if client is not None:
-        rounds.check(client, options)
+        rounds.with_access(client, options)
     return GenerationStream(rounds, options)
 
 
@@ -352,57 +338,43 @@ class GenerationStream:
                 return await self._next_batch()
             except CorralError as error:
                 self.close()
-                if _is_past(self._deadline) or not self._loop.fall_back(error):
+                now = asyncio.get_running_loop().time()
+                is_late = self._deadline is not None and now >= self._deadline
+                if is_late or not self._loop.fall_back(error):
                     raise
 
     async def _next_batch(self) -> list[StreamEvent]:
+        """The next events, within the timeouts. The time that the caller takes to read events does
+        not count."""
         if self._response is None:
             raise AssertionError("the request was not sent")
-        if self._deadline is None and self._step_deadline is None:
+        ends, step_ends = self._deadline, self._step_deadline
+        if ends is None and step_ends is None:
             return await self._response.batch()
-        return await self._batch_in_time(self._response.batch)
+        name, limit = "timeout", self._timeout
+        if ends is None or (step_ends is not None and step_ends <= ends):
+            name, limit = "step_timeout", self._step_timeout
+        waits = self._loop.waits
+        waited_before = 0.0 if waits is None else waits.waited
+        try:
+            async with time_limit(limit, name, waits, ends if name == "timeout" else step_ends):
+                return await self._response.batch()
+        except TotalTimeout:
+            self.close()
+            raise
+        finally:
+            if waits is not None:
+                waited = waits.waited - waited_before
+                self._deadline = None if ends is None else ends + waited
+                self._step_deadline = None if step_ends is None else step_ends + waited
 
     async def _add_in_time(self, response: Response) -> bool:
         """Add the response and run its tools within ``timeout``, which covers all steps. Returns
         whether to call the model again."""
         if not self._loop.add_response(response):
             return False
-        ends = self._deadline
-        if ends is None:
+        async with time_limit(self._timeout, "timeout", None, self._deadline):
             return await self._loop.run_tools(response)
-        scope = asyncio.timeout_at(ends)
-        try:
-            async with scope:
-                return await self._loop.run_tools(response)
-        except TimeoutError as error:
-            if not scope.expired():
-                raise
-            raise _timeout_error("timeout", self._timeout) from error
-
-    async def _batch_in_time(
-        self, batch: Callable[[], Awaitable[list[StreamEvent]]]
-    ) -> list[StreamEvent]:
-        """The next batch within the timeouts. The time that the caller takes to read events does
-        not count."""
-        ends, step_ends = self._deadline, self._step_deadline
-        name = "timeout" if step_ends is None or (ends or step_ends) < step_ends else "step_timeout"
-        at = min(moment for moment in (ends, step_ends) if moment is not None)
-        scope, waits = asyncio.timeout_at(at), self._loop.waits
-        waited_before = 0.0 if waits is None else waits.waited
-        try:
-            async with scope:
-                with nullcontext() if waits is None else waits.exempt_from(scope):
-                    return await batch()
-        except TimeoutError as error:
-            self.close()
-            raise _timeout_error(
-                name, self._timeout if name == "timeout" else self._step_timeout
-            ) from error
-        finally:
-            if waits is not None:
-                waited = waits.waited - waited_before
-                self._deadline = None if ends is None else ends + waited
-                self._step_deadline = None if step_ends is None else step_ends + waited
 
 
 class SyncGenerationStream:
@@ -465,17 +437,6 @@ def deadline(seconds: float | None) -> float | None:
     return None if seconds is None else asyncio.get_running_loop().time() + seconds
 
 
-def _is_past(moment: float | None) -> bool:
-    return moment is not None and asyncio.get_running_loop().time() >= moment
-
-
-def _timeout_error(name: str, seconds: float | None) -> TotalTimeout:
-    return TotalTimeout(
-        f"the model did not answer within {name}={seconds:g} s",
-        hint=f"Raise {name}, or request a shorter answer.",
-    )
-
-
 def limit_waits(options: RequestOptions) -> LimitWaits | None:
     """The waits of a call with these options. Raises ``ConfigError``."""
     if options.get("on_limit", "fail") == "fail":
@@ -492,16 +453,13 @@ def limit_waits(options: RequestOptions) -> LimitWaits | None:
     return LimitWaits(longest)
 
 
-def time_limit(
-    limit: float | None, name: str, waits: LimitWaits | None
-) -> AbstractAsyncContextManager[None]:
-    """Raises ``TotalTimeout`` after this many seconds, without ``waits``; never for None."""
-    return nullcontext() if limit is None else _time_limit(limit, name, waits)
-
-
 @asynccontextmanager
-async def _time_limit(seconds: float, name: str, waits: LimitWaits | None) -> AsyncGenerator[None]:
-    scope = asyncio.timeout(seconds)
+async def time_limit(
+    seconds: float | None, name: str, waits: LimitWaits | None, ends: float | None = None
+) -> AsyncGenerator[None]:
+    """Raises ``TotalTimeout`` after this many seconds, without ``waits``; never for None. ``ends``
+    is the loop time of the end, if the time is running already."""
+    scope = asyncio.timeout_at(deadline(seconds) if ends is None else ends)
     try:
         async with scope:
             with nullcontext() if waits is None else waits.exempt_from(scope):
@@ -509,4 +467,7 @@ async def _time_limit(seconds: float, name: str, waits: LimitWaits | None) -> As
     except TimeoutError as error:
         if not scope.expired():
             raise
-        raise _timeout_error(name, seconds) from error
+        raise TotalTimeout(
+            f"the model did not answer within {name}={seconds:g} s",
+            hint=f"Raise {name}, or request a shorter answer.",
+        ) from error

@@ -49,28 +49,24 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Coroutine,
     Iterable,
     Mapping,
-    Sequence,
 )
 from copy import copy
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from corral.errors import ConfigError, CorralError
 from corral.inference.transport import (
+    EncodedRequest,
     ModelAccess,
     PendingResponse,
     ResponseReader,
-    check_retries,
     encode,
     failed_event,
     has_media,
     request_response,
     send,
-    wait_for_limit,
-    wait_to_retry,
     with_retries,
 )
 from corral.metering import prices
@@ -194,52 +190,35 @@ class Client:
         or missing key."""
         return self._access(model).access.base_url
 
-    def check_all(self, models: tuple[str, ...]) -> None:
-        """Raise if one of these models cannot be called. A call of a single model checks it
-        itself, before anything else."""
-        if len(models) > 1 or self._middleware:
-            for model in models:
-                self._access(model)
-
     def complete(
         self, request: Request, *, retries: int | None = None, waits: LimitWaits | None = None
-    ) -> Coroutine[Any, Any, Response]:
+    ) -> Awaitable[Response]:
         """The complete response. With ``waits``, it waits for rate limits to end. Raises a
         ``CorralError`` if the call fails."""
         limit = self._retries if retries is None else retries
-        if self._middleware:
-            return self._complete_through_middleware(request, limit, waits)
-        return self._complete(request, limit, waits)
 
-    async def _complete_through_middleware(
-        self, request: Request, retries: int, waits: LimitWaits | None
-    ) -> Response:
         async def core(request: Request) -> Response:
-            return await self._complete(request, retries, waits)
+            encoded, model = await self._encode(request, streamed=False)
+            return await with_retries(
+                lambda: request_response(self._http, encoded, model, request.model),
+                limit,
+                waits=self.call_waits(request, waits),
+            )
 
-        return await around_complete(self._middleware, core)(request)
-
-    async def _complete(self, request: Request, retries: int, waits: LimitWaits | None) -> Response:
-        model = self._access(request.model)
-        messages = await load_media(request.messages) if has_media(request) else request.messages
-        encoded = encode(request, messages, model, streamed=False)
-        call_waits = None if waits is None else _call_waits(waits, model)
-        check_retries(retries)
-        attempt = 0
-        while True:  # ``with_retries`` would be one more coroutine that waits
-            if call_waits is not None:
-                await wait_for_limit(call_waits)
-            try:
-                return await request_response(self._http, encoded, model, request.model)
-            except CorralError as error:
-                following = await wait_to_retry(error, attempt, retries, waits=call_waits)
-                if following is None:
-                    raise
-                attempt = following
+        call: Complete = core
+        for layer in reversed(self._middleware):
+            call = _around(layer.complete, call)
+        return call(request)
 
     def call_waits(self, request: Request, waits: LimitWaits | None) -> CallWaits | None:
         """The waits of a call with this request."""
-        return None if waits is None else _call_waits(waits, self._access(request.model))
+        if waits is None:
+            return None
+        from corral.metering.rate_limits import credential_id
+
+        model = self._access(request.model)
+        host = urlsplit(model.access.base_url).netloc
+        return waits.call(credential_id(host, model.access.key or "", model.name))
 
     def stream(
         self,
@@ -259,8 +238,10 @@ class Client:
 
         if not self._middleware:
             return core(request)
-
-        return ResponseStream(_IteratorEvents(around_stream(self._middleware, core)(request)))
+        call: Streamed = core
+        for layer in reversed(self._middleware):
+            call = _around(layer.stream, call)
+        return ResponseStream(_IteratorEvents(call(request)))
 
     def _provider_name(self, name: str) -> str:
         """The vendor's own name. Raises ``UnknownProvider``: a key for an unknown vendor is a
@@ -301,10 +282,14 @@ class Client:
 
     async def send_streaming(self, request: Request) -> PendingResponse:
         """Send a request whose response is streamed."""
+        return await send(self._http, *await self._encode(request, streamed=True))
+
+    async def _encode(
+        self, request: Request, *, streamed: bool
+    ) -> tuple[EncodedRequest, ModelAccess]:
         model = self._access(request.model)
         messages = await load_media(request.messages) if has_media(request) else request.messages
-        encoded = encode(request, messages, model, streamed=True)
-        return await send(self._http, encoded, model)
+        return encode(request, messages, model, streamed=streamed), model
 
 
 class _RetriedEvents:
@@ -445,13 +430,6 @@ class ResponseStream:
         self._source.close()
 
 
-def _call_waits(waits: LimitWaits, model: ModelAccess) -> CallWaits:
-    from corral.metering.rate_limits import credential_id
-
-    found = model.access
-    return waits.call(credential_id(urlsplit(found.base_url).netloc, found.key or "", model.name))
-
-
 _clients: weakref.WeakKeyDictionary[
     asyncio.AbstractEventLoop, tuple[Client, AsyncGenerator[None, None]]
 ] = weakref.WeakKeyDictionary()
@@ -520,27 +498,10 @@ class Middleware:
         return call(request)
 
 
-def around_complete(layers: Sequence[Middleware], core: Complete) -> Complete:
-    for layer in reversed(layers):
-        core = _complete(layer, core)
-    return core
+R = TypeVar("R")
 
 
-def around_stream(layers: Sequence[Middleware], core: Streamed) -> Streamed:
-    for layer in reversed(layers):
-        core = _stream(layer, core)
-    return core
-
-
-def _complete(layer: Middleware, inner: Complete) -> Complete:
-    async def call(request: Request) -> Response:
-        return await layer.complete(request, inner)
-
-    return call
-
-
-def _stream(layer: Middleware, inner: Streamed) -> Streamed:
-    def call(request: Request) -> AsyncIterator[StreamEvent]:
-        return layer.stream(request, inner)
-
-    return call
+def _around(
+    layer: Callable[[Request, Callable[[Request], R]], R], inner: Callable[[Request], R]
+) -> Callable[[Request], R]:
+    return lambda request: layer(request, inner)

@@ -19,7 +19,6 @@ from corral.sessions.tools.tools import Tool, Tools
 from corral.values import (
     Effort,
     Json,
-    JsonObject,
     as_object,
     int_or_none,
     is_mapping,
@@ -168,19 +167,6 @@ def _to_message(given: object) -> Message:
     )
 
 
-class _RequestFields(TypedDict, total=False):
-    """``RequestSettings`` in the types of ``Request``."""
-
-    temperature: float
-    top_p: float
-    max_tokens: int
-    stop: tuple[str, ...]
-    reasoning_effort: Effort
-    response_format: ResponseFormat
-    metadata: dict[str, str]
-    provider_options: dict[str, JsonObject]
-
-
 def build_request(
     model: str,
     messages: tuple[Message, ...],
@@ -189,7 +175,6 @@ def build_request(
     settings: RequestSettings,
 ) -> Request:
     """The request. Raises ``ConfigError`` for an invalid setting."""
-    fields: _RequestFields = {} if SETTING_NAMES.isdisjoint(settings) else _fields(settings)
     return Request(
         model=model,
         messages=messages,
@@ -197,41 +182,30 @@ def build_request(
         tool_choice=None
         if tool_choice is None
         else resolve_tool_choice(tool_choice, toolbox.specs),
-        **fields,
+        **_fields(settings),
     )
 
 
-def _fields(settings: RequestSettings) -> _RequestFields:
-    """The settings that are not None, checked."""
-    fields = _checked_fields(settings)
-    if (stop := settings.get("stop")) is not None:
+def _fields(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are not None, checked, in the types of ``Request``."""
+    fields = {name: value for name, value in settings.items() if name in SETTING_NAMES}
+    fields = {name: value for name, value in fields.items() if value is not None}
+    for name in ("temperature", "top_p"):
+        if name in fields:
+            _check_number(name, fields[name])
+    if (int_or_none(fields.get("max_tokens", 1)) or 0) < 1:
+        raise ConfigError(f"max_tokens must be at least 1, got: {fields['max_tokens']!r}")
+    if fields.get("reasoning_effort", "none") not in EFFORTS:
+        known, effort = ", ".join(EFFORTS), fields["reasoning_effort"]
+        raise ConfigError(f"reasoning_effort must be one of {known}, got: {effort!r}")
+    if "stop" in fields:
+        stop = fields["stop"]
         fields["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
-    if (response_format := settings.get("response_format")) is not None:
-        fields["response_format"] = response_format
-    if (metadata := settings.get("metadata")) is not None:
-        fields["metadata"] = dict(metadata)
-    if (options := settings.get("provider_options")) is not None:
-        fields["provider_options"] = {name: dict(table) for name, table in options.items()}
-    return fields
-
-
-def _checked_fields(settings: RequestSettings) -> _RequestFields:
-    fields: _RequestFields = {}
-    if (temperature := settings.get("temperature")) is not None:
-        _check_number("temperature", temperature)
-        fields["temperature"] = temperature
-    if (top_p := settings.get("top_p")) is not None:
-        _check_number("top_p", top_p)
-        fields["top_p"] = top_p
-    if (max_tokens := settings.get("max_tokens")) is not None:
-        if (int_or_none(max_tokens) or 0) < 1:
-            raise ConfigError(f"max_tokens must be at least 1, got: {max_tokens!r}")
-        fields["max_tokens"] = max_tokens
-    if (effort := settings.get("reasoning_effort")) is not None:
-        if effort not in EFFORTS:
-            known = ", ".join(EFFORTS)
-            raise ConfigError(f"reasoning_effort must be one of {known}, got: {effort!r}")
-        fields["reasoning_effort"] = effort
+    if "metadata" in fields:
+        fields["metadata"] = dict(fields["metadata"])
+    if "provider_options" in fields:
+        tables = fields["provider_options"].items()
+        fields["provider_options"] = {name: dict(table) for name, table in tables}
     return fields
 
 

@@ -118,10 +118,19 @@ def encode(
 async def send(http: Http, request: EncodedRequest, model: ModelAccess) -> PendingResponse:
     """Send a request whose response is streamed. Raises the error of a response whose status is
     not a success."""
+    answer, key = await _post(http, request, model)
+    return PendingResponse(answer, _builder(request, model), model.access.provider, model, key)
+
+
+async def _post(
+    http: Http, request: EncodedRequest, model: ModelAccess
+) -> tuple[HttpResponse, str | None]:
+    """The response, whose status is a success, and the key that was sent."""
     key, headers = model.access.key, model.headers
     provider = model.access.provider
-    if provider.credentials is not None:
-        key, headers = await _key_and_headers(model)
+    if provider.credentials is not None:  # it takes a token instead of a key
+        found = await with_token(model.access, _tokens)
+        key, headers = found.key, found.headers
     if request.headers:
         headers = {**headers, **request.headers}
     try:
@@ -131,13 +140,7 @@ async def send(http: Http, request: EncodedRequest, model: ModelAccess) -> Pendi
     except CorralError as error:
         attach_provider(error, provider, key)
         raise
-    return PendingResponse(answer, _builder(request, model), provider, model, key)
-
-
-async def _key_and_headers(model: ModelAccess) -> tuple[str | None, dict[str, str]]:
-    """For a provider that takes a token instead of a key."""
-    found = await with_token(model.access, _tokens)
-    return found.key, found.headers
+    return answer, key
 
 
 def _builder(request: EncodedRequest, model: ModelAccess) -> ResponseBuilder:
@@ -186,16 +189,9 @@ async def request_response(
 ) -> Response:
     """Send the request and read its response, which is not streamed. ``name`` is that of the model
     with its vendor."""
-    key, headers = model.access.key, model.headers
+    answer, key = await _post(http, request, model)
     provider = model.access.provider
-    if provider.credentials is not None:
-        key, headers = await _key_and_headers(model)
-    if request.headers:
-        headers = {**headers, **request.headers}
     try:
-        answer = await http.post(request.url, request.body, headers)
-        if not 200 <= answer.status < 300:
-            raise await _read_error(answer, provider, model.name)
         body = answer.arrived_body()
         if body is None:
             try:
@@ -335,41 +331,6 @@ def retry_delay(attempt: int, error: CorralError) -> float | None:
     return backoff_delay(attempt, first=BASE_DELAY, longest=MAX_DELAY, jitter=randomness.fraction())
 
 
-def check_retries(most: int) -> None:
-    """Raises ``ConfigError`` for a negative number."""
-    if most < 0:
-        raise ConfigError(f"retries must not be negative, got: {most}")
-
-
-async def wait_to_retry(
-    error: CorralError,
-    attempt: int,
-    most: int,
-    *,
-    on_retry: Callable[[CorralError, float], None] | None = None,
-    waits: CallWaits | None = None,
-) -> int | None:
-    """Wait until the call that failed with this error may be made again. Returns the number of the
-    next attempt; None if there should be none. ``attempt`` counts from 0. With ``waits``, it waits
-    for a rate limit to end; that does not count as an attempt."""
-    if waits is not None and await waits.after(error) is not None:
-        return attempt
-    wait = retry_delay(attempt, error) if attempt < most else None
-    if wait is None:
-        return None
-    _log.info("attempt %d failed, next one in %.1f s: %s", attempt + 1, wait, error.message)
-    if on_retry is not None:
-        on_retry(error, wait)
-    await asyncio.sleep(wait)
-    return attempt + 1
-
-
-async def wait_for_limit(waits: CallWaits) -> None:
-    """Wait until a known rate limit ends. Raises its error if that takes too long."""
-    if (limit := await waits.before()) is not None:
-        raise limit.error()
-
-
 async def with_retries(
     work: Callable[[], Awaitable[T]],
     most: int,
@@ -377,17 +338,25 @@ async def with_retries(
     on_retry: Callable[[CorralError, float], None] | None = None,
     waits: CallWaits | None = None,
 ) -> T:
-    """Call ``work`` until it succeeds, at most ``most`` times after the first. See
-    ``wait_to_retry``."""
-    check_retries(most)
+    """Call ``work`` until it succeeds, at most ``most`` times after the first. With ``waits``, it
+    waits for a rate limit to end; that does not count as an attempt. Raises the error of a limit
+    that takes too long."""
+    if most < 0:
+        raise ConfigError(f"retries must not be negative, got: {most}")
     attempt = 0
     while True:
-        if waits is not None:
-            await wait_for_limit(waits)
+        if waits is not None and (limit := await waits.before()) is not None:
+            raise limit.error()
         try:
             return await work()
         except CorralError as error:
-            following = await wait_to_retry(error, attempt, most, on_retry=on_retry, waits=waits)
-            if following is None:
+            if waits is not None and await waits.after(error) is not None:
+                continue
+            wait = retry_delay(attempt, error) if attempt < most else None
+            if wait is None:
                 raise
-            attempt = following
+            attempt += 1
+            _log.info("attempt %d failed, next one in %.1f s: %s", attempt, wait, error.message)
+            if on_retry is not None:
+                on_retry(error, wait)
+            await asyncio.sleep(wait)
