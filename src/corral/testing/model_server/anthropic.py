@@ -19,6 +19,7 @@ from corral.testing.model_server.request import (
     Request,
     ToolResult,
     items,
+    joined,
     result,
     string,
     tables,
@@ -26,23 +27,20 @@ from corral.testing.model_server.request import (
 )
 from corral.testing.model_server.script import Turn, pieces
 from corral.testing.model_server.wire import (
-    EVENTS,
     JSON,
     Headers,
     bearer,
     body,
+    build_response,
     call_id,
     decode_signature,
-    malformed,
-    plain_response,
     request_mark,
     retry_after,
     signature,
     sse,
     token_counts,
-    with_faults,
 )
-from corral.values import Json
+from corral.values import Json, as_object
 
 PATH = re.compile(r"/(?:.*/)?messages(/+count_tokens)?/?")
 LIST = re.compile(r"/(?:.*/)?v1/+models(?:/([^/:]+))?/?")
@@ -70,7 +68,6 @@ LIMITS = {
     "input-tokens": 2_000_000,
     "output-tokens": 400_000,
 }
-PING: dict[str, Json] = {"type": "ping"}
 HALF = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"del\n\n'
 CONTEXT = "<system-reminder>"
 """The start of the texts that Claude Code adds to the user's prompt."""
@@ -88,8 +85,14 @@ def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
     listed = LIST.fullmatch(incoming.path)
     # OpenAI and Google have the same path. Only Anthropic's clients send a version.
     if listed is not None and incoming.verb == "GET" and "anthropic-version" in incoming.headers:
-        models = _model(listed[1]) if listed[1] else _models()
-        return ServerResponse(headers=JSON + _head("models"), pieces=[msgspec.json.encode(models)])
+        models: Json = {
+            "data": [_model(name) for name in MODELS],
+            "has_more": False,
+            "first_id": MODELS[0],
+            "last_id": MODELS[-1],
+        }
+        shown = msgspec.json.encode(_model(listed[1]) if listed[1] else models)
+        return ServerResponse(headers=JSON + _head("models"), pieces=[shown])
     found = PATH.fullmatch(incoming.path)
     if found is None:
         return None
@@ -122,27 +125,27 @@ def unscripted(request: Request) -> Turn:
 
 
 def reply(request: Request, turn: Turn) -> ServerResponse:
-    streamed = request.body.get("stream") is True and request.method == "messages"
-    headers = _head(request_mark(request))
-    if turn.status is not None and not (turn.late and streamed):
-        head = _head(request_mark(request), spent=turn.status == 429, reset=turn.retry_after or 1.0)
-        answer = _refusal(turn.status, _error(turn), head + retry_after(turn))
-    elif turn.malformed is not None:
-        good = _stream(request, turn)[:-1] if turn.text and streamed else []
-        half = HALF if streamed else HALF.partition(b"data: ")[2]
-        answer = malformed(turn, half, EVENTS if streamed else JSON, good)
-    elif request.method != "messages":
-        counted: Json = {"input_tokens": token_counts(request, turn).get("input", 0)}
-        answer = ServerResponse(headers=JSON + headers, pieces=[msgspec.json.encode(counted)])
-    elif streamed:
-        answer = ServerResponse(
-            headers=EVENTS + headers, streamed=True, pieces=_stream(request, turn)
-        )
-    else:
-        answer = plain_response(
-            msgspec.json.encode(_complete_response(request, turn)), JSON + headers
-        )
-    return with_faults(answer, turn)
+    mark, status = request_mark(request), turn.status or 500
+    head = _head(mark, spent=status == 429, reset=turn.retry_after or 1.0)
+    is_count = request.method != "messages"
+    streamed = request.body.get("stream") is True and not is_count
+    return build_response(
+        turn,
+        _refusal(status, _error(turn), head + retry_after(turn)),
+        (lambda: _stream(request, turn)) if streamed else None,
+        lambda: (
+            {"input_tokens": token_counts(request, turn).get("input", 0)}
+            if is_count
+            else {
+                **_message(request),
+                "content": [block.complete for block in _blocks(request, turn)],
+                **_stop(request, turn),
+                **_usage(request, turn),
+            }
+        ),
+        HALF,
+        _head(mark),
+    )
 
 
 def refuse(status: int, message: str) -> ServerResponse:
@@ -241,8 +244,7 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
         "type": "message_start",
         "message": {**_message(request), "content": [], **stop, **usage},
     }
-    waiting = [started]
-    waiting.append(PING)
+    waiting: list[dict[str, Json]] = [started, {"type": "ping"}]
     for index, block in enumerate(_blocks(request, turn)):
         waiting.append(
             {"type": "content_block_start", "index": index, "content_block": block.opened}
@@ -266,16 +268,6 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
         waiting.append(ended | _usage(request, turn))
         waiting.append({"type": "message_stop"})
     return [*sent, sse(waiting)]
-
-
-def _complete_response(request: Request, turn: Turn) -> dict[str, Json]:
-    content: list[Json] = [block.complete for block in _blocks(request, turn)]
-    return {
-        **_message(request),
-        "content": content,
-        **_stop(request, turn),
-        **_usage(request, turn),
-    }
 
 
 def _message(request: Request) -> dict[str, Json]:
@@ -319,11 +311,6 @@ def _usage(request: Request, turn: Turn, *, output: int | None = None) -> dict[s
     return {"usage": usage}
 
 
-def _models() -> dict[str, Json]:
-    models: list[Json] = [_model(name) for name in MODELS]
-    return {"data": models, "has_more": False, "first_id": MODELS[0], "last_id": MODELS[-1]}
-
-
 def _model(name: str) -> dict[str, Json]:
     return {
         "type": "model",
@@ -350,7 +337,8 @@ def history(messages: Json) -> Iterator[Message]:
     called: dict[str, str] = {}
     for entry in tables(messages):
         if entry.get("role") != "system":
-            message = _history_message(entry, called)
+            role = "model" if entry.get("role") == "assistant" else "user"
+            message = joined(role, _parts(entry.get("content"), called))
             called.update({call.id: call.name for call in message.calls if call.id is not None})
             yield message
 
@@ -359,44 +347,28 @@ def tools(declarations: Json) -> Iterator[str]:
     return (name for tool in tables(declarations) if isinstance(name := tool.get("name"), str))
 
 
-def _history_message(entry: dict[str, Json], called: dict[str, str]) -> Message:
-    content = entry.get("content")
-    found: list[str] = []
-    context: list[str] = []
-    thoughts: list[str] = []
-    calls: list[Call] = []
-    results: list[ToolResult] = []
-    signatures: list[str] = []
-    for block in (
-        [{"type": "text", "text": content}] if isinstance(content, str) else tables(content)
-    ):
+def _parts(content: Json, called: dict[str, str]) -> Iterator[Message]:
+    """The parts of a message, each as a message. ``called``: the ids of earlier calls."""
+    text_only: list[dict[str, Json]] = [{"type": "text", "text": content}]
+    for block in text_only if isinstance(content, str) else tables(content):
         match block:
+            case {"type": "text", "text": str(text)} if text.startswith(CONTEXT):
+                yield Message("", context=(text,))
             case {"type": "text", "text": str(text)}:
-                (context if text.startswith(CONTEXT) else found).append(text)
+                yield Message("", texts=(text,))
             case {"type": "thinking"}:
-                thoughts.append(string(block.get("thinking")) or "")
-                signatures.append(decode_signature(string(block.get("signature")) or ""))
+                signed = decode_signature(string(block.get("signature")) or "")
+                thought = string(block.get("thinking")) or ""
+                yield Message("", thoughts=(thought,), signatures=(signed,))
             case {"type": "redacted_thinking", "data": str(data)}:
-                signatures.append(decode_signature(data))
+                yield Message("", signatures=(decode_signature(data),))
             case {"type": "tool_use"}:
-                args = block.get("input")
-                name, given = (
-                    string(block.get("name")) or "",
-                    args if isinstance(args, dict) else {},
-                )
-                calls.append(Call(name, given, string(block.get("id"))))
+                name, args = string(block.get("name")) or "", as_object(block.get("input"))
+                yield Message("", calls=(Call(name, args, string(block.get("id"))),))
             case {"type": "tool_result"}:
                 id = string(block.get("tool_use_id"))
                 returned, failed = result(block.get("content")), block.get("is_error") is True
-                results.append(ToolResult(called.get(id or "", ""), returned, id, failed))
+                name = called.get(id or "", "")
+                yield Message("", results=(ToolResult(name, returned, id, failed),))
             case _:
                 pass
-    return Message(
-        role="model" if entry.get("role") == "assistant" else "user",
-        texts=tuple(found),
-        context=tuple(context),
-        thoughts=tuple(thoughts),
-        calls=tuple(calls),
-        results=tuple(results),
-        signatures=tuple(signatures),
-    )

@@ -37,16 +37,12 @@ from corral.testing.model_server.request import (
 )
 from corral.testing.model_server.script import Turn, pieces
 from corral.testing.model_server.wire import (
-    EVENTS,
-    JSON,
+    build_response,
     call_id,
-    malformed,
-    plain_response,
     request_mark,
     token_counts,
-    with_faults,
 )
-from corral.values import Json
+from corral.values import Json, as_object
 
 __all__ = ["credential", "env", "receive", "refuse", "refuse_key", "reply", "unscripted"]
 
@@ -79,44 +75,31 @@ def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
 
 
 def reply(request: Request, turn: Turn) -> ServerResponse:
+    mark = request_mark(request)
     streamed = request.body.get("stream") is True
-    headers = head(request_mark(request))
-    if turn.status is not None and not (turn.late and streamed):
-        answer = failure(turn, request_mark(request))
-    elif turn.malformed is not None:
-        answer = _malformed(request, turn, streamed)
-    elif streamed:
-        sent = [_event(chunk) for chunk in _chunks(request, turn)]
-        sent += [] if turn.late else [DONE]
-        answer = ServerResponse(headers=EVENTS + headers, streamed=True, pieces=sent)
-    else:
-        answer = plain_response(
-            msgspec.json.encode(_complete_response(request, turn)), JSON + headers
-        )
-    return with_faults(answer, turn)
+    return build_response(
+        turn,
+        failure(turn, mark),
+        (lambda: _stream(request, turn)) if streamed else None,
+        lambda: _complete_response(request, turn),
+        HALF,
+        head(mark),
+    )
 
 
-def _malformed(request: Request, turn: Turn, streamed: bool) -> ServerResponse:
-    if not streamed:
-        return malformed(turn, HALF.removeprefix(b"data: "), JSON)
-    deltas = _deltas(request, turn) if turn.text else iter(())
-    return malformed(turn, HALF, EVENTS, [_event(_chunk(request, delta)) for delta in deltas])
-
-
-def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
-    for delta in _deltas(request, turn):
-        yield _chunk(request, delta)
+def _stream(request: Request, turn: Turn) -> list[bytes]:
+    """One piece per delta, and the end."""
+    sent = [_event(_chunk(request, delta)) for delta in _deltas(request, turn)]
     if turn.late:
-        yield {"error": error(turn)}
-        return
-    if finish := _finish(turn):
-        yield _chunk(request, {}, finish)
+        return [*sent, _event({"error": error(turn)})]
+    end = [_event(_chunk(request, {}, finish))] if (finish := _finish(turn)) else []
     match request.body.get("stream_options"):
         case {"include_usage": True} if turn.usage is not False:
-            counted = _chunk(request, {})
-            yield {**counted, "choices": [], "usage": _usage(request, turn)}
+            counted = {**_chunk(request, {}), "choices": [], "usage": _usage(request, turn)}
+            end.append(_event(counted))
         case _:
             pass
+    return [*sent, b"".join([*end, DONE])]
 
 
 def _deltas(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
@@ -219,8 +202,8 @@ def _event(chunk: dict[str, Json]) -> bytes:
 
 
 def system(messages: Json) -> str:
-    found = [texts(entry.get("content")) for entry in tables(messages) if _instructs(entry)]
-    return "\n".join(text for part in found for text in part)
+    entries = [entry for entry in tables(messages) if entry.get("role") in INSTRUCTIONS]
+    return "\n".join(text for entry in entries for text in texts(entry.get("content")))
 
 
 def history(messages: Json) -> Iterator[Message]:
@@ -228,10 +211,17 @@ def history(messages: Json) -> Iterator[Message]:
     called: dict[str, str] = {}
     for entry in tables(messages):
         match entry.get("role"):
-            case _ if _instructs(entry):
+            case role if role in INSTRUCTIONS:
                 pass
             case "assistant":
-                calls = tuple(map(_history_call, tables(entry.get("tool_calls"))))
+                calls = tuple(
+                    Call(
+                        string(as_object(made.get("function")).get("name")) or "",
+                        arguments(as_object(made.get("function")).get("arguments")),
+                        string(made.get("id")),
+                    )
+                    for made in tables(entry.get("tool_calls"))
+                )
                 called.update({call.id: call.name for call in calls if call.id is not None})
                 thoughts = texts(entry.get("reasoning_content") or entry.get("reasoning"))
                 content = texts(entry.get("content"))
@@ -251,14 +241,3 @@ def tools(declarations: Json) -> Iterator[str]:
                 yield name
             case _:
                 pass
-
-
-def _instructs(entry: dict[str, Json]) -> bool:
-    return entry.get("role") in INSTRUCTIONS
-
-
-def _history_call(made: dict[str, Json]) -> Call:
-    function = made.get("function")
-    named = function if isinstance(function, dict) else {}
-    name = string(named.get("name")) or ""
-    return Call(name, arguments(named.get("arguments")), string(made.get("id")))

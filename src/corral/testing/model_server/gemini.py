@@ -6,9 +6,17 @@ import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.testing.model_server.http import Incoming, ServerResponse
-from corral.testing.model_server.request import Call, Message, Request, ToolResult
+from corral.testing.model_server.request import (
+    Call,
+    Message,
+    Request,
+    ToolResult,
+    joined,
+    string,
+)
 from corral.testing.model_server.script import Turn, pieces
 from corral.testing.model_server.wire import (
     Headers,
@@ -22,7 +30,7 @@ from corral.testing.model_server.wire import (
     token_counts,
     with_faults,
 )
-from corral.values import Json
+from corral.values import Json, as_object
 
 PATH = re.compile(r"/+v1(?:alpha|beta|beta1)?/(?:[^:]*/)?models(?:/([^/:]+)(?::(\w+))?)?/?")
 """The paths of Gemini, and of Vertex, which start with ``projects/…`` or ``publishers/google``."""
@@ -120,7 +128,7 @@ def reply(request: Request, turn: Turn) -> ServerResponse:
         answer = _refusal(turn.status, error, retry_after(turn))
     elif turn.malformed is not None:
         good: Sequence[bytes] = ()
-        if turn.text and request.method == "streamGenerateContent":
+        if turn.text and streamed:
             good = _stream(list(_chunks(request, turn))[:-1], sse, ends=False).pieces
         half = HALF if sse else HALF.removeprefix(b"data: ")
         answer = malformed(turn, half, _stream([], sse).headers, good)
@@ -321,39 +329,27 @@ def _json(value: Json) -> bytes:
 
 
 def message(entry: Json) -> Message:
-    texts: list[str] = []
-    context: list[str] = []
-    thoughts: list[str] = []
-    calls: list[Call] = []
-    results: list[ToolResult] = []
-    signatures: list[str] = []
-    content = entry if isinstance(entry, dict) else {}
-    for part in items(get(content, "parts")):
-        if not isinstance(part, dict):
-            continue
-        if isinstance(text := part.get("text"), str):
-            if part.get("thought") is True:
-                thoughts.append(text)
-            else:
-                (context if text.startswith(CONTEXT) else texts).append(text)
-        if isinstance(made := get(part, "functionCall"), dict):
-            args = made.get("args")
-            name = _str(made.get("name")) or ""
-            calls.append(Call(name, args if isinstance(args, dict) else {}, _str(made.get("id"))))
-        if isinstance(done := get(part, "functionResponse"), dict):
-            name = _str(done.get("name")) or ""
-            results.append(ToolResult(name, done.get("response"), _str(done.get("id"))))
-        if isinstance(signature := get(part, "thoughtSignature"), str):
-            signatures.append(decode_signature(signature))
-    return Message(
-        role=_str(get(content, "role")) or "user",
-        texts=tuple(texts),
-        context=tuple(context),
-        thoughts=tuple(thoughts),
-        calls=tuple(calls),
-        results=tuple(results),
-        signatures=tuple(signatures),
-    )
+    content = as_object(entry)
+    parts = (_part(as_object(part)) for part in items(get(content, "parts")))
+    return joined(string(get(content, "role")) or "user", parts)
+
+
+def _part(part: dict[str, Json]) -> Message:
+    found = Message("")
+    if isinstance(text := part.get("text"), str):
+        kind = "context" if text.startswith(CONTEXT) else "texts"
+        kind = "thoughts" if part.get("thought") is True else kind
+        found = replace(found, **{kind: (text,)})
+    if isinstance(made := get(part, "functionCall"), dict):
+        name, args = string(made.get("name")) or "", as_object(made.get("args"))
+        found = replace(found, calls=(Call(name, args, string(made.get("id"))),))
+    if isinstance(done := get(part, "functionResponse"), dict):
+        name = string(done.get("name")) or ""
+        returned = ToolResult(name, done.get("response"), string(done.get("id")))
+        found = replace(found, results=(returned,))
+    if isinstance(signature := get(part, "thoughtSignature"), str):
+        found = replace(found, signatures=(decode_signature(signature),))
+    return found
 
 
 def system(instruction: Json) -> str:
@@ -379,7 +375,3 @@ def get(table: dict[str, Json], name: str) -> Json:
 
 def items(value: Json) -> list[Json]:
     return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _str(value: Json) -> str | None:
-    return value if isinstance(value, str) else None

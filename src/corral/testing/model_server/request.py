@@ -3,7 +3,7 @@ values are skipped: a client under test may send anything, and the test decides 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -91,6 +91,14 @@ class Message(msgspec.Struct, frozen=True):
     """Texts that the client put before the user's prompt, such as its session context."""
     signatures: tuple[str, ...] = ()
     """Thought signatures, decoded, in the order of their parts."""
+
+
+def joined(role: str, parts: Iterable[Message]) -> Message:
+    """One message of messages that have one part each."""
+    messages = list(parts)
+    names = [name for name in Message.__struct_fields__ if name != "role"]
+    fields = {name: sum((getattr(part, name) for part in messages), ()) for name in names}
+    return Message(role, **fields)
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ from corral.testing.model_server.request import (
     ToolResult,
     arguments,
     items,
+    joined,
     result,
     string,
     tables,
@@ -42,17 +43,13 @@ from corral.testing.model_server.request import (
 )
 from corral.testing.model_server.script import Turn, pieces
 from corral.testing.model_server.wire import (
-    EVENTS,
-    JSON,
+    build_response,
     call_id,
     decode_signature,
-    malformed,
-    plain_response,
     request_mark,
     signature,
     sse,
     token_counts,
-    with_faults,
 )
 from corral.values import Json
 
@@ -101,23 +98,16 @@ def receive(incoming: Incoming, lane: str) -> Request | ServerResponse | None:
 
 
 def reply(request: Request, turn: Turn) -> ServerResponse:
+    mark = request_mark(request)
     streamed = request.body.get("stream") is True
-    headers = head(request_mark(request))
-    if turn.status is not None and not (turn.late and streamed):
-        answer = failure(turn, request_mark(request))
-    elif turn.malformed is not None:
-        good = _stream(request, turn)[:-1] if turn.text and streamed else []
-        half = HALF if streamed else HALF.partition(b"data: ")[2]
-        answer = malformed(turn, half, EVENTS if streamed else JSON, good)
-    elif streamed:
-        answer = ServerResponse(
-            headers=EVENTS + headers, streamed=True, pieces=_stream(request, turn)
-        )
-    else:
-        done: list[Json] = [item.done for item in _items(request, turn)]
-        body = msgspec.json.encode(_final_response(request, turn, done))
-        answer = plain_response(body, JSON + headers)
-    return with_faults(answer, turn)
+    return build_response(
+        turn,
+        failure(turn, mark),
+        (lambda: _stream(request, turn)) if streamed else None,
+        lambda: _final_response(request, turn, [item.done for item in _items(request, turn)]),
+        HALF,
+        head(mark),
+    )
 
 
 class ContentPart(msgspec.Struct, frozen=True):
@@ -153,12 +143,17 @@ def _items(request: Request, turn: Turn) -> Iterator[OutputItem]:
     blocked = turn.block_reason is not None
     thoughts, texts = pieces(turn.thoughts), pieces(turn.text)
     end = "incomplete" if turn.finish in REASONS else "completed"
+    at: dict[str, Json] = {"content_index": 0}
     if (thoughts or turn.signature) and not blocked:
         yield _reasoning(request, turn, f"rs_{name}")
     if texts and not blocked:
-        yield _message(f"msg_{name}", _text_part(tuple(texts)), end)
+        inside: dict[str, Json] = {"type": "output_text", "annotations": [], "logprobs": []}
+        part = ContentPart(tuple(texts), "text", inside, "content_part", "output_text", at)
+        yield _message(f"msg_{name}", part, end)
     elif blocked and turn.message is not None:
-        yield _message(f"msg_{name}", _refusal_part(turn.message), "completed")
+        refusal = (turn.message,)
+        part = ContentPart(refusal, "refusal", {"type": "refusal"}, "content_part", "refusal", at)
+        yield _message(f"msg_{name}", part, "completed")
     for index, call in enumerate(() if blocked else turn.calls):
         yield _call_item(
             request, call, call_id(request, index, call, "call"), f"{name}_{index}", end
@@ -207,16 +202,6 @@ def _message(id: str, part: ContentPart, end: str) -> OutputItem:
         part,
         {**item, "status": end, "content": [part.complete]},
     )
-
-
-def _text_part(texts: tuple[str, ...]) -> ContentPart:
-    inside: dict[str, Json] = {"type": "output_text", "annotations": [], "logprobs": []}
-    return ContentPart(texts, "text", inside, "content_part", "output_text", {"content_index": 0})
-
-
-def _refusal_part(why: str) -> ContentPart:
-    inside: dict[str, Json] = {"type": "refusal"}
-    return ContentPart((why,), "refusal", inside, "content_part", "refusal", {"content_index": 0})
 
 
 def _stream(request: Request, turn: Turn) -> list[bytes]:
@@ -337,14 +322,7 @@ def history(sent: Json) -> list[Message]:
     entries: list[Message] = []
     for message in _input_items(sent):
         if message.role == "model" and entries and entries[-1].role == "model":
-            one = entries[-1]
-            entries[-1] = msgspec.structs.replace(
-                one,
-                texts=one.texts + message.texts,
-                thoughts=one.thoughts + message.thoughts,
-                calls=one.calls + message.calls,
-                signatures=one.signatures + message.signatures,
-            )
+            entries[-1] = joined("model", (entries[-1], message))
         else:
             entries.append(message)
     return entries

@@ -21,7 +21,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
@@ -63,6 +63,31 @@ def body(incoming: Incoming) -> dict[str, Json]:
     if not isinstance(sent, dict):
         raise ValueError("The root is not an object.")
     return sent
+
+
+def build_response(
+    turn: Turn,
+    failure: ServerResponse,
+    stream: Callable[[], Sequence[bytes]] | None,
+    complete: Callable[[], Json],
+    half: bytes,
+    headers: Headers,
+) -> ServerResponse:
+    """The response to a turn: its failure, its malformed data, its stream if the client wants one,
+    or the complete body. ``half`` is an incomplete event of the stream."""
+    content_type = JSON if stream is None else EVENTS
+    if turn.status is not None and not (turn.late and stream is not None):
+        answer = failure
+    elif turn.malformed is not None:
+        good = stream()[:-1] if turn.text and stream is not None else ()
+        answer = malformed(
+            turn, half.partition(b"data: ")[2] if stream is None else half, content_type, good
+        )
+    elif stream is not None:
+        answer = ServerResponse(headers=content_type + headers, streamed=True, pieces=stream())
+    else:
+        answer = plain_response(msgspec.json.encode(complete()), content_type + headers)
+    return with_faults(answer, turn)
 
 
 def with_faults(answer: ServerResponse, turn: Turn) -> ServerResponse:
