@@ -60,6 +60,20 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
     """What a node cannot run without: one attribute of each tuple, of the node or the graph."""
 
 
+def _data_kind(
+    name: str, attributes: str, *required: tuple[str, ...], handler: str = "", cheap: bool = False
+) -> NodeKind:
+    """A kind whose handler in ``nodes.data`` only computes values of the context."""
+    return NodeKind(
+        name=name,
+        handler=f"data:{handler or name}",
+        is_pure=True,
+        cheap=cheap,
+        attributes=frozenset(attributes.split()),
+        required=required,
+    )
+
+
 CHILD_FILES = ("stack.child_dotfile", "dotfile", "pipeline", "path")
 """Attributes that name the file of a child pipeline. The graph may have the first one."""
 _LLM = with_trait("node") | {
@@ -186,76 +200,10 @@ FOR_EACH = NodeKind(
     ),
     required=(("items",), ("prompt", "tool_command")),
 )  # fmt: skip
-SET = NodeKind(
-    name="set",
-    handler="data:set_values",
-    is_pure=True,
-    cheap=True,
-    attributes=frozenset(("key", "value")),
-)  # and set.NAME, which the linter checks
-JSON_EXTRACT = NodeKind(
-    name="json_extract",
-    handler="data:json_extract",
-    is_pure=True,
-    cheap=True,
-    attributes=frozenset(("source", "path", "key", "default")),
-)
-JSON_DECODE = NodeKind(
-    name="json_decode",
-    handler="data:json_decode",
-    is_pure=True,
-    attributes=frozenset(("source", "key", "prefix")),
-    required=(("source",),),
-)
-JSON_PACK = NodeKind(
-    name="json_pack",
-    handler="data:json_pack",
-    is_pure=True,
-    attributes=frozenset(("keys", "output")),
-    required=(("keys",),),
-)
-SPLIT = NodeKind(
-    name="split",
-    handler="data:split",
-    is_pure=True,
-    attributes=frozenset(("source", "sep", "trim", "key")),
-    required=(("source",),),
-)
-REGEX = NodeKind(
-    name="regex",
-    handler="data:regex",
-    is_pure=True,
-    attributes=frozenset(("source", "pattern", "group", "key", "no_match", "default")),
-    required=(("source",), ("pattern",)),
-)
-STRING_TRANSFORM = NodeKind(
-    name="string_transform",
-    handler="data:string_transform",
-    is_pure=True,
-    attributes=frozenset(("source", "ops", "key")),
-    required=(("source",), ("ops",)),
-)
-ENV = NodeKind(
-    name="env",
-    handler="data:env",
-    is_pure=True,
-    attributes=frozenset(("key", "from", "required", "default")),
-    required=(("key",),),
-)
-ASSERT = NodeKind(
-    name="assert",
-    handler="data:check",
-    is_pure=True,
-    attributes=frozenset(("expr", "condition", "message")),
-    required=(("expr", "condition"),),
-)
-SLEEP = NodeKind(
-    name="sleep",
-    handler="data:sleep",
-    is_pure=True,
-    attributes=frozenset(("duration",)),
-    required=(("duration",),),
-)
+SET = _data_kind("set", "key value", handler="set_values", cheap=True)
+"""Also ``set.NAME``, which the linter checks."""
+JSON_DECODE = _data_kind("json_decode", "source key prefix", ("source",))
+ENV = _data_kind("env", "key from required default", ("key",))
 HTTP = NodeKind(
     name="http",
     handler="http:http",
@@ -306,9 +254,19 @@ KINDS: dict[str, NodeKind] = {
     kind.name: kind
     for kind in (
         START, EXIT, CODERGEN, PROMPT, TOOL, WAIT_HUMAN, CONDITIONAL, SWITCH, PARALLEL, FAN_IN,
-        MANAGER_LOOP, INCLUDE, FOR_EACH, SET, JSON_EXTRACT, JSON_DECODE, JSON_PACK, SPLIT, REGEX,
-        STRING_TRANSFORM, ENV, ASSERT, SLEEP, HTTP, READ_FILE, WRITE_FILE, BATCH_ITEM,
-        COMPARE_ATTEMPT,
+        MANAGER_LOOP, INCLUDE, FOR_EACH, SET,
+        _data_kind("json_extract", "source path key default", cheap=True),
+        JSON_DECODE,
+        _data_kind("json_pack", "keys output", ("keys",)),
+        _data_kind("split", "source sep trim key", ("source",)),
+        _data_kind(
+            "regex", "source pattern group key no_match default", ("source",), ("pattern",)
+        ),
+        _data_kind("string_transform", "source ops key", ("source",), ("ops",)),
+        ENV,
+        _data_kind("assert", "expr condition message", ("expr", "condition"), handler="check"),
+        _data_kind("sleep", "duration", ("duration",)),
+        HTTP, READ_FILE, WRITE_FILE, BATCH_ITEM, COMPARE_ATTEMPT,
     )
 }  # fmt: skip
 """Every built-in kind by its name."""

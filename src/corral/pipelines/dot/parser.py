@@ -3,15 +3,17 @@
 There are two ways to read a statement. ``_DotParser.statements`` first tries ``_USUAL``: one
 pattern that matches a complete statement as people and programs usually write it,
 ``name [key="value", ...];`` or ``one -> other [...];``. That is fast. A statement that it does not
-match, and every statement with an error, is read by the methods of ``Reader``, token by token:
+match, and every statement with an error, is read by the other methods, token by token:
 they know all of the language, and the exact place of an error.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import pairwise
 from math import isfinite
+from sys import intern
 
 from corral.errors import PipelineInvalid
 from corral.pipelines.graph import Edge, Graph, Node, Value
@@ -20,7 +22,7 @@ ID = r"[A-Za-z_][A-Za-z0-9_]*+"
 KEY = r"[A-Za-z_][A-Za-z0-9_]*+(?:\.[A-Za-z0-9_]++)*+"
 STRING = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 BARE = r"-?[A-Za-z0-9_.][A-Za-z0-9_.:-]*+"
-"""Any value without quotes; ``Words`` converts it."""
+"""Any value without quotes; ``convert_word`` converts it."""
 
 SKIP = re.compile(
     r"(?:\s++|//[^\n]*+|\#[^\n]*+|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/)*+",
@@ -135,48 +137,57 @@ def unescaped(text: str) -> str:
     return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[0]), text)
 
 
-class Words(dict[str, Value]):
-    """Unquoted text -> its value, converted once. Raises ``ValueError``, with what to do, if the
-    text is not a value."""
-
-    def __missing__(self, text: str) -> Value:
-        value: Value
-        if text in ("true", "false"):
-            value = text == "true"
-        elif _WORD.fullmatch(text) or _DURATION.fullmatch(text):
-            value = text
-        elif _INTEGER.fullmatch(text):
-            value = int(text) if len(text) < 25 else _LARGEST + 1
-            if abs(value) > _LARGEST:
-                raise ValueError("Integers have at most 64 bits; put a longer one in quotes.")
-        elif _FLOAT.fullmatch(text) and isfinite(number := float(text)):
-            value = number
-        else:
-            raise ValueError(f'Put it in quotes: "{text[:40]}".')
-        self[text] = value
-        return value
-
-
-class Keys(dict[str, str]):
-    """Attribute name -> one shared string, however often the name is written."""
-
-    def __missing__(self, text: str) -> str:
-        self[text] = text
+@lru_cache(4096)
+def convert_word(text: str) -> Value:
+    """The value of unquoted text. Raises ``ValueError``, with what to do, if it is not a value."""
+    if text in ("true", "false"):
+        return text == "true"
+    if _WORD.fullmatch(text) or _DURATION.fullmatch(text):
         return text
+    if _INTEGER.fullmatch(text):
+        value = int(text) if len(text) < 25 else _LARGEST + 1
+        if abs(value) > _LARGEST:
+            raise ValueError("Integers have at most 64 bits; put a longer one in quotes.")
+        return value
+    if _FLOAT.fullmatch(text) and isfinite(number := float(text)):
+        return number
+    raise ValueError(f'Put it in quotes: "{text[:40]}".')
 
 
-class Reader:
-    """A text and the position in it. Its methods raise ``DotError`` if the text is invalid."""
+class _Scope:
+    """The text between two braces: its defaults, and the nodes that it mentions."""
+
+    __slots__ = ("attrs", "depth", "edges", "line", "members", "nodes")
+
+    def __init__(self, line: int, outer: _Scope | None = None) -> None:
+        self.line = line
+        """The line of the opening brace."""
+        self.depth: int = outer.depth + 1 if outer else 0
+        self.nodes: dict[str, Value] = dict(outer.nodes) if outer else {}
+        self.edges: dict[str, Value] = dict(outer.edges) if outer else {}
+        self.attrs: dict[str, Value] = {}
+        self.members: dict[str, None] = {}
+
+
+class _DotParser:
+    """A text, the position in it, and the graph so far. Methods raise ``DotError`` if the text is
+    invalid."""
 
     def __init__(self, text: str, source: str) -> None:
         self.text = text
         self.source = source
         self.at = 0
-        self.words = Words()
-        self.keys = Keys()
         self._counted = 0
         self._line = 1
         self._line_begins = 0
+        self.nodes: dict[str, Node] = {}
+        self.edges: list[Edge] = []
+        self.only_mentioned: set[str] = set()
+        """Nodes that have appeared only in edges so far: their declaration still adds defaults."""
+        self.own_timeouts: set[str] = set()
+        """Nodes whose ``timeout`` is their own, not a default."""
+        self.classes: dict[str, list[str]] = {}
+        """Node -> its classes from the labelled subgraphs around it."""
 
     def line_and_column(self, position: int) -> tuple[int, int]:
         """Line and column of a position. Call it with ascending positions: it counts each line
@@ -217,7 +228,7 @@ class Reader:
         if not self.sees("="):
             raise self.error(f"expected = after {key}", hint=f'An attribute is {key}="value".')
         self.at += 1
-        given[self.keys[key]] = self.value(key)
+        given[intern(key)] = self.value(key)  # most names occur often: one string each
         self.skip()
         if self.sees(",") or self.sees(";"):
             self.at += 1
@@ -246,7 +257,7 @@ class Reader:
             hint = "A # begins a comment: put such a value in quotes." if skipped[:1] == "#" else ""
             raise self.error(f"expected a value after {key} =", hint=hint or self.quotes_hint())
         try:
-            value = self.words[match[0]]
+            value = convert_word(match[0])
         except ValueError as error:
             raise self.error(f"{match[0][:40]} is not a value", hint=str(error)) from None
         if not AFTER_VALUE.match(self.text, match.end()):
@@ -311,34 +322,6 @@ class Reader:
         return DotError(
             message, text=self.text, position=position, source=self.source, hint=hint or None
         )
-
-
-class _Scope:
-    """The text between two braces: its defaults, and the nodes that it mentions."""
-
-    __slots__ = ("attrs", "depth", "edges", "line", "members", "nodes")
-
-    def __init__(self, line: int, outer: _Scope | None = None) -> None:
-        self.line = line
-        """The line of the opening brace."""
-        self.depth: int = outer.depth + 1 if outer else 0
-        self.nodes: dict[str, Value] = dict(outer.nodes) if outer else {}
-        self.edges: dict[str, Value] = dict(outer.edges) if outer else {}
-        self.attrs: dict[str, Value] = {}
-        self.members: dict[str, None] = {}
-
-
-class _DotParser(Reader):
-    def __init__(self, text: str, source: str) -> None:
-        super().__init__(text, source)
-        self.nodes: dict[str, Node] = {}
-        self.edges: list[Edge] = []
-        self.only_mentioned: set[str] = set()
-        """Nodes that have appeared only in edges so far: their declaration still adds defaults."""
-        self.own_timeouts: set[str] = set()
-        """Nodes whose ``timeout`` is their own, not a default."""
-        self.classes: dict[str, list[str]] = {}
-        """Node -> its classes from the labelled subgraphs around it."""
 
     # The file.
 
@@ -422,15 +405,10 @@ class _DotParser(Reader):
 
     def pairs(self, body: str) -> dict[str, Value]:
         """The attributes of a block. Raises ``ValueError`` for a bare value that is invalid."""
-        words, keys = self.words, self.keys
+        pairs = _PAIRS.findall(body)
         if "\\" in body:
-            return {
-                keys[key]: words[bare] if bare else unescaped(quoted)
-                for key, quoted, bare in _PAIRS.findall(body)
-            }
-        return {
-            keys[key]: words[bare] if bare else quoted for key, quoted, bare in _PAIRS.findall(body)
-        }
+            pairs = [(key, unescaped(quoted), bare) for key, quoted, bare in pairs]
+        return {intern(key): convert_word(bare) if bare else quoted for key, quoted, bare in pairs}
 
     def usual_name(self, text: str) -> str | None:
         """The name of a node; None: it is a keyword."""
@@ -531,7 +509,7 @@ class _DotParser(Reader):
             return False
         key = unescaped(match[0][1:-1]) if match[0][0] == '"' else match[0]
         self.at = end + 1
-        scope.attrs[self.keys[key]] = self.value(key)
+        scope.attrs[intern(key)] = self.value(key)
         return True
 
     def chain(self, scope: _Scope) -> None:

@@ -291,20 +291,19 @@ def register(kind: str, function: Handler) -> Handler:
 def find(kind: str) -> Handler:
     """The handler of this type: one registered here, else a built-in one, else one of another
     package. Raises ``ConfigError`` with the most similar name."""
-    function = _registered.get(kind) or _find_built_in(kind) or _find_entry_point(kind)
+    if kind in _registered:
+        return _registered[kind]
+    function: Handler | None
+    if built_in := node_kinds.find(kind).handler:
+        from importlib import import_module
+
+        module_name, _, name = built_in.partition(":")
+        function = getattr(import_module(f"corral.pipelines.nodes.{module_name}"), name)
+    else:
+        function = _find_entry_point(kind)
     if function is None:
         raise _unknown_kind(kind)
     _registered[kind] = function
-    return function
-
-
-def _find_built_in(kind: str) -> Handler | None:
-    module_name, _, name = node_kinds.find(kind).handler.partition(":")
-    if not module_name:
-        return None
-    from importlib import import_module
-
-    function: Handler = getattr(import_module(f"corral.pipelines.nodes.{module_name}"), name)
     return function
 
 

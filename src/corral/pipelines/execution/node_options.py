@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from corral.system.sandbox.sandbox import Sandbox
 
 Number = TypeVar("Number", int, float)
+Choice = TypeVar("Choice", bound=str)
 
 TIMEOUT = 3600.0
 """Seconds that an agent may work if the node has no ``timeout``."""
@@ -41,6 +42,7 @@ NODE_OPTIONS = with_trait("node")
 """Attributes of a node that set the option of ``corral.run`` with the same name."""
 _READ_APART = {"policy", "allowed_tools", "timeout", "pass_env", "reasoning_effort", "sandbox"}
 """Those whose attribute is read by its own function."""
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
 BUILT_IN = "corral"
 """The built-in agent, which runs on any model."""
 
@@ -75,27 +77,19 @@ def agent_of(work: NodeContext) -> tuple[str, str | None]:
     return named, bare
 
 
-class LimitRule(msgspec.Struct, frozen=True):
-    """What an agent does at a rate limit: by its node, the run's options or ``corral.toml``."""
-
-    on_limit: str
-    max_wait: float
-
-
-def limit_rule(node: Node, options: RunKwargs, agent: str) -> LimitRule:
-    """The rule of a node with this agent; ``options`` are those of the run. Raises
-    ``ConfigError``."""
+def limit_rule(node: Node, options: RunKwargs, agent: str) -> RunOptions:
+    """What a node with this agent does at a rate limit (``on_limit``, ``max_wait``): by the node,
+    the run's ``options`` or ``corral.toml``. Raises ``ConfigError``."""
     spec = config.find_agent(agent)
     given: dict[str, object] = {
-        "on_limit": node.text("on_limit") or options.get("on_limit"),
-        "max_wait": node.text("max_wait") or options.get("max_wait"),
+        name: value
+        for name in ("on_limit", "max_wait")
+        if (value := node.text(name) or options.get(name)) is not None
     }
-    given = {name: value for name, value in given.items() if value is not None}
-    run = RunOptions.build(spec.name, given, config.load(spec.name), "corral.toml")
-    return LimitRule(run.on_limit, run.max_wait)
+    return RunOptions.build(spec.name, given, config.load(spec.name), "corral.toml")
 
 
-def node_rule(work: NodeContext) -> LimitRule | None:
+def node_rule(work: NodeContext) -> RunOptions | None:
     """What the node's agent does at a rate limit; None if the node runs no agent. Raises
     ``ConfigError``."""
     if work.resources.simulate or node_kinds.find(work.node.kind).llm != "agent":
@@ -161,7 +155,7 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
     spec = config.find_agent(agent)
     if "program" in options and spec.name != config.find_agent(work.resources.agent).name:
         del options["program"]  # it is the program of the run's default agent
-    effort = effort_of(node)
+    effort = choice_of(node, "reasoning_effort", EFFORTS)
     if effort is not None and "reasoning_effort" not in spec.supports:
         # Not an error: a stylesheet may set it for every node.
         return options, [f"{spec.name} has no reasoning_effort"]
@@ -181,8 +175,8 @@ def _read_attributes(node: Node) -> dict[str, object]:
             values[name] = names
         elif kind not in ("count", "amount", "paths") and (text := node.text(name)):
             values[name] = text
-    if text := node.text("sandbox"):
-        values["sandbox"] = sandbox_mode(node, text)
+    if mode := choice_of(node, "sandbox", SANDBOX_MODES):
+        values["sandbox"] = mode
     return values
 
 
@@ -202,28 +196,16 @@ def may_ask(work: NodeContext) -> bool:
     return work.ask_person is not None and work.node.is_true("questions")
 
 
-def sandbox_mode(node: Node, text: str) -> SandboxMode:
-    for mode in SANDBOX_MODES:
-        if mode == text:
-            return mode
-    raise ConfigError(
-        f"{node.id}: sandbox must be one of {', '.join(SANDBOX_MODES)}, got: {text!r}"
-    )
-
-
-def effort_of(node: Node) -> Effort | None:
-    """``reasoning_effort`` of the node. Raises ``ConfigError``."""
-    text = node.text("reasoning_effort")
-    if not text:
-        return None
-    try:
-        effort: Effort = convert_to(text, Effort)
-    except msgspec.ValidationError:
-        raise ConfigError(
-            f"{node.id}: reasoning_effort must be one of {', '.join(get_args(Effort))},"
-            f" got: {text!r}"
-        ) from None
-    return effort
+def choice_of(node: Node, key: str, choices: tuple[Choice, ...]) -> Choice | None:
+    """An attribute that is one of these words; None if the node does not have it. Raises
+    ``ConfigError``."""
+    text = node.text(key)
+    for choice in choices:
+        if choice == text:
+            return choice
+    if text:
+        raise ConfigError(f"{node.id}: {key} must be one of {', '.join(choices)}, got: {text!r}")
+    return None
 
 
 def number_of(node: Node, key: str, kind: type[Number]) -> Number:
@@ -273,9 +255,7 @@ def sandbox_for(
 ) -> Sandbox | None:
     """The same for a command that may also write the folders ``own``. ``forced``: instead of the
     mode of the node and the run; ``default``: if they have none. ``policy``: instead of theirs."""
-    chosen: object = forced
-    if chosen is None and (text := work.node.text("sandbox")):
-        chosen = sandbox_mode(work.node, text)
+    chosen: object = forced or choice_of(work.node, "sandbox", SANDBOX_MODES)
     if chosen is None:
         options = work.resources.options
         chosen = options.get("sandbox") or work.resources.configured_sandbox or default

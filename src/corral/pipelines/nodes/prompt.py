@@ -29,8 +29,9 @@ from corral.pipelines.execution import agent_call, verdict
 from corral.pipelines.execution.agent_call import store_usage
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.node_options import (
+    EFFORTS,
     budget_of,
-    effort_of,
+    choice_of,
     model_of,
     number_of,
     read_output_schema,
@@ -91,7 +92,7 @@ async def ask_model(work: NodeContext, text: str, schema: JsonObject | None) -> 
         "client": resources.client(),
         "timeout": node.seconds("timeout") or TIMEOUT,
         "system": node.text("system_prompt") or None,
-        "reasoning_effort": effort_of(node),
+        "reasoning_effort": choice_of(node, "reasoning_effort", EFFORTS),
     }
     if "max_tokens" in node.attrs:
         options["max_tokens"] = number_of(node, "max_tokens", int)

@@ -123,7 +123,12 @@ class Scheduler:
         self.graph = graph
         self.state = state
         self._run = RunContext(graph, state)
-        self._limits = GraphLimits(graph)
+        try:
+            self._visits = _max_visits(graph.attrs, MAX_VISITS, " of the graph")
+        except ValueError as error:
+            raise PipelineInvalid(str(error)) from None
+        if graph.has_limits:
+            check_raises(graph, run_limits(graph))
 
     def start(self) -> list[Command]:
         """The first commands. A run that was started already has none."""
@@ -240,7 +245,7 @@ class Scheduler:
             return
         number = state.visits.get(node.id, 0) + 1
         try:
-            most = self._limits.visits(node)
+            most = _max_visits(node.attrs, self._visits)
         except ValueError as error:
             self._end_lane(lane, "fail", f"node {node.id!r}: {error}")
             return
@@ -447,7 +452,7 @@ class Scheduler:
         else:
             edge = self._run.routes.choose(node, context, preferred, suggested)
             route = None if edge is None else Route(edge.target, edge)
-            if edge is not None and self._limits.exist and is_gate(node):
+            if edge is not None and self.graph.has_limits and is_gate(node):
                 # The choice of a person may raise the limits of the run.
                 amounts = Raise.of(raises_of(edge))
                 if amounts != Raise():
@@ -550,26 +555,8 @@ class Scheduler:
         self._run.add(state.finish)
 
 
-class GraphLimits:
-    """The limits of a graph. Raises ``PipelineInvalid`` if one is not a number."""
-
-    def __init__(self, graph: Graph) -> None:
-        try:
-            self._visits = _max_visits(graph.attrs, MAX_VISITS, " of the graph")
-        except ValueError as error:
-            raise PipelineInvalid(str(error)) from None
-        self.exist = graph.has_limits
-        """Whether there are some of what the run may spend."""
-        if self.exist:
-            check_raises(graph, run_limits(graph))
-
-    def visits(self, node: Node) -> int:
-        """How often this node may be visited: its own ``max_visits``, else the graph's. Raises
-        ``ValueError``."""
-        return _max_visits(node.attrs, self._visits)
-
-
 def _max_visits(attrs: Mapping[str, Value], default: int, owner: str = "") -> int:
+    """``max_visits`` of a node or the graph. Raises ``ValueError``."""
     written = find_written(attrs, "max_visits")
     if written is None:
         return default
