@@ -17,6 +17,7 @@ from corral.agents.spec import (
     HookSupport,
     StreamTransport,
 )
+from corral.cli.command_types import plain_option
 from corral.cli.options import JSON, PRESET_NAMES, completing
 from corral.cli.ui.tables import policy_table, sandbox_table, table
 from corral.cli.ui.terminal import echo, echo_json
@@ -106,7 +107,7 @@ def show(name: str, as_json: bool) -> None:
 
 @command.command("install")
 @click.argument("name", default="gemini", shell_complete=completing("agents"))
-@click.option("-q", "--quiet", is_flag=True, help="Print only the program's path.")
+@plain_option("-q --quiet", "Print only the program's path.")
 def install_agent(name: str, quiet: bool) -> None:
     """Install the tested version of an agent from npm.
 
@@ -135,14 +136,13 @@ def install_agent(name: str, quiet: bool) -> None:
 
 @command.command("policy")
 @click.argument("name", required=False, shell_complete=completing("agents"))
-@click.option("--approve", type=click.Choice(PRESET_NAMES), help="One preset.  [default: all]")
-@click.option("--policy", "policy_file", type=click.Path(), help="A policy file (TOML).")
-@click.option(
+@plain_option("--approve", "One preset.  [default: all]", type=click.Choice(PRESET_NAMES))
+@plain_option("--policy policy_file", "A policy file (TOML).", type=click.Path())
+@plain_option(
     "--sandbox",
+    "As for a run: when corral's sandbox is used.",
     type=click.Choice(SANDBOX_MODES),
     default="needed",
-    show_default=True,
-    help="As for a run: when corral's sandbox is used.",
 )
 @JSON
 def policy(
@@ -222,7 +222,7 @@ def _sandbox_rows(agent: AgentSpec, decision: enforcement.Decision) -> tuple[San
 
 @command.command("doctor")
 @click.argument("name", required=False, shell_complete=completing("agents"))
-@click.option("--reap", is_flag=True, help="End processes that killed runs left behind.")
+@plain_option("--reap", "End processes that killed runs left behind.")
 @JSON
 def doctor(name: str | None, reap: bool, as_json: bool) -> int:
     """Check that an agent works here, and what is missing.
@@ -244,31 +244,21 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 
 @command.command("check")
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completing("agents"))
-@click.option("--all", "every", is_flag=True, help="All installed agents.")
-@click.option(
-    "--only", multiple=True, metavar="TIER", help="Only scenarios of this tier (repeatable)."
-)
-@click.option("--program", help="The agent's program.  [default: searched]")
-@click.option("--attack", is_flag=True, help="Run the attack kit: does the policy hold?")
-@click.option(
-    "--approve",
-    multiple=True,
-    metavar="POLICY",
-    help="With --attack, only this policy (repeatable).",
-)
-@click.option(
-    "--sandbox",
-    is_flag=True,
-    help="With --attack, in corral's sandbox, which the model tries to leave.",
-)
-@click.option(
+@plain_option("--all every", "All installed agents.")
+@plain_option("--only TIER...", "Only scenarios of this tier.")
+@plain_option("--program TEXT", "The agent's program.  [default: searched]")
+@plain_option("--attack", "Run the attack kit: does the policy hold?")
+@plain_option("--approve POLICY...", "With --attack, only this policy.")
+@plain_option("--sandbox", "With --attack, in corral's sandbox, which the model tries to leave.")
+@plain_option(
     "--concurrency",
+    "With --attack, the number of concurrent agents.",
+    show_default=False,
     type=click.IntRange(1),
     default=1,
-    help="With --attack, the number of concurrent agents.",
 )
-@click.option("--markdown", is_flag=True, help="Print Markdown tables.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per agent.")
+@plain_option("--markdown", "Print Markdown tables.")
+@plain_option("--json as_json", "Print JSON, one line per agent.")
 def check(names: tuple[str, ...], **flags: Unpack[CheckFlags]) -> int:
     """Run the conformance kit with an agent.
 

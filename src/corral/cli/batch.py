@@ -83,16 +83,16 @@ class BatchFlags(PolicyFlags, RunKwargs):
 
 @click.command("batch", cls=SectionedCommand)
 @click.argument("tasks", nargs=-1, type=click.Path())
-@option("Prompt", "--files", multiple=True, metavar="GLOB", help="Instead of TASKS: a task for each"
-        " file, with {{path}} and {{content}} (repeatable).")  # fmt: skip
 @option(
     "Prompt",
-    "-p",
-    "--prompt",
+    "--files GLOB...",
+    "Instead of TASKS: a task for each file, with {{path}} and {{content}}.",
+)
+@option(
+    "Prompt",
+    "-p --prompt TEMPLATE",
+    "With {{field}} for the fields of a task; @FILE reads it from a file.",
     default="{{task}}",
-    show_default=True,
-    metavar="TEMPLATE",
-    help="With {{field}} for the fields of a task; @FILE reads it from a file.",
 )
 @agent_option
 @policy_options
@@ -101,35 +101,37 @@ class BatchFlags(PolicyFlags, RunKwargs):
     texts=limit_texts("the complete batch"),
     defaults={"timeout": "1h"},
 )
-@option(
-    "Execution", "--name", metavar="NAME", help="The name of the batch.  [default: from the files]"
-)
-@count_option("-n", "--concurrency", default=4, help="Number of concurrent tasks.")
-@count_option(
-    "--attempts", default=3, help="Attempts at a task that fails temporarily: network, rate limits."
-)
+@option("Execution", "--name NAME", "The name of the batch.  [default: from the files]")
+@count_option("-n --concurrency", "Number of concurrent tasks.", 4)
+@count_option("--attempts", "Attempts at a task that fails temporarily: network, rate limits.", 3)
 @task_limit_options("each task")
-@option("Execution", "--retry-failed", is_flag=True, help="Repeat the tasks that failed.")
-@option("Execution", "--accept-changed", is_flag=True, help="If tasks or prompt have changed: run"
-        " what is changed or new, keep the rest.")  # fmt: skip
-@option("Execution", "--worktree", is_flag=True, help="Run each task in its own git worktree at"
-        " HEAD; its work becomes the branch corral/NAME/TASK.")  # fmt: skip
-@option("Execution", "--patch", is_flag=True, help="With --worktree: also put the patch into the"
-        " result.")  # fmt: skip
+@option("Execution", "--retry-failed", "Repeat the tasks that failed.")
+@option(
+    "Execution",
+    "--accept-changed",
+    "If tasks or prompt have changed: run what is changed or new, keep the rest.",
+)
+@option(
+    "Execution",
+    "--worktree",
+    "Run each task in its own git worktree at HEAD; its work becomes the branch corral/NAME/TASK.",
+)
+@option("Execution", "--patch", "With --worktree: also put the patch into the result.")
 @DB
 @QUEUE
-@option("Execution", "--no-durable", is_flag=True, help="Run in memory; only --output is stored.")
-@option("Output", "-o", "--output", type=click.Path(), metavar="FILE", help="Where results are"
-        " written, one JSON line each; the same command continues from it."
-        "  [default: stdout]")  # fmt: skip
-@option("Output", "--schema", metavar="FILE", help="A JSON Schema; a task without a value that fits"
-        " it fails.")  # fmt: skip
-@option("Output", "--in-order", is_flag=True, help="Results in the order of the tasks.")
-@option("Output", "--json", "as_json", is_flag=True, help="Print the report as JSON, as the last"
-        " line on stdout.")  # fmt: skip
-@option("Output", "-q", "--quiet", is_flag=True, help="No progress, no report.")
+@option("Execution", "--no-durable", "Run in memory; only --output is stored.")
+@option(
+    "Output",
+    "-o --output FILE",
+    "Where results are written, one JSON line each; the same command continues from"
+    " it.  [default: stdout]",
+)
+@option("Output", "--schema FILE", "A JSON Schema; a task without a value that fits it fails.")
+@option("Output", "--in-order", "Results in the order of the tasks.")
+@option("Output", "--json as_json", "Print the report as JSON, as the last line on stdout.")
+@option("Output", "-q --quiet", "No progress, no report.")
 @FAKE
-@option("Tests", "--simulate", is_flag=True, help="Simulate the answers: nothing is spent.")
+@option("Tests", "--simulate", "Simulate the answers: nothing is spent.")
 def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     """Run one prompt for each task of the file TASKS, or for each file of --files.
 

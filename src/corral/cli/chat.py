@@ -58,7 +58,7 @@ class ChatFlags(PolicyFlags, RunKwargs):
 @agent_option
 @policy_options
 @run_options((*EVERYWHERE, "resume", "fork", "keep"))
-@option("Output", "-q", "--quiet", is_flag=True, help="Print only the answers.")
+@option("Output", "-q --quiet", "Print only the answers.")
 def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
     """Chat with an agent or a model.
 

@@ -42,9 +42,57 @@ class Decorator(Protocol):
     def __call__(self, function: C, /) -> C: ...
 
 
-def option(section: str, *flags: str, **kwargs: Any) -> Decorator:
-    """``click.option`` in a section."""
-    return click.option(*flags, cls=SectionOption, section=section, **kwargs)
+class Duration(click.ParamType[float]):
+    """A duration in seconds, written as ``90``, ``30s``, ``5m`` or ``1h30m``."""
+
+    name = "duration"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        from corral.core.durations import seconds
+
+        try:
+            return seconds(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = Duration()
+
+_TYPES: Mapping[str, click.ParamType[Any]] = {
+    **dict.fromkeys(("FILE", "DIR", "PATH"), click.Path()),
+    **dict.fromkeys(("TIME", "DURATION"), DURATION),
+    "USD": click.FLOAT,
+}
+"""The types of values, by the words that stand for them."""
+
+
+def option(section: str, spec: str, help: str, **settings: Any) -> Decorator:
+    """``plain_option`` in a section of ``--help``."""
+    return plain_option(spec, help, cls=SectionOption, section=section, **settings)
+
+
+def plain_option(spec: str, help: str, **settings: Any) -> Decorator:
+    """``click.option``. ``spec`` has the flags, the name of the parameter if it is another one, and
+    the word that stands for the value in ``--help``, with ``...`` if the option is repeatable.
+    Without a value, a type and a default it is a switch. A default that ``help`` does not name is
+    shown."""
+    *names, value = spec.split()
+    if value[0] == "-" or value[0].islower():
+        names, value = [*names, value], ""
+    if value.endswith("..."):
+        value, settings["multiple"] = value.removesuffix("..."), True
+    if settings.get("multiple") and "repeatable" not in help:
+        text, gap, default = help.partition("  [default")
+        help = f"{text.removesuffix('.')} (repeatable).{gap}{default}"
+    if value:
+        settings = {"metavar": value, "type": _TYPES.get(value), **settings}
+    elif not settings.keys() & {"type", "default", "count"}:
+        settings["is_flag"] = True
+    if settings.get("default") and "[default" not in help:
+        settings.setdefault("show_default", True)
+    return click.option(*names, help=help, **settings)
 
 
 def _set_verbosity(_: click.Context, __: click.Parameter, count: int) -> None:
@@ -56,12 +104,11 @@ def _set_verbosity(_: click.Context, __: click.Parameter, count: int) -> None:
 
 VERBOSE = option(
     "Output",
-    "-v",
-    "--verbose",
+    "-v --verbose",
+    "Log what happens to stderr; -vv logs everything.",
     count=True,
     expose_value=False,
     callback=_set_verbosity,
-    help="Log what happens to stderr; -vv logs everything.",
 )
 
 

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import click
 import msgspec
 
-from corral.cli.command_types import SectionedCommand, SectionedGroup, enable_gc, option
+from corral.cli.command_types import (
+    SectionedCommand,
+    SectionedGroup,
+    enable_gc,
+    option,
+    plain_option,
+)
 from corral.cli.options import (
     DB,
-    DURATION,
     EVERYWHERE,
     JSON,
     NEWEST,
@@ -40,11 +45,10 @@ INCOMPLETE, BUDGET, INTERRUPTED = 1, 8, 130
 SHARED = tuple(name for name in EVERYWHERE if name != "program")
 """The options of agents. Each agent has its own program: corral.toml can name it."""
 ID = run_argument("comparison", metavar="ID", completed="comparisons")
-MEMORY = option(
-    "Execution", "--no-durable", is_flag=True, help="Run in this process; results are stored."
+MEMORY = option("Execution", "--no-durable", "Run in this process; results are stored.")
+OUTPUT = option(
+    "Output", "--output DIR", "At the end, write the results to DIR as a job folder of harbor."
 )
-OUTPUT = option("Output", "--output", type=click.Path(), metavar="DIR", help="At the end, write the"
-                " results to DIR as a job folder of harbor.")  # fmt: skip
 
 
 class CompareFlags(PolicyFlags, RunKwargs):
@@ -80,24 +84,14 @@ class Shown(NamedTuple):
 
 @click.command("compare", cls=SectionedGroup)
 @click.argument("prompt", required=False, metavar="[PROMPT|TASKS]")
-@option(
-    "Prompt",
-    "-f",
-    "--file",
-    type=click.Path(),
-    metavar="FILE",
-    help="Read the prompt from this file; - is stdin.",
-)
+@option("Prompt", "-f --file FILE", "Read the prompt from this file; - is stdin.")
 @option(
     "Agent",
-    "-a",
-    "--agent",
-    multiple=True,
-    metavar="NAME",
+    "-a --agent NAME...",
+    "An agent, vendor:model (the built-in agent on that model) or AGENT@MODEL.",
     shell_complete=completing("agents"),
-    help="An agent, vendor:model (the built-in agent on that model) or AGENT@MODEL (repeatable).",
 )
-@option("Agent", "--agents", metavar="A,B,C", help="The same, several at once.")
+@option("Agent", "--agents A,B,C", "The same, several at once.")
 @policy_options
 @run_options(
     (*SHARED, "images", "attachments"),
@@ -108,44 +102,48 @@ class Shown(NamedTuple):
     },
     defaults={"timeout": "1h"},
 )
+@option("Execution", "--repeat N", "Attempts by each agent at each task.", type=int, default=1)
 @option(
     "Execution",
-    "--repeat",
-    type=int,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Attempts by each agent at each task.",
+    "--verify COMMAND",
+    "Run this in the agent's working directory when the agent has ended; exit code 0 passes.",
 )
-@option("Execution", "--verify", metavar="COMMAND", help="Run this in the agent's working directory"
-        " when the agent has ended; exit code 0 passes.")  # fmt: skip
-@option("Execution", "--tests", type=click.Path(), metavar="PATH", help="Copy this file or folder"
-        " there before --verify; it is not there while the agent works.")  # fmt: skip
-@option("Execution", "--verify-timeout", type=DURATION, metavar="DURATION", help="A limit for the"
-        " verifier; an attempt that exceeds it has failed.  [default: 10m]")  # fmt: skip
-@option("Execution", "--include-uncommitted", is_flag=True, help="Agents start with the changes"
-        " that are not committed.")  # fmt: skip
-@option("Execution", "--trust-tasks", is_flag=True, help="The tasks are your own: their commands"
-        " run without a sandbox, with the network and time that they ask for.")  # fmt: skip
-@option("Execution", "--name", metavar="NAME", help="The name of the comparison; the same command"
-        " continues it.  [default: a new one]")  # fmt: skip
-@count_option("-n", "--concurrency", default=4, help="Number of concurrent attempts.")
-@count_option(
-    "--attempts",
-    default=3,
-    help="Starts of an attempt that fails temporarily: network, rate limits.",
+@option(
+    "Execution",
+    "--tests PATH",
+    "Copy this file or folder there before --verify; it is not there while the agent works.",
 )
+@option(
+    "Execution",
+    "--verify-timeout DURATION",
+    "A limit for the verifier; an attempt that exceeds it has failed.  [default: 10m]",
+)
+@option(
+    "Execution", "--include-uncommitted", "Agents start with the changes that are not committed."
+)
+@option(
+    "Execution",
+    "--trust-tasks",
+    "The tasks are your own: their commands run without a sandbox, with the network"
+    " and time that they ask for.",
+)
+@option(
+    "Execution",
+    "--name NAME",
+    "The name of the comparison; the same command continues it.  [default: a new one]",
+)
+@count_option("-n --concurrency", "Number of concurrent attempts.", 4)
+@count_option("--attempts", "Starts of an attempt that fails temporarily: network, rate limits.", 3)
 @DB
 @MEMORY
 @OUTPUT
 @option(
     "Output",
-    "--schema",
-    metavar="FILE",
-    help="Answers that fit this JSON Schema: a file, - for stdin, or the schema itself.",
+    "--schema FILE",
+    "Answers that fit this JSON Schema: a file, - for stdin, or the schema itself.",
 )
-@option("Output", "--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
-@option("Output", "-q", "--quiet", is_flag=True, help="Print only the answers or the table.")
+@option("Output", "--json as_json", "Print the results as one JSON object.")
+@option("Output", "-q --quiet", "Print only the answers or the table.")
 def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     """Let several agents do the same task and compare the results.
 
@@ -335,7 +333,7 @@ def diff(name: str, which: tuple[str, ...]) -> None:
 @command.command("apply")
 @ID
 @click.argument("attempt", metavar="ATTEMPT")
-@click.option("--check", is_flag=True, help="Only check whether it is possible.")
+@plain_option("--check", "Only check whether it is possible.")
 def apply(name: str, attempt: str, check: bool) -> None:
     """Apply the changes of ATTEMPT to your files, as they are now.
 
@@ -353,15 +351,15 @@ def apply(name: str, attempt: str, check: bool) -> None:
 
 @command.command("resume", cls=SectionedCommand)
 @ID
-@option("Execution", "--retry-missing", "--retry-failed", "retry_missing", is_flag=True,
-        help="Run the missing attempts again.")  # fmt: skip
-@option("Limits", "--max-cost", type=float, metavar="USD", help="A new limit on the cost of"
-        " the complete comparison.")  # fmt: skip
+@option(
+    "Execution", "--retry-missing --retry-failed retry_missing", "Run the missing attempts again."
+)
+@option("Limits", "--max-cost USD", "A new limit on the cost of the complete comparison.")
 @DB
 @MEMORY
 @OUTPUT
-@option("Output", "--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
-@option("Output", "-q", "--quiet", is_flag=True, help="Print only the table.")
+@option("Output", "--json as_json", "Print the results as one JSON object.")
+@option("Output", "-q --quiet", "Print only the table.")
 def resume(
     name: str,
     retry_missing: bool,

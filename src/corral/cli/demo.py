@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from corral.cli.command_types import enable_gc
+from corral.cli.command_types import enable_gc, plain_option
 from corral.cli.ui.terminal import echo
 from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
 from corral.events import Done, Event, FileChange, Init, Text, ToolResult, ToolUse
@@ -16,8 +16,11 @@ from corral.testing.demo import AGENT, PROMPT, demonstrate
 
 
 @click.command("demo")
-@click.option("--program", metavar="PATH", help="The agent's program.  [default: searched, else the"
-              " tested version is installed into corral's own folder]")  # fmt: skip
+@plain_option(
+    "--program PATH",
+    "The agent's program.  [default: searched, else the tested version is installed"
+    " into corral's own folder]",
+)
 def command(program: str | None) -> int:
     """Run the real Gemini CLI with a scripted model: no API key, no cost.
 

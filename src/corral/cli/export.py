@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Literal, Protocol, TypedDict, Unpack
 
 import click
 
+from corral.cli.command_types import plain_option
 from corral.cli.options import completing
 from corral.cli.ui.terminal import answer, data, echo_err
 from corral.core.terminal_text import json_bytes
@@ -60,39 +61,32 @@ class ExportFlags(TypedDict):
 
 @click.command("export")
 @click.argument("run", required=False, shell_complete=completing("exportable"))
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(list(FORMATS)),
-    help="; ".join(f"{name}: {text}" for name, text in FORMATS.items())
+@plain_option(
+    "--format format_",
+    "; ".join(f"{name}: {text}" for name, text in FORMATS.items())
     + ".  [default: by the suffix of --output, else ndjson]",
+    type=click.Choice(list(FORMATS)),
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    type=click.Path(),
-    help="Write to this file; - is stdout.  [default: stdout; for html and bundle, RUN.html and"
-    " RUN.zip]",
+@plain_option(
+    "-o --output FILE",
+    "Write to this file; - is stdout.  [default: stdout; for html and bundle,"
+    " RUN.html and RUN.zip]",
 )
-@click.option("--force", is_flag=True, help="Replace the file if it exists.")
-@click.option("-g", "--grep", metavar="TEXT", help="Instead of RUN: the newest session with it.")
-@click.option("--diff", is_flag=True, help="With md: also how each turn changed files.")
-@click.option(
-    "--endpoint",
-    metavar="URL",
-    help="With otel: send the spans to this OTLP endpoint; env: as OpenTelemetry's variables say.",
+@plain_option("--force", "Replace the file if it exists.")
+@plain_option("-g --grep TEXT", "Instead of RUN: the newest session with it.")
+@plain_option("--diff", "With md: also how each turn changed files.")
+@plain_option(
+    "--endpoint URL",
+    "With otel: send the spans to this OTLP endpoint; env: as OpenTelemetry's variables say.",
 )
-@click.option(
-    "--content", is_flag=True, help="With otel: include prompts, answers, and input of tools."
-)
-@click.option("--full", is_flag=True, help="With html: everything, however large the file gets.")
-@click.option(
+@plain_option("--content", "With otel: include prompts, answers, and input of tools.")
+@plain_option("--full", "With html: everything, however large the file gets.")
+@plain_option(
     "--doctor/--no-doctor",
+    "With bundle: also check the agent with a scripted model.  [default: on]",
     default=True,
-    help="With bundle: also check the agent with a scripted model.  [default: on]",
 )
-@click.option("--db", metavar="URL", help="The database of a pipeline run that is not found.")
+@plain_option("--db URL", "The database of a pipeline run that is not found.")
 def command(run: str | None, **flags: Unpack[ExportFlags]) -> int:
     """Write RUN in another format.
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from corral.cli.command_types import enable_gc
-from corral.cli.options import DURATION
+from corral.cli.command_types import enable_gc, plain_option
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 from corral.testing import ModelServer, Script
@@ -48,9 +47,9 @@ def new(script: Path) -> None:
 
 @command.command("serve")
 @click.argument("script", type=click.Path(), default=DEFAULT_SCRIPT)
-@click.option("-p", "--port", default=0, show_default=True, help="0 takes a free port.")
-@click.option("--key", help="Reject every other API key.")
-@click.option("--seconds", type=DURATION, help="Stop after this time.")
+@plain_option("-p --port", "0 takes a free port.", default=0, show_default=True)
+@plain_option("--key TEXT", "Reject every other API key.")
+@plain_option("--seconds DURATION", "Stop after this time.")
 def serve(script: str, port: int, key: str | None, seconds: float | None) -> None:
     """Serve SCRIPT on 127.0.0.1 until Ctrl-C.
 

@@ -11,7 +11,7 @@ import warnings
 
 import click
 
-from corral.cli.command_types import VERBOSE, LazyGroup, SectionedGroup
+from corral.cli.command_types import VERBOSE, LazyGroup, SectionedGroup, plain_option
 from corral.cli.ui.terminal import clean_stderr, echo, print_traceback
 from corral.version import __version__
 
@@ -46,10 +46,8 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", message="corral %(version)s")
-@click.option(
-    "--config",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Read this corral.toml and trust it.",
+@plain_option(
+    "--config", "Read this corral.toml and trust it.", type=click.Path(exists=True, dir_okay=False)
 )
 @VERBOSE
 def command(config: str | None) -> None:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from corral.cli.command_types import plain_option
 from corral.cli.options import JSON, completing
 from corral.cli.ui.tables import format_count, table
 from corral.cli.ui.terminal import echo, echo_json
@@ -44,7 +45,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--provider", "name", metavar="NAME", help="Only this vendor.")
+@plain_option("--provider name NAME", "Only this vendor.")
 @JSON
 def list_models(name: str | None, as_json: bool) -> None:
     """List the vendors and the models of the catalogue.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import click
 
-from corral.cli.command_types import Decorator, option
+from corral.cli.command_types import DURATION, Decorator, option, plain_option
 from corral.core.lookup import LAST
 from corral.core.spending import LIMITS
 from corral.errors import ConfigError, PromptError
@@ -36,66 +36,27 @@ if TYPE_CHECKING:
 C = TypeVar("C", bound=Callable[..., object])
 
 
-class Duration(click.ParamType[float]):
-    """A duration in seconds, written as ``90``, ``30s``, ``5m`` or ``1h30m``."""
-
-    name = "duration"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        from corral.core.durations import seconds
-
-        try:
-            return seconds(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-DURATION = Duration()
-
 PRESET_NAMES = ("reads", "edits", "all")
 
 DB = option(
     "Execution",
-    "--db",
-    metavar="URL",
-    help="The database: a file, or postgresql://user@host/name.  [default: CORRAL_DB,"
-    " else a file in corral's home]",
+    "--db URL",
+    "The database: a file, or postgresql://user@host/name.  [default: CORRAL_DB, else"
+    " a file in corral's home]",
 )
-NEWEST = click.option(
-    "-n",
-    "--limit",
-    type=click.IntRange(1, 1_000_000),
-    default=20,
-    show_default=True,
-    help="How many, the newest first.",
+NEWEST = plain_option(
+    "-n --limit", "How many, the newest first.", type=click.IntRange(1, 1_000_000), default=20
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+JSON = plain_option("--json as_json", "Print JSON.")
 IMPORT = option(
-    "Execution",
-    "--import",
-    "modules",
-    multiple=True,
-    metavar="MODULE",
-    help="Import this module, which registers node types (repeatable).",
+    "Execution", "--import modules MODULE...", "Import this module, which registers node types."
 )
-QUEUE = option(
-    "Execution", "--queue", metavar="NAME", help="Let the workers of this queue do the work."
-)
+QUEUE = option("Execution", "--queue NAME", "Let the workers of this queue do the work.")
 
 
-def count_option(*names: str, default: int, help: str) -> Decorator:
+def count_option(names: str, help: str, default: int) -> Decorator:
     """An option of the section *Execution* that is an integer of at least 1."""
-    return option(
-        "Execution",
-        *names,
-        type=click.IntRange(1),
-        default=default,
-        show_default=True,
-        metavar="N",
-        help=help,
-    )
+    return option("Execution", f"{names} N", help, type=click.IntRange(1), default=default)
 
 
 def completing(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
@@ -145,9 +106,7 @@ def agent_option(function: C) -> C:
 
     text = "The agent, or any command that speaks ACP.  [default: CORRAL_AGENT, agent of"
     text += f" corral.toml, else {DEFAULT_AGENT}]"
-    return option(
-        "Agent", "-a", "--agent", metavar="NAME", help=text, shell_complete=completing("agents")
-    )(function)
+    return option("Agent", "-a --agent NAME", text, shell_complete=completing("agents"))(function)
 
 
 class PolicyFlags(TypedDict):
@@ -176,12 +135,10 @@ FAKE_FILE = "corral.fake"
 """The key of the context under which the file of ``--fake`` is."""
 FAKE = option(
     "Tests",
-    "--fake",
-    metavar="FILE",
+    "--fake FILE",
+    "Use the scripted model of this file (corral fake new): no key is needed, nothing is spent.",
     expose_value=False,
     callback=_serve_script,
-    help="Use the scripted model of this file (corral fake new): no key is needed, nothing is"
-    " spent.",
 )
 
 
@@ -196,39 +153,17 @@ _POLICY = (
     option(
         "Permissions",
         "--approve",
+        "What the agent may do. The rest is asked, or denied if no one can answer.",
         type=click.Choice(PRESET_NAMES),
-        help="What the agent may do. The rest is asked, or denied if no one can answer.",
     ),
-    option("Permissions", "--yolo", is_flag=True, help="Short for --approve all."),
+    option("Permissions", "--yolo", "Short for --approve all."),
+    option("Permissions", "--policy policy_file FILE", "A policy file (TOML)."),
+    option("Permissions", "--allow-tool NAME...", "Allow only this tool."),
+    option("Permissions", "--deny-tool NAME...", "Never allow this tool."),
     option(
         "Permissions",
-        "--policy",
-        "policy_file",
-        type=click.Path(),
-        metavar="FILE",
-        help="A policy file (TOML).",
-    ),
-    option(
-        "Permissions",
-        "--allow-tool",
-        multiple=True,
-        metavar="NAME",
-        help="Allow only this tool (repeatable).",
-    ),
-    option(
-        "Permissions",
-        "--deny-tool",
-        multiple=True,
-        metavar="NAME",
-        help="Never allow this tool (repeatable).",
-    ),
-    option(
-        "Permissions",
-        "--allow-host",
-        multiple=True,
-        metavar="HOST",
-        help="The only hosts that commands may reach: pypi.org, *.npmjs.org, x.org:8443"
-        " (repeatable).",
+        "--allow-host HOST...",
+        "The only hosts that commands may reach: pypi.org, *.npmjs.org, x.org:8443.",
     ),
 )
 
@@ -486,10 +421,9 @@ def run_options(
             arguments["type"] = click.Choice(defined.choices)
         if name in _COMPLETED:
             arguments["shell_complete"] = completing(_COMPLETED[name])
-        if defined.value:
-            arguments["metavar"] = defined.value
         text = help_text(name, other_texts.get(name), other_defaults.get(name))
-        added.append(option(defined.section, *defined.flags, name, help=text, **arguments))
+        spec = " ".join([*defined.flags, name, defined.value])
+        added.append(option(defined.section, spec, text, **arguments))
 
     def decorate(function: C) -> C:
         for add in reversed(added):
@@ -520,9 +454,8 @@ def task_limit_options(whose: str) -> Decorator:
 
     def decorate(function: C) -> C:
         for name, text in reversed(limit_texts(whose).items()):
-            flag = f"--task-{name.replace('_', '-')}"
-            kind, value = LIMITS[name].number, BY_NAME[name].value
-            function = option("Limits", flag, type=kind, metavar=value, help=text)(function)
+            spec = f"--task-{name.replace('_', '-')} {BY_NAME[name].value}"
+            function = option("Limits", spec, text, type=LIMITS[name].number)(function)
         return function
 
     return decorate

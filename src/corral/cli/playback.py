@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from corral.cli.options import DB, DURATION, completing, resolve_last
+from corral.cli.command_types import plain_option
+from corral.cli.options import DB, completing, resolve_last
 from corral.cli.ui.progress import TurnProgress
 from corral.cli.ui.signals import signals
 from corral.cli.ui.terminal import echo
@@ -220,24 +221,15 @@ class _Speed(click.ParamType[float]):
 
 @click.command("replay")
 @click.argument("name", metavar="[RUN]", default="last", shell_complete=completing("sessions"))
-@click.option(
-    "--speed",
+@plain_option(
+    "--speed N|max",
+    "How many times as fast as the run; max waits for nothing.",
     type=_Speed(),
     default="1",
-    show_default=True,
-    metavar="N|max",
-    help="How many times as fast as the run; max waits for nothing.",
 )
-@click.option(
-    "--longest-pause",
-    type=DURATION,
-    default="5s",
-    show_default=True,
-    metavar="TIME",
-    help="Shorten pauses between events to this time.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object per line.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only the answers.")
+@plain_option("--longest-pause TIME", "Shorten pauses between events to this time.", default="5s")
+@plain_option("--json as_json", "Print events, one JSON object per line.")
+@plain_option("-q --quiet", "Print only the answers.")
 @DB
 def replay(
     *,
@@ -323,8 +315,8 @@ async def _durable_events(name: str, db: str | None, pace: Pace) -> AsyncIterato
 
 @click.command("watch")
 @click.argument("name", metavar="[RUN]", default="last", shell_complete=completing("sessions"))
-@click.option("--json", "as_json", is_flag=True, help="Print events, one JSON object per line.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only the answer.")
+@plain_option("--json as_json", "Print events, one JSON object per line.")
+@plain_option("-q --quiet", "Print only the answer.")
 def watch(name: str, as_json: bool, quiet: bool) -> int:
     """Follow a running run of another process, until it ends.
 

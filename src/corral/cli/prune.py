@@ -7,6 +7,7 @@ import asyncio
 import click
 import msgspec
 
+from corral.cli.command_types import plain_option
 from corral.cli.options import DB, JSON
 from corral.cli.ui.tables import format_time, table
 from corral.cli.ui.terminal import echo, echo_json
@@ -17,20 +18,14 @@ ENGINE_KINDS = ("runs", "batches")
 
 
 @click.command("prune")
-@click.option(
-    "--older-than",
-    required=True,
-    metavar="AGE",
-    help="Remove what ended longer ago: 12h, 30d.",
-)
-@click.option(
-    "--only",
-    "kinds",
+@plain_option("--older-than AGE", "Remove what ended longer ago: 12h, 30d.", required=True)
+@plain_option(
+    "--only kinds",
+    "Remove only these (repeatable).  [default: all]",
     type=click.Choice(["sessions", "comparisons", *ENGINE_KINDS]),
     multiple=True,
-    help="Remove only these (repeatable).  [default: all]",
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@plain_option("--dry-run", "Only show what would be removed.")
 @DB
 @JSON
 def command(

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from corral.cli.command_types import enable_gc
+from corral.cli.command_types import enable_gc, plain_option
 
 
 @click.group("record")
@@ -15,8 +15,8 @@ def command() -> None:
 
 
 @command.command("run", context_settings={"ignore_unknown_options": True})
-@click.option("-o", "--output", required=True, metavar="FILE", help="The file to write.")
-@click.option("--agent", metavar="NAME", help="The agent that COMMAND is, for `run --replay`.")
+@plain_option("-o --output FILE", "The file to write.", required=True)
+@plain_option("--agent NAME", "The agent that COMMAND is, for `run --replay`.")
 @click.argument("argv", metavar="-- COMMAND…", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(output: str, agent: str | None, argv: tuple[str, ...]) -> None:
     """Run COMMAND and record the conversation with it.

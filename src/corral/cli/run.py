@@ -12,7 +12,6 @@ from corral.agents.spec import InProcess, Launch
 from corral.cli.command_types import SectionedCommand, enable_gc, option
 from corral.cli.options import (
     ALL,
-    DURATION,
     FAKE,
     FAKE_FILE,
     agent_option,
@@ -81,57 +80,42 @@ NOT_WITH_SESSION = ("resume", "fork", "replay", "record_to", "dry_run", "via")
 
 @click.command("run", cls=SectionedCommand)
 @click.argument("prompt", required=False)
-@option(
-    "Prompt",
-    "-f",
-    "--file",
-    "file",
-    type=click.Path(),
-    metavar="FILE",
-    help="Read the prompt from this file; - is stdin.",
-)
+@option("Prompt", "-f --file file FILE", "Read the prompt from this file; - is stdin.")
 @agent_option
 @policy_options
 @run_options(ALL)
 @option(
     "Session",
-    "--session",
-    metavar="NAME",
+    "--session NAME",
+    "Use the named session of this folder. Its agent keeps running in the background.",
     shell_complete=completing("names"),
-    help="Use the named session of this folder. Its agent keeps running in the background.",
 )
 @option(
     "Session",
-    "--session-idle",
-    type=DURATION,
-    metavar="TIME",
-    help="Time without a prompt after which that agent ends.  [default: 30m]",
+    "--session-idle TIME",
+    "Time without a prompt after which that agent ends.  [default: 30m]",
 )
 @option(
     "Output",
-    "--schema",
-    metavar="FILE",
-    help="Print an answer that fits this JSON Schema: a file, - for stdin, or the schema itself.",
+    "--schema FILE",
+    "Print an answer that fits this JSON Schema: a file, - for stdin, or the schema itself.",
 )
 @option(
     "Output",
-    "--fail-on",
+    "--fail-on FIELD=VALUE",
+    "Exit with 13 if a field of the --schema answer, at any depth, has this value (or"
+    " one of VALUE,VALUE; repeatable).",
     multiple=True,
-    metavar="FIELD=VALUE",
-    help="Exit with 13 if a field of the --schema answer, at any depth, has this value (or one of"
-    " VALUE,VALUE; repeatable).",
 )
 @option(
     "Output",
-    "--result",
-    "full_result",
-    is_flag=True,
-    help="Print the result as one JSON object: status, text, output, files, usage, cost.",
+    "--result full_result",
+    "Print the result as one JSON object: status, text, output, files, usage, cost.",
 )
-@option("Output", "--json", "as_json", is_flag=True, help="Print events, one JSON object per line.")
-@option("Output", "-q", "--quiet", is_flag=True, help="Print only the answer.")
+@option("Output", "--json as_json", "Print events, one JSON object per line.")
+@option("Output", "-q --quiet", "Print only the answer.")
 @FAKE
-@option("Tests", "--dry-run", is_flag=True, help="Show what would be started.")
+@option("Tests", "--dry-run", "Show what would be started.")
 def command(
     prompt: str | None, file: str | None, agent: str | None, **flags: Unpack[RunFlags]
 ) -> int:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from corral import live
+from corral.cli.command_types import plain_option
 from corral.cli.options import JSON, completing, moment, read_prompt, resolve_last, run_argument
 from corral.cli.ui.live_progress import MARKS
 from corral.cli.ui.tables import format_time, table
@@ -35,13 +36,11 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("-a", "--agent", help="Only sessions with this agent.")
-@click.option("-C", "--cwd", help="Only sessions in this folder or below; . is the current one.")
-@click.option(
-    "--since", metavar="AGE", help="Only sessions used since then: 2h, 7d, or 2026-11-30."
-)
-@click.option("-g", "--grep", metavar="TEXT", help="Only sessions that contain this text.")
-@click.option("-n", "--limit", default=20, show_default=True, help="How many, the newest first.")
+@plain_option("-a --agent TEXT", "Only sessions with this agent.")
+@plain_option("-C --cwd TEXT", "Only sessions in this folder or below; . is the current one.")
+@plain_option("--since AGE", "Only sessions used since then: 2h, 7d, or 2026-11-30.")
+@plain_option("-g --grep TEXT", "Only sessions that contain this text.")
+@plain_option("-n --limit", "How many, the newest first.", default=20)
 @JSON
 def list_sessions(
     agent: str | None,
@@ -99,9 +98,7 @@ def _description(found: index.SessionMatch, name: str | None) -> str:
 
 
 NAME = run_argument("session", required=False, completed="sessions")
-GREP = click.option(
-    "-g", "--grep", metavar="TEXT", help="Instead of NAME: the newest session with this text."
-)
+GREP = plain_option("-g --grep TEXT", "Instead of NAME: the newest session with this text.")
 
 
 def _find_transcript(name: str | None, grep: str | None) -> store.SessionRecord:
@@ -125,8 +122,8 @@ def _find_transcript(name: str | None, grep: str | None) -> store.SessionRecord:
 @command.command("show")
 @NAME
 @GREP
-@click.option("--diff", is_flag=True, help="Also print how each turn changed files.")
-@click.option("--json", "as_json", is_flag=True, help="Print the turns as JSON.")
+@plain_option("--diff", "Also print how each turn changed files.")
+@plain_option("--json as_json", "Print the turns as JSON.")
 def show(name: str | None, grep: str | None, diff: bool, as_json: bool) -> None:
     """Show what happened in a session; 'last' is the newest.
 
@@ -195,9 +192,9 @@ def delete(names: tuple[str, ...]) -> None:
 
 @command.command("stop")
 @click.argument("name", required=False, shell_complete=completing("names"))
-@click.option("-C", "--cwd", default=".", help="The folder of the session.  [default: here]")
-@click.option("--all", "everywhere", is_flag=True, help="Stop all named sessions.")
-@click.option("--forget", is_flag=True, help="The next run with this name starts a new session.")
+@plain_option("-C --cwd", "The folder of the session.  [default: here]", default=".")
+@plain_option("--all everywhere", "Stop all named sessions.")
+@plain_option("--forget", "The next run with this name starts a new session.")
 def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
     """Stop the background process of the named session NAME.
 
@@ -231,27 +228,18 @@ BY = "corral sessions answer"
 
 @command.command("answer")
 @click.argument("words", metavar="[ID] [TEXT]", nargs=-1, shell_complete=completing("sessions"))
-@click.option("--allow", "decision", flag_value="allow_once", help="Allow the tool call.")
-@click.option(
-    "--allow-session",
-    "decision",
+@plain_option("--allow decision", "Allow the tool call.", flag_value="allow_once")
+@plain_option(
+    "--allow-session decision",
+    "Allow it, and the same call later in the session.",
     flag_value="allow_session",
-    help="Allow it, and the same call later in the session.",
 )
-@click.option("--deny", "decision", flag_value="deny", help="Deny the tool call.")
-@click.option("--cancel", "decision", flag_value="cancel", help="Deny it, and stop the agent.")
-@click.option("--request", default="", metavar="ID", help="Which request, if several are open.")
-@click.option(
-    "-f", "--file", type=click.Path(), metavar="FILE", help="Read the text from FILE; - is stdin."
-)
-@click.option(
-    "--token",
-    metavar="TOKEN",
-    help="Instead of ID: the token of a notification; - reads it from stdin.",
-)
-@click.option(
-    "--text", "comment", default="", help="With --token: a comment beside the choice of a gate."
-)
+@plain_option("--deny decision", "Deny the tool call.", flag_value="deny")
+@plain_option("--cancel decision", "Deny it, and stop the agent.", flag_value="cancel")
+@plain_option("--request ID", "Which request, if several are open.", default="")
+@plain_option("-f --file FILE", "Read the text from FILE; - is stdin.")
+@plain_option("--token TOKEN", "Instead of ID: the token of a notification; - reads it from stdin.")
+@plain_option("--text comment", "With --token: a comment beside the choice of a gate.", default="")
 def answer(
     words: tuple[str, ...],
     *,
@@ -375,7 +363,7 @@ UNITS = {limit: kind.unit for limit, kind in LIMITS.items() if limit != "max_cos
 def _unit_flags(command: Callable[..., None]) -> Callable[..., None]:
     for limit, unit in reversed(UNITS.items()):
         text = f"For {limit}: +N more, or N in total."
-        command = click.option(f"--{unit}", metavar="N", help=text)(command)
+        command = plain_option(f"--{unit} N", text)(command)
     return command
 
 
@@ -384,7 +372,7 @@ def _unit_flags(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("name", metavar="ID", shell_complete=completing("sessions"))
 @click.argument("amount", metavar="[AMOUNT]", required=False)
 @_unit_flags
-@click.option("--db", metavar="DB", help="The database of a pipeline or batch.")
+@plain_option("--db DB", "The database of a pipeline or batch.")
 def budget(name: str, *, amount: str | None, db: str | None, **units: str | None) -> None:
     """Raise the budget of a running session, pipeline or batch.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 import msgspec
 
+from corral.cli.command_types import plain_option
 from corral.cli.options import JSON, moment, resolve_last
 from corral.cli.ui.tables import format_count, table
 from corral.cli.ui.terminal import echo, echo_json
@@ -22,19 +23,13 @@ _LONGEST = 60
 
 
 @click.command("usage")
-@click.option(
-    "--by",
-    type=click.Choice(get_args(By)),
-    default="day",
-    show_default=True,
-    help="What each line is.",
-)
-@click.option("--since", metavar="AGE", help="Only turns since then: 2h, 7d, or 2026-11-30.")
-@click.option("--until", metavar="AGE", help="Only turns before then: 2h, 7d, or 2026-11-30.")
-@click.option("-a", "--agent", help="Only sessions with this agent.")
-@click.option("-m", "--model", help="Only models whose name contains this.")
-@click.option("-C", "--cwd", help="Only sessions in this folder or below; . is the current one.")
-@click.option("--session", metavar="ID", help="Only this session, or run of a pipeline or batch.")
+@plain_option("--by", "What each line is.", type=click.Choice(get_args(By)), default="day")
+@plain_option("--since AGE", "Only turns since then: 2h, 7d, or 2026-11-30.")
+@plain_option("--until AGE", "Only turns before then: 2h, 7d, or 2026-11-30.")
+@plain_option("-a --agent TEXT", "Only sessions with this agent.")
+@plain_option("-m --model TEXT", "Only models whose name contains this.")
+@plain_option("-C --cwd TEXT", "Only sessions in this folder or below; . is the current one.")
+@plain_option("--session ID", "Only this session, or run of a pipeline or batch.")
 @JSON
 def command(
     *,

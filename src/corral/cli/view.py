@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import click
 
+from corral.cli.command_types import plain_option
 from corral.cli.options import completing
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
@@ -23,15 +24,13 @@ _PAGES = {"session": "sessions", "pipeline": "pipelines", "batch": "batches"}
 
 @click.command("view")
 @click.argument("run", required=False, shell_complete=completing("sessions"))
-@click.option("--port", default=0, show_default="a free one", help="Listen on this port.")
-@click.option(
-    "--listen",
+@plain_option("--port", "Listen on this port.", default=0, show_default="a free one")
+@plain_option(
+    "--listen ADDRESS",
+    "Listen on this address; 0.0.0.0 is every network of this machine.",
     default="127.0.0.1",
-    show_default=True,
-    metavar="ADDRESS",
-    help="Listen on this address; 0.0.0.0 is every network of this machine.",
 )
-@click.option("--no-open", is_flag=True, help="Do not open a browser.")
+@plain_option("--no-open", "Do not open a browser.")
 def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
     """Open a page that shows runs: those that are stored, and those that run now.
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from corral.cli.command_types import enable_gc
-from corral.cli.options import DB, DURATION, IMPORT, import_modules
+from corral.cli.command_types import enable_gc, plain_option
+from corral.cli.options import DB, IMPORT, import_modules
 from corral.cli.ui.terminal import echo
 from corral.errors import ConfigError
 
@@ -17,35 +17,22 @@ if TYPE_CHECKING:
 
 @click.command("worker")
 @DB
-@click.option(
-    "--queue",
-    "queue_names",
-    multiple=True,
-    metavar="NAME",
-    help="Take the runs of this queue (repeatable).  [default: default]",
+@plain_option("--queue queue_names NAME...", "Take the runs of this queue.  [default: default]")
+@plain_option(
+    "--concurrency N",
+    "Concurrent nodes in this worker.  [default: no limit]",
+    type=click.IntRange(1),
 )
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Concurrent nodes in"
-              " this worker.  [default: no limit]")  # fmt: skip
-@click.option("--limit", "limits", multiple=True, metavar="AGENT=N", help="Concurrent nodes of"
-              " this agent in all workers of the queue; AGENT=each:N in each worker,"
-              " AGENT=30/1m started per minute, or several with commas (repeatable).")  # fmt: skip
+@plain_option(
+    "--limit limits AGENT=N...",
+    "Concurrent nodes of this agent in all workers of the queue; AGENT=each:N in each"
+    " worker, AGENT=30/1m started per minute, or several with commas.",
+)
 @IMPORT
-@click.option(
-    "--drain",
-    type=DURATION,
-    default="60s",
-    show_default=True,
-    metavar="TIME",
-    help="Time for running nodes to finish after the first signal.",
+@plain_option(
+    "--drain TIME", "Time for running nodes to finish after the first signal.", default="60s"
 )
-@click.option(
-    "--grace",
-    type=DURATION,
-    default="2m",
-    show_default=True,
-    metavar="TIME",
-    help="End if the database was unreachable for this time.",
-)
+@plain_option("--grace TIME", "End if the database was unreachable for this time.", default="2m")
 def command(
     *,
     db: str | None,

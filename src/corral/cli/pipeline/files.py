@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from corral.cli.command_types import plain_option
 from corral.cli.options import IMPORT, import_modules
 from corral.cli.ui.terminal import answer, echo, echo_json
 from corral.errors import ConfigError
@@ -25,7 +26,7 @@ DEFAULT = "minimal"
 @click.command("lint")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @IMPORT
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: an array of findings.")
+@plain_option("--json as_json", "Print JSON: an array of findings.")
 def lint(files: tuple[str, ...], modules: tuple[str, ...], as_json: bool) -> int:
     """Check each FILE for problems. Needs no key and no network; nothing runs.
 
@@ -75,15 +76,12 @@ def _count(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
-FORMAT = click.option(
-    "--format",
-    "form",
+FORMAT = plain_option(
+    "--format form",
+    "[default: from the suffix of -o, else text]",
     type=click.Choice(["text", "dot", "svg"]),
-    help="[default: from the suffix of -o, else text]",
 )
-OUTPUT = click.option(
-    "-o", "--output", metavar="FILE", help="Write to this file.  [default: stdout]"
-)
+OUTPUT = plain_option("-o --output FILE", "Write to this file.  [default: stdout]")
 
 
 @click.command("graph")
@@ -100,7 +98,7 @@ def graph(file: str, form: str | None, output: str | None) -> None:
 @IMPORT
 @FORMAT
 @OUTPUT
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with a --script for each path.")
+@plain_option("--json as_json", "Print JSON, with a --script for each path.")
 def paths(
     file: str, modules: tuple[str, ...], form: str | None, output: str | None, as_json: bool
 ) -> None:
@@ -182,10 +180,8 @@ def templates() -> dict[str, str]:
 
 @click.command("new")
 @click.argument("file", required=False)
-@click.option(
-    "--template", metavar="NAME", default=DEFAULT, show_default=True, help="The template."
-)
-@click.option("--list", "listed", is_flag=True, help="List the templates.")
+@plain_option("--template NAME", "The template.", default=DEFAULT)
+@plain_option("--list listed", "List the templates.")
 def new(file: str | None, template: str, listed: bool) -> None:
     """Write a pipeline to start with to FILE; without FILE, to TEMPLATE.dot. An existing file is
     not overwritten."""

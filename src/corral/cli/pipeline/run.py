@@ -39,26 +39,11 @@ if TYPE_CHECKING:
     from corral.pipelines.graph import Graph
 
 EVENTS = option(
-    "Output",
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print events, one per line; the result is the last line.",
+    "Output", "--json as_json", "Print events, one per line; the result is the last line."
 )
-QUIET = option("Output", "-q", "--quiet", is_flag=True, help="Print only the answer.")
-AUTO = option(
-    "Execution",
-    "--auto-approve",
-    is_flag=True,
-    help="Answer every gate with its first choice.",
-)
-RUN_DIR = option(
-    "Execution",
-    "--run-dir",
-    type=click.Path(),
-    metavar="DIR",
-    help="The run folder, new or empty.",
-)
+QUIET = option("Output", "-q --quiet", "Print only the answer.")
+AUTO = option("Execution", "--auto-approve", "Answer every gate with its first choice.")
+RUN_DIR = option("Execution", "--run-dir DIR", "The run folder, new or empty.")
 
 
 class FollowFlags(TypedDict):
@@ -109,40 +94,48 @@ class ForkFlags(FollowFlags):
 
 @click.command("run", cls=SectionedCommand)
 @click.argument("file", type=click.Path())
-@option("Prompt", "--goal", metavar="TEXT", help="Replaces the file's goal.")
-@option(
-    "Prompt",
-    "--set",
-    "given",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A value of the context; KEY:=VALUE is JSON (repeatable).",
-)
+@option("Prompt", "--goal TEXT", "Replaces the file's goal.")
+@option("Prompt", "--set given KEY=VALUE...", "A value of the context; KEY:=VALUE is JSON.")
 @agent_option
 @policy_options
 @run_options(EVERYWHERE, texts=limit_texts("the complete run"), defaults={"timeout": "1h"})
 @task_limit_options("each node")
-@option("Execution", "--repository", metavar="REPO", help="Work in a separate git worktree: of the"
-        " repository that contains this folder, or, on each machine, of a clone of this URL"
-        " or bare repository. The work becomes a branch there.")  # fmt: skip
-@option("Execution", "--commit", metavar="REV", help="The commit to start from.  [default: HEAD]")
-@option("Execution", "--artifacts", metavar="URL", help="Where the run's artifacts/ are copied:"
-        " any file system that fsspec supports.")  # fmt: skip
-@option("Execution", "--run-id", metavar="ID", help="The id of the run, a new one.")
+@option(
+    "Execution",
+    "--repository REPO",
+    "Work in a separate git worktree: of the repository that contains this folder,"
+    " or, on each machine, of a clone of this URL or bare repository. The work"
+    " becomes a branch there.",
+)
+@option("Execution", "--commit REV", "The commit to start from.  [default: HEAD]")
+@option(
+    "Execution",
+    "--artifacts URL",
+    "Where the run's artifacts/ are copied: any file system that fsspec supports.",
+)
+@option("Execution", "--run-id ID", "The id of the run, a new one.")
 @RUN_DIR
 @IMPORT
 @DB
 @QUEUE
-@option("Execution", "--no-durable", is_flag=True, help="Run in memory; cannot be resumed.")
+@option("Execution", "--no-durable", "Run in memory; cannot be resumed.")
 @AUTO
 @EVENTS
 @QUIET
 @FAKE
-@option("Tests", "--simulate", type=click.Choice(["agents", "all"]), bare="agents",
-        metavar="[=all]", help="Simulate agents and models: nothing is spent. Commands run; with"
-        " =all nothing runs: no command, request or file, and gates are answered.")  # fmt: skip
-@option("Tests", "--script", type=click.Path(), metavar="FILE", help="JSON: the outcomes, labels"
-        " and outputs of nodes, per visit. Everything else is simulated.")  # fmt: skip
+@option(
+    "Tests",
+    "--simulate [=all]",
+    "Simulate agents and models: nothing is spent. Commands run; with =all nothing"
+    " runs: no command, request or file, and gates are answered.",
+    type=click.Choice(["agents", "all"]),
+    bare="agents",
+)
+@option(
+    "Tests",
+    "--script FILE",
+    "JSON: the outcomes, labels and outputs of nodes, per visit. Everything else is simulated.",
+)
 def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     """Run the pipeline FILE.
 
@@ -234,11 +227,9 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
 @RUN
 @option(
     "Execution",
-    "--accept-changed-graph",
-    "accept",
-    is_flag=True,
-    help="If the pipeline's file has changed: a new run continues with the current file, from all"
-    " that is finished.",
+    "--accept-changed-graph accept",
+    "If the pipeline's file has changed: a new run continues with the current file,"
+    " from all that is finished.",
 )
 @run_options(LIMITS, texts={limit: f"Raise {limit} of the run to this." for limit in LIMITS})
 @AUTO
@@ -286,14 +277,7 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
 
 @click.command("fork", cls=SectionedCommand)
 @RUN
-@option(
-    "Execution",
-    "--from",
-    "node",
-    required=True,
-    metavar="NODE",
-    help="The first node that runs again.",
-)
+@option("Execution", "--from node NODE", "The first node that runs again.", required=True)
 @RUN_DIR
 @AUTO
 @DB

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from corral.cli.command_types import plain_option
 from corral.cli.options import DB, JSON, NEWEST, RUN, database_option
 from corral.cli.ui.tables import format_cost, format_time, table
 from corral.cli.ui.terminal import echo, echo_json
@@ -111,13 +112,11 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 @click.command("answer")
 @RUN
 @click.argument("choice", required=False)
-@click.option("--gate", metavar="ID", help="Which gate, if several are open.")
-@click.option(
-    "--text",
-    default="",
-    help="A comment with the answer; or the answer itself, for a free-text gate.",
+@plain_option("--gate ID", "Which gate, if several are open.")
+@plain_option(
+    "--text", "A comment with the answer; or the answer itself, for a free-text gate.", default=""
 )
-@click.option("--skip", is_flag=True, help="Refuse to answer: the gate fails.")
+@plain_option("--skip", "Refuse to answer: the gate fails.")
 @DB
 def answer(
     name: str, choice: str | None, *, gate: str | None, text: str, skip: bool, db: str | None
@@ -147,7 +146,7 @@ def answer(
 
 @click.command("cancel")
 @RUN
-@click.option("--reason", default="", help="The reason, stored with the run.")
+@plain_option("--reason", "The reason, stored with the run.", default="")
 @DB
 def cancel(name: str, reason: str, db: str | None) -> None:
     """Cancel RUN and end everything that it has running. A run that has ended is not changed."""
