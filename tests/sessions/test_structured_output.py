@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from corral import errors
 from corral.events import Error
-from corral.protocol.schema import schema_of
+from corral.protocol.schema import Schema, schema_not_met, schema_of
 from corral.result import Answer, Result
 from corral.sessions.structured_output import (
     SubmitTool,
     TypedAnswer,
     answer_schema,
-    extract,
     fenced_blocks,
     find,
     instructions,
@@ -35,6 +34,13 @@ from corral.values import Cost, DeniedCall, FileChanged, Json, Usage
 class Report:
     title: str
     score: int
+
+
+def extract(text: str, schema: Schema[Any]) -> Any:
+    found = find(text, schema)
+    if found.complaints:
+        raise schema_not_met(schema.name, found.complaints, text)
+    return found.value
 
 
 REPORT = schema_of(Report)

@@ -32,17 +32,6 @@ class PartialJson:
     follows it, and a key once it has a value. Text before the first bracket is skipped.
     """
 
-    __slots__ = (
-        "_escaped",
-        "_in_string",
-        "_is_key",
-        "_length",
-        "_pieces",
-        "_safe",
-        "_stack",
-        "_unicode",
-    )
-
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._length = 0

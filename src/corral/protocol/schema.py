@@ -73,38 +73,29 @@ class LimitKeyword(NamedTuple):
     description: str
 
 
-def _text_length(value: Json) -> int | None:
-    return len(value) if isinstance(value, str) else None
+def _length_limits(name: str, kind: type, unit: str) -> dict[str, LimitKeyword]:
+    def length(value: Json) -> int | None:
+        return len(value) if isinstance(value, str | list | dict) and type(value) is kind else None
 
-
-def _item_count(value: Json) -> int | None:
-    return len(value) if isinstance(value, list) else None
-
-
-def _property_count(value: Json) -> int | None:
-    return len(value) if isinstance(value, dict) else None
+    return {
+        f"min{name}": LimitKeyword(length, ge, f"at least {{}} {unit}"),
+        f"max{name}": LimitKeyword(length, le, f"at most {{}} {unit}"),
+    }
 
 
 LENGTH_LIMITS = {
-    "minLength": LimitKeyword(_text_length, ge, "at least {} characters"),
-    "maxLength": LimitKeyword(_text_length, le, "at most {} characters"),
-    "minItems": LimitKeyword(_item_count, ge, "at least {} items"),
-    "maxItems": LimitKeyword(_item_count, le, "at most {} items"),
-    "minProperties": LimitKeyword(_property_count, ge, "at least {} properties"),
-    "maxProperties": LimitKeyword(_property_count, le, "at most {} properties"),
+    **_length_limits("Length", str, "characters"),
+    **_length_limits("Items", list, "items"),
+    **_length_limits("Properties", dict, "properties"),
 }
-
-
-def _is_multiple(value: float, of: float) -> bool:
-    return round(value / of, 9) % 1 == 0
-
-
 LIMITS: dict[str, LimitKeyword] = {
     "minimum": LimitKeyword(number_or_none, ge, "at least {}"),
     "maximum": LimitKeyword(number_or_none, le, "at most {}"),
     "exclusiveMinimum": LimitKeyword(number_or_none, gt, "more than {}"),
     "exclusiveMaximum": LimitKeyword(number_or_none, lt, "less than {}"),
-    "multipleOf": LimitKeyword(number_or_none, _is_multiple, "a multiple of {}"),
+    "multipleOf": LimitKeyword(
+        number_or_none, lambda value, of: round(value / of, 9) % 1 == 0, "a multiple of {}"
+    ),
     **LENGTH_LIMITS,
 }
 """Keyword → what it limits."""
@@ -332,8 +323,6 @@ class Schema(Generic[T_co]):
         print(names.json, names.typed_value(["a", "b"]))
     """
 
-    __slots__ = ("_read", "json", "name")
-
     def __init__(self, name: str, json: JsonObject, read: Read[T_co]) -> None:
         self.name = name
         self.json = json
@@ -460,15 +449,11 @@ def _type_reader(kind: object, json: JsonObject) -> Read[object]:
         except msgspec.ValidationError as error:
             # msgspec reports the first error only. The checker reports all, but does not know
             # the constraints that only the type has.
-            return None, check(value, json, json) or [_format_msgspec_error(str(error))]
+            wrong, _, path = str(error).partition(" - at `$")
+            path = path.rstrip("`").removeprefix(".") or "the value"
+            return None, check(value, json, json) or [f"{path}: {wrong}"]
 
     return read
-
-
-def _format_msgspec_error(message: str) -> str:
-    error, _, path = message.partition(" - at `$")
-    path = path.rstrip("`").removeprefix(".")
-    return f"{path or 'the value'}: {error}"
 
 
 def _decoded_model(kind: type, value: Json) -> object:

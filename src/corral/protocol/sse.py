@@ -35,8 +35,6 @@ MAX_EVENT_SIZE = 64 * 1024 * 1024
 class SseDecoder:
     """The decoder of one stream. Linear in the number of bytes, however they are cut."""
 
-    __slots__ = ("_buffer", "_ended_with_cr", "_limit", "_size", "_started")
-
     def __init__(self, limit: int = MAX_EVENT_SIZE) -> None:
         self._limit = limit
         self._buffer: list[bytes] = []

@@ -73,19 +73,11 @@ class UntilCheck(msgspec.Struct, frozen=True):
     """A check that needs to know the session's folder."""
 
     run: Callable[[Path, Sandbox | None], Awaitable[CheckResult]]
+    """Commands run in the sandbox, since they may run code that the agent wrote."""
     about: str = ""
-    sandbox: Sandbox | None = None
-    """Set by the session: commands run in it, since they may run code that the agent wrote."""
 
     def __repr__(self) -> str:
         return self.about
-
-
-def in_sandbox(check: Until, sandbox: Sandbox | None) -> Until:
-    """The same check; commands that it runs are in the sandbox."""
-    if sandbox is None or not isinstance(check, UntilCheck):
-        return check
-    return msgspec.structs.replace(check, sandbox=sandbox)
 
 
 Until = UntilCheck | Callable[[Result], CheckResult | Awaitable[CheckResult]]
@@ -192,19 +184,6 @@ async def _run_command(
     return exited, "\n".join(filter(None, (shown.strip(), wrong.strip())))[-TAIL:]
 
 
-def check_limits(until: object, rounds: int, max_total_tokens: int | None) -> None:
-    """Raise ``ConfigError`` for invalid limits, before anything is spent."""
-    if not isinstance(until, UntilCheck) and not callable(until):
-        raise ConfigError(
-            f"until must be a check, got: {type(until).__name__}",
-            hint="Give files_exist(…), command_succeeds(…), or a function of the result.",
-        )
-    if rounds < 0:
-        raise ConfigError(f"rounds cannot be negative: {rounds}")
-    if max_total_tokens is not None and max_total_tokens < 1:
-        raise ConfigError(f"max_total_tokens must be at least 1, got: {max_total_tokens}")
-
-
 async def until_done(  # noqa: PLR0913
     run: RunTurn,
     prompt: str,
@@ -216,6 +195,7 @@ async def until_done(  # noqa: PLR0913
     ending: float = 0.0,
     waits: LimitWaits | None = None,
     cwd: str | os.PathLike[str] = ".",
+    sandbox: Sandbox | None = None,
 ) -> Result:
     """The result of all turns together: the first, and at most ``rounds`` further ones.
 
@@ -226,7 +206,6 @@ async def until_done(  # noqa: PLR0913
     ``waits`` of the session for rate limits do not count.
     What the check raises is passed on.
     """
-    check_limits(check, rounds, max_total_tokens)
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     shown = prompt
@@ -251,7 +230,7 @@ async def until_done(  # noqa: PLR0913
                 if not combined.ok:
                     return combined
                 limit.reschedule(deadline)
-                complaint = await _complaint(check, combined, Path(cwd))
+                complaint = await _complaint(check, combined, Path(cwd), sandbox)
                 if complaint is None:
                     return combined
                 if not left:
@@ -268,10 +247,12 @@ async def until_done(  # noqa: PLR0913
     raise AssertionError("the last round returns")
 
 
-async def _complaint(check: Until, result: Result, cwd: Path) -> str | None:
+async def _complaint(
+    check: Until, result: Result, cwd: Path, sandbox: Sandbox | None
+) -> str | None:
     verdict: object
     if isinstance(check, UntilCheck):
-        verdict = await check.run(cwd, check.sandbox)
+        verdict = await check.run(cwd, sandbox)
     elif inspect.iscoroutinefunction(check):
         verdict = await check(result)
     else:
@@ -343,8 +324,18 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         """Raises ``CallerError`` for an impossible goal, before anything starts."""
         if self.output is not None:
             TypedAnswer(self.output, repairs=self.repairs)
-        if self.until is not None:
-            check_limits(self.until, self.rounds, self.max_total_tokens)
+        until, tokens = self.until, self.max_total_tokens
+        if until is None:
+            return
+        if not isinstance(until, UntilCheck) and not callable(until):
+            raise ConfigError(
+                f"until must be a check, got: {type(until).__name__}",
+                hint="Give files_exist(…), command_succeeds(…), or a function of the result.",
+            )
+        if self.rounds < 0:
+            raise ConfigError(f"rounds cannot be negative: {self.rounds}")
+        if tokens is not None and tokens < 1:
+            raise ConfigError(f"max_total_tokens must be at least 1, got: {tokens}")
 
 
 def with_submission(goal: Goal, tools: GivenTools) -> tuple[Goal, Tools]:
@@ -437,11 +428,12 @@ async def run_goal(
     return await until_done(
         do,
         text,
-        in_sandbox(goal.until, command_sandbox(session.prepared)),
+        goal.until,
         rounds=goal.rounds,
         max_total_tokens=goal.max_total_tokens,
         timeout=run.timeout,
         ending=run.grace + PATIENCE,
         waits=waits,
         cwd=session.prepared.cwd,
+        sandbox=command_sandbox(session.prepared),
     )

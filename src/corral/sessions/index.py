@@ -15,7 +15,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -171,9 +171,8 @@ def _create(db: sqlite3.Connection) -> None:
     if db.execute("pragma user_version").fetchone()[0] == VERSION:
         db.execute("rollback")  # another process was faster
         return
-    db.execute("drop table if exists sessions")
-    db.execute("drop table if exists texts")
-    db.execute("drop table if exists turns")
+    for table in ("sessions", "texts", "turns"):
+        db.execute(f"drop table if exists {table}")
     for statement in _TABLES.split(";"):
         db.execute(statement)
     db.execute(f"pragma user_version = {VERSION}")
@@ -222,9 +221,8 @@ def _stamps() -> dict[str, int]:
 
 
 def _delete(db: sqlite3.Connection, name: str) -> None:
-    db.execute("delete from sessions where id = ?", (name,))
-    db.execute("delete from texts where id = ?", (name,))
-    db.execute("delete from turns where id = ?", (name,))
+    for table in ("sessions", "texts", "turns"):
+        db.execute(f"delete from {table} where id = ?", (name,))
 
 
 def _insert(db: sqlite3.Connection, record: store.SessionRecord, stamp: int) -> None:
@@ -288,14 +286,8 @@ def _searched_events(record: store.SessionRecord) -> Iterator[Event]:
 
 
 def _select(db: sqlite3.Connection, query: Query) -> Iterator[SessionMatch]:
-    conditions: list[str] = []
-    values: list[str | float | int] = []
-
-    def where(condition: str, *given: str | float) -> None:
-        conditions.append(condition)
-        values.extend(given)
-
-    columns, source = "meta, ''", "sessions"
+    conditions = _conditions(query, "updated")
+    columns, source, shown = "meta, ''", "sessions", list[str]()
     if query.grep:
         source = "texts join sessions using (id)"
         # Not SQLite's snippet(): with this index it counts single characters, 64 at most.
@@ -303,47 +295,53 @@ def _select(db: sqlite3.Connection, query: Query) -> Iterator[SessionMatch]:
             "meta, substr(body, max(1, instr(lower(body), lower(?))"
             f" - {SNIPPET_BEFORE}), {SNIPPET_LENGTH})"
         )
-        values.append(query.grep)
+        shown.append(query.grep)
         if len(query.grep) < 3:  # shorter than the units of the index
-            where("instr(lower(body), lower(?))", query.grep)
+            conditions["instr(lower(body), lower(?))"] = (query.grep,)
         else:
-            where("texts match ?", 'body : "' + query.grep.replace('"', '""') + '"')
-    if query.agent is not None:
-        where("agent = ?", query.agent)
-    if query.cwd is not None:
-        folder = query.cwd.rstrip("/")
-        where("(cwd = ? or substr(cwd, 1, ?) = ?)", query.cwd, len(folder) + 1, f"{folder}/")
-    if query.since is not None:
-        where("updated >= ?", query.since)
-    filter_ = f"where {' and '.join(conditions)}" if conditions else ""
-    limit = "limit ?" if query.limit is not None else ""
-    if query.limit is not None:
-        values.append(max(0, query.limit))
+            phrase = query.grep.replace('"', '""')
+            conditions["texts match ?"] = (f'body : "{phrase}"',)
+    limit = -1 if query.limit is None else max(0, query.limit)
+    filter_, values = _where(conditions)
     rows = db.execute(
-        f"select {columns} from {source} {filter_} order by updated desc, id desc {limit}",
-        values,
+        f"select {columns} from {source} {filter_} order by updated desc, id desc limit ?",
+        [*shown, *values, limit],
     )
     for meta, snippet in rows:
         yield SessionMatch(decode_as(meta, store.Meta), " ".join(snippet.split()))
 
 
 def _select_turns(db: sqlite3.Connection, query: UsageQuery) -> Iterator[TurnUsage]:
-    conditions: dict[str, tuple[str | float | int, ...]] = {}
-    if query.since is not None:
-        conditions["started >= ?"] = (query.since,)
+    conditions = _conditions(query, "started")
     if query.until is not None:
         conditions["started < ?"] = (query.until,)
-    if query.agent is not None:
-        conditions["agent = ?"] = (query.agent,)
     if query.session is not None:
         conditions["id = ?"] = (query.session,)
     if query.model is not None:
         conditions["instr(model, ?)"] = (query.model,)
-    if query.cwd is not None:
-        folder = query.cwd.rstrip("/")
-        inside = (query.cwd, len(folder) + 1, f"{folder}/")
-        conditions["(cwd = ? or substr(cwd, 1, ?) = ?)"] = inside
-    filter_ = f"where {' and '.join(conditions)}" if conditions else ""
-    values = [value for given in conditions.values() for value in given]
+    filter_, values = _where(conditions)
     for (used,) in db.execute(f"select used from turns {filter_} order by started", values):
         yield decode_as(used, TurnUsage)
+
+
+Conditions: TypeAlias = dict[str, tuple[str | float, ...]]
+"""A condition of SQL → the values of its placeholders."""
+
+
+def _conditions(query: Query | UsageQuery, time: str) -> Conditions:
+    """What both queries may ask for; ``time`` is the column that ``since`` is compared with."""
+    conditions: Conditions = {}
+    if query.agent is not None:
+        conditions["agent = ?"] = (query.agent,)
+    if query.since is not None:
+        conditions[f"{time} >= ?"] = (query.since,)
+    if query.cwd is not None:
+        folder = f"{query.cwd.rstrip('/')}/"
+        inside = (query.cwd, len(folder), folder)
+        conditions["(cwd = ? or substr(cwd, 1, ?) = ?)"] = inside
+    return conditions
+
+
+def _where(conditions: Conditions) -> tuple[str, list[str | float]]:
+    filter_ = f"where {' and '.join(conditions)}" if conditions else ""
+    return filter_, [value for values in conditions.values() for value in values]

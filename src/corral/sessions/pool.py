@@ -45,7 +45,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from msgspec.structs import replace
 
@@ -102,16 +102,6 @@ PROMPT_OPTIONS = with_trait("pool_prompt")
 SWITCHED = with_trait("prompt") - PROMPT_OPTIONS
 """Options that a prompt may choose if the agent can switch without another process. A policy must
 be narrower than the pool's."""
-
-
-class _PoolPrompt(NamedTuple):
-    """A prompt that has a worker."""
-
-    worker: _Worker
-    prepared: PreparedRun
-    text: str
-    on_event: Callable[[Event], None] | None
-    typed: TypedAnswer | None
 
 
 class Pool:
@@ -220,7 +210,7 @@ class Pool:
         async with self._slots:
             worker = self._take_worker(prepared)
             try:
-                result = await self._prompt(_PoolPrompt(worker, prepared, text, on_event, typed))
+                result = await self._prompt(worker, prepared, text, typed, on_event)
             finally:
                 await self._give_back(worker)
         return result.raise_for_status() if check else result
@@ -253,12 +243,18 @@ class Pool:
                 hint="Give the pool a cwd that contains the folders of all its prompts.",
             )
 
-    async def _prompt(self, given: _PoolPrompt) -> Result:
+    async def _prompt(
+        self,
+        worker: _Worker,
+        prepared: PreparedRun,
+        text: str,
+        typed: TypedAnswer | None,
+        on_event: Callable[[Event], None] | None,
+    ) -> Result:
         """All turns of a prompt, in one session."""
-        prepared, typed = given.prepared, given.typed
         record = store.create(prepared.agent.name, prepared.cwd)
         record.is_pooled = True
-        source = _PoolConnection(given.worker, prepared)
+        source = _PoolConnection(worker, prepared)
 
         def new_backend(prepared: PreparedRun, text: str) -> AcpBackend:
             return AcpBackend(prepared, record, text, source, self._ask)
@@ -275,18 +271,18 @@ class Pool:
                 record,
                 text,
                 new_backend(prepared, text),
-                redactor=given.worker.redactor,
+                redactor=worker.redactor,
                 setup=TurnSetup(typed=typed, limits=limits),
             )
             try:
-                return await turn.collect(given.on_event)
+                return await turn.collect(on_event)
             finally:
                 await turn.close()
 
         try:
             if typed is None:
-                return await run_turn(given.text)
-            return await run_typed(run_turn, given.text, typed)
+                return await run_turn(text)
+            return await run_typed(run_turn, text, typed)
         finally:
             source.release()
             if record.link is not None and record.link.is_sending:

@@ -36,8 +36,6 @@ class _HeldMessage(msgspec.Struct):
 class EventRedactor:
     """Redacts the items of one turn: ``take`` them in order, and call ``end`` after the last."""
 
-    __slots__ = ("_messages", "_outputs", "_redactor")
-
     def __init__(self, redactor: SecretRedactor) -> None:
         self._redactor = redactor
         self._messages: dict[str | None, _HeldMessage] = {}

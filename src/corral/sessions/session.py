@@ -489,9 +489,8 @@ class Session:
         """The text that a prompt would send: the content of the prompt file if one is set."""
         prepared, record = self._require_open()
         if prompt is None and prepared.agent.open_turns:
-            from corral.sessions.store import open_prompt
-
-            prompt = open_prompt(record)
+            question = store.open_question(record)  # it still waits for its answer
+            prompt = None if question is None else question.original_prompt
         return resolve_prompt(prepared, prompt)
 
     def steer(self, text: str) -> None:

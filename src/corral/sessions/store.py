@@ -36,7 +36,7 @@ from corral.core.spending import BudgetState
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.events import Event, from_json
 from corral.system import paths
-from corral.system.fs import lock_file, remove_tree
+from corral.system.fs import lock_file, remove_tree, write_all
 from corral.values import Usage, decode_as
 
 if TYPE_CHECKING:
@@ -99,24 +99,9 @@ _encoder = msgspec.json.Encoder()
 class SessionRecord:
     """One session's folder."""
 
-    __slots__ = (
-        "_folder",
-        "_is_handover_saved",
-        "_lock",
-        "_transcript",
-        "_unnamed",
-        "handover",
-        "is_pooled",
-        "is_temporary",
-        "link",
-        "may_be_continued",
-        "meta",
-        "publish",
-    )
-
     def __init__(self, folder: Path, meta: Meta, *, is_temporary: bool = False) -> None:
         """``is_temporary``: the folder is removed at the end in any case."""
-        self._folder = str(folder)
+        self.folder = folder
         self.meta = meta
         self.is_temporary = is_temporary
         self.is_pooled = False
@@ -134,10 +119,6 @@ class SessionRecord:
         self._transcript: int | None = None
         self._unnamed: int | None = None
         self._lock: int | None = None
-
-    @property
-    def folder(self) -> Path:
-        return Path(self._folder)  # not held: it takes three times the memory of the text
 
     @property
     def home(self) -> Path:
@@ -189,7 +170,7 @@ class SessionRecord:
         """Append to the transcript. Secrets are already redacted."""
         if self._transcript is None:
             self._transcript = self._open_transcript(EVENTS)
-        _write_events(self._transcript, events)
+        write_all(self._transcript, _encoder.encode_lines(events))
 
     def append_unnamed(self, events: list[Event]) -> None:
         """Append to a transcript that can be read only as long as this is open: its file has no
@@ -198,7 +179,7 @@ class SessionRecord:
             name = f"{EVENTS}.{os.getpid()}"
             self._unnamed = self._open_transcript(name)
             (self.folder / name).unlink()
-        _write_events(self._unnamed, events)
+        write_all(self._unnamed, _encoder.encode_lines(events))
 
     def _open_transcript(self, name: str) -> int:
         path = self.folder / name
@@ -265,12 +246,6 @@ class SessionRecord:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def _write_events(transcript: int, events: list[Event]) -> None:
-    data = memoryview(_encoder.encode_lines(events))
-    while data:
-        data = data[os.write(transcript, data) :]
 
 
 def _read_events(lines: Iterable[bytes]) -> Iterator[Event]:
@@ -583,12 +558,6 @@ def open_question(record: SessionRecord) -> QuestionFile | None:
         return None
     question = QuestionFile(record.folder / f"turn-{number}")
     return question if question.original_prompt is not None else None
-
-
-def open_prompt(record: SessionRecord) -> str | None:
-    """The prompt that still waits for its answer."""
-    question = open_question(record)
-    return question.original_prompt if question is not None else None
 
 
 def _last_number(record: SessionRecord) -> int:

@@ -14,7 +14,7 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -73,15 +73,6 @@ def repair_prompt(complaints: Sequence[str]) -> str:
     )
 
 
-def extract(text: str, schema: Schema[T]) -> T:
-    """The value in an answer: the complete text, the last fenced block, or the first object or
-    list that fits. Raises ``SchemaNotMet`` with the text as ``frame``."""
-    found = find(text, schema)
-    if found.complaints:
-        raise schema_not_met(schema.name, found.complaints, text)
-    return cast("T", found.value)
-
-
 class FoundValue(NamedTuple, Generic[T]):
     """A value that fits, also as JSON; or the complaints, and None."""
 
@@ -91,7 +82,8 @@ class FoundValue(NamedTuple, Generic[T]):
 
 
 def find(text: str, schema: Schema[T]) -> FoundValue[T]:
-    """As ``extract``, with the complaints about the likeliest candidate in place of an error."""
+    """The value in an answer: the complete text, the last fenced block, or the first object or
+    list that fits; else the complaints about the likeliest candidate."""
     complaints: tuple[str, ...] = ()
     for candidate in _candidates(text):
         found = unwrap(candidate, schema)

@@ -27,6 +27,7 @@ import inspect
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import TypeAlias, TypeVar, cast
 
 import msgspec
@@ -243,27 +244,12 @@ class ToolCallHook:
         """What the function decides. Raises nothing but ``CancelledError``."""
         shown = msgspec.structs.replace(request, agent=self._agent, cwd=self._cwd)
         async with self._one_at_a_time:
-            deadline = asyncio.timeout(self._timeout)
             try:
-                async with deadline:
-                    verdict = await self._call(shown)
-            except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise
-                return Deny(f"on_tool_call failed: {describe_error(error)}")
-            except (Exception, SystemExit) as error:
-                if deadline.expired():
-                    return Deny(f"on_tool_call did not decide in {self._timeout:g} s")
-                return Deny(f"on_tool_call failed: {describe_error(error)}")
+                verdict = await call_function(partial(self._function, shown), self._timeout)
+            except CallFailed as failure:
+                late = f"did not decide in {self._timeout:g} s"
+                return Deny(f"on_tool_call {late if failure.is_late else failure}")
         return _checked(verdict)
-
-    async def _call(self, request: ToolRequest) -> object:
-        function = self._function
-        inner = function if inspect.isroutine(function) else type(function).__call__
-        if inspect.iscoroutinefunction(inner):
-            return await maybe_await(function(request))
-        return await maybe_await(await in_own_thread(lambda: function(request)))
 
 
 def _checked(verdict: object) -> Verdict:
@@ -289,6 +275,40 @@ def _is_json_object(arguments: object) -> bool:
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError):
         return False
     return isinstance(decoded, dict)
+
+
+class CallFailed(Exception):
+    """A function of the caller did not return. The text says why, after the function's name."""
+
+    def __init__(self, why: str, *, is_late: bool = False) -> None:
+        super().__init__(why)
+        self.is_late = is_late
+
+
+async def call_function(call: Callable[[], object], timeout: float | None) -> object:
+    """What a function of the caller returns, awaited if it is async; one that is not runs in a
+    thread of its own. Raises ``CallFailed``, and ``CancelledError`` if this task is cancelled."""
+    deadline = asyncio.timeout(timeout)
+    try:
+        async with deadline:
+            is_async = inspect.iscoroutinefunction(inner_function(call))
+            returned = call() if is_async else await in_own_thread(call)
+            return await returned if inspect.isawaitable(returned) else returned
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise CallFailed(f"failed: {describe_error(error)}") from error
+    except (Exception, SystemExit) as error:
+        is_late = deadline.expired()
+        raise CallFailed(f"failed: {describe_error(error)}", is_late=is_late) from error
+
+
+def inner_function(function: Callable[..., object]) -> Callable[..., object]:
+    """The function with the parameter names: inside partials, or of a callable object."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
 async def maybe_await(value: T | Awaitable[T]) -> T:

@@ -20,7 +20,6 @@ check the arguments, ask the hooks, run, show the answer to the hooks.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 import typing
@@ -34,17 +33,19 @@ from corral.errors import ConfigError, SchemaInvalid
 from corral.events import Event, ToolResult, ToolUse
 from corral.protocol.schema import Schema, check, schema_of
 from corral.sessions.tools.hooks import (
+    CallFailed,
     Deny,
     Edit,
     Hook,
     HookAnswer,
     ToolRequest,
+    call_function,
     describe_error,
+    inner_function,
     maybe_await,
 )
 from corral.system.clock import Stopwatch
 from corral.system.randomness import random_hex
-from corral.system.threads import in_own_thread
 from corral.values import Json, JsonObject, as_object
 
 T = TypeVar("T")
@@ -107,7 +108,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not callable(function):
             raise SchemaInvalid(f"a tool must be a function, got: {type(function).__name__}")
-        inner = _inner(function)
+        inner = inner_function(function)
         label = name or _name(function) or _name(inner)
         summary, described = documentation(inspect.getdoc(inner) or "")
         try:
@@ -247,23 +248,12 @@ def _wrong_arguments(name: str, complaints: tuple[str, ...]) -> HookAnswer:
 
 async def _run(tool: Tool, values: dict[str, object]) -> HookAnswer:
     first = [values.pop(name) for name in tool.positional if name in values]
-    call = partial(tool.function, *first, **values)
-    deadline = asyncio.timeout(tool.timeout)
     try:
-        async with deadline:
-            is_async = inspect.iscoroutinefunction(_inner(tool.function))
-            returned = call() if is_async else await in_own_thread(call)
-            if inspect.isawaitable(returned):
-                returned = await returned
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        return HookAnswer(f"{tool.name} failed: {describe_error(error)}", "error")
-    except (Exception, SystemExit) as error:
-        if deadline.expired():
-            return HookAnswer(f"{tool.name} timed out after {tool.timeout:g}s", "error")
-        return HookAnswer(f"{tool.name} failed: {describe_error(error)}", "error")
+        call = partial(tool.function, *first, **values)
+        returned = await call_function(call, tool.timeout)
+    except CallFailed as failure:
+        why = f"timed out after {tool.timeout:g}s" if failure.is_late else str(failure)
+        return HookAnswer(f"{tool.name} {why}", "error")
     try:
         return HookAnswer(_text(returned))
     except Exception as error:  # a model's own serializer may raise anything
@@ -271,13 +261,6 @@ async def _run(tool: Tool, values: dict[str, object]) -> HookAnswer:
             f"{tool.name} returned a value that is not JSON: {describe_error(error)}",
             "error",
         )
-
-
-def _inner(function: Callable[..., object]) -> Callable[..., object]:
-    """The function with the parameter names: inside partials, or of a callable object."""
-    while isinstance(function, partial):
-        function = function.func
-    return function if inspect.isroutine(function) else type(function).__call__
 
 
 def _name(function: Callable[..., object]) -> str:

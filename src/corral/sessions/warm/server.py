@@ -152,29 +152,6 @@ class _Caller:
         self._writer.close()
 
 
-class _Turns:
-    """The turns of one prompt: several, if the answer must fit a schema and does not."""
-
-    def __init__(self, caller: _Caller, accepted: Accepted) -> None:
-        self._caller = caller
-        self._accepted: Accepted | None = accepted
-        self.keeps_text = False
-        """Whether the results have the complete text, however long it is."""
-        self.failed = False
-        """As ``Turn.failed`` of the last turn."""
-
-    async def send(self, turn: Turn) -> Result:
-        """Send the events of a turn; returns its result."""
-        if self._accepted is not None:
-            self._caller.send(self._accepted)
-            self._accepted = None
-        if self.keeps_text:
-            turn.keep_text()
-        await self._caller.send_events(turn)
-        self.failed = turn.failed
-        return await turn.collect()
-
-
 class _WarmServer:
     def __init__(self, files: WarmFiles, idle: float) -> None:
         self._files = files
@@ -271,18 +248,25 @@ class _WarmServer:
                 session, prompt_options = await self._open(request)
                 goal = Goal(output=request.schema)
                 goal.check()
-                turns = _Turns(caller, self._accepted(session, request))
-                turns.keeps_text = request.wants_result
-                result = await run_goal(
-                    goal,
-                    session,
-                    request.text,
-                    turns.send,
-                    convert_to(prompt_options, PromptKwargs),
-                )
+                accepted = [self._accepted(session, request)]
+                failed = False
+
+                async def send(turn: Turn) -> Result:
+                    """Send the events of a turn: of several, if the answer does not fit."""
+                    nonlocal failed
+                    if accepted:
+                        caller.send(accepted.pop())
+                    if request.wants_result:
+                        turn.keep_text()
+                    await caller.send_events(turn)
+                    failed = turn.failed
+                    return await turn.collect()
+
+                options = convert_to(prompt_options, PromptKwargs)
+                result = await run_goal(goal, session, request.text, send, options)
                 self._save_name(session)
                 wanted = result if request.wants_result else None
-                caller.send(End(failed=turns.failed, result=wanted))
+                caller.send(End(failed=failed, result=wanted))
             except Interrupted as error:
                 caller.send(End(error=error.event(), failed=True))
             finally:
