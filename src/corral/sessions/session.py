@@ -489,8 +489,7 @@ class Session:
         """The text that a prompt would send: the content of the prompt file if one is set."""
         prepared, record = self._require_open()
         if prompt is None and prepared.agent.open_turns:
-            question = store.open_question(record)  # it still waits for its answer
-            prompt = None if question is None else question.original_prompt
+            prompt = store.open_prompt(record)
         return resolve_prompt(prepared, prompt)
 
     def steer(self, text: str) -> None:

@@ -560,6 +560,12 @@ def open_question(record: SessionRecord) -> QuestionFile | None:
     return question if question.original_prompt is not None else None
 
 
+def open_prompt(record: SessionRecord) -> str | None:
+    """The prompt that still waits for its answer."""
+    question = open_question(record)
+    return question.original_prompt if question is not None else None
+
+
 def _last_number(record: SessionRecord) -> int:
     names = (path.name.removeprefix("turn-") for path in record.folder.glob("turn-*"))
     return max((int(name) for name in names if name.isdecimal()), default=0)

@@ -32,11 +32,6 @@ CORRAL = str(Path(sys.executable).with_name("corral"))
 AWAITED = "the answer is awaited in: "
 
 
-def open_prompt(record: store.SessionRecord) -> str | None:
-    question = store.open_question(record)
-    return None if question is None else question.original_prompt
-
-
 class Person:
     """Answers each question in its turn, from a thread, once the location is known."""
 
@@ -199,7 +194,7 @@ async def test_leaving_early_leaves_the_question_open(workspace: Path) -> None:
                 break
     stored = store.find("last")
     assert stored.meta.status == "waiting"
-    assert open_prompt(stored) == "Still there?"
+    assert store.open_prompt(stored) == "Still there?"
     assert not store.is_in_use(stored)
 
 
@@ -393,7 +388,7 @@ def test_an_editor_that_exits_without_an_answer_leaves_the_question_open(
     result = corral.run_sync("manual", "What now?", cwd=workspace, via="editor")
     assert result.error
     assert result.error.code == code
-    assert open_prompt(store.find("last")) == "What now?"
+    assert store.open_prompt(store.find("last")) == "What now?"
 
 
 @pytest.mark.seconds
