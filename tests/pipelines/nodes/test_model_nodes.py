@@ -216,7 +216,7 @@ async def test_no_items_are_a_success(harness: NodeHarness) -> None:
         ({"items": "1,2,3", "max_items": 2}, "over 2"),
         ({"items": "1,2", "max_parallel": 0}, "max_parallel must be at least 1"),
         ({}, "has no items"),
-        ({"items": "1", "tool_command": ""}, "neither a prompt nor a tool_command"),
+        ({"items": "1", "tool_command": ""}, "neither prompt nor tool_command"),
     ],
 )
 async def test_invalid_items_are_an_error(

@@ -155,7 +155,7 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
     spec = config.find_agent(agent)
     if "program" in options and spec.name != config.find_agent(work.resources.agent).name:
         del options["program"]  # it is the program of the run's default agent
-    effort = choice_of(node, "reasoning_effort", EFFORTS)
+    effort: Effort | None = choice_of(node, "reasoning_effort", EFFORTS)
     if effort is not None and "reasoning_effort" not in spec.supports:
         # Not an error: a stylesheet may set it for every node.
         return options, [f"{spec.name} has no reasoning_effort"]

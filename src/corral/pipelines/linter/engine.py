@@ -78,7 +78,9 @@ def lint(
         for finding in pipelines.lint(pipelines.parse("digraph { a -> b }")):
             print(finding.line, finding.message)
     """
-    found = [(check.__name__, severity, check(graph)) for check, severity in RULES.items()]
+    found: list[tuple[str, Severity, Iterable[Problem]]] = [
+        (check.__name__, severity, check(graph)) for check, severity in RULES.items()
+    ]
     found.append(("key_known", "warning", conditions.key_known(graph, values)))
     findings = [
         problem.as_finding(name, severity)

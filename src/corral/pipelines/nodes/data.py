@@ -143,10 +143,7 @@ async def json_decode(work: NodeContext) -> Outcome:
 async def json_pack(work: NodeContext) -> Outcome:
     """Encode the values of ``keys`` (separated by commas) as the text of a JSON object, into
     ``output`` or ``key`` (by default ``<node>.output``)."""
-    names = work.node.names("keys")
-    if not names:
-        raise ConfigError(f"the json_pack node {work.node.id} has no keys")
-    packed = {name: find(work.context, name) for name in names}
+    packed = {name: find(work.context, name) for name in work.node.names("keys")}
     key = work.node.text("output") or _key(work)
     return Outcome(context_updates={key: msgspec.json.encode(packed).decode()})
 
@@ -207,8 +204,6 @@ async def env(work: NodeContext) -> Outcome:
     not set, ``default`` is used; without it the node fails, unless ``required=false``."""
     node = work.node
     key = node.text("key")
-    if not key:
-        raise ConfigError(f"the env node {node.id} has no key")
     name = node.text("from") or key
     value = variable(name, work.resources.env)
     if value is not None:
@@ -224,8 +219,6 @@ async def check(work: NodeContext) -> Outcome:
     """``assert``: fail with ``message`` unless the condition ``expr`` is true."""
     node = work.node
     text = node.text("expr") or node.text("condition")
-    if not text.strip():
-        raise ConfigError(f"the assert node {node.id} has no expr")
     if conditions.compile(text).holds(conditions.lookup_in(work.context)):
         return Outcome()
     message = fill(node.text("message"), work.context, work.graph.goal) or f"{text} is not true"
@@ -234,11 +227,8 @@ async def check(work: NodeContext) -> Outcome:
 
 async def sleep(work: NodeContext) -> Outcome:
     """Wait for ``duration``."""
-    pause = work.node.seconds("duration")
-    if pause is None:
-        raise ConfigError(f"the sleep node {work.node.id} has no duration")
     if not work.resources.simulate:
-        await asyncio.sleep(pause)
+        await asyncio.sleep(work.node.seconds("duration") or 0.0)
     return Outcome()
 
 
@@ -281,10 +271,8 @@ async def write_file(work: NodeContext) -> Outcome:
     node = work.node
     if "content" in node.attrs:
         content = as_text(value_of(work, node.attrs["content"]))
-    elif source := node.text("source"):
-        content = as_text(value_of(work, f"{{{{{source}}}}}"))
     else:
-        raise ConfigError(f"the write_file node {node.id} has neither content nor source")
+        content = as_text(value_of(work, f"{{{{{node.text('source')}}}}}"))
     workspace, path = _resolve(work, write=True)
     raw = content.encode("utf-8", "replace")
     try:
@@ -308,8 +296,6 @@ def _shown_path(work: NodeContext) -> str:
 
 
 def _resolve(work: NodeContext, *, write: bool) -> tuple[Workspace, Path]:
-    if not work.node.text("path"):
-        raise ConfigError(f"the {work.node.kind} node {work.node.id} has no path")
     workspace = Workspace(work.workspace)
     try:
         return workspace, workspace.resolve(_shown_path(work), write=write)
@@ -321,10 +307,9 @@ def _source(work: NodeContext) -> Json:
     """The value of the key that ``source`` names. Raises ``ConfigError`` if it is missing."""
     node = work.node
     name = node.text("source")
-    value = find(work.context, name) if name else None
-    if not name or (value is None and name not in work.context):
-        problem = f"there is no {name!r} in the context" if name else "it has no source"
-        raise ConfigError(f"the {node.kind} node {node.id}: {problem}")
+    value = find(work.context, name)
+    if value is None and name not in work.context:
+        raise ConfigError(f"the {node.kind} node {node.id}: there is no {name!r} in the context")
     return value
 
 

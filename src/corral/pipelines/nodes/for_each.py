@@ -43,9 +43,6 @@ async def for_each(work: NodeContext) -> Outcome:
     items = items_of(work)
     handler: Handler = tool
     if not work.node.text("tool_command"):
-        if not work.node.text("prompt"):
-            problem = "has neither a prompt nor a tool_command"
-            raise ConfigError(f"the for_each node {work.node.id} {problem}")
         model = work.node.text("model") or work.node.text("llm_model")
         handler = prompt if model and not work.node.text("agent") else codergen
     elif isinstance(work.resources.simulate, Simulation) and work.resources.simulate.all:
@@ -74,8 +71,6 @@ async def for_each(work: NodeContext) -> Outcome:
 def items_of(work: NodeContext) -> list[Json]:
     """Raises ``ConfigError`` if ``items`` is not a list."""
     node = work.node
-    if "items" not in node.attrs:
-        raise ConfigError(f"the for_each node {node.id} has no items")
     items = value_of(work, node.attrs["items"])
     if isinstance(items, str):
         items = _parse_items(work, items.strip())

@@ -68,17 +68,13 @@ async def http(work: NodeContext) -> Outcome:
 
 
 def url_of(work: NodeContext) -> str:
-    text = work.node.text("url")
-    if not text.strip():
-        raise ConfigError(f"the http node {work.node.id} has no url")
-
     def replacement(match: re.Match[str]) -> str:
         value = find(work.context, match[1])
         if value is None and match[1] not in work.context:
             raise ConfigError(f"{work.node.id}: url: there is no {match[1]!r} in the context")
         return as_text(value) if match.start() == 0 else quote(as_text(value), safe="")
 
-    return PLACEHOLDER.sub(replacement, text.strip())
+    return PLACEHOLDER.sub(replacement, work.node.text("url").strip())
 
 
 def _body(work: NodeContext) -> bytes:
