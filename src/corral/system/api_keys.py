@@ -90,7 +90,15 @@ def access(
     """Find the base URL and the key. Raises ``MissingKey`` with the variable's name, and
     ``ConfigError``."""
     environ = os.environ if environ is None else environ
-    extras = _extras(provider, environ)
+    extras: dict[str, str] = {}
+    for name, variable in provider.extra_env.items():
+        value = environ.get(variable)
+        if not value:
+            raise ConfigError(f"{provider.title} needs {variable}", hint=f"Set {variable}.")
+        extras[name] = value
+    if region := extras.get("location"):
+        host = "aiplatform.googleapis.com"
+        extras["host"] = host if region == "global" else f"{region}-{host}"
     url = base_url or _first(provider.base_url_env, environ) or provider.base_url
     if not url:
         raise ConfigError(
@@ -104,28 +112,7 @@ def access(
         )
     for name, value in extras.items():
         url = url.replace(f"{{{name}}}", value)
-    return ProviderAccess(
-        provider=provider,
-        base_url=url,
-        key=_checked_key(provider, key or _first(provider.key_env, environ)),
-        extras=extras,
-    )
-
-
-def _extras(provider: Provider, environ: Mapping[str, str]) -> dict[str, str]:
-    extras: dict[str, str] = {}
-    for name, variable in provider.extra_env.items():
-        value = environ.get(variable)
-        if not value:
-            raise ConfigError(f"{provider.title} needs {variable}", hint=f"Set {variable}.")
-        extras[name] = value
-    if region := extras.get("location"):
-        host = "aiplatform.googleapis.com"
-        extras["host"] = host if region == "global" else f"{region}-{host}"
-    return extras
-
-
-def _checked_key(provider: Provider, key: str | None) -> str | None:
+    key = key or _first(provider.key_env, environ)
     if key is not None and not (key.isascii() and key.isprintable()):
         raise ConfigError(f"the API key of {provider.title} contains an invalid character")
     if key is None and not provider.key_optional and provider.credentials is None:
@@ -134,7 +121,7 @@ def _checked_key(provider: Provider, key: str | None) -> str | None:
             hint=f"Set {' or '.join(provider.key_env)}.",
             provider=provider.name,
         )
-    return key
+    return ProviderAccess(provider=provider, base_url=url, key=key, extras=extras)
 
 
 async def with_token(found: ProviderAccess, cache: TokenCache) -> ProviderAccess:

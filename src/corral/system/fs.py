@@ -307,9 +307,8 @@ def create_draft(
 
 def draft_path(path: str | os.PathLike[str]) -> str:
     """Return a new hidden name in the folder of ``path``."""
-    text: str = os.fspath(path)
-    start = max(text.rfind("/"), text.rfind(os.sep)) + 1
-    return f"{text[:start]}.{text[start : start + _DRAFT_NAME]}.{os.urandom(_DRAFT_END // 2).hex()}"
+    folder, slash, name = os.fspath(path).rpartition("/")
+    return f"{folder}{slash}.{name[:_DRAFT_NAME]}.{os.urandom(_DRAFT_END // 2).hex()}"
 
 
 def is_draft(name: str) -> bool:
@@ -330,8 +329,6 @@ def move_into_place(
 
 def sync_folder(path: AnyPath, *, dir_fd: int | None = None) -> None:
     """Wait until the names in a folder are on the disk."""
-    if os.name != "posix":  # elsewhere a folder cannot be opened
-        return
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         os.fsync(fd)

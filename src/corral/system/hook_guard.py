@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import NoReturn
 
 import msgspec
 
@@ -69,12 +68,8 @@ def refusal_reason(guarded: Guarded, call: HookCall) -> str | None:
 
 def patched_paths(text: str) -> list[str]:
     """The files that a patch would change, in every reading of its lines."""
-    found: list[str] = []
-    for line in text.split("\n"):
-        header = _HEADER.match(line.strip())
-        if header is not None:
-            found.append(header[1].strip())
-    return found
+    headers = (_HEADER.match(line.strip()) for line in text.split("\n"))
+    return [header[1].strip() for header in headers if header is not None]
 
 
 def main(arguments: list[str]) -> int:
@@ -91,9 +86,5 @@ def main(arguments: list[str]) -> int:
     return DENY
 
 
-def run() -> NoReturn:
-    sys.exit(main(sys.argv[1:]))
-
-
 if __name__ == "__main__":
-    run()
+    sys.exit(main(sys.argv[1:]))

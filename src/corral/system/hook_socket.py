@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from corral.core.nesting import decode_json
-from corral.system import hook_relay
+from corral.system import fs, hook_relay
 from corral.values import JsonObject
 
 LONGEST_FOLDER = 60
@@ -66,7 +66,7 @@ class HookSocket:
             answer = _answering(self._decide, self._tasks, f"{secret}\n".encode())
             server = await asyncio.start_server(answer, "127.0.0.1")
             self.port = server.sockets[0].getsockname()[1]
-            _write(address, f"{self.port} {secret}")
+            fs.create_complete(address, f"{self.port} {secret}".encode())
         else:
             server = await asyncio.start_unix_server(_answering(self._decide, self._tasks), address)
         self._discard = weakref.finalize(self, _discard, server, self.folder)
@@ -100,11 +100,6 @@ def _answering(
             await writer.drain()
 
     return answer
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "x", encoding="ascii") as file:
-        file.write(text)
 
 
 def _discard(server: asyncio.Server, folder: str) -> None:

@@ -62,7 +62,13 @@ def install(agent: AgentSpec) -> programs.FoundProgram:
     target = programs.managed_folder(agent)
     program = programs.managed_program(agent)
     if not program.exists():
-        npm = _npm()
+        if shutil.which("node") is None:
+            raise programs.no_node("Node.js 20 or newer is needed, and no node is on PATH")
+        npm = shutil.which("npm")
+        if npm is None:
+            raise NotInstalled(
+                "npm is needed, and is not on PATH", hint="Install npm and try again."
+            )
         draft = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(3).hex()}")
         for stale in target.parent.glob(f".{target.name}.*"):
             if (
@@ -89,18 +95,6 @@ def install(agent: AgentSpec) -> programs.FoundProgram:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return programs.locate(agent, str(program))
-
-
-def _npm() -> str:
-    if shutil.which("node") is None:
-        raise NotInstalled(
-            "Node.js 20 or newer is needed, and no node is on PATH",
-            hint="Install Node.js (nodejs.org, or your system's packages) and try again.",
-        )
-    npm = shutil.which("npm")
-    if npm is None:
-        raise NotInstalled("npm is needed, and is not on PATH", hint="Install npm and try again.")
-    return npm
 
 
 def _ci(npm: str, folder: str, agent: AgentSpec) -> None:

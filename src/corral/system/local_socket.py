@@ -56,8 +56,9 @@ class LocalServer:
         self.path = path
         self._answer = answer
         self._tick = tick
-        self._listener = socket.socket(socket.AF_UNIX)
-        try:
+        with contextlib.ExitStack() as undo:
+            self._listener = socket.socket(socket.AF_UNIX)
+            undo.callback(self._listener.close)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             self._listener.bind(path)
@@ -65,23 +66,15 @@ class LocalServer:
             self._listener.listen(WAITING)
             self._listener.setblocking(False)
             self._wake, self._woken = socket.socketpair()
+            undo.callback(self._wake.close)
+            undo.callback(self._woken.close)
             self._wake.setblocking(False)
-        except BaseException:
-            self._listener.close()
-            raise
-        try:
             # Not in the thread: an error there would reach no caller.
             self._selector = selectors.DefaultSelector()
-        except BaseException:
-            self._close_sockets()
-            raise
-        try:
+            undo.callback(self._selector.close)
             self._thread = threading.Thread(target=self._serve, name="corral-live", daemon=True)
             threads.start(self._thread)
-        except BaseException:
-            self._selector.close()
-            self._close_sockets()
-            raise
+            undo.pop_all()
 
     def wake(self) -> None:
         """Have ``tick`` called soon. Does not block, and never raises."""
@@ -97,10 +90,6 @@ class LocalServer:
             self._wake.send(END)
         if self._thread is not threading.current_thread():
             self._thread.join(PATIENCE)
-
-    def _close_sockets(self) -> None:
-        for each in (self._listener, self._wake, self._woken):
-            each.close()
 
     def _serve(self) -> None:
         with contextlib.closing(self._selector) as selector:
@@ -119,7 +108,8 @@ class LocalServer:
                             if line is not None:
                                 connection.sendall(self._answer(line) + b"\n")
                 pause = self._tick()
-        self._close_sockets()
+        for end in (self._listener, self._wake, self._woken):
+            end.close()
 
 
 def request(path: str, line: bytes, timeout: float) -> bytes:

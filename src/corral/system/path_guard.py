@@ -114,8 +114,6 @@ class PathGuard:
     only read. Further folders are relative to ``cwd`` or absolute. Protected names are not
     written in any of them, unless ``protects`` is false (an unlimited policy)."""
 
-    __slots__ = ("_protects", "cwd", "readable", "writable")
-
     def __init__(
         self,
         cwd: str,
@@ -130,10 +128,7 @@ class PathGuard:
         self.readable = tuple(dict.fromkeys((*self.writable, *self._roots(readable))))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PathGuard) or type(self) is not type(other):
-            return NotImplemented
-        ours = self._protects, self.cwd, self.writable, self.readable
-        return ours == (other._protects, other.cwd, other.writable, other.readable)
+        return type(self) is type(other) and vars(self) == vars(other)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -198,9 +193,14 @@ class PathGuard:
                     break
                 continue
             if entry.is_symlink():
-                link = self._leads_out(entry.path)
-                if link is not None:
-                    found.append(link)
+                try:
+                    target = resolve(entry.path, self.cwd)
+                except PathRefused:  # a circle, or a link of the kernel: it leads to no file
+                    found.append(Link(entry.path, entry.path, readable=False))
+                    continue
+                if self.refusal((entry.path,), "write") is not None:
+                    readable = _root_of(target, self.readable) is not None
+                    found.append(Link(entry.path, target, readable=readable))
                 elif entry.is_dir():
                     aliases.append(entry.path)
             elif not entry.is_dir() and len(names) <= MOST_NAMES:
@@ -214,15 +214,6 @@ class PathGuard:
                     names.add(entry.name)
         unwritable = frozenset(names) if len(names) <= MOST_NAMES else None
         return Links(tuple(found), complete, tuple(aliases), unwritable)
-
-    def _leads_out(self, path: str) -> Link | None:
-        try:
-            target = resolve(path, self.cwd)
-        except PathRefused:  # a circle, or a link of the kernel: it leads to no file
-            return Link(path, path, readable=False)
-        if self.refusal((path,), "write") is None:
-            return None
-        return Link(path, target, readable=_root_of(target, self.readable) is not None)
 
 
 def _readings(path: str, cwd: str) -> set[str]:

@@ -297,12 +297,7 @@ def release_orphans(holder: str) -> None:
 
 
 def is_adopting() -> bool:
-    return bool(_holders) and _has_children_files()
-
-
-@functools.cache
-def _has_children_files() -> bool:
-    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+    return bool(_holders) and os.path.exists(f"/proc/self/task/{os.getpid()}/children")
 
 
 def _subreaper(on: bool) -> None:

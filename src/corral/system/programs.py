@@ -153,15 +153,17 @@ def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
         return (path,)
     node = fs.find_program("node")
     if node is None:
-        raise NotInstalled(
-            f"{agent.title} needs Node.js 20 or newer, and no node is on PATH",
-            hint="Install Node.js (nodejs.org, or your system's packages) and try again.",
-        )
+        raise no_node(f"{agent.title} needs Node.js 20 or newer, and no node is on PATH")
     folder = compile_cache(real, node)
     enable = os.path.join(folder or "", ENABLE_CACHE)
     if folder and os.path.exists(enable):
         return (node, "--require", enable, real)
     return (node, real)
+
+
+def no_node(message: str) -> NotInstalled:
+    hint = "Install Node.js (nodejs.org, or your system's packages) and try again."
+    return NotInstalled(message, hint=hint)
 
 
 def compile_cache(script: str, node: str) -> str | None:
@@ -176,7 +178,10 @@ def compile_cache(script: str, node: str) -> str | None:
 
 def _packaged_version(script: str, agent: AgentSpec) -> str | None:
     """The version in the package beside the program: ``--version`` costs two CPU seconds."""
-    names = {agent.package.npm, *map(_package_of, agent.package.binaries.values())}
+    names = {agent.package.npm}
+    for path in agent.package.binaries.values():
+        parts = Path(path).parts  # below ``node_modules``; the name of a package may have a scope
+        names.add("/".join(parts[:2]) if parts[0].startswith("@") else parts[0])
     for folder in Path(os.path.realpath(script)).parents:
         try:
             package = decode_as((folder / "package.json").read_bytes(), _Package)
@@ -185,12 +190,6 @@ def _packaged_version(script: str, agent: AgentSpec) -> str | None:
         if package.name in names and package.version is not None:
             return re.sub(_MACHINE, "", package.version)
     return None
-
-
-def _package_of(path: str) -> str:
-    """The package of a path below ``node_modules``; the name may have a scope."""
-    parts = Path(path).parts
-    return "/".join(parts[:2]) if parts[0].startswith("@") else parts[0]
 
 
 def _reported_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | None:

@@ -180,28 +180,23 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._context = contextvars.copy_context()
-        self._loops: list[asyncio.AbstractEventLoop] = []
-        self._failures: list[BaseException] = []
-        self._ready = threading.Event()
+        self._ready: Future[asyncio.AbstractEventLoop] = Future()
         # Not thread.join(): interrupted once, it takes the thread for ended (before Python 3.13).
         self._ended = threading.Event()
         start(threading.Thread(target=self._body, name="corral-sync", daemon=True))
-        self._ready.wait()
-        if self._failures:
-            raise self._failures[0]
+        self._loop = self._ready.result()
 
     def _body(self) -> None:
         try:
             check_descriptors()
             with asyncio.Runner() as runner:
                 loop = runner.get_loop()
-                self._loops.append(loop)
-                loop.call_soon(self._ready.set)
+                loop.call_soon(self._ready.set_result, loop)
                 loop.run_forever()
         except BaseException as error:
-            self._failures.append(error)
+            if not self._ready.done():
+                self._ready.set_exception(error)
         finally:
-            self._ready.set()
             self._ended.set()
 
     def run(self, work: Awaitable[T]) -> T:
@@ -210,7 +205,7 @@ class LoopThread:
         failure: list[BaseException] = []
         tasks: list[asyncio.Task[None]] = []
         over = threading.Event()
-        loop = self._loops[0]
+        loop = self._loop
 
         async def main() -> None:
             try:
@@ -259,7 +254,7 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel what still runs in the loop, and end its thread."""
-        loop = self._loops[0]
+        loop = self._loop
         with contextlib.suppress(RuntimeError):  # it is closed already
             loop.call_soon_threadsafe(loop.stop)
         self._ended.wait()

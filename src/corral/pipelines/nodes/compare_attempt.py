@@ -272,7 +272,7 @@ async def _store_work(task: AttemptTask, tree: TaskWorktree) -> Change | None:
     name = Path(task.folder)
     reference = f"refs/corral/{name.parent.parent.name}/{name.name}"
     try:
-        change = await tree.commit_to_reference(reference, task.id)
+        change = await tree.commit_to(reference, task.id)
         if change is not None:
             await in_thread(_write_patch, tree, change, name / PATCH)
     except (StorageFailed, OSError) as error:

@@ -71,7 +71,12 @@ class _Recorder:
         self._writer = writer
         self._head = head
         self._input = bytearray()
-        self._tail = _Tail() if stat.S_ISREG(os.fstat(1).st_mode) else None
+        self._file: int | None = None
+        """The output of the program, if our own output is a file: a program that writes to a pipe
+        may exit without flushing."""
+        output = subprocess.PIPE
+        if stat.S_ISREG(os.fstat(1).st_mode):
+            self._file, output = platform.scratch_file(Path(tempfile.gettempdir()))
         self._last_output = 0.0
         self._copied: dict[format.Direction, int] = {"out": 0, "err": 0}
         """Bytes that were copied."""
@@ -85,7 +90,7 @@ class _Recorder:
                 head.argv,
                 env=env,
                 stdin=subprocess.PIPE,
-                stdout=self._tail.child_fd if self._tail else subprocess.PIPE,
+                stdout=output,
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 process_group=0,
@@ -115,8 +120,8 @@ class _Recorder:
         pumps = [
             threading.Thread(target=self._pump, args=(lambda: _read(stderr), "err", 2), daemon=True)
         ]
-        if self._tail is not None:
-            pumps.append(threading.Thread(target=self._copy_file, args=(self._tail,), daemon=True))
+        if self._file is not None:
+            pumps.append(threading.Thread(target=self._copy_file, args=(self._file,), daemon=True))
         elif popen.stdout is not None:
             stdout = popen.stdout.fileno()
             platform.grow_pipe(stdout, PIPE_SIZE)
@@ -141,7 +146,10 @@ class _Recorder:
 
     def _read_rest(self, pumps: list[threading.Thread]) -> None:
         began = self._last_output = time.monotonic()
-        unread = PIPE_SIZE + (self._tail.unread() if self._tail is not None else PIPE_SIZE)
+        unread = PIPE_SIZE * 2
+        if self._file is not None:
+            read = os.lseek(self._file, 0, os.SEEK_CUR)
+            unread = PIPE_SIZE + os.fstat(self._file).st_size - read
         own = sum(self._copied.values()) + unread  # at most this much is of the program itself
         while any(pump.is_alive() for pump in pumps):
             now = time.monotonic()
@@ -176,10 +184,13 @@ class _Recorder:
         # If our reader is gone, the program must get the same error when it writes.
         os.close(child)
 
-    def _copy_file(self, tail: _Tail) -> None:
-        while self._pump(tail.read, "out", 1):
+    def _copy_file(self, file: int) -> None:
+        def read() -> bytes:
+            return os.read(file, CHUNK)
+
+        while self._pump(read, "out", 1):
             if self._exited.is_set():
-                self._pump(tail.read, "out", 1)
+                self._pump(read, "out", 1)
                 return
             time.sleep(POLL)
 
@@ -195,22 +206,6 @@ class _Recorder:
             if not is_taken:
                 return False
         return True
-
-
-class _Tail:
-    """The output of the program, as a file. It is used if our own output is a file: a program that
-    writes to a pipe may exit without flushing."""
-
-    def __init__(self) -> None:
-        folder = Path(tempfile.gettempdir())
-        self._fd, self.child_fd = platform.scratch_file(folder)
-
-    def read(self) -> bytes:
-        return os.read(self._fd, CHUNK)
-
-    def unread(self) -> int:
-        """How many bytes are in the file that were not read yet."""
-        return os.fstat(self._fd).st_size - os.lseek(self._fd, 0, os.SEEK_CUR)
 
 
 def _end_of(popen: subprocess.Popen[bytes]) -> int:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from corral.errors import StorageFailed
 from corral.events import FileKind
-from corral.system.fs import is_draft, open_regular, read_small
+from corral.system.fs import is_draft, read_small
 from corral.system.git import repository, scan
 from corral.system.git.repository import IndexEntry, Stamp, stamp_of
 from corral.system.git.scan import Scope
@@ -266,12 +266,8 @@ def _digest(data: bytes) -> bytes:
 
 
 def _count_lines(path: str) -> int | None:
-    try:
-        with open_regular(path) as file:
-            data = file.read(COUNTED_FILE + 1)
-    except OSError:
-        return None
-    if b"\0" in data or len(data) > COUNTED_FILE:
+    data = read_small(path, COUNTED_FILE)
+    if data is None or b"\0" in data:
         return None
     return data.count(b"\n") + (bool(data) and not data.endswith(b"\n"))
 

@@ -227,7 +227,11 @@ def call(
                     pipe.close()
     if is_cut and output is not None:
         raise StorageFailed(f"git {_summary_of(words)}: too much output")
-    return GitOutput(code=process.returncode, out=out, errors=_summary(errors), is_cut=is_cut)
+    # The first line, and the last one that says why git ended.
+    lines = errors.decode("utf-8", "replace").strip().splitlines()
+    fatal = [line for line in lines if line.startswith("fatal: ")]
+    summary = redact("; ".join(dict.fromkeys([*lines[:1], *(fatal or lines)[-1:]])))
+    return GitOutput(code=process.returncode, out=out, errors=summary, is_cut=is_cut)
 
 
 def _exchange(
@@ -308,12 +312,6 @@ def _environment(access: GitAccess) -> dict[str, str]:
     }
     fixed = {"PATH": _path(), "GIT_ALLOW_PROTOCOL": access.protocols}
     return {**passed, **_ALWAYS, **({} if access.user_config else _NO_USER), **fixed}
-
-
-def _summary(errors: bytes) -> str:
-    lines = errors.decode("utf-8", "replace").strip().splitlines()
-    fatal = [line for line in lines if line.startswith("fatal: ")]
-    return redact("; ".join(dict.fromkeys([*lines[:1], *(fatal or lines)[-1:]])))
 
 
 def _summary_of(words: Iterable[str]) -> str:

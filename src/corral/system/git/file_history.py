@@ -10,6 +10,7 @@ current commit are stored, and nothing is written to the repository. Ignored fil
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Literal
@@ -31,7 +32,6 @@ MOST_FILES = 50_000
 LARGEST_PATCH = 4 * 1024 * 1024
 
 _TURNS = "turns.json"
-_CONFIG = "[core]\n\trepositoryformatversion = {version}\n\tbare = true\n{more}"
 
 
 class ChangedTurn(msgspec.Struct, frozen=True):
@@ -109,29 +109,16 @@ class FileHistory:
         """The id of a tree with the files of the folder."""
         command.require("the history of files")
         try:
-            self._make_repository()
+            if not (self._own / "HEAD").exists():
+                found = scan.find_repository(self._folder)
+                kind = settings.object_format(found.common) if found is not None else "sha1"
+                repository.make_bare(self._own, kind, found.common if found is not None else None)
         except OSError as error:
             raise StorageFailed(f"{self._own} cannot be written: {error.strerror}") from error
         base = self._base()
         scope = scan.scope_of(self._folder) or Scope()
         self._check_size(base, scope)
         return git_tree.write_tree(self._own, self._folder, base, self._cache, scope)
-
-    def _make_repository(self) -> None:
-        if (self._own / "HEAD").exists():
-            return
-        paths.make_dir(self._own)
-        found = scan.find_repository(self._folder)
-        kind = settings.object_format(found.common) if found is not None else "sha1"
-        more = "[extensions]\n\tobjectFormat = sha256\n" if kind == "sha256" else ""
-        config = _CONFIG.format(version=1 if more else 0, more=more)
-        for name in ("objects/info", "refs/heads"):
-            (self._own / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        if found is not None:
-            alternates = os.fsencode(found.common / "objects") + b"\n"
-            paths.write_private(self._own / "objects" / "info" / "alternates", alternates)
-        paths.write_private(self._own / "config", config.encode())
-        paths.write_private(self._own / "HEAD", b"ref: refs/heads/none\n")
 
     def _base(self) -> str:
         """The tree of the current commit for the folder; an empty tree if there is none."""
@@ -153,17 +140,12 @@ class FileHistory:
         read = stored = count = 0
         try:
             for path in scan.files(self._folder, scope, known):
-                size = _size(os.path.join(top, path))
+                size = 0
+                with contextlib.suppress(OSError):
+                    size = os.lstat(os.path.join(top, path)).st_size
                 read, count = read + size, count + 1
                 stored += 0 if path in known else size
                 if read > LARGEST_READ or stored > LARGEST_STORED or count > MOST_FILES:
                     raise StorageFailed("the folder has too many or too large files to be stored")
         except scan.TooManyFiles as error:
             raise StorageFailed("the folder has too many files to be stored") from error
-
-
-def _size(path: bytes) -> int:
-    try:
-        return os.lstat(path).st_size
-    except OSError:
-        return 0

@@ -12,6 +12,7 @@ from typing import IO, TypeAlias
 import msgspec
 
 from corral.errors import StorageFailed
+from corral.system import paths
 from corral.system.git import command, scan, settings, stub
 from corral.system.git.command import LOCAL, GitAccess, GitLimits, GitOutput
 from corral.system.git.scan import RepositoryLayout
@@ -56,12 +57,20 @@ _FULL = ("unable to write", "No space left", "file write error", "Disk quota exc
 """git's messages if a file cannot be written. They rarely name the reason."""
 
 
-def make_bare(place: Path) -> None:
-    """Make an empty bare repository in a folder. Raises ``OSError``."""
-    for each in ("objects", "refs"):
-        (place / each).mkdir(parents=True, exist_ok=True)
-    (place / "config").write_text("[core]\n\trepositoryformatversion = 0\n\tbare = true\n")
-    (place / "HEAD").write_text("ref: refs/heads/main\n")
+def make_bare(place: Path, object_format: str = "sha1", alternate: Path | None = None) -> None:
+    """Make an empty bare repository in a folder, readable by its owner only. ``alternate``: another
+    one, whose objects it uses too. Raises ``OSError``."""
+    for name in ("", "objects", "objects/info", "refs", "refs/heads"):
+        paths.make_dir(place / name)
+    if alternate is not None:
+        objects = os.fsencode(alternate / "objects") + b"\n"
+        paths.write_private(place / "objects" / "info" / "alternates", objects)
+    version, more = 0, ""
+    if object_format != "sha1":
+        version, more = 1, f"[extensions]\n\tobjectFormat = {object_format}\n"
+    config = f"[core]\n\trepositoryformatversion = {version}\n\tbare = true\n{more}"
+    paths.write_private(place / "config", config.encode())
+    paths.write_private(place / "HEAD", b"ref: refs/heads/main\n")
 
 
 def locate(folder: Path) -> RepositoryLayout:

@@ -16,6 +16,7 @@ never the other way round.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -395,33 +396,19 @@ def _ignored_but_tracked(
     base: bytes, tracked: Collection[bytes], seen: set[bytes]
 ) -> Iterator[bytes]:
     """Tracked files that the walk did not find and that exist, in real folders."""
-    real: dict[bytes, bool] = {b"": True}
-
-    def is_real(folder: bytes) -> bool:
-        """Whether no part of the path is a link, or called ``.git``."""
-        at = 0
-        while at >= 0:
-            at = folder.find(b"/", at + 1)
-            part = folder if at < 0 else folder[:at]
-            if part not in real:
-                try:
-                    mode = os.lstat(os.path.join(base, part)).st_mode
-                except (OSError, ValueError):
-                    mode = 0
-                real[part] = stat.S_ISDIR(mode) and os.path.basename(part) != b".git"
-            if not real[part]:
-                return False
-        return True
-
     for path in tracked:
-        if path in seen or not is_real(os.path.dirname(path)):
+        if path in seen:
             continue
-        try:
-            mode = os.lstat(os.path.join(base, path)).st_mode
-        except (OSError, ValueError):
-            continue
-        if not stat.S_ISDIR(mode):
-            yield path
+        *folders, name = path.split(b"/")
+        at = base
+        with contextlib.suppress(OSError, ValueError):
+            for part in folders:
+                at = os.path.join(at, part)
+                if part == b".git" or not stat.S_ISDIR(os.lstat(at).st_mode):
+                    break
+            else:
+                if not stat.S_ISDIR(os.lstat(os.path.join(at, name)).st_mode):
+                    yield path
 
 
 def _rules(folder: bytes, depth: int) -> Rules:

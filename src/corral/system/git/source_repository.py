@@ -199,18 +199,16 @@ def has_changes(folder: Path) -> bool:
     top = os.fsencode(found.top)
     scope = scan.scope_below(found.top, found.top, found.common)
     for path, entry in indexed.items():
-        if entry.mode != tree.SUBMODULE and _differs(os.path.join(top, path), entry):
+        if entry.mode == tree.SUBMODULE:
+            continue
+        file = os.path.join(top, path)
+        try:
+            is_still = entry.is_still(repository.stamp_of(os.lstat(file)))
+        except OSError:
+            return True
+        if not is_still and tree.hash_blob(file, len(entry.blob)) != entry.blob:
             return True
     try:
         return any(path not in indexed for path in scan.files(found.top, scope, indexed.keys()))
     except scan.TooManyFiles:
         return True
-
-
-def _differs(path: bytes, entry: repository.IndexEntry) -> bool:
-    try:
-        info = os.lstat(path)
-    except OSError:
-        return True
-    is_still = entry.is_still(repository.stamp_of(info))
-    return not is_still and tree.hash_blob(path, len(entry.blob)) != entry.blob

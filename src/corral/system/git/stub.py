@@ -116,8 +116,6 @@ def _config_of(object_format: str, core: Mapping[str, str]) -> str:
 def _made(place: Path, common: Path | None, config: str) -> Path:
     if (place / "HEAD").exists():
         return place
-    import tempfile
-
     # Remove stubs of repositories that are gone, and what killed processes left.
     with contextlib.suppress(OSError):
         for each in folder().iterdir():
@@ -128,23 +126,18 @@ def _made(place: Path, common: Path | None, config: str) -> Path:
             if is_old:
                 fs.remove_tree(each)
     try:
-        draft = Path(tempfile.mkdtemp(prefix="tmp-", dir=place.parent))
+        with temporary() as draft:
+            (draft / "info").mkdir()
+            (draft / "info" / "attributes").write_text(_ATTRIBUTES)
+            (draft / "config").write_text(config)
+            for name in _LINKS:
+                if common is not None:
+                    (draft / name).symlink_to(common / name)
+                elif name in ("objects", "refs"):
+                    (draft / name).mkdir()
+            (draft / "HEAD").write_text(_HEAD)
+            with contextlib.suppress(OSError):  # another process has just made it
+                draft.rename(place)
     except OSError as error:
         raise StorageFailed(f"corral's folder cannot be written: {error}") from error
-    try:
-        (draft / "info").mkdir()
-        (draft / "info" / "attributes").write_text(_ATTRIBUTES)
-        (draft / "config").write_text(config)
-        for name in _LINKS:
-            if common is not None:
-                (draft / name).symlink_to(common / name)
-            elif name in ("objects", "refs"):
-                (draft / name).mkdir()
-        (draft / "HEAD").write_text(_HEAD)
-        with contextlib.suppress(OSError):  # another process has just made it
-            draft.rename(place)
-    except OSError as error:
-        raise StorageFailed(f"corral's folder cannot be written: {error}") from error
-    finally:
-        fs.remove_tree(draft)
     return place

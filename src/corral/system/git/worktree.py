@@ -159,18 +159,15 @@ class TaskWorktree(msgspec.Struct, frozen=True, kw_only=True):
         with suppress(OSError):  # other files are beside it
             self.place.parent.rmdir()
 
-    async def commit_to(self, branch: str, message: str) -> Change | None:
-        """Commit what was changed since the commit to a branch of the repository. Returns None if
-        nothing was changed. Raises ``StorageFailed``: then the worktree must stay, because its work
-        is nowhere else."""
-        return await in_thread(self._commit_to, branch, f"refs/heads/{branch}", message)
+    async def commit_to(self, name: str, message: str) -> Change | None:
+        """Commit what was changed since the commit to a branch of the repository, or to another
+        reference, such as ``refs/corral/...``: git's commands do not list that, and keep its
+        commits. Returns None if nothing was changed. Raises ``StorageFailed``: then the worktree
+        must stay, because its work is nowhere else."""
+        return await in_thread(self._commit_to, name, message)
 
-    async def commit_to_reference(self, name: str, message: str) -> Change | None:
-        """The same with a reference that is no branch, such as ``refs/corral/...``: git's commands
-        do not list it, and keep its commits."""
-        return await in_thread(self._commit_to, name, name, message)
-
-    def _commit_to(self, branch: str, reference: str, message: str) -> Change | None:
+    def _commit_to(self, name: str, message: str) -> Change | None:
+        reference = name if name.startswith("refs/") else f"refs/heads/{name}"
         root, commit = self.root, self.commit
         tree = _write_tree(root, self.place, commit)
         if tree == repository.tree_of(root, commit):
@@ -180,7 +177,7 @@ class TaskWorktree(msgspec.Struct, frozen=True, kw_only=True):
             head = repository.commit(root, tree, [head], message)
         repository.run(root, "update-ref", reference, head)
         return Change(
-            branch=branch,
+            branch=name,
             commit=head,
             files=repository.changed_files(root, commit, head),
             patch=repository.patch(root, commit, head, LARGEST_PATCH),

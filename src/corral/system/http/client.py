@@ -111,10 +111,9 @@ class Http:
         self._connect_timeout = connect_timeout
         self._read_timeout = read_timeout
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._targets: dict[str, Target] = {}
-        self._post_heads: dict[tuple[object, ...], tuple[Target, bytes]] = {}
-        """The heads of requests up to the length of their bodies: most requests to a URL differ
-        only in their bodies."""
+        # Not shared by all pools: the proxies of the environment are read here.
+        self._target = lru_cache(ADDRESSES)(parse_url)
+        self._post_head = lru_cache(ADDRESSES)(self._encode_post_head)
         self._reset()
 
     def _reset(self) -> None:
@@ -152,16 +151,15 @@ class Http:
     ) -> Coroutine[Any, Any, HttpResponse]:
         """Send a POST request. Return the response; its body is not read yet. Raises
         ``NetworkFailed``, ``IdleTimeout`` and ``ConfigError``."""
-        key = (url, *headers.items())
-        prepared = self._post_heads.get(key)
-        if prepared is None:
-            target = self._target(url)
-            sent = {"Content-Type": "application/json", **headers}
-            if len(self._post_heads) >= ADDRESSES:
-                self._post_heads.clear()
-            prepared = self._post_heads[key] = target, encode_head("POST", target, sent)[:-2]
-        target, start = prepared
+        target, start = self._post_head(url, *headers.items())
         return self._send(target, b"%bcontent-length: %d\r\n\r\n" % (start, len(body)), body)
+
+    def _encode_post_head(self, url: str, *headers: tuple[str, str]) -> tuple[Target, bytes]:
+        """The head of a request up to the length of its body: most requests to a URL differ only in
+        their bodies."""
+        target = self._target(url)
+        sent = {"Content-Type": "application/json", **dict(headers)}
+        return target, encode_head("POST", target, sent)[:-2]
 
     def get(self, url: str, headers: Mapping[str, str]) -> Coroutine[Any, Any, HttpResponse]:
         """Send a GET request, like ``post``."""
@@ -186,15 +184,6 @@ class Http:
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("request to %s: status %s", origin.authority, connection.status)
         return HttpResponse(connection, origin, self._return)
-
-    def _target(self, url: str) -> Target:
-        target = self._targets.get(url)
-        if target is None:
-            target = parse_url(url)
-            if len(self._targets) >= ADDRESSES:
-                self._targets.clear()
-            self._targets[url] = target
-        return target
 
     def _idle_connection(self, origin: Origin) -> HttpConnection | None:
         loop = asyncio.get_running_loop()
@@ -286,11 +275,6 @@ def wire_names(names: Iterable[str]) -> frozenset[bytes]:
     return frozenset(name.lower().encode("latin-1") for name in names)
 
 
-@lru_cache
-def _media_type(content_type: bytes) -> str:
-    return content_type.partition(b";")[0].strip().lower().decode("latin-1")
-
-
 class ResponseHeaders(Mapping[str, str]):
     """Headers of a response. Names are case-insensitive; the values of a repeated header are joined
     with a comma."""
@@ -354,7 +338,8 @@ class HttpResponse:
 
     @property
     def media_type(self) -> str:
-        return _media_type(self._fields.get(b"content-type", b""))
+        content_type = self._fields.get(b"content-type", b"")
+        return content_type.partition(b";")[0].strip().lower().decode("latin-1")
 
     async def chunk(self) -> bytes:
         """Return what has arrived, at least one byte; empty at the end. Raises ``StreamBroken`` and

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar, cast
 
-from corral.errors import CorralError, NetworkFailed
+from corral.errors import NetworkFailed
 from corral.system.http.connection import LARGEST_HEAD, error_text
 from corral.system.http.request import Origin, Proxy, authority
 
@@ -83,7 +83,20 @@ async def connect(origin: Origin, make: Callable[[], P], seconds: float) -> P:
             )
             return connection
     except (OSError, ValueError) as error:
-        raise _connect_error(error, origin, seconds if scope.expired() else None) from error
+        why, hint = error_text(error), "Check that the server uses https on this port."
+        if scope.expired():
+            message = f"{origin.authority} did not accept the connection within {seconds:g} s"
+            hint = "Check the base URL, and whether a proxy is needed."
+        elif isinstance(error, ssl.SSLCertVerificationError):
+            message = f"{origin.authority} has no trusted certificate: {why}"
+            hint = "Behind your own proxy, set SSL_CERT_FILE to its certificate."
+        elif isinstance(error, ssl.SSLError):
+            message = f"the TLS handshake with {origin.authority} failed: {why}"
+        else:
+            message = f"{origin.authority} cannot be reached: {why}"
+            hint = "Check the base URL, the network, and whether a proxy is needed."
+        retryable = scope.expired() or not isinstance(error, ssl.SSLError)
+        raise NetworkFailed(message, hint=hint, retryable=retryable) from error
 
 
 async def _connect_through_proxy(origin: Origin, proxy: Proxy, make: Callable[[], P]) -> P:
@@ -151,28 +164,3 @@ def _tls_context_for(_file: str | None, _folder: str | None) -> ssl.SSLContext:
 def _tls_context() -> ssl.SSLContext:
     """The shared TLS context: reading the machine's certificates takes long."""
     return _tls_context_for(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-
-
-def _connect_error(error: Exception, origin: Origin, timeout: float | None) -> CorralError:
-    host = origin.authority
-    if timeout is not None:
-        return NetworkFailed(
-            f"{host} did not accept the connection within {timeout:g} s",
-            hint="Check the base URL, and whether a proxy is needed.",
-        )
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return NetworkFailed(
-            f"{host} has no trusted certificate: {error_text(error)}",
-            hint="Behind your own proxy, set SSL_CERT_FILE to its certificate.",
-            retryable=False,
-        )
-    if isinstance(error, ssl.SSLError):
-        return NetworkFailed(
-            f"the TLS handshake with {host} failed: {error_text(error)}",
-            hint="Check that the server uses https on this port.",
-            retryable=False,
-        )
-    return NetworkFailed(
-        f"{host} cannot be reached: {error_text(error)}",
-        hint="Check the base URL, the network, and whether a proxy is needed.",
-    )

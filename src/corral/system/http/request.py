@@ -41,7 +41,18 @@ def proxy_for(url: str | SplitResult) -> Proxy | None:
     named = proxies.get(parts.scheme) or proxies.get("all")
     if not named or proxy_bypass_environment(f"{host}:{parts.port}" if parts.port else host):
         return None
-    return _parse_proxy(named)
+    try:
+        parts = urlsplit(named if "://" in named else f"http://{named}")
+        proxy_host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise _proxy_error("is not a URL") from error
+    if parts.scheme != "http":
+        raise _proxy_error(f"starts with {parts.scheme}://, which is not supported")
+    if not proxy_host:
+        raise _proxy_error("has no host")
+    has_login = parts.username is not None
+    authorization = basic(parts.username, parts.password) if has_login else None
+    return Proxy(proxy_host, port or 80, authorization)
 
 
 def basic(user: str | None, password: str | None) -> str:
@@ -50,25 +61,10 @@ def basic(user: str | None, password: str | None) -> str:
     return f"Basic {b64encode(pair.encode()).decode()}"
 
 
-def authority(host: str, port: int) -> str:
-    """Host and port, as in a URL."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _parse_proxy(named: str) -> Proxy:
-    try:
-        parts = urlsplit(named if "://" in named else f"http://{named}")
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise _proxy_error("is not a URL") from error
-    if parts.scheme != "http":
-        raise _proxy_error(f"starts with {parts.scheme}://, which is not supported")
-    if not host:
-        raise _proxy_error("has no host")
-    authorization = None
-    if parts.username is not None:
-        authorization = basic(parts.username, parts.password)
-    return Proxy(host, port or 80, authorization)
+def authority(host: str, port: int, default: int | None = None) -> str:
+    """Host and port, as in a URL. The port ``default`` is left out."""
+    shown = f"[{host}]" if ":" in host else host
+    return shown if port == default else f"{shown}:{port}"
 
 
 def _proxy_error(why: str) -> ConfigError:
@@ -120,8 +116,7 @@ def parse_url(url: str) -> Target:
     parts, host, port = _split_url(url)
     secure = parts.scheme == "https"
     default_port = 443 if secure else 80
-    shown = f"[{host}]" if ":" in host else host
-    authority = shown if port in (None, default_port) else f"{shown}:{port}"
+    where = authority(host, port or default_port, default_port)
     proxy = proxy_for(parts)
     path = quote(parts.path or "/", safe=_UNESCAPED)
     if parts.query:
@@ -130,10 +125,10 @@ def parse_url(url: str) -> Target:
     if parts.username is not None:
         given["authorization"] = basic(parts.username, parts.password)
     if proxy is not None and not secure:
-        path = f"http://{authority}{path}"
+        path = f"http://{where}{path}"
         if proxy.authorization:
             given["proxy-authorization"] = proxy.authorization
-    return Target(Origin(host, port or default_port, secure, proxy, authority), path, given)
+    return Target(Origin(host, port or default_port, secure, proxy, where), path, given)
 
 
 def _split_url(url: str) -> tuple[SplitResult, str, int | None]:

@@ -176,8 +176,7 @@ class Process:
             if sandbox is not None and sandbox.box.guarded:
                 with _writing(paths.home()):
                     guard = await in_thread(sandbox.guard)
-                if guard is not None:
-                    undo.callback(guard.drop)
+                undo.callback(guard.drop)
             with _writing(files):
                 feed, stdin, out, err = _open_streams(loop, spec, files, undo, child_ends)
                 wrapped = _open_sandbox(sandbox, guard, undo, child_ends)
@@ -483,7 +482,13 @@ class ChildProcess:
             self._ended = self.loop.create_future()
             try:
                 for pause in self.tree.end_steps():
-                    cancelled |= await self._pause(pause)
+                    # Until the next look at the processes, or until the program exits.
+                    waited: Coroutine[Any, Any, object]
+                    if self.exit is None:
+                        waited = asyncio.wait([self.exited], timeout=pause)
+                    else:
+                        waited = asyncio.sleep(pause)
+                    cancelled |= await _wait_uncancelled(self.loop.create_task(waited))
             finally:
                 # Also if the event loop is being closed: then without a grace period.
                 if not self.tree.gone and not self._closed:
@@ -502,24 +507,6 @@ class ChildProcess:
         if cancelled:
             raise asyncio.CancelledError
         return self.exit or Exit(None, None)
-
-    async def _pause(self, seconds: float) -> bool:
-        over: asyncio.Future[None] = self.loop.create_future()
-
-        def wake(_: object = None) -> None:
-            if not over.done():
-                over.set_result(None)
-
-        timer = self.loop.call_later(seconds, wake)
-        exited = self.exited if self.exit is None else None
-        if exited is not None:
-            exited.add_done_callback(wake)
-        try:
-            return await _wait_uncancelled(over)
-        finally:
-            timer.cancel()
-            if exited is not None:
-                exited.remove_done_callback(wake)
 
     def kill_now(self) -> None:
         pid, thread = self._home

@@ -26,7 +26,6 @@ from corral.system.paths import is_inside
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """The folder of corral's modules."""
-LOWEST_FREE_PORT = 1024
 SYSTEM = (
     "/usr",
     "/bin",
@@ -199,11 +198,6 @@ def addresses(box: Box) -> tuple[InnerAddress, ...]:
     return tuple(unique.values())
 
 
-def needs_low_port(box: Box) -> bool:
-    """Whether the sandbox listens on a port that only root may use."""
-    return not box.network and any(each.port < LOWEST_FREE_PORT for each in box.endpoints)
-
-
 def hosts_file(box: Box) -> str:
     lines = ["127.0.0.1 localhost"]
     names = {address.endpoint.host: address.ip for address in addresses(box)}
@@ -291,17 +285,13 @@ class _Folders(msgspec.Struct, frozen=True, kw_only=True):
                 yield path, ("--ro-bind", path, path)
         for path in (*self.hidden, *kept):
             yield path, _cover(path)
-        for path in self._parents_to_keep(kept):
-            yield path, ("--bind", path, path)
-
-    def _parents_to_keep(self, absent: Iterable[str]) -> Iterator[str]:
-        """Folders between a writable folder and a protected part of it. A mount cannot be renamed:
-        so they stay where they are, and the part under its name."""
-        for path in (*self.read_only, *self.hidden, *absent):
+        # Folders between a writable folder and a protected part of it. A mount cannot be renamed:
+        # so they stay where they are, and the part under its name.
+        for path in (*self.read_only, *self.hidden, *kept):
             folder = _parent(path)
             while _is_in(folder, self.writable) and folder not in self.writable:
                 if os.path.isdir(folder) and not _is_in(folder, (*self.hidden, *self.read_only)):
-                    yield folder
+                    yield folder, ("--bind", folder, folder)
                 folder = os.path.dirname(folder)
 
 
@@ -467,7 +457,12 @@ def _may_have_logins(home: str, folders: Iterable[str]) -> bool:
     """Whether a folder is in a hidden entry of the home, or contains one: agents keep their logins
     there."""
     try:
-        entries = _hidden_entries(home)
+        with os.scandir(os.path.realpath(home)) as scanned:
+            entries = [
+                os.path.realpath(entry.path) if entry.is_symlink() else entry.path
+                for entry in scanned
+                if entry.name.startswith(".")
+            ]
     except OSError:
         return True
     tools = (os.path.join(home, name) for name in (*TOOLCHAINS, *_LIBRARIES))
@@ -475,11 +470,3 @@ def _may_have_logins(home: str, folders: Iterable[str]) -> bool:
     others = [path for path in folders if not any(is_inside(path, each) for each in without)]
     pairs = ((path, entry) for path in others for entry in entries)
     return any(is_inside(path, entry) or is_inside(entry, path) for path, entry in pairs)
-
-
-def _hidden_entries(home: str) -> list[str]:
-    """Without links."""
-    real = os.path.realpath(home)
-    with os.scandir(real) as found:
-        entries = [entry for entry in found if entry.name.startswith(".")]
-    return [os.path.realpath(each.path) if each.is_symlink() else each.path for each in entries]

@@ -39,10 +39,11 @@ from corral.system.sandbox.box import (
     hosts_file,
     interpreter,
     mounts,
-    needs_low_port,
     program_text,
 )
 
+LOWEST_FREE_PORT = 1024
+"""Only root may listen on a lower one."""
 _NAMESPACES = (
     "--die-with-parent",
     "--new-session",
@@ -95,7 +96,13 @@ def wrap(program: str, box: Box, home: str, *, can_enter: bool = False) -> Wrapp
                 opened.append(os.dup(opened[-1]))
                 options += ["--info-fd", str(opened[-2]), "--block-fd", str(opened[-1])]
             else:
-                options += _low_port(box)
+                if any(endpoint.port < LOWEST_FREE_PORT for endpoint in box.endpoints):
+                    options += ["--cap-add", "CAP_NET_BIND_SERVICE"]
+                    if os.geteuid() != 0:
+                        # bubblewrap would give the user its own number in a second user namespace,
+                        # which has no right to low ports of the network. So the user is called root
+                        # inside.
+                        options += ["--uid", "0", "--gid", "0"]
                 text = program_text("inner.py")
                 count = str(len(listening))
                 inner = (interpreter(), "-SIc", text, str(opened[-1]), count, *map(str, listening))
@@ -134,17 +141,6 @@ def _wrapped(program: str, options: list[str], opened: list[int]) -> Wrapped:
     data = b"".join(os.fsencode(option) + b"\0" for option in options)
     argv = (program, "--args", _open_data(data, opened), "--")
     return Wrapped(argv=argv, passed=tuple(opened), is_container=True)
-
-
-def _low_port(box: Box) -> list[str]:
-    """The right to listen on a port that only root may use."""
-    if not needs_low_port(box):
-        return []
-    if os.geteuid() == 0:
-        return ["--cap-add", "CAP_NET_BIND_SERVICE"]
-    # bubblewrap would give the user its own number in a second user namespace, which has
-    # no right to low ports of the network. So the user is called root inside.
-    return ["--cap-add", "CAP_NET_BIND_SERVICE", "--uid", "0", "--gid", "0"]
 
 
 def layout(box: Box, home: str) -> list[str]:

@@ -63,6 +63,14 @@ async def open_outside(endpoint: SandboxEndpoint) -> Streams:
     return await open_tunnel(proxy, endpoint.host, endpoint.port)
 
 
+async def open_first(addresses: Sequence[str], port: int) -> Streams:
+    """Connect to the first of these addresses that accepts it. Raises ``OSError``."""
+    for address in addresses[:-1]:
+        with contextlib.suppress(OSError):
+            return await asyncio.open_connection(address, port)
+    return await asyncio.open_connection(addresses[-1], port)
+
+
 async def relay(inside: Streams, outside: Streams) -> None:
     """Copy bytes both ways until both sides have ended. Closes both."""
     try:
@@ -128,8 +136,7 @@ class ProxyRequest(msgspec.Struct, frozen=True):
 
     def head(self, proxy: Proxy | None) -> bytes:
         """The request to send on: to the server, or to the user's proxy."""
-        shown = f"[{self.host}]" if ":" in self.host else self.host
-        host = shown if self.port == _HTTP else self.where
+        host = authority(self.host, self.port, _HTTP)
         path = f"http://{host}{self.path}" if proxy else self.path
         lines = [f"{self.method} {path} HTTP/1.1", f"Host: {host}", "Connection: close"]
         if proxy is not None and proxy.authorization:
@@ -191,11 +198,15 @@ class HostProxy:
         reader, writer = inside
         try:
             async with asyncio.timeout(HEAD_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-            request = parse_request(head)
+                request = parse_request(await reader.readuntil(b"\r\n\r\n"))
             outside = await self._connect(request)
         except RequestRefused as refused:
-            writer.write(_response(refused))
+            body = f"corral: {refused.text}\n".encode()
+            head = (
+                f"HTTP/1.1 {refused.status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            )
+            writer.write(head.encode("latin-1") + body)
         except (asyncio.LimitOverrunError, asyncio.IncompleteReadError, OSError):
             pass
         else:
@@ -217,7 +228,7 @@ class HostProxy:
                 if proxy is not None:
                     streams = await asyncio.open_connection(proxy.host, proxy.port)
                 else:
-                    streams = await _open_first(addresses, request.port)
+                    streams = await open_first(addresses, request.port)
                 if not request.is_tunnel:
                     streams[1].write(request.head(proxy))
                 return streams
@@ -236,8 +247,10 @@ class HostProxy:
         if rule is None:
             raise self._denied(f"the policy does not allow {request.where}")
         if user_proxy(request.endpoint, secure=request.is_tunnel) is not None:
-            if _is_address(host) and not rule.may_lead_to(host):
-                raise self._denied(f"{host} is not a public address")
+            with contextlib.suppress(OSError):  # the proxy resolves a name
+                socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+                if not rule.may_lead_to(host):
+                    raise self._denied(f"{host} is not a public address")
             return [host]
         try:
             found = await self._resolve(host, port)
@@ -255,29 +268,3 @@ class HostProxy:
         _log.warning("a program in the sandbox was refused a connection: %s", why)
         allowed = ", ".join(map(str, self._rules))
         return RequestRefused("403 Forbidden", f"{why}. It allows: {allowed}")
-
-
-async def _open_first(addresses: Sequence[str], port: int) -> Streams:
-    """Connect to the first of these addresses that accepts it. Raises ``OSError``."""
-    for address in addresses[:-1]:
-        with contextlib.suppress(OSError):
-            return await asyncio.open_connection(address, port)
-    return await asyncio.open_connection(addresses[-1], port)
-
-
-def _is_address(host: str) -> bool:
-    with contextlib.suppress(OSError):
-        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
-        return True
-    return False
-
-
-def _response(refused: RequestRefused) -> bytes:
-    body = f"corral: {refused.text}\n".encode()
-    head = (
-        f"HTTP/1.1 {refused.status}",
-        "Content-Type: text/plain; charset=utf-8",
-        f"Content-Length: {len(body)}",
-        "Connection: close",
-    )
-    return "\r\n".join([*head, "", ""]).encode("latin-1") + body

@@ -97,7 +97,9 @@ def _take_folders(
             yield entry.path
         elif short == "head":
             has_head = True
-    if has_head and _is_bare(folder):
+    names = ("objects", "refs", "commondir") if has_head else ()
+    has = [os.path.exists(os.path.join(folder, name)) for name in names]
+    if has and (all(has[:2]) or has[2]):  # a bare repository
         entries.append(folder)
 
 
@@ -105,36 +107,22 @@ def _sorted(entries: list[str]) -> tuple[str, ...]:
     return tuple(sorted(entries, key=lambda path: (path.count("/"), path)))
 
 
-def _is_bare(folder: str) -> bool:
-    def has(*names: str) -> bool:
-        return all(os.path.exists(os.path.join(folder, name)) for name in names)
-
-    return has("objects", "refs") or has("commondir")
-
-
 def git_dirs(entry: str) -> Iterator[str]:
     """The folders whose settings and hooks git obeys for this ``.git`` or bare repository, without
     links: its own, and the one that work trees share."""
-    git_dir = _target(entry)
-    if git_dir is None:
-        return
+    git_dir = os.path.realpath(entry)
+    if not os.path.isdir(git_dir):
+        head = _read_line(git_dir)
+        if not head.startswith("gitdir:"):
+            return
+        name = head.removeprefix("gitdir:").strip()
+        git_dir = os.path.realpath(os.path.join(os.path.dirname(git_dir), name))
     yield git_dir
     other = _read_line(os.path.join(git_dir, "commondir"))
     if other:
         common = os.path.realpath(os.path.join(git_dir, other))
         if common != git_dir:
             yield common
-
-
-def _target(entry: str) -> str | None:
-    real = os.path.realpath(entry)
-    if os.path.isdir(real):
-        return real
-    head = _read_line(real)
-    if not head.startswith("gitdir:"):
-        return None
-    name = head.removeprefix("gitdir:").strip()
-    return os.path.realpath(os.path.join(os.path.dirname(real), name))
 
 
 def _read_line(path: str) -> str:

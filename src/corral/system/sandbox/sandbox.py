@@ -65,11 +65,9 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     """Called about repositories that a program made or changed. By default they are Python
     warnings."""
 
-    def guard(self) -> RepositoryGuard | None:
-        """Protects repositories during one start; None if there are none to protect. Blocks. Raises
-        ``OSError`` if corral's state cannot be written."""
-        if not self.box.guarded:
-            return None
+    def guard(self) -> RepositoryGuard:
+        """Protects the repositories in ``box.guarded`` during one start. Blocks. Raises ``OSError``
+        if corral's state cannot be written."""
         from corral.system.sandbox.repository_guard import RepositoryGuard
 
         has_mounts = self.support.method != "landlock"
