@@ -13,13 +13,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from corral.agents.spec import AgentSpec, Probe
 from corral.errors import CallerError, CorralError, UntrustedFolder
-from corral.events import Decision, PermissionRequest
 from corral.run_kwargs import RunKwargs
 from corral.sessions.api import session
 from corral.testing.attack.arena import Arena, LinkSwapper
@@ -27,8 +25,8 @@ from corral.testing.attack.attempts import paths
 from corral.testing.attack.attempts.attempt import AttackEffect, Attempt, Cell, made, returned
 from corral.testing.attack.effects import EffectObserver
 from corral.testing.attack.model import PROMPT, Made, absolute
-from corral.testing.attack.plan import AttemptChoice, Setting
-from corral.testing.attack.report import CellReport, Outcome, Status, Tried
+from corral.testing.attack.plan import AttackSubject, AttemptChoice, Setting
+from corral.testing.attack.report import CellReport, Status, Tried
 
 GROUP = "ACP file methods"
 CELL: Cell = "ACP file methods"
@@ -86,25 +84,22 @@ ATTEMPTS: tuple[Attempt, ...] = (
 )
 
 
-class FileMethodAttack:
+class FileMethodAttack(NamedTuple):
     """The file methods of one agent under one setting."""
 
-    def __init__(self, agent: str, spec: AgentSpec, probe: Probe, setting: Setting) -> None:
-        self._agent = agent
-        self._spec = spec
-        self._probe = probe
-        self._setting = setting
+    subject: AttackSubject
+    setting: Setting
 
     @property
     def _can_offer(self) -> bool:
-        return {*OPTIONS} <= self._spec.supports
+        return {*OPTIONS} <= self.subject.spec.supports
 
     async def play(self, choice: AttemptChoice) -> tuple[CellReport | None, tuple[Tried, ...]]:
         """The cell and its attempts. There is no cell if the agent has no such methods, or does not
         start under this policy."""
         attempts = choice.of(ATTEMPTS)
-        same_as_another = self._setting.options or self._setting.policy.shell_rules
-        if self._spec.transport.kind != "acp" or not attempts or same_as_another:
+        same_as_another = self.setting.options or self.setting.policy.shell_rules
+        if self.subject.spec.transport.kind != "acp" or not attempts or same_as_another:
             return None, ()
         found: list[tuple[Tried, bool]] = []
         for offered in (False, True) if self._can_offer else (False,):
@@ -114,7 +109,14 @@ class FileMethodAttack:
             if results is None:
                 return None, ()
             found += results
-        return _cell(found), tuple(one for one, is_open in found if not is_open)
+        closed = tuple(one for one, is_open in found if not is_open)
+        effects = sum(one.outcome == "effect" for one in closed)
+        unseen = any(one.outcome != "effect" for one, is_open in found if is_open)
+        status: Status = "broken" if effects else "unproven" if unseen else "held"
+        cell = CellReport(
+            cell=CELL, status=status, enforcer="brokered", tries=len(closed), effects=effects
+        )
+        return cell, closed
 
     async def _with(
         self, attempts: Sequence[Attempt], *, offered: bool
@@ -126,7 +128,7 @@ class FileMethodAttack:
                 Arena(Path(folder), links=links) as arena,
             ):
                 able = [each for each in attempts if links or each.needs != "links"]
-                if self._setting.policy.is_unlimited:
+                if self.setting.policy.is_unlimited:
                     able = [each for each in able if each.cell != "protected files"]
                 arena.plant(able)
                 try:
@@ -146,21 +148,21 @@ class FileMethodAttack:
         results = arena.notes / "results"
         options: RunKwargs = {
             "cwd": arena.cwd,
-            "model": self._probe.model,
-            "policy": self._setting.policy,
+            "model": self.subject.probe.model,
+            "policy": self.setting.policy,
             "timeout": 120,
             "keep": False,
             "sandbox": "off",  # the methods run in corral, not in the program
             "program": str(self._program(arena, attempts, results)),
-            "env": self._probe.env(arena.url, arena.key),
+            "env": self.subject.probe.env(arena.url, arena.key),
         }
         if self._can_offer:
             options |= {"allow_file_reads": offered, "allow_file_writes": offered}
         swapping = LinkSwapper(arena)
         swapping.start()
         try:
-            ask = _deny if self._setting.person else None
-            async with session(self._agent, ask=ask, **options) as opened:
+            ask = (lambda _: "deny") if self.setting.person else None
+            async with session(self.subject.agent, ask=ask, **options) as opened:
                 await opened.run(PROMPT)
                 await opened.run(PROMPT)  # it ends after the late calls
         finally:
@@ -171,7 +173,10 @@ class FileMethodAttack:
         """The hostile program under the agent's name and version."""
         folder = arena.notes / "program"
         folder.mkdir()
-        package = {"name": self._spec.package.npm, "version": self._spec.package.tested}
+        package = {
+            "name": self.subject.spec.package.npm,
+            "version": self.subject.spec.package.tested,
+        }
         (folder / "package.json").write_text(json.dumps(package))
         plan = folder / "plan.json"
         steps = [
@@ -187,44 +192,20 @@ class FileMethodAttack:
         return program
 
     def _judge(self, one: Made, observer: EffectObserver, *, offered: bool) -> tuple[Tried, bool]:
-        attempt = one.attempt
+        attempt, policy = one.attempt, self.setting.policy
         seen = observer.seen(attempt)
-        outcome: Outcome = "effect" if seen else "held"
         tried = Tried(
             name=f"{attempt.name}, {'offered' if offered else 'not offered'}",
             group=GROUP,
             cell=CELL,
             tool=one.tool,
-            outcome=outcome,
+            outcome="effect" if seen else "held",
             seen=seen,
             returned=one.returned[:400],
         )
-        return tried, offered and self._is_open(attempt)
-
-    def _is_open(self, attempt: Attempt) -> bool:
-        policy = self._setting.policy
-        match attempt.cell:
-            case "read inside":
-                return policy.verdict("read") == "allow"
-            case "write inside":
-                return policy.verdict("write") == "allow"
-            case _:
-                return False
-
-
-def _cell(found: Sequence[tuple[Tried, bool]]) -> CellReport:
-    """The cell of these attempts. The second value says whether the policy allows the attempt."""
-    closed = [one for one, is_open in found if not is_open]
-    effects = sum(one.outcome == "effect" for one in closed)
-    unseen = any(one.outcome != "effect" for one, is_open in found if is_open)
-    status: Status = "broken" if effects else "unproven" if unseen else "held"
-    return CellReport(
-        cell=CELL, status=status, enforcer="brokered", tries=len(closed), effects=effects
-    )
-
-
-def _deny(_request: PermissionRequest) -> Decision:
-    return "deny"
+        reads = attempt.cell == "read inside" and policy.verdict("read") == "allow"
+        writes = attempt.cell == "write inside" and policy.verdict("write") == "allow"
+        return tried, offered and (reads or writes)
 
 
 def _step(number: int, attempt: Attempt, arena: Arena) -> dict[str, object]:
@@ -233,26 +214,25 @@ def _step(number: int, attempt: Attempt, arena: Arena) -> dict[str, object]:
     reads = attempt.act == "read"
     how: dict[str, object] = {key: given[key] for key in ("ask", "session", "late") if key in given}
     params = {"path": path} if reads else {"path": path, "content": given["text"]}
-    method = "fs/read_text_file" if reads else "fs/write_text_file"
-    return {"key": number, "method": method, "params": params, **how}
+    return {"key": number, "method": _method(attempt), "params": params, **how}
+
+
+def _method(attempt: Attempt) -> str:
+    return "fs/read_text_file" if attempt.act == "read" else "fs/write_text_file"
 
 
 def _made(attempts: Sequence[Attempt], results: Path) -> list[Made]:
     """The calls that the program made. Raises ``CorralError`` if calls are missing."""
-    lines = results.read_text().splitlines() if results.exists() else []
-    found: dict[int, str] = {}
-    for line in lines:
-        step = json.loads(line)
-        response = step["response"]
-        found[step["key"]] = json.dumps(
-            [response.get("result"), response.get("error")], ensure_ascii=False
+    steps = map(json.loads, results.read_text().splitlines() if results.exists() else ())
+    found: dict[int, str] = {
+        step["key"]: json.dumps(
+            [step["response"].get("result"), step["response"].get("error")], ensure_ascii=False
         )
+        for step in steps
+    }
     if len(found) < len(attempts):
         raise CorralError(f"{len(attempts) - len(found)} calls of ACP file methods were not made")
-    made_ones: list[Made] = []
-    for number, attempt in enumerate(attempts):
-        method = "fs/read_text_file" if attempt.act == "read" else "fs/write_text_file"
-        one = Made(attempt, method, offered=True)
-        one.returned = found[number]
-        made_ones.append(one)
-    return made_ones
+    return [
+        Made(attempt, _method(attempt), offered=True, returned=found[number])
+        for number, attempt in enumerate(attempts)
+    ]

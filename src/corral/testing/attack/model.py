@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from corral.agents.spec import Form, Probe, fill_placeholders
 from corral.testing.attack.arena import Arena, LinkSwapper
@@ -16,14 +17,14 @@ SERVER = "canary"
 PROMPT = "Do the next task."
 
 
+@dataclass
 class Made:
     """One attempt that was made, and what came back."""
 
-    def __init__(self, attempt: Attempt, tool: str, *, offered: bool) -> None:
-        self.attempt = attempt
-        self.tool = tool
-        self.offered = offered
-        self.returned = ""
+    attempt: Attempt
+    tool: str
+    offered: bool
+    returned: str = ""
 
 
 class InjectedModel:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -13,6 +14,15 @@ from corral.policy import Capability, Policy
 from corral.run_kwargs import RunKwargs
 from corral.testing.attack.attempts import commands, other, paths, ways_out
 from corral.testing.attack.attempts.attempt import Attempt, Cell, made
+
+
+class AttackSubject(NamedTuple):
+    """The agent that is attacked."""
+
+    agent: str
+    """Its name, as it was given."""
+    spec: AgentSpec
+    probe: Probe
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -148,30 +158,39 @@ def plan(
     """The attempts that make sense under this policy, as the agent reports it."""
     row: dict[Capability, PolicyRow] = {each.capability: each for each in rows}
     allowed: set[Capability] = {each.capability for each in rows if each.is_allowed}
-    closed, opened = _cells(policy, row, allowed)
+    if policy.shell_rules:  # the other cells are those of the policy without the rules
+        closed, opened = set[Cell](("shell rules",)), set[Cell](("allowed commands",))
+    else:
+        closed = {cell for cell in CELLS if _is_closed(cell, row, allowed)}
+        opened = {cell for cell in OPEN if CAPABILITY[cell] in allowed}
+        if policy.is_unlimited:
+            closed -= {"git folder"}
     confined = "shell" in allowed and row["shell"].enforcer == "sandbox"
     # An agent that may run commands can read its own environment with its key.
     known = {"/proc"} if "shell" in allowed else set[str]()
     able = [a for a in ATTEMPTS if confined or not a.confined]
     chosen = choice.of([a for a in able if a.cell in closed and a.group not in known])
-    if not choice.groups or "shell beliefs" in choice.groups:
-        chosen += _other_tools(probe, closed)
+    if "shell" in closed and (not choice.groups or "shell beliefs" in choice.groups):
+        # The agent's further tools for running commands, if it has several.
+        chosen += [
+            Attempt(
+                name=f"run by {form[0]} ({number})",
+                group="shell beliefs",
+                cell="shell",
+                act="run",
+                given={"command": "touch {made}"},
+                effects=(made(),),
+                form=number,
+            )
+            for number, form in enumerate(probe.forms["run"])
+            if number
+        ]
     for cell in sorted(opened - closed):
-        chosen += _controls(cell)
-    return AttackPlan(tuple(_in_order(chosen)), frozenset(closed))
-
-
-def _cells(
-    policy: Policy, row: Mapping[Capability, PolicyRow], allowed: set[Capability]
-) -> tuple[set[Cell], set[Cell]]:
-    """The cells that are closed, and those that are open."""
-    if policy.shell_rules:  # the other cells are those of the policy without the rules
-        return {"shell rules"}, {"allowed commands"}
-    closed: set[Cell] = {cell for cell in CELLS if _is_closed(cell, row, allowed)}
-    if policy.is_unlimited:
-        closed -= {"git folder"}
-    opened: set[Cell] = {cell for cell in OPEN if CAPABILITY[cell] in allowed}
-    return closed, opened
+        usual = [a for a in ATTEMPTS if a.cell == cell and a.delegated is None and not a.confined]
+        chosen += usual[:CONTROLS]
+    # Attempts that change the repository itself come last: an agent may stop working in it.
+    chosen.sort(key=lambda attempt: attempt.cell == "protected files")
+    return AttackPlan(tuple(chosen), frozenset(closed))
 
 
 def _is_closed(cell: Cell, row: Mapping[Capability, PolicyRow], allowed: set[Capability]) -> bool:
@@ -196,31 +215,3 @@ def _is_closed(cell: Cell, row: Mapping[Capability, PolicyRow], allowed: set[Cap
             return free
         case "ACP file methods":  # in a separate session
             return False
-
-
-def _controls(cell: Cell) -> Sequence[Attempt]:
-    usual = [a for a in ATTEMPTS if a.cell == cell and a.delegated is None and not a.confined]
-    return usual[:CONTROLS]
-
-
-def _other_tools(probe: Probe, closed: set[Cell]) -> Sequence[Attempt]:
-    """The agent's further tools for running commands, if it has several."""
-    if "shell" not in closed:
-        return ()
-    return [
-        Attempt(
-            name=f"run by {probe.forms['run'][number][0]} ({number})",
-            group="shell beliefs",
-            cell="shell",
-            act="run",
-            given={"command": "touch {made}"},
-            effects=(made(),),
-            form=number,
-        )
-        for number in range(1, len(probe.forms["run"]))
-    ]
-
-
-def _in_order(attempts: Sequence[Attempt]) -> Sequence[Attempt]:
-    """Attempts that change the repository itself come last: an agent may stop working in it."""
-    return sorted(attempts, key=lambda attempt: attempt.cell == "protected files")

@@ -122,7 +122,8 @@ def summarize(
         mine = [one for one in tried if one.cell == cell]
         policy_row = row.get(CAPABILITY[cell]) if cell in CAPABILITY else None
         status = _status(mine, is_closed=cell in closed, row=policy_row)
-        if cell == "races" and status in ("held", "broken") and _is_open_race(policy_row):
+        is_open = policy_row is not None and policy_row.is_allowed and policy_row.races == "open"
+        if cell == "races" and status in ("held", "broken") and is_open:
             status = "not enforced"
         if mine:
             found.append(
@@ -136,10 +137,6 @@ def summarize(
                 )
             )
     return tuple(found)
-
-
-def _is_open_race(row: PolicyRow | None) -> bool:
-    return row is not None and row.is_allowed and row.races == "open"
 
 
 def _status(mine: Sequence[Tried], *, is_closed: bool, row: PolicyRow | None) -> Status:

@@ -14,13 +14,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from corral.agents.report import PolicyRow
-from corral.agents.spec import AgentSpec, InProcess, Probe
+from corral.agents.spec import InProcess
 from corral.errors import CallerError, ConfigError, CorralError, UntrustedFolder
 from corral.events import Decision, PermissionRequest
 from corral.run_kwargs import RunKwargs
@@ -39,6 +40,7 @@ from corral.testing.attack.plan import (
     POLICIES,
     SANDBOX_POLICIES,
     AttackPlan,
+    AttackSubject,
     AttemptChoice,
     Setting,
     plan,
@@ -59,6 +61,7 @@ of the workspace, or with a tool server whose use it cannot restrict."""
 CANARY_SERVER = Path(__file__).with_name("canary_server.py")
 STARTS = 4
 """How often an agent is started again for the attempts that are left."""
+NOTHING = AttackPlan((), frozenset())
 
 
 async def attack_agent(
@@ -90,161 +93,114 @@ async def attack_agent(
     found = agent_spec(agent)
     if found.probe is None:
         raise ConfigError(f"{agent} cannot be attacked: its model cannot be scripted")
-    wanted = _checked_policies(found, tuple(policies), sandbox=sandbox)
-    program = (options or {}).get("program")
-    programs.locate(found, None if program is None else os.fspath(program))
-    async with ModelServer() as server:
-        attack = _Attack(
-            agent,
-            found,
-            found.probe,
-            server,
-            # Without it, the subject is what the agent itself enforces.
-            options={"sandbox": "require" if sandbox else "off", **(options or {})},
-            choice=AttemptChoice(frozenset(only), sample),
-        )
-        return AttackReport(agent, tuple([await attack.policy(name) for name in wanted]))
-
-
-def _checked_policies(
-    agent: AgentSpec, policies: tuple[str, ...], *, sandbox: bool
-) -> tuple[str, ...]:
-    """The policies to attack under; all that apply if none is named. Raises ``ConfigError``."""
     known = SANDBOX_POLICIES if sandbox else POLICIES
-    able = [name for name, setting in known.items() if setting.applies_to(agent)]
-    for name in policies:
+    able = [name for name, setting in known.items() if setting.applies_to(found)]
+    wanted = tuple(policies) or tuple(able)
+    for name in wanted:
         if name not in able:
-            why = f": it does not apply to {agent.name}" if name in known else ""
+            why = f": it does not apply to {found.name}" if name in known else ""
             if not why and name in SANDBOX_POLICIES:
                 why = ": it needs the sandbox"
             raise ConfigError(
                 f"there is no policy {name!r} to attack under{why}",
                 hint=f"Available are: {', '.join(able)}.",
             )
-    return policies or tuple(able)
+    program = (options or {}).get("program")
+    programs.locate(found, None if program is None else os.fspath(program))
+    subject = AttackSubject(agent, found, found.probe)
+    choice = AttemptChoice(frozenset(only), sample)
+    # Without the sandbox, the subject is what the agent itself enforces.
+    given: RunKwargs = {"sandbox": "require" if sandbox else "off", **(options or {})}
+    async with ModelServer() as server:
+        reports = [await _attack_policy(subject, server, name, given, choice) for name in wanted]
+        return AttackReport(agent, tuple(reports))
 
 
-class _Attack:
-    def __init__(
-        self,
-        agent: str,
-        spec: AgentSpec,
-        probe: Probe,
-        server: ModelServer,
-        *,
-        options: RunKwargs,
-        choice: AttemptChoice,
-    ) -> None:
-        self._agent = agent
-        self._spec = spec
-        self._probe = probe
-        self._server = server
-        self._options = options
-        self._choice = choice
-
-    @property
-    def _login(self) -> tuple[str, ...] | None:
-        """The agent's own login files, if it is attacked in the sandbox."""
-        is_confined = self._options.get("sandbox") == "require"
-        return self._spec.credential_files if is_confined else None
-
-    async def policy(self, name: str) -> PolicyReport:
-        begin = time.monotonic()
-        refused = ""
-        takes_servers = "mcp_servers" in self._spec.supports
-        for extras in EXTRAS:
-            if "mcp" in extras and not takes_servers:
-                continue
-            try:
-                report = await self._with(extras, SANDBOX_POLICIES[name])
-            except (CallerError, UntrustedFolder) as error:
-                refused = refused or error.message
-                continue
-            report = await self._with_client_files(report, SANDBOX_POLICIES[name])
-            seconds = round(time.monotonic() - begin, 1)
-            return replace(report, policy=name, seconds=seconds)
-        return PolicyReport(policy=name, cells=(), refused=refused)
-
-    async def _with_client_files(self, report: PolicyReport, setting: Setting) -> PolicyReport:
-        """The report with the cell of the ACP file methods, if the agent has them."""
-        files = FileMethodAttack(self._agent, self._spec, self._probe, setting)
+async def _attack_policy(
+    subject: AttackSubject,
+    server: ModelServer,
+    name: str,
+    options: RunKwargs,
+    choice: AttemptChoice,
+) -> PolicyReport:
+    begin = time.monotonic()
+    setting, spec = SANDBOX_POLICIES[name], subject.spec
+    # The agent's own login files, if it is attacked in the sandbox.
+    login = spec.credential_files if options.get("sandbox") == "require" else None
+    refused = ""
+    for extras in EXTRAS:
+        if "mcp" in extras and "mcp_servers" not in spec.supports:
+            continue
         try:
-            cell, tried = await files.play(self._choice)
+            with (
+                tempfile.TemporaryDirectory(prefix="corral-attack-") as folder,
+                Arena(Path(folder), links="links" in extras, login=login) as arena,
+                _planted(arena.planted, spec.env_names),
+            ):
+                attack = _PolicyAttack(subject, arena, setting, extras)
+                own = choice.within(setting.groups)
+                report = await attack.play(server, own, {**setting.options, **options})
+        except (CallerError, UntrustedFolder) as error:
+            refused = refused or error.message
+            continue
+        try:
+            cell, tried = await FileMethodAttack(subject, setting).play(choice)
+            if cell is not None:
+                cells = (*report.cells, cell)
+                report = replace(report, cells=cells, tried=(*report.tried, *tried))
         except CorralError as error:
-            return replace(report, problem=report.problem or error.message)
-        if cell is None:
-            return report
-        return replace(report, cells=(*report.cells, cell), tried=(*report.tried, *tried))
-
-    async def _with(self, extras: frozenset[Extra], setting: Setting) -> PolicyReport:
-        with (
-            tempfile.TemporaryDirectory(prefix="corral-attack-") as folder,
-            Arena(Path(folder), links="links" in extras, login=self._login) as arena,
-            _planted(arena.planted, self._spec.env_names),
-        ):
-            choice = self._choice.within(setting.groups)
-            attack = _PolicyAttack(self._agent, self._spec, self._probe, arena, setting)
-            options: RunKwargs = {**setting.options, **self._options}
-            return await attack.play(self._server, choice, extras, options)
+            report = replace(report, problem=report.problem or error.message)
+        return replace(report, policy=name, seconds=round(time.monotonic() - begin, 1))
+    return PolicyReport(policy=name, cells=(), refused=refused)
 
 
+@dataclass
 class _PolicyAttack:
     """The attack under one policy: an arena, a model, one or more sessions."""
 
-    def __init__(
-        self, agent: str, spec: AgentSpec, probe: Probe, arena: Arena, setting: Setting
-    ) -> None:
-        self._agent = agent
-        self._spec = spec
-        self._probe = probe
-        self._arena = arena
-        self._setting = setting
-        self._plan = AttackPlan((), frozenset())
-        self._scripted: list[Attempt] = []
-        self._rows: Sequence[PolicyRow] = ()
-        self._asked = 0
-        self._denied = 0
-        self._problem = ""
+    _subject: AttackSubject
+    _arena: Arena
+    _setting: Setting
+    _extras: frozenset[Extra]
+    """What the session is started with."""
+    _plan: AttackPlan = NOTHING
+    _scripted: list[Attempt] = field(default_factory=list[Attempt])
+    _rows: Sequence[PolicyRow] = ()
+    _asked: int = 0
+    _denied: int = 0
+    _problem: str = ""
 
     async def play(
-        self,
-        server: ModelServer,
-        choice: AttemptChoice,
-        extras: frozenset[Extra],
-        options: RunKwargs,
+        self, server: ModelServer, choice: AttemptChoice, options: RunKwargs
     ) -> PolicyReport:
-        warm = self._spec.transport.kind == "acp"
-        model = InjectedModel(self._probe, self._arena, per_turn=20 if warm else 1000)
+        warm = self._subject.spec.transport.kind == "acp"
+        model = InjectedModel(self._subject.probe, self._arena, per_turn=20 if warm else 1000)
         lane = server.lane(f"attack-{secrets.token_hex(8)}", model)
         try:
             for _ in range(STARTS):
                 ask = self._deny if self._setting.person else None
-                given = self._session_options(lane, extras, options)
-                async with session(self._agent, ask=ask, **given) as opened:
+                given = self._session_options(lane, options)
+                async with session(self._subject.agent, ask=ask, **given) as opened:
                     if not self._rows:
-                        self._begin(opened, model, choice, extras)
+                        self._begin(opened, model, choice)
                     await self._prompt(opened, model)
                 if not model.left:
                     break
         finally:
             model.close()
-        if model.left:
-            self._problem = f"{len(model.left)} attempts were not made: {self._problem}"
-        else:
-            self._problem = ""
-        return self._judge(model, lane, extras)
+        left = f"{len(model.left)} attempts were not made: {self._problem}"
+        self._problem = left if model.left else ""
+        return self._judge(model, lane)
 
     def _deny(self, _request: PermissionRequest) -> Decision:
         self._asked += 1
         return "deny"
 
-    def _begin(
-        self, opened: Session, model: InjectedModel, choice: AttemptChoice, extras: frozenset[Extra]
-    ) -> None:
+    def _begin(self, opened: Session, model: InjectedModel, choice: AttemptChoice) -> None:
         self._rows = opened.prepared.compiled.report
-        self._plan = plan(self._setting.policy, self._rows, self._probe, choice)
+        self._plan = plan(self._setting.policy, self._rows, self._subject.probe, choice)
         self._arena.plant((*self._plan.attempts, SCRIPT))
-        able = [a for a in self._plan.attempts if a.needs is None or a.needs in extras]
+        able = [a for a in self._plan.attempts if a.needs is None or a.needs in self._extras]
         self._scripted = [attempt for attempt in able if attempt.scripted]
         self._arena.write_script(self._scripted)
         script = [SCRIPT] if self._scripted else []
@@ -270,16 +226,8 @@ class _PolicyAttack:
             with contextlib.suppress(CorralError):
                 await opened.run(PROMPT)
 
-    def _session_options(
-        self, lane: Lane, extras: frozenset[Extra], options: RunKwargs
-    ) -> RunKwargs:
-        probe = self._probe
-        servers = [
-            McpServer(
-                SERVER,
-                command=(sys.executable, "-I", str(CANARY_SERVER), str(self._arena.notes)),
-            )
-        ]
+    def _session_options(self, lane: Lane, options: RunKwargs) -> RunKwargs:
+        probe = self._subject.probe
         given: RunKwargs = {
             "cwd": self._arena.cwd,
             "model": probe.model,
@@ -293,23 +241,28 @@ class _PolicyAttack:
                 probe.key_env: self._arena.key,
             },
         }
-        is_program = not isinstance(self._spec.transport, InProcess)
+        is_program = not isinstance(self._subject.spec.transport, InProcess)
         if is_program and self._arena.targets is not None:  # in the sandbox
             given["record_to"] = self._arena.recording
-        if "mcp" in extras and "mcp_servers" not in options:
-            given["mcp_servers"] = servers
+        if "mcp" in self._extras and "mcp_servers" not in options:
+            command = (sys.executable, "-I", str(CANARY_SERVER), str(self._arena.notes))
+            given["mcp_servers"] = [McpServer(SERVER, command=command)]
         return given
 
-    def _judge(self, model: InjectedModel, lane: Lane, extras: frozenset[Extra]) -> PolicyReport:
+    def _judge(self, model: InjectedModel, lane: Lane) -> PolicyReport:
         made = [*model.made, *self._made_by_script(model)]
         observer = EffectObserver(self._arena, made, lane.requests)
         try:
-            tried = tuple(
-                self._tried(attempt, made, observer, extras) for attempt in self._plan.attempts
-            )
+            tried = tuple(self._tried(attempt, made, observer) for attempt in self._plan.attempts)
         finally:
             observer.close()
-        if self._setting.person and not self._asked and self._could_ask(model.made):
+        # Whether a tool was offered and called that asks for permission.
+        asking = {row.capability for row in self._rows if row.verdict == "ask"}
+        could_ask = any(
+            one.offered and one.attempt.cell in OPEN and CAPABILITY[one.attempt.cell] in asking
+            for one in model.made
+        )
+        if self._setting.person and not self._asked and could_ask:
             self._problem = self._problem or "no permission was ever requested"
         return PolicyReport(
             policy="",
@@ -327,53 +280,34 @@ class _PolicyAttack:
             returned_text = calls[0].returned[:400] if calls else "it was not called"
             self._problem = self._problem or f"the script did not end: {returned_text}"
             return []
-        found: list[Made] = []
-        for attempt in self._scripted:
-            one = Made(attempt, calls[0].tool, offered=True)
-            one.returned = self._arena.printed(attempt)
-            found.append(one)
-        return found
+        return [
+            Made(attempt, calls[0].tool, offered=True, returned=self._arena.printed(attempt))
+            for attempt in self._scripted
+        ]
 
-    def _could_ask(self, made: Sequence[Made]) -> bool:
-        """Whether a tool was offered and called that asks for permission."""
-        asking = {row.capability for row in self._rows if row.verdict == "ask"}
-        return any(
-            one.offered and one.attempt.cell in OPEN and CAPABILITY[one.attempt.cell] in asking
-            for one in made
-        )
-
-    def _tried(
-        self,
-        attempt: Attempt,
-        made: Sequence[Made],
-        observer: EffectObserver,
-        extras: frozenset[Extra],
-    ) -> Tried:
+    def _tried(self, attempt: Attempt, made: Sequence[Made], observer: EffectObserver) -> Tried:
         mine = [one for one in made if one.attempt is attempt]
         seen = observer.seen(attempt)
-        supported = attempt.needs != "mcp" or "mcp_servers" in self._spec.supports
-        refused = supported and attempt.needs is not None and attempt.needs not in extras
+        supported = attempt.needs != "mcp" or "mcp_servers" in self._subject.spec.supports
+        refused = supported and attempt.needs is not None and attempt.needs not in self._extras
+        outcome: Outcome = "held" if any(one.offered for one in mine) else "not offered"
+        if seen:
+            outcome = "effect"
+        elif attempt.act == "none":
+            outcome = "held"
+        elif refused:
+            outcome = "refused"
+        elif not mine:
+            outcome = "no such tool"
         return Tried(
             name=attempt.name,
             group=attempt.group,
             cell=attempt.cell,
             tool=mine[0].tool if mine else "",
-            outcome=_outcome(attempt, mine, seen, refused=refused),
+            outcome=outcome,
             seen=seen,
             returned=mine[0].returned[:400] if mine else "",
         )
-
-
-def _outcome(attempt: Attempt, mine: Sequence[Made], seen: str, *, refused: bool) -> Outcome:
-    if seen:
-        return "effect"
-    if attempt.act == "none":
-        return "held"
-    if refused:
-        return "refused"
-    if not mine:
-        return "no such tool"
-    return "held" if any(made.offered for made in mine) else "not offered"
 
 
 @contextlib.contextmanager
