@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, get_args
 
 import msgspec
 
+from corral.core.lookup import nearest
 from corral.errors import ConfigError
 from corral.values import (
     Json,
@@ -31,7 +32,7 @@ from corral.values import (
 )
 
 Role = Literal["system", "user", "assistant", "tool", "developer"]
-ROLES = ("system", "user", "assistant", "tool", "developer")
+ROLES: tuple[Role, ...] = get_args(Role)
 
 if TYPE_CHECKING:
     Source: TypeAlias = str | bytes | os.PathLike[str]
@@ -228,9 +229,12 @@ def to_parts(content: object) -> tuple[Part, ...]:
         return (Text(content),)
     if isinstance(content, _PARTS):
         return (content,)
-    if not _is_iterable(content):
-        raise ConfigError(f"a message must consist of text and parts, got: {content!r}")
-    return tuple(_to_part(each) for each in content)
+    parts: list[Part] = []
+    for part in content if _is_iterable(content) else (content,):
+        if not isinstance(part, str | _Part):
+            raise ConfigError(f"a message must consist of text and parts, got: {part!r}")
+        parts += to_parts(part)
+    return tuple(parts)
 
 
 def _is_iterable(content: object) -> TypeGuard[Iterable[object]]:
@@ -242,21 +246,13 @@ def _are_parts(content: object) -> TypeGuard[tuple[Part, ...]]:
     return isinstance(content, tuple) and _PART_TYPES.issuperset(map(type, content))  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _to_part(each: object) -> Part:
-    if isinstance(each, str):
-        return Text(each)
-    if isinstance(each, _PARTS):
-        return each
-    raise ConfigError(f"a message must consist of text and parts, got: {each!r}")
-
-
 def is_url(source: Source) -> bool:
     """Whether a media source is a URL and not a file."""
     head = source[:8].lower() if isinstance(source, str) else ""
     return head.startswith(("http://", "https://", "gs://", "data:", "s3://"))
 
 
-_ROLES: dict[str, Role] = {role: role for role in get_args(Role)}
+_ROLES: dict[str, Role] = {role: role for role in ROLES}
 _KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "provider")
 _DETAILS: dict[str, Literal["low", "high", "auto"]] = {"low": "low", "high": "high", "auto": "auto"}
 _EXAMPLE = "For example: {'role': 'user', 'content': '…'}."
@@ -268,25 +264,21 @@ def message_from_dict(given: Mapping[str, object]) -> Message:
     fields = {name: value for name, value in given.items() if value is not None}
     for name in fields:
         if name not in _KEYS:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, _KEYS, 1)
-            advice = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(_KEYS)}."
-            raise ConfigError(f"a message has the unknown key {name!r}", hint=advice)
-    role = _role(fields.get("role"))
-    parts = _parts(fields) + _tool_calls(fields.get("tool_calls", ()))
+            advice = nearest(name, _KEYS, f"known: {', '.join(_KEYS)}.")
+            hint = advice[:1].upper() + advice[1:]
+            raise ConfigError(f"a message has the unknown key {name!r}", hint=hint)
+    if "role" not in fields:
+        raise ConfigError("a message has no role", hint=_EXAMPLE)
+    role = _ROLES.get(as_text(fields["role"]))
+    if role is None:
+        raise ConfigError(f"a role must be one of {', '.join(_ROLES)}, got: {fields['role']!r}")
+    calls = fields.get("tool_calls", ())
+    if not is_sequence(calls):
+        raise ConfigError(f"tool_calls must be a list, got: {calls!r}")
+    parts = (*_parts(fields), *(_tool_call(as_object(call)) for call in calls))
     if not parts:
         raise ConfigError(f"a message of the role {role} has no content", hint=_EXAMPLE)
     return Message(role, parts, text_or_none(fields.get("provider")))
-
-
-def _role(given: object) -> Role:
-    if given is None:
-        raise ConfigError("a message has no role", hint=_EXAMPLE)
-    role = _ROLES.get(as_text(given))
-    if role is None:
-        raise ConfigError(f"a role must be one of {', '.join(_ROLES)}, got: {given!r}")
-    return role
 
 
 def _parts(fields: Mapping[str, object]) -> tuple[Part, ...]:
@@ -359,12 +351,6 @@ def _required(given: Mapping[str, Json], kind: str, name: str) -> str:
     if not value:
         raise ConfigError(f"a part of the type {kind} has no {name}")
     return value
-
-
-def _tool_calls(given: object) -> tuple[Part, ...]:
-    if not is_sequence(given):
-        raise ConfigError(f"tool_calls must be a list, got: {given!r}")
-    return tuple(_tool_call(as_object(each)) for each in given)
 
 
 def _tool_call(given: Mapping[str, Json]) -> ToolCall:

@@ -15,6 +15,8 @@ from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
 
+from corral.core.durations import seconds
+from corral.core.lookup import nearest
 from corral.core.spending import LIMITS
 from corral.errors import ConfigError, PromptError
 from corral.option_definitions import BY_NAME, of_kind
@@ -197,11 +199,18 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             given,
         ):
             merged = {**_without_other_spellings(merged, layer), **layer}
-        _check_tables(merged.get("mcp_servers"))
+        servers = merged.get("mcp_servers")
+        for server in servers if is_sequence(servers) else ():
+            if is_mapping(server) and "own" in server:
+                # Only ``tools=`` may set it.
+                raise ConfigError("an MCP server's `own` is set by corral: leave it out")
         values = {name: _to_builtin(value) for name, value in merged.items() if value is not None}
         for name in DURATIONS:
             if isinstance(text := values.get(name), str):
-                values[name] = _seconds(name, text)
+                try:
+                    values[name] = seconds(text)
+                except ValueError as error:
+                    raise ConfigError(f"{name}: {error}") from error
         values["policy"] = _policy(values)
         values.pop("approval_mode", None)
         values.pop("allowed_tools", None)
@@ -245,11 +254,7 @@ KNOWN = (*(name for name in RunOptions.__struct_fields__ if name not in COMPUTED
 
 def _drop_unknown(values: Values, unknown: Callable[[str, str], None]) -> Values:
     for name in sorted(set(values) - set(KNOWN)):
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, ("agent", *KNOWN), 1)
-        advice = f"did you mean {near[0]!r}?" if near else "docs/configuration.md lists all"
-        unknown(name, advice)
+        unknown(name, nearest(name, ("agent", *KNOWN), "docs/configuration.md lists all"))
         del values[name]
     return values
 
@@ -286,26 +291,8 @@ def _to_builtin(value: object) -> object:
     return value
 
 
-def _seconds(name: str, text: str) -> float:
-    """Raises ``ConfigError``."""
-    try:
-        from corral.core.durations import seconds
-
-        return seconds(text)
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from error
-
-
 def _is_path(value: object) -> TypeGuard[os.PathLike[str]]:
     return isinstance(value, os.PathLike)
-
-
-def _check_tables(servers: object) -> None:
-    """Reject ``own`` in the table of an MCP server: only ``tools=`` may set it."""
-    if is_sequence(servers):
-        for server in servers:
-            if is_mapping(server) and "own" in server:
-                raise ConfigError("an MCP server's `own` is set by corral: leave it out")
 
 
 def _policy(values: Values) -> Policy:
@@ -324,12 +311,10 @@ def _policy(values: Values) -> Policy:
         )
     if isinstance(policy, str):
         if policy not in PRESETS:
-            from difflib import get_close_matches
-
-            near = get_close_matches(policy, PRESETS, 1)
+            near = nearest(policy, PRESETS)
             raise ConfigError(
                 f"policy must be a Policy, or reads, edits or all, got: {policy!r}",
-                hint=f"Did you mean {near[0]!r}?" if near else None,
+                hint=f"D{near[1:]}" if near else None,
             )
         policy = PRESETS[policy]
     if policy is None:

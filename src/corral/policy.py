@@ -9,18 +9,12 @@ agent's own controls.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from corral.core.shell_patterns import (
-    MAX_LENGTH,
-    SimpleCommand,
-    accepts,
-    is_literal,
-    matches,
-    parse,
-)
+from corral.core.lookup import nearest
+from corral.core.shell_patterns import MAX_LENGTH, accepts, is_literal, matches, parse
 from corral.core.tracebacks import short_traceback
 from corral.errors import PolicyError
 from corral.events import ToolKind
@@ -45,15 +39,7 @@ SandboxCell = Literal[
     "other processes",
     "credentials",
 ]
-SANDBOX_CELLS: tuple[SandboxCell, ...] = (
-    "read outside",
-    "write outside",
-    "write inside",
-    "network",
-    "local sockets",
-    "other processes",
-    "credentials",
-)
+SANDBOX_CELLS: tuple[SandboxCell, ...] = get_args(SandboxCell)
 
 CAPABILITIES: tuple[Capability, ...] = ("read", "write", "shell", "network", "mcp")
 VERDICTS = ("allow", "ask", "deny")
@@ -257,15 +243,11 @@ def is_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind] | No
     )
     return (
         capabilities
-        and _places_are_narrower(policy, than)
+        and (than.network == "allow" or set(policy.network_hosts) <= set(than.network_hosts))
+        and set(policy.writable) <= set(than.writable)
         and _tools_are_narrower(policy, than, tools or {})
         and _commands_are_narrower(policy, than, tools or {})
     )
-
-
-def _places_are_narrower(policy: Policy, than: Policy) -> bool:
-    hosts = than.network == "allow" or set(policy.network_hosts) <= set(than.network_hosts)
-    return hosts and set(policy.writable) <= set(than.writable)
 
 
 def _tools_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind]) -> bool:
@@ -276,44 +258,32 @@ def _tools_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKi
         return False
     if than.allow_tools is not None:
         return listed <= set(than.allow_tools)
-    return all(name in tools and _allows(than, tools[name]) for name in listed)
-
-
-def _allows(policy: Policy, kind: ToolKind) -> bool:
-    """Whether the capability of such a tool is allowed, of the caller's own server or not."""
-    capability = CAPABILITY_OF[kind]
-    if capability is None:
-        return True
-    return {policy.verdict(capability), policy.verdict(capability, own=True)} == {"allow"}
+    # The capability of each tool must be allowed, of the caller's own server or not.
+    capabilities = {CAPABILITY_OF[tools[name]] for name in listed & tools.keys()} - {None}
+    return listed <= tools.keys() and all(
+        than.verdict(capability, own=own) == "allow"
+        for capability in capabilities
+        if capability is not None
+        for own in (False, True)
+    )
 
 
 def _commands_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind]) -> bool:
     rules, wider = tuple(dict.fromkeys(policy.rules)), tuple(dict.fromkeys(than.rules))
-    if (
-        not policy.allows_commands
-        and policy.verdict("shell") == "deny"
-        and not _lists_shell(policy, tools)
-    ):
+    # Whether ``allow_tools`` has a tool that may run commands.
+    listed = set(policy.allow_tools or ()) - set(policy.deny_tools)
+    lists_shell = any(CAPABILITY_OF[tools.get(name, "other")] == "shell" for name in listed)
+    if not policy.allows_commands and policy.verdict("shell") == "deny" and not lists_shell:
         return True  # no command is allowed, nor asked about
     if not wider:
         return than.verdict("shell") == "allow" or not policy.allows_commands
-    return bool(rules) and _are_rules_of(wider, rules)
-
-
-def _are_rules_of(wider: Sequence[ShellRule], rules: Sequence[ShellRule]) -> bool:
-    """Whether the rules are those of ``wider`` in their order, perhaps without some that allow, and
-    with more that deny."""
+    # The rules must be those of ``wider`` in their order, perhaps without some that allow, and with
+    # more that deny.
     common = [rule for rule in rules if rule.verdict == "allow" or rule in wider]
     remaining = iter(wider)
     in_order = all(rule in remaining for rule in common)
     denied = {rule for rule in wider if rule.verdict == "deny"}
-    return in_order and denied <= set(common)
-
-
-def _lists_shell(policy: Policy, tools: Mapping[str, ToolKind]) -> bool:
-    """Whether ``allow_tools`` has a tool that may run commands."""
-    listed = set(policy.allow_tools or ()) - set(policy.deny_tools)
-    return any(CAPABILITY_OF[tools.get(name, "other")] == "shell" for name in listed)
+    return bool(rules) and in_order and denied <= set(common)
 
 
 class ShellRule(msgspec.Struct, frozen=True):
@@ -380,14 +350,10 @@ def _parse_host(text: str) -> str:
     return str(parse_host_rule(text))
 
 
-def _parse_rule_text(text: str) -> str:
-    return str(parse_shell_rule(text))
-
-
 _PARSERS: dict[str, Callable[[str], str]] = {
     "allow_tools": _parse_tool,
     "deny_tools": _parse_tool,
-    "shell_rules": _parse_rule_text,
+    "shell_rules": lambda text: str(parse_shell_rule(text)),
     "writable": _parse_folder,
     "network_hosts": _parse_host,
 }
@@ -406,7 +372,8 @@ def _shell_ruling(rules: Sequence[ShellRule], command: str) -> Ruling | None:
         if is_literal(rule.pattern, command):
             return Ruling(rule.verdict, f"shell_rules: {rule}")
         if rule.verdict == "deny":
-            if _is_denied(rule.pattern, command, open_parts):
+            texts = [command] if open_parts is None else [part.text for part in open_parts]
+            if any(matches(rule.pattern, text) for text in texts):
                 return Ruling("deny", f"shell_rules: {rule}")
         elif open_parts is not None:
             left = tuple(part for part in open_parts if not accepts(rule.pattern, part))
@@ -416,11 +383,6 @@ def _shell_ruling(rules: Sequence[ShellRule], command: str) -> Ruling | None:
                 return Ruling("allow", f"shell_rules: {', '.join(allowed_by)}")
             open_parts = left
     return None
-
-
-def _is_denied(pattern: str, command: str, open_parts: tuple[SimpleCommand, ...] | None) -> bool:
-    texts = [command] if open_parts is None else [part.text for part in open_parts]
-    return any(matches(pattern, text) for text in texts)
 
 
 def _parse_list(policy: Policy, name: str) -> None:
@@ -469,13 +431,8 @@ def policy_from_table(values: dict[str, object], source: str) -> Policy:
     known = Policy.__struct_fields__
     for key in values:
         if key not in known:
-            from difflib import get_close_matches
-
-            near = get_close_matches(key, (*known, "preset"), 1)
-            raise PolicyError(
-                f"{source}: unknown key {key!r}",
-                hint=f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known)}.",
-            )
+            hint = nearest(key, (*known, "preset"), f"known: {', '.join(known)}.")
+            raise PolicyError(f"{source}: unknown key {key!r}", hint=hint[:1].upper() + hint[1:])
     try:
         if values.get("allow_tools") is not None and "network" not in values:
             base = with_tools(base, ())

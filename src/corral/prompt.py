@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeGuard
 import msgspec
 from msgspec.structs import force_setattr, replace
 
+from corral.core.lookup import nearest
 from corral.errors import PromptError
 from corral.values import Output, OutputT_co, convert_to, is_sequence
 
@@ -115,7 +116,17 @@ class Prompt(msgspec.Struct, Generic[OutputT_co], frozen=True):
                         f"{{{name}}} in {where} is not a parameter: {advice}",
                         hint="Declare it in parameters=, or double the braces.",
                     )
-        _check_values(self.values, self.parameters)
+        unknown = [name for name in self.values if name not in self.parameters]
+        if unknown:
+            advice = "; ".join(f"{name!r}: {_suggest(name, self.parameters)}" for name in unknown)
+            raise PromptError(f"the prompt has no parameter {advice}")
+        wrong = [
+            f"{name!r} must be {_type_name(kind)}, got: {type(self.values[name]).__name__}"
+            for name, kind in self.parameters.items()
+            if name in self.values and not _is_instance(self.values[name], kind)
+        ]
+        if wrong:
+            raise PromptError(f"wrong prompt parameters: {'; '.join(wrong)}")
 
     def with_(self, **values: object) -> Prompt[OutputT_co]:
         """The same with these parameters set; earlier values are replaced."""
@@ -133,20 +144,20 @@ class Prompt(msgspec.Struct, Generic[OutputT_co], frozen=True):
     def tools(self) -> tuple[Callable[..., object], ...]:
         """The tools of the enabled sections, each once."""
         found: list[Callable[..., object]] = []
-        for section in _walk_enabled(self.sections):
+        for section in _walk(self.sections, enabled=True):
             found += [tool for tool in section.tools if tool not in found]
         return tuple(found)
 
     def render(self) -> str:
         """The prompt as Markdown. Only enabled sections need their parameters."""
-        needed = [("the text", self.text), *_texts(_walk_enabled(self.sections))]
+        needed = [("the text", self.text), *_texts(_walk(self.sections, enabled=True))]
         names = dict.fromkeys(
             name for where, text in needed for name in _parameter_names(text, where)
         )
         missing = [name for name in names if name not in self.values]
         if missing:
             raise PromptError(
-                f"the prompt has no value for {_quote_names(missing)}",
+                f"the prompt has no value for {', '.join(map(repr, missing))}",
                 hint=f"Set it: prompt.with_({', '.join(f'{name}=…' for name in missing)}).",
             )
         parts = [
@@ -184,17 +195,12 @@ def _set_enabled(
     )
 
 
-def _walk(sections: Iterable[Section]) -> Iterator[Section]:
+def _walk(sections: Iterable[Section], *, enabled: bool = False) -> Iterator[Section]:
+    """The sections and all below them; with ``enabled`` only those that are."""
     for section in sections:
-        yield section
-        yield from _walk(section.sections)
-
-
-def _walk_enabled(sections: Iterable[Section]) -> Iterator[Section]:
-    for section in sections:
-        if section.enabled:
+        if section.enabled or not enabled:
             yield section
-            yield from _walk_enabled(section.sections)
+            yield from _walk(section.sections, enabled=enabled)
 
 
 def _texts(sections: Iterable[Section]) -> Iterator[tuple[str, str]]:
@@ -219,15 +225,12 @@ def _parameter_names(text: str, where: str) -> Iterator[str]:
 
 def _fill(text: str, values: Mapping[str, object]) -> str:
     def put(found: re.Match[str]) -> str:
-        return found[0][0] if found[1] is None else _format_value(values[found[1]])
+        if found[1] is None:
+            return found[0][0]
+        value = values[found[1]]
+        return "\n".join(f"- {item}" for item in value) if is_sequence(value) else str(value)
 
     return re.sub(_BRACES, put, text).strip()
-
-
-def _format_value(value: object) -> str:
-    if is_sequence(value):
-        return "\n".join(f"- {item}" for item in value)
-    return str(value)
 
 
 def _render_sections(
@@ -239,20 +242,6 @@ def _render_sections(
             yield f"{'#' * min(level, MAX_LEVEL)} {title}"
             yield _fill(section.text, values)
             yield from _render_sections(section.sections, values, level + 1)
-
-
-def _check_values(values: Mapping[str, object], parameters: Mapping[str, object]) -> None:
-    unknown = [name for name in values if name not in parameters]
-    if unknown:
-        advice = "; ".join(f"{name!r}: {_suggest(name, parameters)}" for name in unknown)
-        raise PromptError(f"the prompt has no parameter {advice}")
-    wrong = [
-        f"{name!r} must be {_type_name(kind)}, got: {type(values[name]).__name__}"
-        for name, kind in parameters.items()
-        if name in values and not _is_instance(values[name], kind)
-    ]
-    if wrong:
-        raise PromptError(f"wrong prompt parameters: {'; '.join(wrong)}")
 
 
 def _is_instance(value: object, kind: object) -> bool:
@@ -283,12 +272,5 @@ def _type_name(kind: object) -> str:
 
 
 def _suggest(name: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
     names = [*known]
-    near = get_close_matches(name, names, 1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
-
-
-def _quote_names(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))
+    return nearest(name, names, f"known: {', '.join(names) or 'none'}")

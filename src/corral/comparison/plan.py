@@ -11,7 +11,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -61,7 +61,9 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     verifier: Verifier = Verifier()
 
 
-class SkippedTask(msgspec.Struct, frozen=True):
+class SkippedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that cannot be run on this machine."""
+
     task: str
     reason: str
 
@@ -74,7 +76,7 @@ class ComparisonPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     agents: tuple[AgentChoice, ...]
     tasks: tuple[PlannedTask, ...]
     repeat: int = 1
-    skipped: tuple[SkippedTask, ...] = ()
+    skipped: tuple[SkippedRow, ...] = ()
     cwd: str
     options: dict[str, Json] = {}
     """Those of ``corral.run``, for every attempt."""
@@ -94,30 +96,27 @@ class ComparisonPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def attempt_tasks(self) -> list[AttemptTask]:
         """All attempts. Every agent tries every task once before one is tried again: if the
         comparison is stopped, what is done is balanced."""
+        folder = store.folder_of(self.name) / "attempts"
         return [
-            self._attempt(task, agent, number)
-            for number in range(1, self.repeat + 1)
+            AttemptTask(
+                id=(name := f"{task.id}/{agent.name}" + (f"#{n}" if self.repeat > 1 else "")),
+                task=task.id,
+                agent=agent.name,
+                backend=agent.backend,
+                model=agent.model,
+                repeat=n,
+                prompt=task.prompt,
+                folder=str(folder / name_part(name)),
+                repository=task.repository,
+                commit=task.commit,
+                inside=task.inside,
+                timeout=task.timeout,
+                verifier=task.verifier,
+            )
+            for n in range(1, self.repeat + 1)
             for task in self.tasks
             for agent in self.agents
         ]
-
-    def _attempt(self, task: PlannedTask, agent: AgentChoice, number: int) -> AttemptTask:
-        name = f"{task.id}/{agent.name}" + (f"#{number}" if self.repeat > 1 else "")
-        return AttemptTask(
-            id=name,
-            task=task.id,
-            agent=agent.name,
-            backend=agent.backend,
-            model=agent.model,
-            repeat=number,
-            prompt=task.prompt,
-            folder=str(store.folder_of(self.name) / "attempts" / name_part(name)),
-            repository=task.repository,
-            commit=task.commit,
-            inside=task.inside,
-            timeout=task.timeout,
-            verifier=task.verifier,
-        )
 
 
 class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,21 +174,6 @@ def _canonical(given: str, found: str) -> str:
     return found if len(given.split()) == 1 and "/" not in given else given
 
 
-def check_numbers(options: CompareOptions) -> None:
-    """Raises ``ConfigError``."""
-    for key in ("repeat", "concurrency", "attempts"):
-        number = getattr(options, key)
-        if number < 1:
-            raise ConfigError(f"{key} must be at least 1, got: {number}")
-    limits = {
-        "verify_timeout": options.verify_timeout,
-        "max_cost": options.run.get("max_cost"),
-    }
-    for key, limit in limits.items():
-        if limit is not None and not limit > 0:
-            raise ConfigError(f"{key} must be greater than 0, got: {limit}")
-
-
 def fingerprint(tasks: Sequence[CompareTask], options: CompareOptions) -> str:
     """A digest of what is compared: equal for the same call. Limits on the comparison itself, such
     as its budget, are not part of it."""
@@ -231,7 +215,13 @@ def first_word(command: str) -> str | None:
 def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> ComparisonPlan:
     """Check everything and make the plan. Nothing is started; for folders that are in no repository
     a copy is made. Raises ``ConfigError``."""
-    check_numbers(options)
+    for key in ("repeat", "concurrency", "attempts"):
+        if (number := getattr(options, key)) < 1:
+            raise ConfigError(f"{key} must be at least 1, got: {number}")
+    limits = {"verify_timeout": options.verify_timeout, "max_cost": options.run.get("max_cost")}
+    for key, limit in limits.items():
+        if limit is not None and not limit > 0:
+            raise ConfigError(f"{key} must be greater than 0, got: {limit}")
     agents = choose_agents(options.agents)
     run = options.run.copy()
     cwd = Path(run.pop("cwd", None) or ".").absolute()
@@ -254,7 +244,9 @@ def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> 
         agents=agents,
         tasks=planned,
         repeat=options.repeat,
-        skipped=tuple(SkippedTask(task.id, task.skipped) for task in verified if task.skipped),
+        skipped=tuple(
+            SkippedRow(task=task.id, reason=task.skipped) for task in verified if task.skipped
+        ),
         cwd=str(cwd),
         options=as_json(run),
         schema=None if options.output is None else answer_schema(options.output).json,
@@ -448,8 +440,9 @@ class _Builder:
         try:
             root, head = repository_root(self._cwd)
         except ConfigError:
-            if command.is_installed() and _is_in_repository(self._cwd):
-                raise  # without a commit
+            with suppress(StorageFailed):
+                if command.is_installed() and repository.locate(self._cwd).top is not None:
+                    raise  # without a commit
             return self._copy(CompareTask(id="", prompt="", folder=str(self._cwd)))
         inside = str(self._cwd.resolve().relative_to(root.resolve()))
         if self._options.include_uncommitted:
@@ -472,7 +465,12 @@ class _Builder:
             if task.is_empty:
                 draft.mkdir()
             elif task.hidden:
-                shutil.copytree(task.folder, draft, symlinks=True, ignore=_ignore(task))
+                hidden = {os.path.join(task.folder, name) for name in task.hidden}
+
+                def ignored(folder: str, names: list[str]) -> list[str]:
+                    return [name for name in names if os.path.join(folder, name) in hidden]
+
+                shutil.copytree(task.folder, draft, symlinks=True, ignore=ignored)
             source = draft if task.is_empty or task.hidden else Path(task.folder)
             commit = worktree.folder_repository(own, source)
         except OSError as error:
@@ -495,21 +493,6 @@ class _Builder:
                 hint="Keep them out of the repository, or uncommitted: agents must not see them."
                 " Tests that agents may see need no --tests.",
             )
-
-
-def _is_in_repository(folder: Path) -> bool:
-    with suppress(StorageFailed):
-        return repository.locate(folder).top is not None
-    return False
-
-
-def _ignore(task: CompareTask) -> Callable[[str, list[str]], Iterable[str]]:
-    hidden = {os.path.join(task.folder, name) for name in task.hidden}
-
-    def ignored(folder: str, names: list[str]) -> list[str]:
-        return [name for name in names if os.path.join(folder, name) in hidden]
-
-    return ignored
 
 
 def save_plan(plan: ComparisonPlan) -> None:

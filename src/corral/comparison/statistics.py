@@ -37,6 +37,7 @@ error. For few tasks it stays within [-1, 1], and is not of width zero when all 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import NormalDist, fmean
@@ -84,12 +85,12 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 def pass_rate(verdicts: Verdicts) -> Rate:
     """The rate of one agent. The module's docstring has the formula."""
-    means = _means(verdicts)
+    means = [fmean(each) for each in verdicts.values() if each]
     if not means:
         return Rate()
     attempts = sum(len(each) for each in verdicts.values())
-    value = fmean(means.values())
-    low, high = _interval(value, list(means.values()), attempts)
+    value = fmean(means)
+    low, high = wilson(value, _effective_count(value, means, attempts))
     passed = sum(sum(each) for each in verdicts.values())
     return Rate(value=value, low=low, high=high, tasks=len(means), attempts=attempts, passed=passed)
 
@@ -101,8 +102,11 @@ def difference(first: str, second: str, one: Verdicts, other: Verdicts) -> Diffe
         return Difference(first=first, second=second)
     left = pass_rate({task: one[task] for task in shared})
     right = pass_rate({task: other[task] for task in shared})
-    pairs = [(fmean(one[task]), fmean(other[task])) for task in shared]
-    correlation = _correlation(pairs)
+    try:
+        means = ([fmean(each[task]) for task in shared] for each in (one, other))
+        correlation = statistics.correlation(*means)
+    except statistics.StatisticsError:  # one side does not vary
+        correlation = 0.0
     p1, l1, u1 = _known(left.value), _known(left.low), _known(left.high)
     p2, l2, u2 = _known(right.value), _known(right.low), _known(right.high)
     below = _combined(p1 - l1, u2 - p2, correlation)
@@ -135,14 +139,6 @@ def wilson(value: float, count: float) -> tuple[float, float]:
     return max(0.0, min(value, center - half)), min(1.0, max(value, center + half))
 
 
-def _means(verdicts: Verdicts) -> dict[str, float]:
-    return {task: fmean(each) for task, each in verdicts.items() if each}
-
-
-def _interval(value: float, means: Sequence[float], attempts: int) -> tuple[float, float]:
-    return wilson(value, _effective_count(value, means, attempts))
-
-
 def _effective_count(value: float, means: Sequence[float], attempts: int) -> float:
     tasks = len(means)
     if tasks == 1:
@@ -157,16 +153,6 @@ def _effective_count(value: float, means: Sequence[float], attempts: int) -> flo
 
 def _combined(one: float, other: float, correlation: float) -> float:
     return math.sqrt(max(0.0, one * one - 2 * correlation * one * other + other * other))
-
-
-def _correlation(pairs: Sequence[tuple[float, float]]) -> float:
-    """Pearson's; 0 if one side does not vary."""
-    left, right = fmean(one for one, _ in pairs), fmean(other for _, other in pairs)
-    both = sum((one - left) * (other - right) for one, other in pairs)
-    squares = sum((one - left) ** 2 for one, _ in pairs) * sum(
-        (other - right) ** 2 for _, other in pairs
-    )
-    return both / math.sqrt(squares) if squares > 0 else 0.0
 
 
 def _known(value: float | None) -> float:

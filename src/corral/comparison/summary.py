@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from corral.comparison import statistics, store
-from corral.comparison.plan import ComparisonPlan, load_plan
+from corral.comparison.plan import ComparisonPlan, SkippedRow, load_plan
 from corral.comparison.statistics import Difference, Rate
 from corral.core.display import Card, Displayed
 from corral.engine.batch.results import BatchResult
@@ -106,11 +106,6 @@ class MissingRow(msgspec.Struct, frozen=True, kw_only=True):
     """That of the first."""
 
 
-class SkippedRow(msgspec.Struct, frozen=True, kw_only=True):
-    task: str
-    reason: str
-
-
 class ComparisonSummary(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     """A comparison and its results so far.
 
@@ -195,7 +190,7 @@ def summarize(plan: ComparisonPlan, results: Mapping[str, BatchResult]) -> Compa
             for task in plan.tasks
         ),
         missing=tuple(_missing(rows)),
-        skipped=tuple(SkippedRow(task=each.task, reason=each.reason) for each in plan.skipped),
+        skipped=plan.skipped,
         notes=(*plan.notes, *_notes(plan, agents)),
     )
 
@@ -268,28 +263,20 @@ def _agent(name: str, rows: Sequence[AttemptRow]) -> AgentRow:
         rate=statistics.pass_rate(_verdicts(rows)),
         missing=counts["missing"],
         pending=counts["pending"],
-        models=_distinct(row.model for row in judged),
-        versions=_distinct(row.agent_version for row in judged),
-        reward=_mean(rewards),
+        models=tuple(sorted({row.model for row in judged} - {""})),
+        versions=tuple(sorted({row.agent_version for row in judged} - {""})),
+        reward=fmean(rewards) if rewards else None,
         cost_usd=round(sum(costs), 6) if costs else None,
         unpriced=len(judged) - len(costs),
         tokens=sum(tokens) if tokens else None,
-        mean_cost_usd=_mean(costs),
-        mean_tokens=_mean(tokens),
+        mean_cost_usd=fmean(costs) if costs else None,
+        mean_tokens=fmean(tokens) if tokens else None,
         median_seconds=median(seconds) if seconds else None,
     )
 
 
 def _reported(values: Iterable[Number | None]) -> list[Number]:
     return [value for value in values if value is not None]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
-
-
-def _distinct(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted({*values} - {""}))
 
 
 def _missing(rows: Iterable[AttemptRow]) -> list[MissingRow]:

@@ -107,3 +107,11 @@ def find_id(name: str, ids: Sequence[str], kind: str) -> str | None:
             hint="Write more of the id.",
         )
     return fitting[0] if fitting else None
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """``did you mean 'model'?``, if a known name is similar; else ``otherwise``."""
+    from difflib import get_close_matches  # only errors need it
+
+    near = get_close_matches(name, [*known], 1)
+    return f"did you mean {near[0]!r}?" if near else otherwise

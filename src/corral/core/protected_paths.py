@@ -15,6 +15,7 @@ when the user runs them (``Makefile``, ``package.json``, sources) are ordinary f
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 import msgspec
@@ -149,7 +150,7 @@ def globs(*, below: bool = True, any_case: bool = False) -> tuple[str, ...]:
     letter as a class (``[gG]``), for matchers that regard case."""
     found: list[str] = []
     for name in NAMES:
-        pattern = _cased(name) if any_case else name
+        pattern = _in_any_case(name) if any_case else name
         found.append(f"**/{pattern}")
         if below:
             found.append(f"**/{pattern}/**")
@@ -161,17 +162,12 @@ def regex() -> str:
     ``(?:^|/)(?:…)(?:/|$)``. It uses only what Python, JavaScript, Go and Rust agree on, and needs
     no flag for case. ``^`` and ``$`` are the ends of the path; replace them to find a path in a
     longer text."""
-    names = "|".join(_as_regex(name) for name in NAMES)
+    # Not re.escape: in JavaScript it is an error to escape what needs no escape.
+    names = "|".join(_in_any_case(name, {"*": "[^/]*", ".": r"\."}) for name in NAMES)
     return f"(?:^|/)(?:{names})(?:/|$)"
 
 
-def _cased(name: str) -> str:
-    return "".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() else c for c in name)
-
-
-def _as_regex(name: str) -> str:
-    # Not re.escape: in JavaScript it is an error to escape what needs no escape.
-    special = {"*": "[^/]*", ".": r"\."}
+def _in_any_case(name: str, special: Mapping[str, str] = {}) -> str:
     return "".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() else special.get(c, c) for c in name)
 
 

@@ -52,7 +52,9 @@ def read_reply(question: AgentQuestion, given: object) -> QuestionReply:
     """The reply that a function returned. Raises ``ConfigError`` if it is not an answer."""
     if given is None:
         return QuestionReply("declined", reason="no answer was given")
-    if given in ("deny", "cancel") and not _is_label(question, given):
+    options = question.fields[0].options if len(question.fields) == 1 else ()
+    is_label = any(option.label == given for option in options)
+    if given in ("deny", "cancel") and not is_label:
         if given == "deny":
             return QuestionReply("declined", reason="a person declined to answer")
         return QuestionReply("cancelled", reason="a person stopped the turn")
@@ -122,11 +124,14 @@ def summary(question: AgentQuestion, reply: QuestionAnswer) -> AskedQuestion:
     """The question with its answer, as a result lists it."""
     answer: str | None = None
     if reply.outcome == "answered":
-        shown = {
-            field.header or field.text: _plain(reply.answers.get(field.key), secret=field.secret)
-            for field in question.fields
-            if field.key in reply.answers or field.secret
-        }
+        shown: dict[str, str] = {}
+        for field in question.fields:
+            value = reply.answers.get(field.key)
+            if isinstance(value, list):
+                value = ", ".join(map(str, value))
+            text = value if isinstance(value, str) else json.dumps(value)
+            if field.key in reply.answers or field.secret:
+                shown[field.header or field.text] = "(secret)" if field.secret else text
         several = [f"{name}: {value}" for name, value in shown.items()]
         answer = next(iter(shown.values()), "yes") if len(shown) < 2 else "; ".join(several)
     return AskedQuestion(
@@ -136,20 +141,6 @@ def summary(question: AgentQuestion, reply: QuestionAnswer) -> AskedQuestion:
         reason=reply.reason or None,
         call_id=question.call_id,
     )
-
-
-def _plain(value: Json, *, secret: bool) -> str:
-    if secret:
-        return "(secret)"
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _is_label(question: AgentQuestion, given: object) -> bool:
-    """Whether this is the label of an option of the only field."""
-    options = question.fields[0].options if len(question.fields) == 1 else ()
-    return any(option.label == given for option in options)
 
 
 def read_answers(question: AgentQuestion, given: Mapping[str, Json]) -> dict[str, Json]:

@@ -138,19 +138,13 @@ def parse(command: str) -> tuple[SimpleCommand, ...] | None:
     if not _is_command(raw, words):
         return None
     commands.append(SimpleCommand(" ".join(raw), tuple(words)))
-    return None if _moves_programs(commands) else tuple(commands)
-
-
-def _moves_programs(commands: list[SimpleCommand]) -> bool:
-    """Whether a program is named by a relative path that may mean another one than in the folder
-    where the line starts."""
     moved = False
-    for command in commands:
-        name = command.words[0]
+    for simple in commands:
+        name = simple.words[0]
         if moved and "/" in name and not name.startswith("/"):
-            return True
+            return None  # it may mean another program than in the folder where the line starts
         moved = moved or name in _MOVING
-    return False
+    return tuple(commands)
 
 
 def _is_command(raw: list[str], words: list[str]) -> bool:
@@ -358,67 +352,36 @@ def split_commands(command: str) -> list[str]:
     """The simple commands of any line, with single spaces: cut outside quotes at ``; & | && ||``,
     newlines and parentheses, and at substitutions even inside double quotes. A guess where the
     line is not in the grammar above: for deny rules only."""
-    splitter = _CommandSplitter()
+    parts: list[list[str]] = [[]]
+    around: list[str] = []
+    """For each open substitution: the quote around it, and its opening character."""
+    quote, escaped = "", False
     for char in command:
-        splitter.add(char)
-    splitter.cut()
-    return [tidy for part in splitter.parts if (tidy := _normalize_blanks(part))]
-
-
-class _CommandSplitter:
-    """Cuts a line into simple commands, character by character."""
-
-    __slots__ = ("_around", "_current", "_escaped", "_quote", "parts")
-
-    def __init__(self) -> None:
-        self.parts: list[str] = []
-        self._current: list[str] = []
-        self._around: list[str] = []
-        """For each open substitution: the quote around it, and its opening character."""
-        self._quote = ""
-        self._escaped = False
-
-    def cut(self) -> None:
-        self.parts.append("".join(self._current))
-        self._current.clear()
-
-    def add(self, char: str) -> None:
-        if self._escaped or (char == "\\" and self._quote != "'"):
-            self._current.append(char)
-            self._escaped = not self._escaped
-        elif char in "(`" and self._opens_substitution(char):
-            self._quote = self._open_or_close(char)
-            self.cut()
-        elif self._quote:
-            self._current.append(char)
-            self._quote = "" if char == self._quote else self._quote
-        else:
-            self._add_unquoted(char)
-
-    def _add_unquoted(self, char: str) -> None:
-        if char == ")":
-            inside = self._around and self._around[-1].endswith("(")
-            self._quote = self._around.pop()[:-1] if inside else ""
-            self.cut()
+        current = parts[-1]
+        # Whether the character starts or ends a substitution or a subshell here.
+        substitutes = char == "`" or (char == "(" and (not quote or current[-1:] == ["$"]))
+        if escaped or (char == "\\" and quote != "'"):
+            current.append(char)
+            escaped = not escaped
+        elif substitutes and quote != "'":
+            if char == "`" and around and around[-1].endswith("`") and not quote:
+                quote = around.pop()[:-1]
+            else:
+                around.append(quote + char)
+                quote = ""
+            parts.append([])
+        elif quote:
+            current.append(char)
+            quote = "" if char == quote else quote
+        elif char == ")":
+            quote = around.pop()[:-1] if around and around[-1].endswith("(") else ""
+            parts.append([])
         elif char in ";&|\n":
-            self.cut()
+            parts.append([])
         else:
-            self._current.append(char)
-            self._quote = char if char in "'\"" else ""
-
-    def _opens_substitution(self, char: str) -> bool:
-        """Whether the character starts or ends a substitution or a subshell here."""
-        if self._quote == "'":
-            return False
-        return char == "`" or not self._quote or self._current[-1:] == ["$"]
-
-    def _open_or_close(self, char: str) -> str:
-        """Start the substitution, or end it with the second backtick. Returns the quote that is
-        open after the character."""
-        if char == "`" and self._around and self._around[-1].endswith("`") and not self._quote:
-            return self._around.pop()[:-1]
-        self._around.append(self._quote + char)
-        return ""
+            current.append(char)
+            quote = char if char in "'\"" else ""
+    return [tidy for part in parts if (tidy := _normalize_blanks("".join(part)))]
 
 
 def _normalize_blanks(part: str) -> str:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, get_args
 
+from corral.core.lookup import nearest
 from corral.errors import ConfigError
 from corral.inference.client import Client
 from corral.inference.results import Step
@@ -87,11 +88,7 @@ def check_options(options: Mapping[str, object]) -> None:
 
 
 def _unknown_option(name: str, _: object) -> None:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, OPTION_NAMES, 1)
-    known = ", ".join(OPTION_NAMES)
-    advice = f"did you mean {near[0]!r}?" if near else f"known: {known}"
+    advice = nearest(name, OPTION_NAMES, f"known: {', '.join(OPTION_NAMES)}")
     raise ConfigError(f"unknown option {name!r}: {advice}")
 
 
@@ -145,7 +142,16 @@ def build_messages(
             raise ConfigError("the prompt is empty")
         conversation = (Message("user", (Text(prompt),)),)
     elif prompt is None:
-        conversation = tuple(map(_to_message, messages or ()))
+        for message in messages or ():
+            if not isinstance(message, Message) and not is_mapping(message):
+                raise ConfigError(
+                    f"messages must contain Message or dict, got: {type(message).__name__}",
+                    hint="For example: {'role': 'user', 'content': '…'}, or Message.user('…').",
+                )
+        conversation = tuple(
+            message if isinstance(message, Message) else message_from_dict(message)
+            for message in messages or ()
+        )
         if not conversation:
             raise ConfigError("messages is empty")
     else:
@@ -154,17 +160,6 @@ def build_messages(
             raise ConfigError("the prompt is empty")
         conversation = (Message("user", parts),)
     return conversation if system is None else (Message.system(system), *conversation)
-
-
-def _to_message(given: object) -> Message:
-    if isinstance(given, Message):
-        return given
-    if is_mapping(given):
-        return message_from_dict(given)
-    raise ConfigError(
-        f"messages must contain Message or dict, got: {type(given).__name__}",
-        hint="For example: {'role': 'user', 'content': '…'}, or Message.user('…').",
-    )
 
 
 def build_request(

@@ -18,7 +18,13 @@ from corral.testing.attack.arena import Arena
 from corral.testing.attack.attempts.attempt import Cell
 from corral.testing.attack.client_files import FileMethodAttack
 from corral.testing.attack.effects import EffectObserver
-from corral.testing.attack.plan import ATTEMPTS, CELLS, POLICIES, AttemptChoice
+from corral.testing.attack.plan import (
+    ATTEMPTS,
+    CELLS,
+    POLICIES,
+    AttackSubject,
+    AttemptChoice,
+)
 from corral.testing.attack.report import (
     AttackReport,
     Outcome,
@@ -138,7 +144,7 @@ def file_methods(agent: str, policy: str) -> FileMethodAttack:
     """With a program in the agent's place: neither it nor a model is needed."""
     record = registry.find(agent)
     assert record.probe is not None
-    return FileMethodAttack(agent, record, record.probe, POLICIES[policy])
+    return FileMethodAttack(AttackSubject(agent, record, record.probe), POLICIES[policy])
 
 
 @pytest.mark.parametrize("policy", ["default", "all", "asked"])

@@ -93,7 +93,12 @@ async def check_agent(
     found = agent_spec(agent)
     if "person" in found.capabilities:
         raise ConfigError(f"{found.name} is a person and cannot be checked by a script")
-    chosen = _select(tuple(only))
+    wanted, tiers = tuple(only), dict.fromkeys(scenario.tier for scenario in SCENARIOS)
+    for tier in wanted:
+        if tier not in tiers:
+            raise ConfigError(
+                f"there is no tier {tier!r}", hint=f"Available are: {', '.join(tiers)}."
+            )
     program = (options or {}).get("program")
     programs.locate(found, None if program is None else os.fspath(program))
     gate = asyncio.Semaphore(max(1, concurrency))
@@ -103,18 +108,10 @@ async def check_agent(
             async with gate:
                 return await _run_scenario(agent, found, scenario, server, options or {})
 
-        rows = await asyncio.gather(*(row(scenario) for scenario in chosen))
+        rows = await asyncio.gather(
+            *(row(each) for each in SCENARIOS if not wanted or each.tier in wanted)
+        )
     return Report(agent, tuple(rows))
-
-
-def _select(only: tuple[str, ...]) -> list[Scenario]:
-    tiers = tuple(dict.fromkeys(scenario.tier for scenario in SCENARIOS))
-    for tier in only:
-        if tier not in tiers:
-            raise ConfigError(
-                f"there is no tier {tier!r}", hint=f"Available are: {', '.join(tiers)}."
-            )
-    return [scenario for scenario in SCENARIOS if not only or scenario.tier in only]
 
 
 async def _run_scenario(
@@ -130,7 +127,8 @@ async def _run_scenario(
     with tempfile.TemporaryDirectory(prefix="corral-check-") as folder:
         stage = Stage(name, agent, server, Path(folder), options=options, scenario=scenario.name)
         try:
-            scenario.gate(stage)
+            for gate in scenario.gates:
+                gate(stage)
             async with asyncio.timeout(TIMEOUT):
                 return row("pass", await scenario.play(stage))
         except ScenarioSkipped as skipped:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -118,8 +119,8 @@ class Scenario:
     name: str
     play: Callable[[Stage], Awaitable[str]]
     """Returns a description of what happened; raises ``ScenarioFailed``."""
-    gate: Callable[[Stage], None] = lambda _stage: None
-    """Raises ``ScenarioSkipped`` if the agent does not claim to support it."""
+    gates: tuple[Callable[[Stage], None], ...] = ()
+    """Each raises ``ScenarioSkipped`` if the agent does not claim to support it."""
 
 
 def must(condition: object, message: str) -> None:
@@ -260,15 +261,7 @@ def asks(stage: Stage) -> None:
         raise ScenarioSkipped("it cannot ask for permission")
 
 
-async def person_allows(stage: Stage) -> str:
-    return await _asked(stage, "allow_once")
-
-
-async def person_denies(stage: Stage) -> str:
-    return await _asked(stage, "deny")
-
-
-async def _asked(stage: Stage, answer: Decision) -> str:
+async def person_answers(answer: Decision, stage: Stage) -> str:
     questions: list[PermissionRequest] = []
 
     def ask(request: PermissionRequest) -> Decision:
@@ -447,45 +440,40 @@ def scripted(stage: Stage) -> None:
     _ = stage.probe
 
 
-def both(*gates: Callable[[Stage], None]) -> Callable[[Stage], None]:
-    def gate(stage: Stage) -> None:
-        for each in gates:
-            each(stage)
-
-    return gate
-
-
 SCENARIOS = (
     Scenario("start", "starts, answers and exits", starts),
     Scenario(
-        "start", "a missing working directory is an error before the start", bad_folder, scripted
+        "start", "a missing working directory is an error before the start", bad_folder, (scripted,)
     ),
-    Scenario("text", "the answer arrives complete", text_is_complete, scripted),
-    Scenario("text", "the prompt arrives complete", prompt_is_complete, scripted),
-    Scenario("tools", "each tool call is reported once, with its result", reads, scripted),
-    Scenario("files", "a permitted write happens and is reported", writes, scripted),
-    Scenario("permissions", "a denied write does not happen", write_refused, scripted),
-    Scenario("permissions", "a denied command does not run", shell_refused, scripted),
-    Scenario("permissions", "a permitted command runs", shell_runs, scripted),
+    Scenario("text", "the answer arrives complete", text_is_complete, (scripted,)),
+    Scenario("text", "the prompt arrives complete", prompt_is_complete, (scripted,)),
+    Scenario("tools", "each tool call is reported once, with its result", reads, (scripted,)),
+    Scenario("files", "a permitted write happens and is reported", writes, (scripted,)),
+    Scenario("permissions", "a denied write does not happen", write_refused, (scripted,)),
+    Scenario("permissions", "a denied command does not run", shell_refused, (scripted,)),
+    Scenario("permissions", "a permitted command runs", shell_runs, (scripted,)),
     Scenario(
-        "permissions", "a call that a person allows is made", person_allows, both(scripted, asks)
+        "permissions",
+        "a call that a person allows is made",
+        partial(person_answers, "allow_once"),
+        (scripted, asks),
     ),
     Scenario(
         "permissions",
         "a call that a person denies is not made",
-        person_denies,
-        both(scripted, asks),
+        partial(person_answers, "deny"),
+        (scripted, asks),
     ),
-    Scenario("errors", "a rejected API key is an authentication error", key_refused, scripted),
-    Scenario("cancel", "exits when it is cancelled", ends_when_cancelled, scripted),
-    Scenario("resume", "resumes a session", resumes_session, both(scripted, can_resume)),
-    Scenario("usage", "reports token usage", counts, both(scripted, counts_tokens)),
-    Scenario("schema", "returns typed output", typed, scripted),
+    Scenario("errors", "a rejected API key is an authentication error", key_refused, (scripted,)),
+    Scenario("cancel", "exits when it is cancelled", ends_when_cancelled, (scripted,)),
+    Scenario("resume", "resumes a session", resumes_session, (scripted, can_resume)),
+    Scenario("usage", "reports token usage", counts, (scripted, counts_tokens)),
+    Scenario("schema", "returns typed output", typed, (scripted,)),
     Scenario(
         "mcp",
         "calls a Python function given as a tool",
         calls_our_function,
-        both(scripted, takes_tools),
+        (scripted, takes_tools),
     ),
-    Scenario("concurrency", "three concurrent runs do not mix", three_at_once, scripted),
+    Scenario("concurrency", "three concurrent runs do not mix", three_at_once, (scripted,)),
 )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from corral.core.lookup import nearest
 from corral.core.nesting import TOO_DEEP, decode_toml, is_too_deep
 from corral.errors import ConfigError
 from corral.testing.model_server.request import Call, Request
@@ -345,12 +346,8 @@ def check_names(where: str, table: Iterable[str], known: Sequence[str]) -> None:
     """Raise ``ConfigError`` on a name that is not known, with the closest known name."""
     for name in table:
         if name not in known:
-            from difflib import get_close_matches
-
-            close = get_close_matches(name, known, 1)
-            meant = (
-                f", did you mean {close[0]!r}?" if close else f"; known keys: {', '.join(known)}"
-            )
+            advice = nearest(name, known)
+            meant = f", {advice}" if advice else f"; known keys: {', '.join(known)}"
             raise ConfigError(f"{where} unknown key {name!r}{meant}")
 
 
