@@ -83,22 +83,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """Provider name → fields that are merged into its request body. ``headers`` among them are
     sent as HTTP headers."""
 
-    @property
-    def has_settings(self) -> bool:
-        """Whether anything besides the model and the messages is set."""
-        return bool(
-            self.tools
-            or self.tool_choice is not None
-            or self.response_format is not None
-            or self.temperature is not None
-            or self.top_p is not None
-            or self.max_tokens is not None
-            or self.stop
-            or self.reasoning_effort is not None
-            or self.metadata
-            or self.provider_options
-        )
-
 
 class FinishReason(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Why a response ended."""

@@ -190,6 +190,18 @@ def as_texts(value: object) -> list[str]:
     return [each for each in as_list(value) if isinstance(each, str)]
 
 
+def deep_merge(body: Mapping[str, Json], more: Mapping[str, Json]) -> JsonObject:
+    """Both merged: objects are merged recursively, anything else is replaced by ``more``."""
+    result = dict(body)
+    for name, value in more.items():
+        before = result.get(name)
+        if isinstance(before, dict) and isinstance(value, dict):
+            result[name] = deep_merge(before, value)
+        else:
+            result[name] = value
+    return result
+
+
 def as_text(value: object) -> str:
     """The value if it is a string, else an empty string."""
     return value if isinstance(value, str) else ""

@@ -16,7 +16,12 @@ from msgspec.structs import replace
 
 from corral.agents.acp_command import keyed_agent
 from corral.agents.grants import Grants
-from corral.agents.shared.controls import NO_SERVERS, READS_OUTSIDE, check_names
+from corral.agents.shared.controls import (
+    NO_SERVERS,
+    READS_OUTSIDE,
+    check_names,
+    tools_by_capability,
+)
 from corral.agents.shared.launch import behind_url
 from corral.agents.spec import (
     AcpTransport,
@@ -39,12 +44,6 @@ KEY, URL, CUSTOM = "CLINE_API_KEY", "OPENAI_BASE_URL", "openai-compatible"
 HINT = f"Set {KEY}: the key of the service at {URL}, or of Cline's own service if {URL} is not set."
 SETTINGS = ".cline/data/settings/global-settings.json"
 NEVER = ("spawn_agent",)
-TOOLS_OF: dict[Capability, tuple[str, ...]] = {
-    "read": ("read_files", "search_codebase"),
-    "write": ("editor", "apply_patch"),
-    "shell": ("run_commands",),
-    "network": ("fetch_web_content",),
-}
 KINDS: dict[str, ToolKind] = {
     **dict.fromkeys(NEVER, "other"),
     "read_files": "read",
@@ -54,6 +53,7 @@ KINDS: dict[str, ToolKind] = {
     "run_commands": "execute",
     "fetch_web_content": "fetch",
 }
+TOOLS_OF = tools_by_capability(KINDS)
 QUIRKS = AcpQuirks(name_before_text=": ", path_key="path", set_model="session/set_model",
                    model_list_complete=False, late_updates=0.1,
                    repeats_finished_calls=True, mention_escape="\u2060")  # fmt: skip

@@ -36,7 +36,13 @@ from msgspec.structs import replace
 
 from corral import errors
 from corral.agents.grants import Grants
-from corral.agents.shared.controls import READS_OUTSIDE, UNASKED_BY_DEFAULT, check_names, prefixed
+from corral.agents.shared.controls import (
+    READS_OUTSIDE,
+    UNASKED_BY_DEFAULT,
+    check_names,
+    prefixed,
+    tools_by_capability,
+)
 from corral.agents.shared.errors import AgentErrors, turn_limit
 from corral.agents.shared.launch import (
     check_effort,
@@ -75,12 +81,6 @@ from corral.protocol.stream_json.quirks import StreamQuirks
 from corral.values import Json, McpServer
 
 SETTINGS_FILE = "settings.json"
-_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
-    "read": ("read_file", "list_directory", "grep_search", "glob", "zoom_image", "lsp"),
-    "write": ("edit", "write_file", "notebook_edit"),
-    "shell": ("run_shell_command", "monitor"),
-    "network": ("web_fetch", "web_search"),
-}
 _HARMLESS = ("todo_write", "task_stop", "exit_plan_mode")
 _NEVER = (
     "agent",
@@ -117,12 +117,14 @@ _NEVER = (
 TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(_NEVER, "other"),
     **dict.fromkeys(_HARMLESS, "think"),
-    **dict.fromkeys(_TOOLS_OF["read"], "read"),
+    **dict.fromkeys(("read_file", "list_directory"), "read"),
     **dict.fromkeys(("grep_search", "glob"), "search"),
-    **dict.fromkeys(_TOOLS_OF["write"], "edit"),
-    **dict.fromkeys(_TOOLS_OF["shell"], "execute"),
-    **dict.fromkeys(_TOOLS_OF["network"], "fetch"),
+    **dict.fromkeys(("zoom_image", "lsp"), "read"),
+    **dict.fromkeys(("edit", "write_file", "notebook_edit"), "edit"),
+    **dict.fromkeys(("run_shell_command", "monitor"), "execute"),
+    **dict.fromkeys(("web_fetch", "web_search"), "fetch"),
 }
+_TOOLS_OF = tools_by_capability(TOOLS)
 
 FORMS: dict[Act, tuple[Form, ...]] = {
     "run": (

@@ -13,7 +13,7 @@ from corral.builtin import tools as builtin_tools
 from corral.builtin.history import NAME, History
 from corral.builtin.loop import Loop, LoopLimits, LoopOutput, Mailbox, TurnTotals
 from corral.builtin.prompt import system_prompt
-from corral.builtin.session_tools import AskUser, Subagents
+from corral.builtin.session_tools import Subagents, ask_user_tool
 from corral.builtin.tool_execution import Emit, ToolExecutor
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.workspace import Workspace
@@ -95,7 +95,11 @@ class BuiltinDriver:
         self._clients: list[Client] = []
         self.fail: Fail = lambda _: None
         """Ends the current turn."""
-        self.subagents = Subagents(self._new_sub_loop, self.events.put, self._interrupt)
+        self.subagents = Subagents(
+            lambda emit, mailbox: self._new_loop(History(), self._sub_executor, emit, mailbox),
+            self.events.put,
+            self._interrupt,
+        )
         self._granted: set[tuple[str, str | None]] = set()
         self._history: History | None = None
         self._loop: Loop | None = None
@@ -178,8 +182,9 @@ class BuiltinDriver:
         selected = [tool for tool in map(builtin_tools.by_name, names) if tool is not None]
         more = self.subagents.tools()
         if self._broker.can_ask:
-            ask = AskUser(self._broker, self.events.put, self._interrupt, self._redactor)
-            more.append(ask.tool())
+            more.append(
+                ask_user_tool(self._broker, self.events.put, self._interrupt, self._redactor)
+            )
         self.executor = self._make_executor([*selected, *more])
         self._sub_executor = self._make_executor(selected)
 
@@ -251,9 +256,6 @@ class BuiltinDriver:
                 self._history = history
             self._loop = self._new_loop(self._history, self.executor, self.events.put, self.mailbox)
         return self._loop
-
-    def _new_sub_loop(self, emit: Emit, mailbox: Mailbox) -> Loop:
-        return self._new_loop(History(), self._sub_executor, emit, mailbox)
 
     def _new_loop(
         self, history: History, executor: ToolExecutor, emit: Emit, mailbox: Mailbox

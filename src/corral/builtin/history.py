@@ -56,7 +56,16 @@ class History:
         self.messages.append(message)
         if self._path is None:
             return
-        line = self._clean(msgspec.json.encode(_portable(message))) + b"\n"
+        # Bytes as ``data:`` URLs, which are read back the same.
+        content: list[Part] = []
+        for part in message.content:
+            if isinstance(part, Image | Audio | Document) and isinstance(part.source, bytes):
+                kind = part.media_type or "application/octet-stream"
+                url = f"data:{kind};base64,{b64encode(part.source).decode()}"
+                content.append(replace(part, source=url))
+            else:
+                content.append(part)
+        line = self._clean(msgspec.json.encode(replace(message, content=tuple(content)))) + b"\n"
         # Appended to an incomplete line, the message would be lost with that line.
         try:
             fs.append(self._path, b"\n" + line if self._ends_mid_line else line)
@@ -136,16 +145,3 @@ def missing_results(calls: Sequence[ToolCall]) -> Message:
         "tool",
         tuple(ToolResult(call.id, CUT_OFF, is_error=True, name=call.name) for call in calls),
     )
-
-
-def _portable(message: Message) -> Message:
-    """Bytes as ``data:`` URLs, which are read back the same."""
-    content: list[Part] = []
-    for part in message.content:
-        if isinstance(part, Image | Audio | Document) and isinstance(part.source, bytes):
-            kind = part.media_type or "application/octet-stream"
-            url = f"data:{kind};base64,{b64encode(part.source).decode()}"
-            content.append(replace(part, source=url))
-        else:
-            content.append(part)
-    return replace(message, content=tuple(content))

@@ -70,36 +70,17 @@ class CloseAgent(Arguments, frozen=True, kw_only=True):
     agent: AgentId
 
 
-class _Sub:
+class _Sub(msgspec.Struct, eq=False):
     """One sub-agent."""
 
-    def __init__(
-        self, id: str, loop: Loop, mailbox: Mailbox, interrupt: Callable[[Interrupted], None]
-    ) -> None:
-        self.id = id
-        self._interrupt = interrupt
-        self.loop = loop
-        self.mailbox = mailbox
-        self.task: asyncio.Task[str] | None = None
+    id: str
+    loop: Loop
+    mailbox: Mailbox
+    task: asyncio.Task[str]
 
     @property
-    def runs(self) -> bool:
-        return self.task is not None and not self.task.done()
-
-    def start(self, text: str) -> None:
-        self.task = asyncio.get_running_loop().create_task(self._run(text))
-
-    async def _run(self, text: str) -> str:
-        try:
-            return (await self.loop.run(Message.user(text))).text
-        except Interrupted as error:
-            self._interrupt(error)
-            return "was ended"
-        except CorralError as error:
-            return f"failed: {error.message}"
-
     def answer_text(self) -> str:
-        if self.task is None or not self.task.done():
+        if not self.task.done():
             return "still works"
         return "was closed" if self.task.cancelled() else self.task.result()
 
@@ -128,7 +109,7 @@ class Subagents:
 
     async def end(self) -> int:
         """End the sub-agents that run. Return how many there were."""
-        running = [sub.task for sub in self._subs.values() if sub.task and not sub.task.done()]
+        running = [sub.task for sub in self._subs.values() if not sub.task.done()]
         for task in running:
             task.cancel()
         if running:
@@ -136,7 +117,7 @@ class Subagents:
         return len(running)
 
     async def _spawn(self, _: Workspace, args: SpawnAgent, __: Output) -> ToolOutcome:
-        if sum(sub.runs for sub in self._subs.values()) >= MAX_SUBAGENTS:
+        if sum(not sub.task.done() for sub in self._subs.values()) >= MAX_SUBAGENTS:
             raise ToolError(
                 f"{MAX_SUBAGENTS} agents are running already: wait for one, or close it"
             )
@@ -157,31 +138,40 @@ class Subagents:
                     changes[name] = f"{id}/{value}"
             self._emit(replace(event, **changes))
 
-        sub = _Sub(id, self._make(emit, mailbox), mailbox, self._interrupt)
-        self._subs[id] = sub
-        sub.start(args.task)
+        loop = self._make(emit, mailbox)
+        self._subs[id] = _Sub(id, loop, mailbox, self._start(loop, args.task))
         return ToolOutcome(f"{id} works on the task")
 
     async def _send(self, _: Workspace, args: SendInput, __: Output) -> ToolOutcome:
         sub = self._find(args.agent)
-        if sub.runs:
+        if not sub.task.done():
             sub.mailbox.steer(args.text)
             return ToolOutcome(f"{sub.id} gets the message after its current tool calls")
-        sub.start(args.text)
+        sub.task = self._start(sub.loop, args.text)
         return ToolOutcome(f"{sub.id} continues")
 
+    def _start(self, loop: Loop, text: str) -> asyncio.Task[str]:
+        async def run() -> str:
+            try:
+                return (await loop.run(Message.user(text))).text
+            except Interrupted as error:
+                self._interrupt(error)
+                return "was ended"
+            except CorralError as error:
+                return f"failed: {error.message}"
+
+        return asyncio.get_running_loop().create_task(run())
+
     async def _wait(self, _: Workspace, args: WaitForAgents, __: Output) -> ToolOutcome:
-        named = [self._find(id) for id in args.agents]
-        subs = named or [sub for sub in self._subs.values() if sub.task is not None]
-        tasks = [sub.task for sub in subs if sub.task is not None]
-        if not tasks:
+        subs = [self._find(id) for id in args.agents] or [*self._subs.values()]
+        if not subs:
             raise ToolError("no agent was started")
-        await asyncio.wait(tasks, timeout=args.timeout_ms / 1000)
-        return ToolOutcome("\n\n".join(f"{sub.id}: {sub.answer_text()}" for sub in subs))
+        await asyncio.wait([sub.task for sub in subs], timeout=args.timeout_ms / 1000)
+        return ToolOutcome("\n\n".join(f"{sub.id}: {sub.answer_text}" for sub in subs))
 
     async def _close(self, _: Workspace, args: CloseAgent, __: Output) -> ToolOutcome:
         sub = self._find(args.agent)
-        if sub.task is not None and not sub.task.done():
+        if not sub.task.done():
             sub.task.cancel()
             await asyncio.wait([sub.task])
         del self._subs[sub.id]
@@ -225,28 +215,18 @@ class Ask(Arguments, frozen=True, kw_only=True):
     multiple: Annotated[bool, Meta(description="Several options may be chosen.")] = False
 
 
-class AskUser:
+def ask_user_tool(
+    broker: PermissionBroker,
+    emit: Emit,
+    interrupt: Callable[[Interrupted], None],
+    redactor: SecretRedactor,
+) -> BuiltinTool[Any]:
     """Asks through the broker of the session. ``interrupt`` ends the turn if the person stops
     it."""
+    clean = redactor.clean_text
 
-    def __init__(
-        self,
-        broker: PermissionBroker,
-        emit: Emit,
-        interrupt: Callable[[Interrupted], None],
-        redactor: SecretRedactor,
-    ) -> None:
-        self._broker = broker
-        self._emit = emit
-        self._interrupt = interrupt
-        self._redactor = redactor
-
-    def tool(self) -> BuiltinTool[Any]:
-        return _tool(Ask, self._ask, "ask_user", "Ask question", ASK_USER)
-
-    async def _ask(self, _: Workspace, args: Ask, __: Output) -> ToolOutcome:
+    async def ask(_: Workspace, args: Ask, __: Output) -> ToolOutcome:
         call_id = current_call.get()
-        clean = self._redactor.clean_text
         options = tuple(
             QuestionOption(clean(option.label), clean(option.description) or None)
             for option in args.options
@@ -255,17 +235,17 @@ class AskUser:
             "answer", clean(args.question), options=options, multiple=args.multiple, free_text=True
         )
         question = AgentQuestion(call_id, fields=(field,), call_id=call_id)
-        self._emit(question)
-        reply = await self._broker.answer_question(question)
+        emit(question)
+        reply = await broker.answer_question(question)
         answers = shown_answers(question, reply.answers)
-        self._emit(
-            QuestionAnswer(call_id, reply.outcome, answers, call_id=call_id, reason=reply.reason)
-        )
+        emit(QuestionAnswer(call_id, reply.outcome, answers, call_id=call_id, reason=reply.reason))
         if reply.outcome == "cancelled":
-            self._interrupt(Interrupted(INTERRUPTED))
+            interrupt(Interrupted(INTERRUPTED))
         if reply.outcome != "answered":
             return ToolOutcome(reply.refusal, is_error=True)
         answer = reply.answers["answer"]
         return ToolOutcome(
             answer if isinstance(answer, str) else msgspec.json.encode(answer).decode()
         )
+
+    return _tool(Ask, ask, "ask_user", "Ask question", ASK_USER)

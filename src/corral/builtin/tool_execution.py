@@ -156,32 +156,29 @@ class ToolExecutor:
 
     async def _execute_safely(self, call: ToolCall, emit: Emit) -> CallOutcome:
         try:
-            return await self._execute_call(call, emit)
+            if call.name in TOOLS and call.name not in self.tools:
+                ruled = self._broker.policy_answer(Action(call.name, TOOLS[call.name]))
+                if ruled is not None and ruled.decision == "deny":
+                    hidden = f"not allowed: {ruled.rule}"
+                    return CallOutcome("denied", hidden, hidden)
+            wrong = self._invalid_call(call)
+            if wrong is not None:
+                return CallOutcome("error", wrong, wrong)
+            decided = await self._ask_caller(call)
+            if isinstance(decided, CallOutcome):
+                return decided
+            call = decided
+            refusal = await self._denial(call, emit)
+            if refusal is not None:
+                return CallOutcome("denied", refusal, refusal)
+            if not self.own.agent_hooks:
+                return await self._run(call, emit)
+            return await self._run_with_hooks(call, emit)
         except Interrupted:
             raise
         except Exception as error:  # an error of a tool must not end the run
             message = f"{call.name} failed: {type(error).__name__}: {error}"
             return CallOutcome("error", message, message)
-
-    async def _execute_call(self, call: ToolCall, emit: Emit) -> CallOutcome:
-        if call.name in TOOLS and call.name not in self.tools:
-            ruled = self._broker.policy_answer(Action(call.name, TOOLS[call.name]))
-            if ruled is not None and ruled.decision == "deny":
-                hidden = f"not allowed: {ruled.rule}"
-                return CallOutcome("denied", hidden, hidden)
-        wrong = self._invalid_call(call)
-        if wrong is not None:
-            return CallOutcome("error", wrong, wrong)
-        decided = await self._ask_caller(call)
-        if isinstance(decided, CallOutcome):
-            return decided
-        call = decided
-        refusal = await self._denial(call, emit)
-        if refusal is not None:
-            return CallOutcome("denied", refusal, refusal)
-        if not self.own.agent_hooks:
-            return await self._run(call, emit)
-        return await self._run_with_hooks(call, emit)
 
     async def _ask_caller(self, call: ToolCall) -> ToolCall | CallOutcome:
         """The call, as ``on_tool_call`` edited it; or the outcome if it is not made. A call that

@@ -19,7 +19,7 @@ from corral.errors import ConfigError, CorralError
 from corral.messages import Media, Message, Text, ToolCall, is_url
 from corral.model_types import Request
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, JsonObject
+from corral.values import JsonObject
 
 EVENT_STREAM = "text/event-stream"
 LARGEST_BODY = 256 * 1024 * 1024
@@ -196,20 +196,6 @@ def vendor_options(request: Request, provider: Provider) -> tuple[JsonObject, di
     if not isinstance(headers, Mapping):
         raise ConfigError(f"provider_options[{provider.name!r}]['headers'] must be a table")
     return options, {name: str(value) for name, value in headers.items()}
-
-
-def deep_merge(body: JsonObject, more: Mapping[str, Json]) -> JsonObject:
-    """Both merged: objects are merged recursively, anything else is replaced by ``more``."""
-    if not more:
-        return body
-    result = dict(body)
-    for name, value in more.items():
-        before = result.get(name)
-        if isinstance(before, dict) and isinstance(value, dict):
-            result[name] = deep_merge(before, value)
-        else:
-            result[name] = value
-    return result
 
 
 def media_url(part: Media) -> str | None:

@@ -24,7 +24,13 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.agents.grants import Grants
-from corral.agents.shared.controls import READS_OUTSIDE, UNASKED_BY_DEFAULT, check_names, prefixed
+from corral.agents.shared.controls import (
+    READS_OUTSIDE,
+    UNASKED_BY_DEFAULT,
+    check_names,
+    prefixed,
+    tools_by_capability,
+)
 from corral.agents.spec import Act, AgentControls, Enforced, Form
 from corral.core.protected_paths import globs
 from corral.events import ToolKind
@@ -65,12 +71,7 @@ TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys((*HARMLESS, *DELEGATE, *QUESTIONS), "think"),
     **dict.fromkeys(OTHER, "other"),
 }
-_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
-    "read": READ,
-    "write": WRITE,
-    "shell": SHELL,
-    "network": NETWORK,
-}
+_TOOLS_OF = tools_by_capability(TOOLS)
 SETTINGS_FILE = "settings.json"
 _FENCES = tuple(f"Edit({glob})" for glob in globs())
 """Deny rules for protected names, relative to the working directory. They are a second check: every
@@ -116,9 +117,9 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 
 def controls(grants: Grants, run: RunOptions) -> AgentControls:
     """Raises ``PolicyError`` for a tool name that Claude Code does not have."""
-    tools = _offered_tools(grants, run, questions=run.has_person)
+    tools = _offer_tools(grants, run, questions=run.has_person)
     if grants.is_native:
-        return tools.native
+        return _NATIVE
     flags = ["--tools", ",".join(tools.offered)]
     if tools.hidden:
         flags += ["--disallowedTools", ",".join(tools.hidden)]
@@ -137,7 +138,7 @@ def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
     permission requests do not say where a path leads, so Claude Code's own restriction keeps its
     tools in the workspace."""
     # Its questions do not come through claude-agent-acp.
-    tools = _offered_tools(grants, run, questions=False)
+    tools = _offer_tools(grants, run, questions=False)
     options: dict[str, Json] = {
         "settingSources": [],
         "strictMcpConfig": True,
@@ -145,81 +146,86 @@ def controls_acp(grants: Grants, run: RunOptions) -> AgentControls:
         "promptSuggestions": False,  # each costs a call of the model, and no user sees it
     }
     if grants.is_native:
-        return replace(tools.native, settings={**options, "settings": {}})
+        return replace(_NATIVE, settings={**options, "settings": {}})
     options |= {
         "tools": [*tools.offered],
         "disallowedTools": [*tools.hidden],
         "allowedTools": [*tools.free],
+        "settings": {"permissions": tools.rules},
     }
     if not grants.is_unlimited:
         options |= {"extraArgs": {"restricted": None}, "additionalDirectories": [*grants.writable]}
-    settings: dict[str, Json] = {**options, "settings": {"permissions": tools.rules}}
-    return AgentControls(enforced=tools.enforced, settings=settings)
+    return AgentControls(enforced=tools.enforced, settings=options)
+
+
+_NATIVE = AgentControls(
+    own_default="it reads, runs what only reads, and asks for the rest",
+    unhooked=(UNASKED_BY_DEFAULT,),
+)
 
 
 class _OfferedTools(msgspec.Struct, kw_only=True):
     """Grants in Claude Code's own terms."""
 
-    offered: list[str] = []
+    offered: list[str]
     hidden: list[str] = []
     free: list[str] = []
     """Names that run without a question."""
     asked: list[Json] = []
     """Names that ask before each call."""
-    fences: list[Json] = []
+    rules: dict[str, Json] = {}
     enforced: dict[Capability, Enforced] = {}
 
-    @property
-    def rules(self) -> dict[str, Json]:
-        return {"ask": self.asked, "deny": self.fences}
 
-    @property
-    def native(self) -> AgentControls:
-        return AgentControls(
-            own_default="it reads, runs what only reads, and asks for the rest",
-            unhooked=(UNASKED_BY_DEFAULT,),
-        )
-
-
-def _offered_tools(grants: Grants, run: RunOptions, *, questions: bool) -> _OfferedTools:
+def _offer_tools(grants: Grants, run: RunOptions, *, questions: bool) -> _OfferedTools:
     check_names(grants.tool_lists, TOOLS, "Claude Code", prefixed("mcp__"), strict=run.strict)
     denied = grants.denied
     if set(DELEGATE) & set(denied):  # a sub-agent has two names
         denied = (*denied, *(name for name in DELEGATE if name not in denied))
-    tools = _OfferedTools()
+    listed = grants.listed
+    offered = (*HARMLESS, *DELEGATE) if listed is None else (n for n in listed if n in TOOLS)
+    tools = _OfferedTools(offered=[*offered])
     if run.hooked:
         others = (*HARMLESS, *DELEGATE, *OTHER)
         tools.asked = [name for name in others if name not in ANSWER]
-    if grants.listed is not None:
-        tools.offered = [name for name in grants.listed if name in TOOLS]
-    else:
-        tools.offered = [*HARMLESS, *DELEGATE]
     for capability, names in _TOOLS_OF.items():
-        _add_capability(tools, grants, capability, names, hooked=run.hooked)
-    _add_servers(tools, grants, run)
-    if grants.listed is None:
+        _add_capability(tools, grants, run, capability, names)
+    # MCP servers. Calls of tools that are not listed ask, and are denied when they do.
+    unasked = tools.asked if run.hooked else tools.free
+    unasked.extend(name for name in listed or () if name.startswith("mcp__"))
+    for server in run.mcp_servers if listed is None else ():
+        verdict, name = grants.of_server(server.name).verdict, f"mcp__{server.name}"
+        asks = verdict == "ask" or (run.hooked and server.name != OWN_SERVER)
+        kind = tools.hidden if verdict == "deny" else tools.asked if asks else tools.free
+        kind.append(name)
+    by: Enforcer = "native"
+    if listed is not None or grants.mcp.verdict == "ask":
+        by = "brokered"
+    own: Enforcer = "brokered" if grants.own_mcp.verdict == "ask" else "native"
+    tools.enforced["mcp"] = Enforced(by, exceptions={"tool": "native", "own": own})
+    if listed is None:
         tools.offered += OTHER if run.inherit != "nothing" else ()
         tools.offered += QUESTIONS if questions else ()
     tools.offered = [name for name in tools.offered if name not in denied]
     tools.hidden = [*dict.fromkeys((*tools.hidden, *denied))]
-    tools.fences = [] if grants.shell.default == "allow" else [*_FENCES]
+    fences: list[Json] = [] if grants.shell.default == "allow" else [*_FENCES]
+    tools.rules = {"ask": tools.asked, "deny": fences}
     return tools
 
 
 def _add_capability(
     tools: _OfferedTools,
     grants: Grants,
+    run: RunOptions,
     capability: Capability,
     names: tuple[str, ...],
-    *,
-    hooked: bool,
 ) -> None:
     grant, offered = grants.of(capability), grants.offered(capability, names)
     if grants.listed is None:
         tools.offered += offered
         tools.hidden += names if grant.is_denied else ()
-    judged = hooked or capability == "write" or (capability == "shell" and bool(grants.rules))
-    asks = grant.verdict != "allow" or (judged and not grants.is_unlimited) or hooked
+    judged = capability == "write" or (capability == "shell" and bool(grants.rules))
+    asks = grant.verdict != "allow" or (judged and not grants.is_unlimited) or run.hooked
     if asks:
         tools.asked += offered
     elif capability != "read" or grants.is_unlimited:
@@ -232,23 +238,3 @@ def _add_capability(
         note = "it sees the keys in Claude Code's own environment"
     by = Enforced("brokered" if asks and offered else "native", note, {"tool": "native"})
     tools.enforced[capability] = by
-
-
-def _add_servers(tools: _OfferedTools, grants: Grants, run: RunOptions) -> None:
-    """Calls of tools that are not listed ask, and are denied when they do."""
-    by: Enforcer = "native"
-    if grants.listed is not None:
-        names = [name for name in grants.listed if name.startswith("mcp__")]
-        (tools.asked if run.hooked else tools.free).extend(names)
-        by = "brokered"
-    elif grants.mcp.verdict == "ask":
-        by = "brokered"
-    for server in run.mcp_servers if grants.listed is None else ():
-        verdict, name = grants.of_server(server.name).verdict, f"mcp__{server.name}"
-        asks = verdict == "ask" or (run.hooked and server.name != OWN_SERVER)
-        if verdict == "deny":
-            tools.hidden.append(name)
-        else:
-            (tools.asked if asks else tools.free).append(name)
-    own: Enforcer = "brokered" if grants.own_mcp.verdict == "ask" else "native"
-    tools.enforced["mcp"] = Enforced(by, exceptions={"tool": "native", "own": own})

@@ -31,6 +31,7 @@ from corral.agents.shared.controls import (
     UNASKED_BY_DEFAULT,
     check_names,
     other_hooks,
+    tools_by_capability,
     without_rules,
 )
 from corral.agents.spec import (
@@ -61,12 +62,7 @@ TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(READ, "read"),
     **dict.fromkeys(NETWORK, "fetch"),
 }
-_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
-    "read": READ,
-    "write": WRITE,
-    "shell": SHELL,
-    "network": NETWORK,
-}
+_TOOLS_OF = tools_by_capability(TOOLS)
 
 
 _HOOK_SECONDS = 86_400

@@ -27,7 +27,12 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from corral.agents.grants import ExceptionKind, Grants
-from corral.agents.shared.controls import check_names, other_hooks, server_prefixed
+from corral.agents.shared.controls import (
+    check_names,
+    other_hooks,
+    server_prefixed,
+    tools_by_capability,
+)
 from corral.agents.spec import Act, AgentControls, Enforced, Form
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
@@ -55,12 +60,7 @@ TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(OTHER, "other"),
     **dict.fromkeys(HARMLESS, "think"),
 }
-_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
-    "read": READ,
-    "write": WRITE,
-    "shell": SHELL + OTHER,
-    "network": NETWORK,
-}
+_TOOLS_OF = tools_by_capability(TOOLS, others=True)
 _KIND: dict[Capability, str] = {
     "read": "read",
     "write": "write",

@@ -48,7 +48,13 @@ from string import ascii_letters
 from msgspec.structs import replace
 
 from corral.agents.grants import GrantException, Grants
-from corral.agents.shared.controls import UNASKED_BY_DEFAULT, check_names, other_hooks, prefixed
+from corral.agents.shared.controls import (
+    UNASKED_BY_DEFAULT,
+    check_names,
+    other_hooks,
+    prefixed,
+    tools_by_capability,
+)
 from corral.agents.spec import AgentControls, Enforced, LaunchContext
 from corral.core.protected_paths import globs
 from corral.core.quoting import json_pattern, toml_string
@@ -78,6 +84,7 @@ KINDS: dict[str, ToolKind] = {
     **dict.fromkeys(HARMLESS, "think"),
     **dict.fromkeys(OTHER, "other"),
 }
+_TOOLS_OF = tools_by_capability(KINDS, others=True)
 
 
 def is_agent_tool(name: str) -> bool:
@@ -388,14 +395,6 @@ def _path_rules(grants: Grants, place: LaunchContext, writing: tuple[str, ...]) 
     for pattern in allowed(grants.writable, place):
         rules.add(writing, "allow", _GRANT, pattern=pattern)
     return rules
-
-
-_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
-    "read": READ,
-    "write": WRITE,
-    "shell": SHELL + OTHER,
-    "network": NETWORK,
-}
 
 
 PATH = r'\x00"file_path":"'

@@ -26,7 +26,7 @@ from corral.agents.shared.launch import (
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute, image_name
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import RunOptions
-from corral.values import Effort, Json
+from corral.values import Json, deep_merge
 
 PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
 """The CLI silently cuts stdin at 8 MiB; the margin is for the system prompt."""
@@ -117,7 +117,7 @@ def _launch(
 ) -> Launch:
     method, auth_note = _auth(place)
     trusted = _trust(run, place)
-    settings = _merged(_without_trust(place.user_settings), _settings(run, place, method))
+    settings = deep_merge(_without_trust(place.user_settings), _settings(run, place, method))
     settings_text = msgspec.json.format(msgspec.json.encode(settings), indent=1).decode()
     folder_rules = place.controls.folder_rules(place)
     # None in the agent's own mode, which has no policy file.
@@ -295,8 +295,24 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
     if place.hook_command:
         settings["hooks"] = _hooks(place.hook_command)
     if run.reasoning_effort is not None:
+        # Settings that override how much the models think: all that the CLI may choose, and the
+        # one that is asked for, which it may not know.
+        model = run.model
+        from corral.models.gemini.request import thinking_config  # most runs have no effort
+
+        models = {**_MODEL_GROUPS}
+        if model is not None and model not in MODEL_ALIASES:
+            models[model] = model
+        overrides: list[Json] = []
+        for name, sample in models.items():
+            thinking = thinking_config(sample, run.reasoning_effort)
+            if isinstance(level := thinking.get("thinkingLevel"), str):
+                thinking["thinkingLevel"] = level.upper()
+            if thinking:
+                config: Json = {"generateContentConfig": {"thinkingConfig": thinking}}
+                overrides.append({"match": {"model": name}, "modelConfig": config})
         settings["modelConfigs"] = {
-            "customOverrides": _thinking(run.model, run.reasoning_effort),
+            "customOverrides": overrides,
         }
     if servers:
         settings["mcpServers"] = servers
@@ -307,25 +323,6 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
 
 _MODEL_GROUPS = {"chat-base-2.5": "gemini-2.5-pro", "chat-base-3": "gemini-3-pro"}
 """Settings that the CLI's own entries for models inherit → one of these models."""
-
-
-def _thinking(model: str | None, effort: Effort) -> list[Json]:
-    """Settings that override how much the models think: all that the CLI may choose, and the one
-    that is asked for, which it may not know."""
-    from corral.models.gemini.request import thinking_config  # most runs have no effort
-
-    models = {**_MODEL_GROUPS}
-    if model is not None and model not in MODEL_ALIASES:
-        models[model] = model
-    overrides: list[Json] = []
-    for name, sample in models.items():
-        thinking = thinking_config(sample, effort)
-        if isinstance(level := thinking.get("thinkingLevel"), str):
-            thinking["thinkingLevel"] = level.upper()
-        if thinking:
-            config: Json = {"generateContentConfig": {"thinkingConfig": thinking}}
-            overrides.append({"match": {"model": name}, "modelConfig": config})
-    return overrides
 
 
 def _hooks(command: str) -> dict[str, Json]:
@@ -346,18 +343,6 @@ def _without_trust(theirs: Mapping[str, Json]) -> dict[str, Json]:
         for name, server in servers.items()
     }
     return {**theirs, "mcpServers": asking}
-
-
-def _merged(theirs: Mapping[str, Json], ours: Mapping[str, Json]) -> dict[str, Json]:
-    """The user's settings, overridden by ours."""
-    merged = dict(theirs)
-    for name, value in ours.items():
-        below = merged.get(name)
-        if isinstance(value, dict) and isinstance(below, dict):
-            merged[name] = _merged(below, value)
-        else:
-            merged[name] = value
-    return merged
 
 
 def _prompt(

@@ -36,6 +36,7 @@ from corral.agents.shared.controls import (
     check_names,
     other_hooks,
     server_prefixed,
+    tools_by_capability,
 )
 from corral.agents.spec import (
     ADD_PATCH,
@@ -70,12 +71,7 @@ TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(HARMLESS, "think"),
     DELEGATE: "other",
 }
-_TOOLS_OF: dict[Capability, tuple[str, ...]] = {
-    "read": READ,
-    "write": WRITE,
-    "shell": SHELL,
-    "network": NETWORK,
-}
+_TOOLS_OF = tools_by_capability(TOOLS)
 
 SEARCH = ("glob", "grep")
 """They start ripgrep."""

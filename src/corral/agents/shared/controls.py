@@ -1,5 +1,5 @@
-"""What the controls of several agents have in common: who enforces what, and a check of the names
-of tools in a policy.
+"""What the controls of several agents have in common: their tools by capability, who enforces what,
+and a check of the names of tools in a policy.
 """
 
 from __future__ import annotations
@@ -11,10 +11,25 @@ from corral.agents.spec import Enforced
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
+from corral.policy import CAPABILITY_OF, Capability
 
 UNASKED_BY_DEFAULT = "with mode='native' it does not ask about what it allows by itself"
 READS_OUTSIDE = "outside the workspace, reading follows the rule for the shell"
+FILES_AND_COMMANDS: tuple[Capability, ...] = ("read", "write", "shell", "network")
 NO_SERVERS = Enforced("not offered", "it takes no MCP servers")
+
+
+def tools_by_capability(
+    tools: Mapping[str, ToolKind], *, others: bool = False
+) -> dict[Capability, tuple[str, ...]]:
+    """Capability → an agent's tools for it. With ``others``, those of another kind count as
+    ``shell``, as a policy counts them."""
+    groups: dict[Capability, tuple[str, ...]] = dict.fromkeys(FILES_AND_COMMANDS, ())
+    for name, kind in tools.items():
+        capability = CAPABILITY_OF[kind]
+        if capability is not None and (others or kind != "other"):
+            groups[capability] += (name,)
+    return groups
 
 
 def without_rules(grants: Grants, *, offered: bool, note: str = "") -> Enforced:

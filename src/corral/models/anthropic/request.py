@@ -28,13 +28,12 @@ from corral.model_types import Request, ResponseFormat, ToolNamed
 from corral.models.spec import (
     Encoded,
     Provider,
-    deep_merge,
     instructions,
     media_bytes,
     media_url,
     vendor_options,
 )
-from corral.values import Json, JsonObject, int_or_none
+from corral.values import JsonObject, deep_merge, int_or_none
 
 RESULT_TOOL = "corral_result"
 """The tool that stands for a schema of an object."""
@@ -107,16 +106,6 @@ def model_quirks(model: str) -> ModelQuirks:
 
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     kind = model_quirks(request.model)
-    if not request.has_settings:
-        system = [_text(text) for text in instructions(request) if text.strip()]
-        turns = _turns(request, provider)
-        _mark_cached([], system, turns)
-        body = _body(request.model, kind.default_max_tokens, turns)
-        if system:
-            body["system"] = [*system]
-        if streamed:
-            body["stream"] = True
-        return Encoded(path=PATH, body=body)
     warnings: list[str] = []
     options, headers = vendor_options(request, provider)
     cached = options.pop("auto_cache", options.pop("cache", True))
@@ -132,15 +121,17 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         texts.append("Answer with JSON only.")
     if plan.instruction is not None:
         texts.append(plan.instruction)
-    system = [_text(text) for text in texts]
+    system: list[JsonObject] = [{"type": "text", "text": text} for text in texts]
     tools = [_tool(tool.name, tool.description, tool.parameters) for tool in request.tools]
     if schema is not None:
         tools.append(schema)
     turns = _turns(request, provider)
     if cached:
         _mark_cached(tools, system, turns)
-    body = _body(request.model, _max_tokens(request, kind, plan.thinking, warnings), turns)
     given: JsonObject = {
+        "model": request.model,
+        "max_tokens": _max_tokens(request, kind, plan.thinking, warnings),
+        "messages": [{"role": turn.role, "content": [*turn.blocks]} for turn in turns],
         "system": [*system] or None,
         "tools": [*tools] or None,
         "tool_choice": plan.choice,
@@ -151,20 +142,13 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         "stream": streamed or None,
         **_sampling(request, kind, plan.is_thinking, warnings),
     }
-    body |= {name: value for name, value in given.items() if value is not None}
+    body: JsonObject = {name: value for name, value in given.items() if value is not None}
     return Encoded(
         path=PATH,
         body=deep_merge(body, options),
         headers=headers,
         warnings=tuple(warnings),
     )
-
-
-def _body(model: str, max_tokens: int, turns: list[_Turn]) -> JsonObject:
-    messages: list[Json] = []
-    for turn in turns:
-        messages.append({"role": turn.role, "content": [*turn.blocks]})
-    return {"model": model, "max_tokens": max_tokens, "messages": messages}
 
 
 class _Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,10 +183,6 @@ def _plan(
     else:
         instruction = f"Give your answer by calling {schema['name']}, without other text."
     return msgspec.structs.replace(plan, choice={"type": "auto"}, instruction=instruction)
-
-
-def _text(text: str) -> JsonObject:
-    return {"type": "text", "text": text}
 
 
 def _tool(name: str, description: str, parameters: JsonObject) -> JsonObject:
@@ -279,8 +259,6 @@ def _sampling(
     request: Request, kind: ModelQuirks, is_thinking: bool, warnings: list[str]
 ) -> JsonObject:
     given: JsonObject = {}
-    if request.temperature is None and request.top_p is None:
-        return given
     for name, value, harmless in (
         ("temperature", request.temperature, 1.0),
         ("top_p", request.top_p, 0.95),

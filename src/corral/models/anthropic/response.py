@@ -6,6 +6,8 @@ that a response looks the same for every vendor.
 
 from __future__ import annotations
 
+from typing import TypeAlias, get_args
+
 import msgspec
 
 from corral.errors import CorralError
@@ -14,7 +16,16 @@ from corral.models.anthropic.request import RESULT_TOOL, VALUE_TOOL
 from corral.models.errors import VendorFacts, error_from_failure, invalid_response, vendor_error
 from corral.models.spec import FailedResponse, Provider, Translate
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, JsonObject, Usage, as_list, as_object, decode_or_none, decoder_for
+from corral.values import (
+    Json,
+    JsonObject,
+    Usage,
+    as_list,
+    as_object,
+    as_text,
+    decode_or_none,
+    decoder_for,
+)
 
 
 class Details(msgspec.Struct, gc=False):
@@ -114,21 +125,7 @@ class WholeMessage(AnthropicMessage, tag="message", gc=False):
     """A response that is not streamed."""
 
 
-KNOWN = {
-    "content_block_delta",
-    "content_block_start",
-    "content_block_stop",
-    "message_start",
-    "message_delta",
-    "message_stop",
-    "ping",
-    "error",
-}
-DELTAS = {"text_delta", "thinking_delta", "input_json_delta", "signature_delta"}
-BLOCKS = {"text", "thinking", "redacted_thinking", "tool_use"}
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-decode = decoder_for(
+Event: TypeAlias = (
     BlockDelta
     | BlockStart
     | BlockStop
@@ -137,7 +134,16 @@ decode = decoder_for(
     | MessageStop
     | Ping
     | ErrorEvent
-).decode
+)
+KNOWN = {event.__struct_config__.tag for event in get_args(Event)}
+DELTAS = {
+    delta.__struct_config__.tag
+    for delta in (TextChange, ThinkingChange, InputDelta, SignatureDelta)
+}
+BLOCKS = {"text", "thinking", "redacted_thinking", "tool_use"}
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+decode = decoder_for(Event).decode
 decode_whole = decoder_for(WholeMessage | ErrorEvent).decode
 
 
@@ -346,40 +352,31 @@ class _MessageReader:
             return
         if self._kind:
             self.end(builder)
-        _set_finish(message, message.stop_reason, builder)
+        builder.set_finish(FINISHES.get(message.stop_reason, "other"), message.stop_reason)
+        if message.stop_details is not None and message.stop_details.explanation:
+            builder.warnings.append(message.stop_details.explanation)
 
     def _count(self, usage: UsageCounts | None, builder: ResponseBuilder) -> None:
         """Counts cover the response so far; a missing count keeps its last value."""
         if usage is None:
             return
-        if self._usage is None:
-            self._usage = usage
-        else:
+        if self._usage is not None:
             for name in UsageCounts.__struct_fields__:
-                if (count := getattr(usage, name)) is not None:
-                    setattr(self._usage, name, count)
-        builder.usage = _to_usage(self._usage)
-
-
-def _set_finish(message: AnthropicMessage, stop_reason: str, builder: ResponseBuilder) -> None:
-    builder.set_finish(FINISHES.get(stop_reason, "other"), stop_reason)
-    if message.stop_details is not None and message.stop_details.explanation:
-        builder.warnings.append(message.stop_details.explanation)
-
-
-def _to_usage(usage: UsageCounts) -> Usage:
-    read, written = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
-    fresh, output = usage.input_tokens, usage.output_tokens
-    details = usage.output_tokens_details
-    return Usage(
-        # Anthropic's input count does not include cached tokens.
-        input=None if fresh is None else fresh + (read or 0) + (written or 0),
-        output=output,
-        reasoning=details.thinking_tokens if details else None,
-        cache_read=read,
-        cache_write=written,
-        coverage="partial" if fresh is None or output is None else "complete",
-    )
+                if getattr(usage, name) is None:
+                    setattr(usage, name, getattr(self._usage, name))
+        self._usage = usage
+        read, written = usage.cache_read_input_tokens, usage.cache_creation_input_tokens
+        fresh, output = usage.input_tokens, usage.output_tokens
+        details = usage.output_tokens_details
+        builder.usage = Usage(
+            # Anthropic's input count does not include cached tokens.
+            input=None if fresh is None else fresh + (read or 0) + (written or 0),
+            output=output,
+            reasoning=details.thinking_tokens if details else None,
+            cache_read=read,
+            cache_write=written,
+            coverage="partial" if fresh is None or output is None else "complete",
+        )
 
 
 def translator(provider: Provider) -> Translate:
@@ -394,22 +391,14 @@ def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
     if isinstance(message, ErrorEvent):
         raise _error(provider, message.error, builder.model)
     builder.start(message.id, message.model)
-    answer: _MessageReader | None = None
+    reader = _MessageReader(provider)
     for index, block in enumerate(message.content):
-        if block.type == "text":
-            if block.text:
-                builder.add_complete_text(block.text)
-            continue
-        answer = answer or _MessageReader(provider)
-        answer.begin(block, index, builder)
+        reader.begin(block, index, builder)
         if block.type not in BLOCKS:
             raw = as_list(as_object(decode_or_none(body)).get("content"))[index]
             builder.add_provider_event(block.type, raw)
-        answer.end(builder)
-    if message.usage is not None:
-        builder.usage = _to_usage(message.usage)
-    if message.stop_reason is not None:
-        _set_finish(message, message.stop_reason, builder)
+        reader.end(builder)
+    reader.finish(message, message.usage, builder)
 
 
 _ERROR_TYPES = {
@@ -431,11 +420,8 @@ def error_body(status: int, message: str) -> JsonObject:
 def failure(failure: FailedResponse) -> CorralError:
     match decode_or_none(failure.body):
         case {"error": dict(error)}:
-            kind, message = error.get("type"), error.get("message")
             body = AnthropicError(
-                kind if isinstance(kind, str) else "",
-                message if isinstance(message, str) else "",
-                error.get("details"),
+                as_text(error.get("type")), as_text(error.get("message")), error.get("details")
             )
             return _error(failure.provider, body, failure.model, failure)
         case _:

@@ -57,23 +57,15 @@ class AnthropicCalls:
     may_be_list = False
 
     def __init__(self) -> None:
-        self.calls: list[WireCall] = []
-        self._blocks: list[JsonObject] = []
-        self._is_open = False
-        """Whether the last block has not stopped."""
+        self.begin({})
         self._citations: list[Json] = []
         self._pieces: dict[str, list[str]] = {}
         """Field of the last block → its text, in pieces until the block stops."""
-        self._state = "before"
-        """Of the message: before, inside or after its events."""
-        self._held_from: int | None = None
-        """The number of the first block that the agent has not seen."""
         self._shown = 0
         """How many blocks the agent has seen, of the messages before."""
         self._is_continued = False
         """Whether the agent has seen the start of a message before."""
         self._has_shown_thinking = False
-        self._has_vendor_tools = False
         self._message: JsonObject = {}
         self._usage: JsonObject = {}
         self._readers: dict[str, Callable[[JsonObject], Reading]] = {
@@ -97,11 +89,14 @@ class AnthropicCalls:
         return [*found, *(["mcp_servers"] if request.get("mcp_servers") else [])]
 
     def begin(self, request: JsonObject) -> None:
-        self.calls = []
-        self._blocks = []
+        self.calls: list[WireCall] = []
+        self._blocks: list[JsonObject] = []
         self._is_open = False
+        """Whether the last block has not stopped."""
         self._state = "before"
-        self._held_from = None
+        """Of the message: before, inside or after its events."""
+        self._held_from: int | None = None
+        """The number of the first block that the agent has not seen."""
         self._has_vendor_tools = bool(self.provider_tools(request))
 
     def read(self, event: JsonObject) -> Reading:

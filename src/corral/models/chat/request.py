@@ -24,8 +24,8 @@ from corral.models.openai.request import (
     type_and_data,
 )
 from corral.models.openai.schema import is_strict
-from corral.models.spec import Encoded, Provider, Traits, deep_merge, instructions, vendor_options
-from corral.values import Json, JsonObject
+from corral.models.spec import Encoded, Provider, Traits, instructions, vendor_options
+from corral.values import Json, JsonObject, deep_merge
 
 PATH = "/chat/completions"
 SCHEMA_INSTRUCTION = "Answer only with JSON that fits this JSON Schema:\n"
@@ -36,14 +36,15 @@ _SHORT = re.compile(r"[a-zA-Z0-9]{9}")
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     traits = provider.traits
     instruction_texts = instructions(request)
-    if not request.has_settings:
-        body = _body(request, provider, instruction_texts)
-        if streamed:
-            body.update(_STREAMED if traits.stream_usage else {"stream": True})
-        return Encoded(path=PATH, body=body)
     warnings: list[str] = []
     form = _format(request, provider, traits, instruction_texts, warnings)
-    body = _body(request, provider, instruction_texts)
+    messages: list[Json] = []
+    if instruction_texts:
+        messages.append({"role": traits.system_role, "content": "\n\n".join(instruction_texts)})
+    for message in request.messages:
+        if message.role not in ("system", "developer"):
+            messages += _encode_message(message, provider, traits)
+    body: JsonObject = {"model": request.model, "messages": messages}
     if form is not None:
         body["response_format"] = form
     if request.tools:
@@ -84,17 +85,6 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         headers=headers,
         warnings=tuple(warnings),
     )
-
-
-def _body(request: Request, provider: Provider, instruction_texts: list[str]) -> JsonObject:
-    traits = provider.traits
-    messages: list[Json] = []
-    if instruction_texts:
-        messages.append({"role": traits.system_role, "content": "\n\n".join(instruction_texts)})
-    for message in request.messages:
-        if message.role not in ("system", "developer"):
-            messages += _encode_message(message, provider, traits)
-    return {"model": request.model, "messages": messages}
 
 
 def _add_effort(

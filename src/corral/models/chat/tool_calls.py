@@ -61,15 +61,8 @@ class ChatCalls:
     may_be_list = False
 
     def __init__(self) -> None:
-        self.calls: list[WireCall] = []
-        self._message: JsonObject = {}
-        self._tool_calls: dict[int, JsonObject] = {}
-        self._is_finished = False
-        """Whether the reason of the end has come."""
+        self.begin({})
         self._last: JsonObject = {}
-        self._wants_usage = False
-        self._is_ambiguous = False
-        """Clients read the calls differently."""
 
     @property
     def has_open_call(self) -> bool:
@@ -83,11 +76,13 @@ class ChatCalls:
         ]
 
     def begin(self, request: JsonObject) -> None:
-        self.calls = []
-        self._message = {}
-        self._tool_calls = {}
+        self.calls: list[WireCall] = []
+        self._message: JsonObject = {}
+        self._tool_calls: dict[int, JsonObject] = {}
         self._is_finished = False
+        """Whether the reason of the end has come."""
         self._is_ambiguous = False
+        """Clients read the calls differently."""
         options = as_object(request.get("stream_options"))
         self._wants_usage = options.get("include_usage") is True
 

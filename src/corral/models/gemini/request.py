@@ -25,13 +25,12 @@ from corral.models.spec import (
     Encoded,
     Provider,
     calls_by_id,
-    deep_merge,
     instructions,
     media_bytes,
     media_url,
     vendor_options,
 )
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, deep_merge
 
 BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
 """Thinking tokens by effort, from the vendor's own compatibility table."""
@@ -47,8 +46,6 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     body: JsonObject = {"contents": _contents(request, provider)}
     if texts := instructions(request):
         body["systemInstruction"] = {"parts": [{"text": text} for text in texts]}
-    if not request.has_settings:
-        return Encoded(path=path, body=body)
     warnings: list[str] = []
     if request.tools:
         declared: list[Json] = []

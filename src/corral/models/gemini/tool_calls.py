@@ -41,18 +41,16 @@ class GeminiCalls:
     has_open_call = False
 
     def __init__(self) -> None:
-        self.calls: list[WireCall] = []
-        self._parts: list[JsonObject] = []
+        self.begin({})
         self._last: JsonObject = {}
-        self._has_vendor_tools = False
 
     def provider_tools(self, request: JsonObject) -> list[str]:
         tools = as_objects(request.get("tools"))
         return [name for tool in tools for name in tool if name not in _FUNCTIONS]
 
     def begin(self, request: JsonObject) -> None:
-        self.calls = []
-        self._parts = []
+        self.calls: list[WireCall] = []
+        self._parts: list[JsonObject] = []
         self._has_vendor_tools = bool(self.provider_tools(request))
 
     def read(self, event: JsonObject) -> Reading:

@@ -30,13 +30,12 @@ from corral.models.openai.schema import is_strict
 from corral.models.spec import (
     Encoded,
     Provider,
-    deep_merge,
     instructions,
     media_bytes,
     media_url,
     vendor_options,
 )
-from corral.values import Json, JsonObject, as_object
+from corral.values import Json, JsonObject, as_object, deep_merge
 
 PATH = "/responses"
 PHASES = ("commentary", "final_answer")
@@ -52,8 +51,7 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     body: JsonObject = {"model": request.model, "input": _input(request, provider), "store": False}
     if texts := instructions(request):
         body["instructions"] = "\n\n".join(texts)
-    if request.has_settings:
-        _add_settings(body, request, provider, warnings)
+    _add_settings(body, request, provider, warnings)
     effort = request.reasoning_effort
     if effort is not None:
         shown: JsonObject = {} if effort == "none" else {"summary": "auto"}
@@ -62,8 +60,6 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         body["include"] = ["reasoning.encrypted_content"]
     if streamed:
         body["stream"] = True
-    if not request.provider_options:
-        return Encoded(path=PATH, body=body, warnings=tuple(warnings))
     options, headers = vendor_options(request, provider)
     return Encoded(
         path=PATH, body=deep_merge(body, options), headers=headers, warnings=tuple(warnings)

@@ -16,15 +16,12 @@ from corral.model_types import Reason
 from corral.models.errors import VendorFacts, error_from_failure, invalid_response, vendor_error
 from corral.models.spec import FailedResponse, Provider, Translate
 from corral.protocol.response_builder import ResponseBuilder
-from corral.values import Json, JsonObject, Usage, as_list, as_object, decode_or_none, decoder_for
+from corral.values import Json, JsonObject, Usage, decode_or_none, decoder_for
 
 LIMITS = {
-    "requests_limit": "x-ratelimit-limit-requests",
-    "requests_remaining": "x-ratelimit-remaining-requests",
-    "requests_reset": "x-ratelimit-reset-requests",
-    "tokens_limit": "x-ratelimit-limit-tokens",
-    "tokens_remaining": "x-ratelimit-remaining-tokens",
-    "tokens_reset": "x-ratelimit-reset-tokens",
+    f"{kind}_{fact}": f"x-ratelimit-{fact}-{kind}"
+    for kind in ("requests", "tokens")
+    for fact in ("limit", "remaining", "reset")
 }
 
 RESETS = ("x-ratelimit-reset",)
@@ -233,23 +230,14 @@ class _Incomplete(msgspec.Struct, gc=False):
     reason: str | None = None
 
 
-class _ResponseHead(msgspec.Struct, gc=False):
+class _Response(msgspec.Struct, gc=False):
     id: str | None = None
     model: str | None = None
     status: str | None = None
     usage: _ResponseUsage | None = None
     error: Json = None
     incomplete_details: _Incomplete | None = None
-
-
-class _Response(_ResponseHead, gc=False):
     output: list[msgspec.Raw] | None = None
-
-
-class _TypedResponse(_ResponseHead, gc=False):
-    """A response whose items are of known types, as nearly all are."""
-
-    output: list[_Item] | None = None
 
 
 class _ResponseEvent(msgspec.Struct, gc=False):
@@ -266,7 +254,6 @@ class _ResponseEvent(msgspec.Struct, gc=False):
 _decode = decoder_for(_ResponseEvent).decode
 _decode_item = decoder_for(_Item).decode
 _decode_response = decoder_for(_Response).decode
-_decode_typed_response = decoder_for(_TypedResponse).decode
 _DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -275,22 +262,11 @@ def translator(provider: Provider) -> Translate:
 
 
 def read(body: bytes, builder: ResponseBuilder, provider: Provider) -> None:
-    reader = _ResponseReader(provider)
     try:
-        typed = _decode_typed_response(body)
-    except _DECODE_ERRORS:  # one of its items has fields of other types
-        try:
-            untyped = _decode_response(body)
-        except _DECODE_ERRORS as error:
-            raise invalid_response(provider, body, error) from error
-        reader.end(untyped, builder)
-        return
-    reader.start(typed, builder, typed.status)
-    for index, item in enumerate(typed.output or ()):
-        if not reader.read_item(item, index, builder):
-            data = as_list(as_object(decode_or_none(body)).get("output"))[index]
-            _add_unknown_item(item, data, builder)
-    reader.finish(typed, builder, typed.status)
+        response = _decode_response(body)
+    except _DECODE_ERRORS as error:
+        raise invalid_response(provider, body, error) from error
+    _ResponseReader(provider).end(response, builder)
 
 
 class _ResponseReader(msgspec.Struct, eq=False):
@@ -352,19 +328,13 @@ class _ResponseReader(msgspec.Struct, eq=False):
         """Read the complete response, after its deltas or without any. ``event_status`` is used
         if it has no status."""
         status = response.status or event_status
-        self.start(response, builder, status)
-        for index, raw in enumerate(response.output or ()):
-            if index not in self._read_indexes and -1 not in self._read_indexes:
-                self._handle_item(raw, index, builder, is_done=True)
-        self.finish(response, builder, status)
-
-    def start(self, response: _ResponseHead, builder: ResponseBuilder, status: str | None) -> None:
         if response.error is not None or status == "failed":
             raise error_in_stream(self._provider, response.error, builder.model)
         if response.id or response.model:
             builder.start(response.id, response.model)
-
-    def finish(self, response: _ResponseHead, builder: ResponseBuilder, status: str | None) -> None:
+        for index, raw in enumerate(response.output or ()):
+            if index not in self._read_indexes and -1 not in self._read_indexes:
+                self._handle_item(raw, index, builder, is_done=True)
         if response.usage is not None:
             builder.usage = _usage(response.usage)
         if status == "completed" and self._refused:
@@ -397,20 +367,14 @@ class _ResponseReader(msgspec.Struct, eq=False):
             item = _decode_item(raw)
         except _DECODE_ERRORS:
             item = _Item("unknown")  # an item type whose fields have other types
-        if is_done:
-            if not self.read_item(item, index, builder):
-                _add_unknown_item(item, decode_or_none(bytes(raw)), builder)
-            self._read_indexes.add(index)
-        elif item.type == "function_call":
-            self._handle_call(item, index, builder, is_done=False)
-        # Other items come again when they are complete.
-
-    def read_item(self, item: _Item, index: int, builder: ResponseBuilder) -> bool:
-        """Read a complete item. False if its type is unknown."""
-        if item.type == "message":
-            self._handle_message(item, index not in self._read_indexes, builder)
+        is_new = index not in self._read_indexes
+        if item.type == "function_call":
+            self._handle_call(item, index, builder, is_done=is_done)
+        elif not is_done:
+            return  # it comes again when it is complete
+        elif item.type == "message":
+            self._handle_message(item, is_new, builder)
         elif item.type == "reasoning":
-            is_new = index not in self._read_indexes
             pieces = (*(item.summary or ()), *(item.content or ()))
             text = "\n\n".join(piece.text for piece in pieces if piece.text)
             if is_new and text:
@@ -420,11 +384,12 @@ class _ResponseReader(msgspec.Struct, eq=False):
                 builder.set_signature(item.encrypted_content, "thinking")
             else:
                 builder.end_part()
-        elif item.type == "function_call":
-            self._handle_call(item, index, builder, is_done=True)
         else:
-            return False
-        return True
+            data = decode_or_none(bytes(raw))
+            kind = data.get("type") if isinstance(data, dict) else None
+            builder.add_provider_event(str(kind or item.type), data)
+        if is_done:
+            self._read_indexes.add(index)
 
     def _handle_call(
         self, item: _Item, index: int, builder: ResponseBuilder, *, is_done: bool
@@ -440,15 +405,13 @@ class _ResponseReader(msgspec.Struct, eq=False):
             self._read_indexes.add(key)
 
     def _handle_message(self, item: _Item, is_new: bool, builder: ResponseBuilder) -> None:
-        has_text = False
-        for piece in item.content or ():
-            text = piece.text or piece.refusal
-            self._refused = self._refused or piece.type == "refusal"
-            if text:
-                has_text = True
-                if is_new:
-                    builder.add_text(text)
-        if item.phase and has_text:
+        texts = [piece.text or piece.refusal or "" for piece in item.content or ()]
+        if any(piece.type == "refusal" for piece in item.content or ()):
+            self._refused = True
+        if is_new:
+            for text in filter(None, texts):
+                builder.add_text(text)
+        if item.phase and any(texts):
             builder.set_signature(item.phase)  # sent back with the next request
         else:
             builder.end_part()
@@ -465,11 +428,6 @@ class _ResponseReader(msgspec.Struct, eq=False):
                 raise error_in_stream(self._provider, error_body, builder.model)
             case _:
                 raise invalid_response(self._provider, data, error) from error
-
-
-def _add_unknown_item(item: _Item, data: Json, builder: ResponseBuilder) -> None:
-    kind = data.get("type") if isinstance(data, dict) else None
-    builder.add_provider_event(str(kind or item.type), data)
 
 
 def _usage(usage: _ResponseUsage) -> Usage:

@@ -120,25 +120,13 @@ class ResponsesCalls:
     may_be_list = False
 
     def __init__(self) -> None:
-        self.calls: list[WireCall] = []
-        self._open: dict[int, _OpenItem] = {}
-        self._started = 0
-        self._items: dict[int, JsonObject] = {}
-        """The items that are complete, by their number."""
+        self.begin({})
         self._shown: list[JsonObject] = []
         """The items that the agent has seen, of the responses before."""
-        self._held_from: int | None = None
-        """The number of the first item that the agent has not seen."""
-        self._is_sealed = False
-        """Whether reasoning can be sent back, and only together with what follows it."""
         self._sequence = 0
-        self._is_ended = False
         self._is_continued = False
         """Whether the agent has seen the start of the response before."""
         self._response: JsonObject = {}
-        self._call_items: list[JsonObject] = []
-        self._tool_types: set[str] = set()
-        self._namespaces: set[str] = set()
         self._readers: dict[str, Callable[[JsonObject], Reading]] = {
             **dict.fromkeys(_STARTS, self._begin_response),
             "response.output_item.added": self._begin_item,
@@ -161,14 +149,17 @@ class ResponsesCalls:
         return [name for name in found if name not in _LOCAL_TOOLS]
 
     def begin(self, request: JsonObject) -> None:
-        self.calls = []
-        self._call_items = []
-        self._open = {}
-        self._items = {}
+        self.calls: list[WireCall] = []
+        self._call_items: list[JsonObject] = []
+        self._open: dict[int, _OpenItem] = {}
+        self._items: dict[int, JsonObject] = {}
+        """The items that are complete, by their number."""
         self._started = 0
-        self._held_from = None
+        self._held_from: int | None = None
+        """The number of the first item that the agent has not seen."""
         self._is_ended = False
         is_stored = request.get("store", True) is not False
+        # Whether reasoning can be sent back, and only together with what follows it.
         self._is_sealed = is_stored or _SEALED in as_list(request.get("include"))
         tools = list(_tools(request))
         self._tool_types = {as_text(tool.get("type")) for tool in tools}
