@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from corral.builtin.tools.edit import count_changed_lines
+from corral.builtin.tools.edit import file_effect
 from corral.builtin.tools.files import (
     FileText,
     Staged,
@@ -30,8 +30,7 @@ from corral.builtin.tools.tool import (
     Output,
     ToolOutcome,
 )
-from corral.builtin.tools.workspace import ToolError, Workspace, replace_surrogates
-from corral.events import FileKind
+from corral.builtin.tools.workspace import ToolError, Workspace
 from corral.system import fs
 
 
@@ -133,7 +132,9 @@ async def apply_patch(workspace: Workspace, args: ApplyPatch, _: Output) -> Tool
     for path, state in changed.items():
         if state.moved and state.after is None:
             continue  # the file at the new path has the effect
-        effect = _effect(path, state, plan.files)
+        origin = plan.files[state.source or path].before
+        before, after = (text.body if text else None for text in (origin, state.after))
+        effect = file_effect(path, before, after, source=state.source)
         effects.append(effect)
         name = workspace.name(Path(effect.path))
         if effect.source is not None:
@@ -173,24 +174,6 @@ def write_changes(workspace: Workspace, changed: dict[Path, PatchedFile]) -> Non
             raise
         about = f": {error.filename}" if error.filename else ""
         raise ToolError(f"the patch was not applied{about}: {error.strerror}") from error
-
-
-def _effect(path: Path, state: PatchedFile, files: dict[Path, PatchedFile]) -> FileEffect:
-    origin = files[state.source] if state.source is not None else state
-    before = origin.before.body if origin.before else ""
-    added, removed = count_changed_lines(before, state.after.body if state.after else "")
-    kind: FileKind = "modified"
-    if state.source is not None:
-        kind = "moved"
-    elif state.before is None or state.after is None:
-        kind = "created" if state.before is None else "deleted"
-    return FileEffect(
-        path=replace_surrogates(str(path)),
-        kind=kind,
-        lines_added=added,
-        lines_removed=removed,
-        source=replace_surrogates(str(state.source)) if state.source is not None else None,
-    )
 
 
 def _paths(args: Args) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ async def write_file(workspace: Workspace, args: WriteFile, _: Output) -> ToolOu
                 text = read_text(workspace, resolved)
                 old = text.bom + text.body
     write(workspace, resolved, data)
-    done = _effect(resolved, old, args.content)
+    done = file_effect(resolved, old, args.content)
     lines = count_lines(args.content)
     verb = "Created" if old is None else "Replaced"
     summary = f"{verb} {name} ({lines:,} {'line' if lines == 1 else 'lines'})"
@@ -109,7 +109,7 @@ async def edit_file(workspace: Workspace, args: EditFile, _: Output) -> ToolOutc
         )
     body = text.body.replace(old, new)
     write(workspace, resolved, text.encoded(body))
-    done = _effect(resolved, text.body, body)
+    done = file_effect(resolved, text.body, body)
     times = f" at {count} places" if count > 1 else ""
     summary = f"Edited {name}{times} (+{done.lines_added} -{done.lines_removed})"
     return ToolOutcome(f"{summary}\n{diff(text.body, body)}", (done,))
@@ -192,12 +192,19 @@ def diff(old: str, new: str) -> str:
     return replace_surrogates("\n".join(shown))
 
 
-def _effect(resolved: Path, old: str | None, new: str) -> FileEffect:
-    """The effect of writing a file. ``old`` is None if the file did not exist."""
-    added, removed = count_changed_lines(old or "", new)
-    kind: FileKind = "created" if old is None else "modified"
+def file_effect(
+    resolved: Path, old: str | None, new: str | None, source: Path | None = None
+) -> FileEffect:
+    """The effect of writing a file. ``old`` is None if the file did not exist, ``new`` if it does
+    not exist any more. ``source`` is where it was moved from."""
+    added, removed = count_changed_lines(old or "", new or "")
+    kind: FileKind = "created" if old is None else "deleted" if new is None else "modified"
     return FileEffect(
-        path=replace_surrogates(str(resolved)), kind=kind, lines_added=added, lines_removed=removed
+        path=replace_surrogates(str(resolved)),
+        kind=kind if source is None else "moved",
+        lines_added=added,
+        lines_removed=removed,
+        source=None if source is None else replace_surrogates(str(source)),
     )
 
 
