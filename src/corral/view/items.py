@@ -139,10 +139,6 @@ class ItemBuilder:
         self._unwritten: dict[int, _OpenMessage] = {}
         self._tools: dict[str, Item] = {}
         self._permissions: dict[str, Item] = {}
-        self._seen_parents: set[str | None] = set()
-        """Parents of which an event was seen."""
-        self._anchored: set[int] = set()
-        """Keys of messages whose beginning was certainly seen."""
 
     def add(self, offset: int, event: Event | UnreadableLine) -> None:
         """Take the next event, which begins at this byte of its log."""
@@ -186,16 +182,6 @@ class ItemBuilder:
                 self._put(Item(key=offset, kind="vendor", text=plain(text, MAX_LOG)))
             case _:
                 self._add_simple(offset, event)
-        if not isinstance(event, UnreadableLine):
-            self._seen_parents.add(event.parent)
-
-    def is_anchored(self, event: events.Text | events.Thinking) -> bool:
-        """Whether it is certain which item this delta belongs to: the beginning of its message was
-        seen, or it begins one itself."""
-        message = self._message_of(event)
-        if message is None:
-            return event.parent in self._seen_parents
-        return message.item.key in self._anchored
 
     def _message_of(self, event: events.Text | events.Thinking) -> _OpenMessage | None:
         message = self._messages.get(event.parent)
@@ -234,22 +220,20 @@ class ItemBuilder:
         changed, self._changed = self._changed, {}
         return [changed[key] for key in sorted(changed) if key >= start]
 
-    @property
-    def open_calls(self) -> set[str]:
-        """Tool calls without a result."""
+    def open_ids(self, start: int) -> set[str]:
+        """The ids of tool calls without a result, and of permission requests without a decision,
+        that begin at this byte or after it."""
         return {
-            key
-            for key, item in self._tools.items()
-            if item.tool is not None and item.tool.status is None
-        }
-
-    @property
-    def open_requests(self) -> set[str]:
-        """Permission requests without a decision."""
-        return {
-            key
-            for key, item in self._permissions.items()
-            if item.permission is not None and item.permission.decision is None
+            *(
+                id
+                for id, item in self._tools.items()
+                if item.key >= start and item.tool is not None and item.tool.status is None
+            ),
+            *(
+                id
+                for id, item in self._permissions.items()
+                if item.key >= start and item.permission is not None and item.permission.pending
+            ),
         }
 
     def _put(self, item: Item, parent: str | None = None) -> Item:
@@ -268,8 +252,6 @@ class ItemBuilder:
         if message is None or message.is_full(offset):
             item = Item(key=offset, seq=event.seq, ts=event.ts, kind=kind)
             item.continued = message is not None
-            if event.parent in self._seen_parents or not offset:
-                self._anchored.add(offset)
             message = _OpenMessage(self._put(item, event.parent), event.message_id)
             self._messages[event.parent] = message
         message.add(event.delta)

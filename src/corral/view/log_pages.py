@@ -38,7 +38,6 @@ _CLOSERS = (b'{"type":"tool_result"', b'{"type":"permission_decision"', b'{"type
 _OPENERS = (b'{"type":"tool_use"', b'{"type":"permission_request"')
 _DELTAS = events.Text | events.Thinking
 _BREAKS = events.ToolUse | events.PermissionRequest | events.Init | events.Done
-_NO_DELTA = events.Text("")
 Found: TypeAlias = tuple[int, Event | UnreadableLine]
 """An event and its offset."""
 
@@ -50,7 +49,8 @@ def item_page(log: LogFile, number: int) -> ItemPage:
     start, end = number * PAGE, (number + 1) * PAGE
     lines = log.page(number)
     found = [(line.offset, decode(line)) for line in lines]
-    builder = _begin_builder(log, number, found)
+    # Its messages may begin on the pages of the group before it.
+    builder = builder_from(log, number - number % GROUP_PAGES, number)
     skipped = _earlier_results(log, number, found)
     for offset, event in found:
         if offset not in skipped:
@@ -68,24 +68,6 @@ def item_page(log: LogFile, number: int) -> ItemPage:
         page_bytes=PAGE,
         items=items,
     )
-
-
-def _begin_builder(log: LogFile, number: int, found: list[Found]) -> ItemBuilder:
-    """A builder that has read as much before a page as its messages need."""
-    first: dict[str | None, events.Text | events.Thinking] = {}
-    for _, event in found:
-        if isinstance(event, _BREAKS):
-            first.setdefault(event.parent, _NO_DELTA)
-        elif isinstance(event, _DELTAS):
-            first.setdefault(event.parent, event)
-    deltas = [event for event in first.values() if event is not _NO_DELTA]
-    start = number - number % GROUP_PAGES
-    if not deltas or not number:
-        return ItemBuilder()
-    builder = builder_from(log, number - 1, number)
-    if number - 1 <= start or all(builder.is_anchored(event) for event in deltas):
-        return builder
-    return builder_from(log, start, number)
 
 
 def builder_from(log: LogFile, first: int, number: int) -> ItemBuilder:
@@ -140,20 +122,13 @@ def _collect_after(log: LogFile, number: int, builder: ItemBuilder) -> None:
             if not builder.add_to_message(line.offset, decode(line)):
                 break
     for page in range(number + 1, number + 1 + RESULT_PAGES):
-        if not builder.open_calls and not builder.open_requests:
+        if not (open_ids := builder.open_ids(number * PAGE)):
             return
         for line in log.page(page):
-            if not line.data.startswith(_CLOSERS):
-                continue
-            match event := decode(line):
-                case events.ToolOutput() | events.ToolResult():
-                    is_wanted = event.call_id in builder.open_calls
-                case events.PermissionDecision():
-                    is_wanted = event.request_id in builder.open_requests
-                case _:
-                    is_wanted = False
-            if is_wanted:
-                builder.add(line.offset, event)
+            if line.data.startswith(_CLOSERS):
+                event = decode(line)
+                if {getattr(event, name, None) for name in ("call_id", "request_id")} & open_ids:
+                    builder.add(line.offset, event)
 
 
 def raw_page(log: LogFile, number: int, query: str | None) -> RawPage:
@@ -166,20 +141,12 @@ def raw_page(log: LogFile, number: int, query: str | None) -> RawPage:
         return RawPage(events=found, page=number, pages=log.pages)
     wanted = query.lower().encode()
     hits: list[RawEvent] = []
-    for each in range(number, min(log.pages, number + SEARCHED_PAGES)):
-        hits += [_raw(line) for line in log.page(each) if wanted in line.data.lower()]
-        if len(hits) >= MAX_HITS:
-            return _hits(hits, each + 1, log)
-    return _hits(hits, number + SEARCHED_PAGES, log)
-
-
-def _hits(hits: list[RawEvent], following: int, log: LogFile) -> RawPage:
-    return RawPage(
-        events=hits,
-        page=min(following, log.pages) - 1,
-        pages=log.pages,
-        next=following if following < log.pages else None,
-    )
+    end = min(log.pages, number + SEARCHED_PAGES)
+    while number < end and len(hits) < MAX_HITS:
+        hits += [_raw(line) for line in log.page(number) if wanted in line.data.lower()]
+        number += 1
+    following = number if number < log.pages else None
+    return RawPage(events=hits, page=number - 1, pages=log.pages, next=following)
 
 
 def _raw(line: Line) -> RawEvent:
