@@ -5,7 +5,7 @@ works."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -93,6 +93,18 @@ def plain_option(spec: str, help: str, **settings: Any) -> Decorator:
     if settings.get("default") and "[default" not in help:
         settings.setdefault("show_default", True)
     return click.option(*names, help=help, **settings)
+
+
+def all_of(options: Iterable[Decorator]) -> Decorator:
+    """Adds several options, in this order."""
+    listed = [*options]
+
+    def decorate(function: C) -> C:
+        for add in reversed(listed):
+            function = add(function)
+        return function
+
+    return decorate
 
 
 def _set_verbosity(_: click.Context, __: click.Parameter, count: int) -> None:

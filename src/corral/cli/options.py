@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import click
 
-from corral.cli.command_types import DURATION, Decorator, option, plain_option
+from corral.cli.command_types import DURATION, Decorator, all_of, option, plain_option
 from corral.core.lookup import LAST
 from corral.core.spending import LIMITS
 from corral.errors import ConfigError, PromptError
@@ -142,30 +142,26 @@ FAKE = option(
 )
 
 
-def policy_options(function: C) -> C:
-    """The options that ``choose_policy`` reads."""
-    for each in reversed(_POLICY):
-        function = each(function)
-    return function
-
-
-_POLICY = (
-    option(
-        "Permissions",
-        "--approve",
-        "What the agent may do. The rest is asked, or denied if no one can answer.",
-        type=click.Choice(PRESET_NAMES),
-    ),
-    option("Permissions", "--yolo", "Short for --approve all."),
-    option("Permissions", "--policy policy_file FILE", "A policy file (TOML)."),
-    option("Permissions", "--allow-tool NAME...", "Allow only this tool."),
-    option("Permissions", "--deny-tool NAME...", "Never allow this tool."),
-    option(
-        "Permissions",
-        "--allow-host HOST...",
-        "The only hosts that commands may reach: pypi.org, *.npmjs.org, x.org:8443.",
-    ),
+policy_options = all_of(
+    (
+        option(
+            "Permissions",
+            "--approve",
+            "What the agent may do. The rest is asked, or denied if no one can answer.",
+            type=click.Choice(PRESET_NAMES),
+        ),
+        option("Permissions", "--yolo", "Short for --approve all."),
+        option("Permissions", "--policy policy_file FILE", "A policy file (TOML)."),
+        option("Permissions", "--allow-tool NAME...", "Allow only this tool."),
+        option("Permissions", "--deny-tool NAME...", "Never allow this tool."),
+        option(
+            "Permissions",
+            "--allow-host HOST...",
+            "The only hosts that commands may reach: pypi.org, *.npmjs.org, x.org:8443.",
+        ),
+    )
 )
+"""The options that ``choose_policy`` reads."""
 
 
 def choose_policy(flags: PolicyFlags) -> Policy | None:
@@ -425,12 +421,7 @@ def run_options(
         spec = " ".join([*defined.flags, name, defined.value])
         added.append(option(defined.section, spec, text, **arguments))
 
-    def decorate(function: C) -> C:
-        for add in reversed(added):
-            function = add(function)
-        return function
-
-    return decorate
+    return all_of(added)
 
 
 def help_text(name: str, text: str | None = None, default: str | None = None) -> str:
@@ -452,13 +443,15 @@ def limit_texts(whose: str) -> dict[str, str]:
 def task_limit_options(whose: str) -> Decorator:
     """The limits of one part within those of the run: ``--task-max-cost`` and so on."""
 
-    def decorate(function: C) -> C:
-        for name, text in reversed(limit_texts(whose).items()):
-            spec = f"--task-{name.replace('_', '-')} {BY_NAME[name].value}"
-            function = option("Limits", spec, text, type=LIMITS[name].number)(function)
-        return function
-
-    return decorate
+    return all_of(
+        option(
+            "Limits",
+            f"--task-{name.replace('_', '-')} {BY_NAME[name].value}",
+            text,
+            type=LIMITS[name].number,
+        )
+        for name, text in limit_texts(whose).items()
+    )
 
 
 def read_options(flags: PolicyFlags) -> RunKwargs:

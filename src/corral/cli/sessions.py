@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from corral import live
-from corral.cli.command_types import plain_option
+from corral.cli.command_types import all_of, plain_option
 from corral.cli.options import JSON, completing, moment, read_prompt, resolve_last, run_argument
 from corral.cli.ui.live_progress import MARKS
 from corral.cli.ui.tables import format_time, table
@@ -273,27 +273,34 @@ def answer(
         text = read_prompt(None, file)
     if token is not None:
         _answer_token(token, decision, text, comment)
-    elif comment:
+        return
+    if comment:
         raise ConfigError(
             "--text is a comment for the gate of a pipeline",
             hint="Answer a gate with: corral pipeline answer RUN CHOICE --text COMMENT",
         )
-    elif decision is not None:
-        from corral import live
-
-        running = live.find(name)
-        run = name if running is None else running[1].id
+    found = live.find(name)
+    running = None if found is None else found[1]
+    asks = running is not None and any(
+        each.kind == "question" and each.request_id for each in running.pending
+    )
+    if decision is None and (running is None or not asks):
+        _answer_person(name, running, text)
+        return
+    run = name if running is None else running.id
+    if decision is not None:
         live.answer(run, decision, request_id=request, by=BY)
-        echo(f"{run} received the answer")
-    elif not _answer_agent(name, text, request):
-        _answer_question(name, text)
+    else:
+        text = (read_prompt(None, STDIN) or "") if text is None else text
+        live.answer(run, text=text, request_id=request, by=BY)
+    echo(f"{run} received the answer")
 
 
 def _answer_token(token: str, decision: Decision | None, text: str | None, comment: str) -> None:
     from corral.engine import existing_runs
 
     if token == STDIN:
-        token = (read_prompt(None, "-") or "").strip()
+        token = (read_prompt(None, STDIN) or "").strip()
     if decision is None and not (text or "").strip():
         raise ConfigError("the answer is missing", hint="Give --allow, --deny or a text.")
     by = f"{BY} --token"
@@ -302,37 +309,17 @@ def _answer_token(token: str, decision: Decision | None, text: str | None, comme
     echo(f"{used.run} received the answer")
 
 
-def _answer_agent(name: str, text: str | None, request: str) -> bool:
-    """Answer the question of an agent. Whether the run waits for one."""
-    from corral import live
-
-    running = live.find(name)
-    pending = () if running is None else running[1].pending
-    if running is None or not any(each.kind == "question" and each.request_id for each in pending):
-        return False
-    if text is None:
-        text = read_prompt(None, STDIN) or ""
-    live.answer(running[1].id, text=text, request_id=request, by=BY)
-    echo(f"{running[1].id} received the answer")
-    return True
-
-
-def _answer_question(name: str, text: str | None) -> None:
+def _answer_person(name: str, running: live.LiveRun | None, text: str | None) -> None:
     """Answer a session whose agent is a person; it need not be running."""
-    from corral import live
-    from corral.live import pipeline_gate
-    from corral.sessions import store
-
-    running = live.find(name)
-    if running is not None and running[1].kind == "pipeline":
-        raise pipeline_gate(running[1].id)
-    if running is not None and any(each.kind == "permission" for each in running[1].pending):
+    if running is not None and running.kind == "pipeline":
+        raise live.pipeline_gate(running.id)
+    if running is not None and any(each.kind == "permission" for each in running.pending):
         raise ConfigError(
-            f"{running[1].id} waits for a permission, not for a text",
+            f"{running.id} waits for a permission, not for a text",
             hint="Answer with --allow or --deny.",
         )
     try:
-        record = store.find(name if running is None else running[1].id)
+        record = store.find(name if running is None else running.id)
     except ResumeLost as error:
         if running is None:
             error.hint = (
@@ -340,12 +327,12 @@ def _answer_question(name: str, text: str | None) -> None:
                 " corral pipeline answer RUN CHOICE."
             )
             raise
-        raise ConfigError(f"{running[1].id} is not waiting for an answer") from error
+        raise ConfigError(f"{running.id} is not waiting for an answer") from error
     question = store.open_question(record)
     if question is None:
         raise ConfigError(f"session {record.meta.id} is not waiting for an answer")
     if text is None:
-        text = read_prompt(None, "-") or ""
+        text = read_prompt(None, STDIN) or ""
     if not text.strip():
         raise ConfigError("the answer is empty", hint="Give it as TEXT, with --file or on stdin.")
     question.write_answer(text)
@@ -360,18 +347,14 @@ UNITS = {limit: kind.unit for limit, kind in LIMITS.items() if limit != "max_cos
 """Limits that are raised with a flag, which is their unit."""
 
 
-def _unit_flags(command: Callable[..., None]) -> Callable[..., None]:
-    for limit, unit in reversed(UNITS.items()):
-        text = f"For {limit}: +N more, or N in total."
-        command = plain_option(f"--{unit} N", text)(command)
-    return command
-
-
 # "-1.00" is an amount that is refused with a reason, not an unknown option.
 @command.command("budget", context_settings={"ignore_unknown_options": True})
 @click.argument("name", metavar="ID", shell_complete=completing("sessions"))
 @click.argument("amount", metavar="[AMOUNT]", required=False)
-@_unit_flags
+@all_of(
+    plain_option(f"--{unit} N", f"For {limit}: +N more, or N in total.")
+    for limit, unit in UNITS.items()
+)
 @plain_option("--db DB", "The database of a pipeline or batch.")
 def budget(name: str, *, amount: str | None, db: str | None, **units: str | None) -> None:
     """Raise the budget of a running session, pipeline or batch.
@@ -380,8 +363,6 @@ def budget(name: str, *, amount: str | None, db: str | None, **units: str | None
     session, a run or a batch, the beginning of its id, or 'last'. A run that waits because its
     budget is spent goes on.
     """
-    from corral import live
-
     given = {"max_cost": amount, **{name: units[unit] for name, unit in UNITS.items()}}
     texts = {limit: text for limit, text in given.items() if text is not None}
     if not texts:
@@ -429,7 +410,6 @@ def _amount(limit: str, text: str) -> float:
 def _raise_durable(name: str, amounts: Raise, is_total: bool, db: str | None) -> Budget:
     """A pipeline or a batch in a database; none of its processes need run on this machine."""
     from corral.engine.dbos import database
-    from corral.sessions import store
 
     if database.is_installed() and database.is_there(database.find(db)):
         from corral.engine import service

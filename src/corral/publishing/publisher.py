@@ -36,7 +36,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -145,65 +144,56 @@ class LiveQuestion:
         return True
 
 
-_NO_QUESTIONS: Mapping[str, LiveQuestion] = MappingProxyType({})
-_NO_WINNERS: Mapping[str, str] = MappingProxyType({})
-
-
 class LiveEntry:
     """One run of this process, as others see it."""
 
-    __slots__ = ("_publisher", "controls", "questions", "run", "winners")
+    __slots__ = ("controls", "publisher", "questions", "run", "winners")
 
     def __init__(self, publisher: Publisher, run: LiveRun, controls: RunControls) -> None:
-        self._publisher = publisher
+        self.publisher = publisher
         self.run = run
         self.controls = controls
-        self.questions: Mapping[str, LiveQuestion] = _NO_QUESTIONS
-        self.winners: Mapping[str, str] = _NO_WINNERS
+        self.questions: Mapping[str, LiveQuestion] = {}
+        self.winners: Mapping[str, str] = {}
         """Who answered a request, by its id."""
-
-    @property
-    def lock(self) -> threading.RLock:
-        """Held while its questions are read or changed."""
-        return self._publisher.lock
 
     @property
     def is_reachable(self) -> bool:
         """Whether answers can come from outside."""
-        return self._publisher.is_reachable
+        return self.publisher.is_reachable
 
     def update(self, run: LiveRun, controls: RunControls | None = None) -> None:
         """Show this from now on."""
-        with self._publisher.lock:
+        with self.publisher.lock:
             self.run, self.controls = run, controls or self.controls
-            self._publisher.write()
+            self.publisher.write()
 
     def set_idle(self) -> None:
         """The turn has ended, and the session is still open."""
         self.update(replace(self.run, state="idle", since=time.time(), pending=()))
 
     def open_question(self, question: LiveQuestion) -> None:
-        with self._publisher.lock:
+        with self.publisher.lock:
             self.questions = {**self.questions, question.pending.request_id: question}
-            self._publisher.write()
+            self.publisher.write()
 
     def close_question(self, question: LiveQuestion, by: str) -> None:
         """``by``: who answered, if no one else did before."""
         question.claim(by)
-        with self._publisher.lock:
+        with self.publisher.lock:
             closed = question.pending.request_id
             self.questions = {id: each for id, each in self.questions.items() if id != closed}
             winners = {**self.winners, closed: question.winner or by}
             self.winners = dict([*winners.items()][-REMEMBERED:])
-            self._publisher.write()
+            self.publisher.write()
 
     def close(self) -> None:
         """The run is over."""
-        self._publisher.remove(self)
+        self.publisher.remove(self)
 
     def drop(self) -> None:
         """As ``close``, from a finalizer."""
-        self._publisher.drop(self)
+        self.publisher.drop(self)
 
     def shown(self, *, inputs: bool) -> LiveRun:
         """``inputs``: with the arguments of pending requests."""
@@ -234,6 +224,9 @@ class Publisher:
         self._stays = False
         self._server: local_socket.LocalServer | None = None
         us = platform.get_process(self.pid)
+        cwd = ""
+        with contextlib.suppress(OSError):
+            cwd = os.getcwd()
         self._facts = LiveProcess(
             pid=self.pid,
             start_time=us.start_time if us else "",
@@ -241,7 +234,7 @@ class Publisher:
             pid_space=platform.pid_namespace(),
             program=_program(),
             argv=_argv(),
-            cwd=_cwd(),
+            cwd=cwd,
             since=time.time(),
         )
         self._file: Path | None = None
@@ -309,19 +302,13 @@ class Publisher:
             return
         pause = max(INTERVAL, self._write_cost / WRITING_SHARE)
         left = self._last_write + pause - time.monotonic()
-        if (
-            len(self._entries) <= MANY
-            or left <= 0
-            or (self._due is None and not self._write_later(left))
-        ):
+        if len(self._entries) <= MANY or left <= 0:
             self._write_now()
-
-    def _write_later(self, seconds: float) -> bool:
-        if self._server is None:
-            return False
-        self._due = time.monotonic() + seconds
-        self._server.wake()
-        return True
+        elif self._due is None and self._server is not None:
+            self._due = time.monotonic() + left
+            self._server.wake()
+        elif self._due is None:
+            self._write_now()
 
     def drop(self, entry: LiveEntry) -> None:
         """Remove an entry whose session was dropped without being closed. This may happen in the
@@ -342,10 +329,8 @@ class Publisher:
             return BUSY  # ``close`` waits for this thread and has the lock
         try:
             self._remove_dropped()
-            if self._due is None:
-                return None
-            left = self._due - time.monotonic()
-            if left > 0:
+            left = None if self._due is None else self._due - time.monotonic()
+            if left is None or left > 0:
                 return left
             self._due = None
             self._write_now()
@@ -396,16 +381,15 @@ class Publisher:
     def handle(self, line: bytes) -> bytes:
         """The answer to a request."""
         try:
-            return msgspec.json.encode(self._reply(decode_as(line, LiveRequest)))
+            reply = self._reply(decode_as(line, LiveRequest))
         except LiveError as error:
-            return msgspec.json.encode(LiveReply(problem=error.problem))
+            reply = LiveReply(problem=error.problem)
         except msgspec.MsgspecError as error:
-            problem = Problem("refused", f"not a request of this version: {error}")
-            return msgspec.json.encode(LiveReply(problem=problem))
+            reply = LiveReply(problem=Problem("refused", f"not a request of this version: {error}"))
         except Exception as error:
             _log.warning("a request failed: %r", error)
-            problem = Problem("refused", f"{type(error).__name__}: {error}")
-            return msgspec.json.encode(LiveReply(problem=problem))
+            reply = LiveReply(problem=Problem("refused", f"{type(error).__name__}: {error}"))
+        return msgspec.json.encode(reply)
 
     def _reply(self, request: LiveRequest) -> LiveReply:
         if request.do == "status":
@@ -417,7 +401,10 @@ class Publisher:
             return LiveReply(
                 pending=tuple(with_run(run, each) for run in runs for each in run.pending)
             )
-        entry = self._find(request.run)
+        with self.lock:
+            entry = next((each for each in self._entries if each.run.id == request.run), None)
+        if entry is None:
+            raise _error("not_live", f"{request.run} is not running any more")
         if request.do == "answer":
             _answer(entry, request)
         elif request.do == "cancel":
@@ -427,17 +414,17 @@ class Publisher:
                 raise _error("refused", f"{entry.run.id} cannot be cancelled from here", hint)
             _on_loop(entry, cancel)
         elif request.do == "steer":
-            _steer(entry, request.text)
+            steer = entry.controls.steer
+            if steer is None:
+                raise _error(
+                    "refused",
+                    f"{entry.run.agent or entry.run.id} cannot be steered while it works",
+                    "Give it another prompt once it has answered.",
+                )
+            _on_loop(entry, lambda: steer(request.text))
         else:
             _add_budget(entry, request)
         return LiveReply()
-
-    def _find(self, run: str) -> LiveEntry:
-        with self.lock:
-            for entry in self._entries:
-                if entry.run.id == run:
-                    return entry
-        raise _error("not_live", f"{run} is not running any more")
 
 
 def with_run(run: LiveRun, pending: Pending) -> Pending:
@@ -481,7 +468,7 @@ def _given(open_question: LiveQuestion, request: LiveRequest) -> AnswerLike:
 
 def _question(entry: LiveEntry, request_id: str) -> LiveQuestion:
     """The question that is meant: without an id, the only one."""
-    with entry.lock:
+    with entry.publisher.lock:
         if request_id in entry.questions:
             return entry.questions[request_id]
         if request_id in entry.winners:
@@ -509,17 +496,6 @@ def _add_budget(entry: LiveEntry, request: LiveRequest) -> None:
         if not 0 < amount <= (MAX_USD if name == "max_cost" else MAX_TOKENS):
             raise _error("refused", f"a budget cannot be raised by {amount:g}")
     _on_loop(entry, lambda: add(request.amounts))
-
-
-def _steer(entry: LiveEntry, text: str) -> None:
-    steer = entry.controls.steer
-    if steer is None:
-        raise _error(
-            "refused",
-            f"{entry.run.agent or entry.run.id} cannot be steered while it works",
-            "Give it another prompt once it has answered.",
-        )
-    _on_loop(entry, lambda: steer(text))
 
 
 def _on_loop(entry: LiveEntry, action: Callable[[], None]) -> None:
@@ -580,10 +556,3 @@ def _argv() -> tuple[str, ...]:
     secrets = environment.named_secrets({**environment.variables(), **passwords})
     redactor = environment.SecretRedactor(secrets)
     return tuple(shorten(redactor.clean_text(each), LONGEST_ARGUMENT) for each in given)
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""

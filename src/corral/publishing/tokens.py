@@ -57,7 +57,13 @@ def make(token: Token) -> str:
 
 def read(text: str) -> Token:
     """What a token says. Raises ``LiveError`` if it is not valid, has expired or was used."""
-    body, signature = _decode(text)
+    try:
+        body, signature = (
+            base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
+            for part in text.strip().partition(".")[::2]
+        )
+    except (binascii.Error, ValueError) as error:
+        raise _error("this is not a token of corral") from error
     try:
         valid = hmac.compare_digest(_signature(body, _key()), signature)
     except OSError as error:
@@ -77,12 +83,21 @@ def using(text: str) -> Generator[Token]:
     """Use a token inside the block. If the block fails, the token can be used again, unless another
     answer came first. Raises ``LiveError`` if it is not valid, has expired or was used."""
     token = read(text)
-    _claim(token)
+    file = _used(token)
+    try:
+        paths.make_dir(file.parent)
+        _forget_expired(file.parent)
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except FileExistsError as error:
+        raise _error("the token was already used") from error
+    except OSError as error:
+        raise _error(f"the token cannot be used: {error}") from error
     try:
         yield token
     except BaseException as error:
         if not (isinstance(error, LiveError) and error.problem.code == "answered"):
-            _release(token)
+            with contextlib.suppress(OSError):
+                file.unlink()
         raise
 
 
@@ -105,23 +120,6 @@ def _used(token: Token) -> Path:
     return records.folder() / "used" / f"{int(token.expires)}-{name}"
 
 
-def _claim(token: Token) -> None:
-    file = _used(token)
-    try:
-        paths.make_dir(file.parent)
-        _forget_expired(file.parent)
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except FileExistsError as error:
-        raise _error("the token was already used") from error
-    except OSError as error:
-        raise _error(f"the token cannot be used: {error}") from error
-
-
-def _release(token: Token) -> None:
-    with contextlib.suppress(OSError):
-        _used(token).unlink()
-
-
 def _forget_expired(folder: Path) -> None:
     now = time.time()
     for file in folder.iterdir():
@@ -137,18 +135,6 @@ def _signature(body: bytes, key: bytes) -> bytes:
 
 def _text(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _decode(text: str) -> tuple[bytes, bytes]:
-    body, _, signature = text.strip().partition(".")
-    try:
-        return _bytes(body), _bytes(signature)
-    except (binascii.Error, ValueError) as error:
-        raise _error("this is not a token of corral") from error
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
 def _error(message: str, hint: str | None = None) -> LiveError:

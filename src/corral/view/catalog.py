@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +48,10 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Full text of transcripts; of pipelines and batches their names and goals."""
     cursor: str | None = None
     limit: int = 50
+
+
+_Entry = tuple[float, str, Callable[[], Summary]]
+"""When a run was last changed, its id, and what makes its summary."""
 
 
 class _Kept:
@@ -160,99 +165,76 @@ class Catalog:
         warnings: list[str] = []
         if query.kind in (None, "session"):
             listed = await self._all_sessions()
-            found += await asyncio.to_thread(_session_entries, query, listed)
+            found += await asyncio.to_thread(self._session_entries, query, listed, live)
         if query.kind in (None, "pipeline", "batch"):
             stored = await self.stored()
             warnings = stored.warnings
             found += [
-                _Entry(updated=each.updated, id=each.id, summary=each)
+                (each.updated, each.id, lambda summary=each: summary)
                 for each in stored.summaries
                 if query.kind in (None, each.kind)
                 and (query.text or "").lower() in f"{each.id}\n{each.title}\n{each.cwd}".lower()
             ]
         if not query.text:  # runs that are stored nowhere, or not yet
-            known = {entry.id for entry in found}
+            known = {id for _, id, _ in found}
             # The page of a pipeline has what its sessions ask; that of a batch has not.
             within = {each.run_id for run in live.pipelines for each in live.pending_within(run)}
             asking = {each.run_id for each in live.pending} - within
             found += [
-                _Entry(
-                    updated=run.since,
-                    id=id,
-                    summary=live_runs.summary_of(run, len(live.pending_of(kind, id))),
-                )
+                (run.since, id, partial(live_runs.summary_of, run, len(live.pending_of(kind, id))))
                 for (kind, id), run in live.runs.items()
                 if id not in known
                 and query.kind in (None, kind)
                 and run.state != "idle"
                 and (not run.part_of or id in asking)
             ]
-        page = await asyncio.to_thread(self._page, query, found, live)
+        page = await asyncio.to_thread(_page, query, found)
         page.warnings = warnings
         return page
 
-    def _page(self, query: RunQuery, found: list[_Entry], live: LiveRuns) -> RunPage:
-        after: tuple[float, str] | None = None
-        if query.cursor is not None:
-            updated, colon, id = query.cursor.partition(":")
-            try:
-                after = float(updated if colon else ""), id
-            except ValueError as error:
-                raise ConfigError("the cursor is not one of this list") from error
-        limit = max(1, min(query.limit, MAX_PAGE))
-        left = [each for each in found if after is None or each.position < after]
-        left.sort(key=lambda each: each.position, reverse=True)
-        runs: list[Summary] = []
-        for number, entry in enumerate(left[:MAX_EXAMINED], 1):
-            summary = entry.summary
-            if summary is None and entry.record is not None:
-                summary = self.sessions.summary(entry.record, live, snippet=entry.snippet)
-            if summary is not None and _fits(summary, query):
-                runs.append(summary)
-            if len(runs) == limit or number == MAX_EXAMINED:
-                more = number < len(left)
-                return RunPage(runs=runs, next=f"{entry.updated!r}:{entry.id}" if more else None)
-        return RunPage(runs=runs)
-
-
-class _Entry(msgspec.Struct, kw_only=True):
-    updated: float
-    id: str
-    summary: Summary | None = None
-    record: store.SessionRecord | None = None
-    snippet: str = ""
-
-    @property
-    def position(self) -> tuple[float, str]:
-        return self.updated, self.id
-
-
-def _session_entries(query: RunQuery, listed: list[index.SessionMatch]) -> list[_Entry]:
-    """The sessions that may fit a query; ``listed`` are all that have metadata."""
-    matches = listed
-    if query.text:
-        matches = search_sessions(index.Query(grep=query.text))
-    found = [
-        _Entry(
-            updated=max(
-                match.meta.updated, modified_at(paths.sessions() / match.meta.id / store.EVENTS)
-            ),
-            id=match.meta.id,
-            record=store.SessionRecord(paths.sessions() / match.meta.id, match.meta),
-            snippet=match.snippet,
-        )
-        for match in matches
-        if query.agent in (None, match.meta.agent)
-    ]
-    if not query.text:
-        known = {match.meta.id for match in listed}
-        found += [
-            _Entry(
-                updated=modified_at(record.folder / store.EVENTS), id=record.meta.id, record=record
-            )
-            for record in _unsaved_sessions(known)
+    def _session_entries(
+        self, query: RunQuery, listed: list[index.SessionMatch], live: LiveRuns
+    ) -> list[_Entry]:
+        """The sessions that may fit a query; ``listed`` are all that have metadata."""
+        matches = search_sessions(index.Query(grep=query.text)) if query.text else listed
+        records = [
+            (store.SessionRecord(paths.sessions() / match.meta.id, match.meta), match.snippet)
+            for match in matches
+            if query.agent in (None, match.meta.agent)
         ]
-    return found
+        if not query.text:
+            records += [
+                (record, "") for record in _unsaved_sessions({each.meta.id for each in listed})
+            ]
+        return [
+            (
+                max(record.meta.updated, modified_at(record.folder / store.EVENTS)),
+                record.meta.id,
+                partial(self.sessions.summary, record, live, snippet=snippet),
+            )
+            for record, snippet in records
+        ]
+
+
+def _page(query: RunQuery, found: list[_Entry]) -> RunPage:
+    after: tuple[float, str] | None = None
+    if query.cursor is not None:
+        time, colon, last = query.cursor.partition(":")
+        try:
+            after = float(time if colon else ""), last
+        except ValueError as error:
+            raise ConfigError("the cursor is not one of this list") from error
+    limit = max(1, min(query.limit, MAX_PAGE))
+    left = [entry for entry in found if after is None or entry[:2] < after]
+    left.sort(key=lambda entry: entry[:2], reverse=True)
+    runs: list[Summary] = []
+    for number, (updated, id, summarize) in enumerate(left[:MAX_EXAMINED], 1):
+        summary = summarize()
+        if _fits(summary, query):
+            runs.append(summary)
+        if len(runs) == limit or number == MAX_EXAMINED:
+            return RunPage(runs=runs, next=f"{updated!r}:{id}" if number < len(left) else None)
+    return RunPage(runs=runs)
 
 
 def search_sessions(query: index.Query) -> list[index.SessionMatch]:

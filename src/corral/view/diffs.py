@@ -8,10 +8,10 @@ hunk ends after as many lines as its header says.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from itertools import zip_longest
 
 from corral.core.terminal_text import plain
-from corral.view.records import Cell, Diff, DiffRow, FileDiff, Hunk
+from corral.view.records import Cell, Diff, DiffRow, FileDiff, Hunk, RowKind
 
 MAX_ROWS = 4_000
 """Rows of one file."""
@@ -24,51 +24,34 @@ _NOWHERE = "/dev/null"
 
 def side_by_side(text: str) -> Diff:
     """The files of a diff."""
-    return Diff(files=[*_read_files(text.split("\n"))])
-
-
-def _read_files(lines: list[str]) -> Iterator[FileDiff]:
+    lines = text.split("\n")
+    files: list[FileDiff] = []
     position = 0
-    current: FileDiff | None = None
+    is_in_file = False
     while position < len(lines):
-        line = lines[position]
-        header = _HUNK.match(line)
-        if header and current is not None:
-            position = _add_hunk(current, lines, position, header)
+        line, following = lines[position], lines[position + 1 : position + 2]
+        if is_in_file and (header := _HUNK.match(line)):
+            position = _add_hunk(files[-1], lines, position, header)
             continue
-        if (
-            line.startswith("--- ")
-            and lines[position + 1 : position + 2]
-            and (lines[position + 1].startswith("+++ "))
-        ):
-            if current is not None:
-                yield current
-            old, new = line[4:], lines[position + 1][4:]
-            current = FileDiff(path=plain(new.removeprefix("b/")))
+        if line.startswith("--- ") and following and following[0].startswith("+++ "):
+            old, new = line[4:], following[0][4:]
+            file = FileDiff(path=plain(new.removeprefix("b/")))
             if old == _NOWHERE:
-                current.kind = "created"
+                file.kind = "created"
             elif new == _NOWHERE:
-                current.path, current.kind = plain(old.removeprefix("a/")), "deleted"
-            position += 2
-            continue
-        if note := _NOTE.match(line):
-            if current is not None:
-                yield current
-                current = None
-            yield FileDiff(
-                path=plain(note[2]),
-                kind=note[1],
-                note=note[3],
-                binary="binary" in note[3],
-            )
+                file.path, file.kind = plain(old.removeprefix("a/")), "deleted"
+            files.append(file)
+            is_in_file = True
+            position += 1
+        elif note := _NOTE.match(line):
+            kind, path, why = note.groups()
+            files.append(FileDiff(path=plain(path), kind=kind, note=why, binary="binary" in why))
+            is_in_file = False
         elif line.startswith("# "):
-            if current is not None:
-                yield current
-                current = None
-            yield FileDiff(path="", note=line[2:], truncated=True)
+            files.append(FileDiff(path="", note=line[2:], truncated=True))
+            is_in_file = False
         position += 1
-    if current is not None:
-        yield current
+    return Diff(files=files)
 
 
 def _add_hunk(file: FileDiff, lines: list[str], position: int, header: re.Match[str]) -> int:
@@ -90,8 +73,8 @@ def _add_hunk(file: FileDiff, lines: list[str], position: int, header: re.Match[
             new_at, new_left = new_at + 1, new_left - 1
         elif mark == " " and old_left and new_left:
             _pair(file, hunk, removed, added)
-            same = (Cell(n=old_at, text=text), Cell(n=new_at, text=text))
-            hunk.rows.append(DiffRow(kind="same", left=same[0], right=same[1]))
+            left, right = Cell(n=old_at, text=text), Cell(n=new_at, text=text)
+            hunk.rows.append(DiffRow(kind="same", left=left, right=right))
             old_at, old_left = old_at + 1, old_left - 1
             new_at, new_left = new_at + 1, new_left - 1
         elif mark != "\\":
@@ -110,14 +93,8 @@ def _pair(file: FileDiff, hunk: Hunk, removed: list[Cell], added: list[Cell]) ->
     """Put the lines of a change beside each other."""
     file.removed += len(removed)
     file.added += len(added)
-    for number in range(max(len(removed), len(added))):
-        left = removed[number] if number < len(removed) else None
-        right = added[number] if number < len(added) else None
-        if left is not None and right is not None:
-            hunk.rows.append(DiffRow(kind="changed", left=left, right=right))
-        elif left is not None:
-            hunk.rows.append(DiffRow(kind="removed", left=left))
-        else:
-            hunk.rows.append(DiffRow(kind="added", right=right))
+    for left, right in zip_longest(removed, added):
+        kind: RowKind = "changed" if left and right else "removed" if left else "added"
+        hunk.rows.append(DiffRow(kind=kind, left=left, right=right))
     removed.clear()
     added.clear()

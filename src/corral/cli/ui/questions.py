@@ -75,7 +75,7 @@ class TerminalAsker:
     async def __call__(self, request: PermissionRequest | AgentQuestion) -> AnswerLike:
         try:
             if isinstance(request, PermissionRequest):
-                with self._paused(), _single_keys():
+                with self._paused(), _terminal_mode(lines=False, shown=False):
                     return await self._read_decision(request)
             with self._paused():
                 return await ask_person(request)
@@ -175,13 +175,18 @@ def write(text: str) -> None:
 
 
 @contextlib.contextmanager
-def _single_keys() -> Generator[None]:
-    """The terminal passes each key on at once, and does not show it."""
+def _terminal_mode(*, lines: bool, shown: bool) -> Generator[None]:
+    """The terminal passes on complete lines, or each key at once; it shows what is typed or not."""
     descriptor = sys.stdin.fileno()
     before = None
     with contextlib.suppress(termios.error):  # the terminal was closed
         before = termios.tcgetattr(descriptor)
-        tty.setcbreak(descriptor)
+        if lines:
+            mode = [*before]
+            mode[3] = (mode[3] | termios.ICANON | termios.ECHO) & ~(0 if shown else termios.ECHO)
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, mode)
+        else:
+            tty.setcbreak(descriptor)
     try:
         yield
     finally:
@@ -192,11 +197,8 @@ def _single_keys() -> Generator[None]:
 
 def drop_typed() -> None:
     """Input that was typed before the question must not answer it."""
-    with contextlib.suppress(ImportError):
-        import termios
-
-        with contextlib.suppress(termios.error):
-            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    with contextlib.suppress(termios.error):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 async def typed_bytes() -> AsyncGenerator[bytes]:
@@ -244,7 +246,7 @@ async def ask_person(question: AgentQuestion) -> dict[str, Json] | None:
             return await _confirm(question, lines)
         for field in question.fields:
             write(_describe(field, columns))
-            with _echo(shown=not field.secret):
+            with _terminal_mode(lines=True, shown=not field.secret):
                 answered, value = await _value(field, lines)
             if not answered:
                 write("(no answer)\n")
@@ -256,7 +258,7 @@ async def ask_person(question: AgentQuestion) -> dict[str, Json] | None:
 
 async def _confirm(question: AgentQuestion, lines: AsyncIterator[str]) -> dict[str, Json] | None:
     write("  yes (y), no (n)? ")
-    with _echo(shown=True):
+    with _terminal_mode(lines=True, shown=True):
         async for line in lines:
             with contextlib.suppress(ConfigError):
                 return read_text(question, line)
@@ -305,26 +307,6 @@ def _barred(text: str, columns: int) -> str:
     lines = visible(text).expandtabs(4).strip("\n").split("\n")
     parts = (part for line in lines for part in wrap(line, columns - len(BAR) - 1))
     return "".join(f"{BAR}{part}\n" for part in parts)
-
-
-@contextlib.contextmanager
-def _echo(*, shown: bool) -> Generator[None]:
-    """The terminal passes complete lines on, and shows what is typed unless it is secret."""
-    descriptor = sys.stdin.fileno()
-    try:
-        before = termios.tcgetattr(descriptor)
-    except termios.error:  # the terminal was closed
-        yield
-        return
-    wanted = [*before]
-    flags = termios.ICANON | termios.ECHO
-    wanted[3] = (wanted[3] | flags) if shown else ((wanted[3] | flags) & ~termios.ECHO)
-    termios.tcsetattr(descriptor, termios.TCSADRAIN, wanted)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(termios.error):
-            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 async def _lines() -> AsyncGenerator[str]:

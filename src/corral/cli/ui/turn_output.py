@@ -83,18 +83,19 @@ POLL = 0.25
 """Seconds between two checks whether the run has ended while the reader does not read."""
 
 
-class Printer(Protocol):
+class Printer:
     """Turns events into what is written to stdout."""
 
     def text(self, event: Event) -> str | bytes:
         """What to write for this event, often empty."""
-        ...
+        raise NotImplementedError
 
     def tail(self, columns: int) -> Sequence[Line]:
         """What is not finished yet, for the live area."""
-        ...
+        return ()
 
-    def end(self) -> str | bytes: ...
+    def end(self) -> str:
+        return ""
 
 
 def answer_printer(*, progress: bool) -> Printer:
@@ -105,7 +106,7 @@ def answer_printer(*, progress: bool) -> Printer:
     return AnswerPrinter()
 
 
-class AnswerPrinter:
+class AnswerPrinter(Printer):
     """The answer's text as it comes, a blank line between messages."""
 
     def __init__(self) -> None:
@@ -130,15 +131,12 @@ class AnswerPrinter:
         self._separator = "\n"
         return self.end()  # a line of progress may follow on the same screen
 
-    def tail(self, columns: int) -> Sequence[Line]:
-        return ()
-
     def end(self) -> str:
         ended, self._ends_line = self._ends_line, True
         return "" if ended else "\n"
 
 
-class RenderedAnswer:
+class RenderedAnswer(Printer):
     """The answer as rendered Markdown, complete lines only. ``separated``: a blank line before and
     after each message."""
 
@@ -161,15 +159,12 @@ class RenderedAnswer:
             self._is_first = False
             lines = self._markdown.add(self._cleaner.add(event.delta), _columns())
             return ("\n" if is_separated else "") + self._lines(lines)
-        return self._finish() if _ends_message(event) else ""
+        return self.end() if _ends_message(event) else ""
 
     def tail(self, columns: int) -> Sequence[Line]:
         return self._markdown.tail(columns)
 
     def end(self) -> str:
-        return self._finish()
-
-    def _finish(self) -> str:
         if not self._is_open:
             return ""
         self._is_open = False
@@ -192,17 +187,11 @@ def _columns() -> int:
     return terminal.size(sys.stdout)[0]
 
 
-class EventPrinter:
+class EventPrinter(Printer):
     """The events, one JSON object per line."""
 
     def text(self, event: Event) -> bytes:
         return to_json(event) + b"\n"
-
-    def tail(self, columns: int) -> Sequence[Line]:
-        return ()
-
-    def end(self) -> bytes:
-        return b""
 
 
 class Stdout:
