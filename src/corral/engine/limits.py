@@ -160,11 +160,6 @@ def remove_budget(database: Database, run: str) -> None:
         ServerBudgetStore(database.url, name).remove()
 
 
-def holder_of(run: str, visit: str) -> str:
-    """Who reserves: one visit of one run."""
-    return f"{run}/{visit}"
-
-
 class DatabaseLimits:
     """Exchanges the limits of this process with those of a database."""
 
@@ -228,7 +223,7 @@ def join_limits(database: Database) -> None:
     if _joined is not None and _joined.database == database:
         return
     _joined = DatabaseLimits(database)
-    rate_limits.share(_joined)
+    rate_limits.share(_joined.exchange)
     here = executor.running()
     if here is not None:
         here.on_close.append(leave_limits)

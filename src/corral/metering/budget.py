@@ -199,19 +199,30 @@ class Budget:
         """Reserve an estimate for one call in this budget and all that it is part of."""
         with _lock:
             before = [budget.is_paused for budget in self.chain()]
-            shortage = None
-            taken: list[Budget] = []
-            for budget in self.chain():
-                shortage = budget.take(amount)
-                if shortage is not None:
-                    for other in taken:
-                        other.release(amount, NOTHING)
-                    break
-                taken.append(budget)
+            shortage = self._take_from_all(amount, Budget.take)
             is_changed = before != [budget.is_paused for budget in self.chain()]
         if is_changed:
             self._notify()
         return shortage or Reservation(self, amount)
+
+    def extend(self, more: Spent) -> bool:
+        """Reserve more for a call that is being made; False if it does not fit."""
+        with _lock:
+            return self._take_from_all(more, Budget.take_more) is None
+
+    def _take_from_all(
+        self, amount: Spent, take: Callable[[Budget, Spent], Shortage | None]
+    ) -> Shortage | None:
+        """Reserve in this budget and all that it is part of, or in none."""
+        taken: list[Budget] = []
+        for budget in self.chain():
+            shortage = take(budget, amount)
+            if shortage is not None:
+                for other in taken:
+                    other.release(amount, NOTHING)
+                return shortage
+            taken.append(budget)
+        return None
 
     def take(self, amount: Spent) -> Shortage | None:
         """Reserve an estimate for one call in this budget alone."""
@@ -239,14 +250,14 @@ class Budget:
                     state.waiting.pop(budget._holder, None)
         self._notify()
 
-    def take_more(self, more: Spent) -> bool:
-        """Reserve more for a call that is being made, in this budget alone; False if it does not
-        fit."""
+    def take_more(self, more: Spent) -> Shortage | None:
+        """Reserve more for a call that is being made, in this budget alone."""
         try:
             with self._change() as state:
-                return not self._reserve(state, more)
-        except StorageFailed:
-            return False
+                text = self._reserve(state, more)
+        except StorageFailed as error:
+            text = error.message
+        return Shortage(text, self, must_wait=False) if text else None
 
     def release(self, reserved: Spent, used: Spent) -> None:
         """Replace what was reserved by what was used, in this budget alone. A call that used
@@ -257,10 +268,7 @@ class Budget:
 
     def record(self, used: Spent) -> None:
         """Count what was used without a reservation."""
-        with _lock:
-            for budget in self.chain():
-                budget.release(NOTHING, used)
-        self._notify()
+        self.settle(NOTHING, used)
 
     def reached_limit(self) -> str:
         """Which limit is reached; empty if none is."""
@@ -307,18 +315,6 @@ class Budget:
         while budget is not None:
             yield budget
             budget = budget.parent
-
-    def extend(self, more: Spent) -> bool:
-        """Reserve more for a call that is being made; False if it does not fit."""
-        taken: list[Budget] = []
-        with _lock:
-            for budget in self.chain():
-                if not budget.take_more(more):
-                    for each in taken:
-                        each.release(more, NOTHING)
-                    return False
-                taken.append(budget)
-        return True
 
     def settle(self, reserved: Spent, used: Spent) -> None:
         """A call has ended: replace what was reserved for it by what it used."""

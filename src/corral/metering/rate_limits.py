@@ -36,8 +36,7 @@ import os
 import platform
 import threading
 import weakref
-from collections.abc import Callable, Generator, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Generator, Mapping
 
 import msgspec
 
@@ -124,28 +123,21 @@ def all_current() -> Mapping[str, LimitState]:
         return {name: each for name, each in _states.items() if each.until > now}
 
 
-class SharedLimits(Protocol):
-    """The limits that other processes have met."""
-
-    async def exchange(self) -> None:
-        """Tell the others the limits of this process, and ``report`` theirs. Raises nothing but a
-        cancellation: without it, each process meets a limit itself."""
-        ...
+_exchange: Callable[[], Awaitable[None]] | None = None
 
 
-_shared: SharedLimits | None = None
-
-
-def share(shared: SharedLimits | None) -> None:
-    """From now on, exchange the limits of this process; None: no longer."""
-    global _shared  # noqa: PLW0603
-    _shared = shared
+def share(exchange: Callable[[], Awaitable[None]] | None) -> None:
+    """From now on, ``exchange`` tells other processes the limits of this one, and reports theirs
+    (``report``); None: no longer. It raises nothing but a cancellation: without it, each process
+    meets a limit itself."""
+    global _exchange  # noqa: PLW0603
+    _exchange = exchange
 
 
 async def exchange() -> None:
     """Exchange limits with other processes, if they are shared."""
-    if _shared is not None:
-        await _shared.exchange()
+    if _exchange is not None:
+        await _exchange()
 
 
 def current(credential: str) -> LimitState | None:

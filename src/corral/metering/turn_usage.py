@@ -204,7 +204,7 @@ def totals(found: Iterable[TurnUsage], by: str) -> UsageTotals:
         rows.sort(key=lambda row: row.key)
     else:
         rows.sort(key=lambda row: (-(row.cost_usd or 0.0), -(row.usage.total or 0), row.key))
-    return UsageTotals(by=by, rows=rows, total=_total(rows, turns))
+    return UsageTotals(by=by, rows=rows, total=_sum("total", turns))
 
 
 def _key(by: str, turn: TurnUsage) -> str:
@@ -227,6 +227,7 @@ def _day(quarter_hour: int) -> str:
 
 
 def _sum(key: str, parts: Sequence[TurnUsage]) -> UsageSum:
+    """The sum of all parts. Several of them may be parts of one turn, which is counted once."""
     made = UsageSum(key=key, cost_by_source={})
     for part in parts:
         made.usage += part.usage
@@ -235,24 +236,6 @@ def _sum(key: str, parts: Sequence[TurnUsage]) -> UsageSum:
             made.cost_by_source[part.source] = made.cost_by_source.get(part.source, 0.0) + part.cost
         if part.calls is not None:
             made.calls = (made.calls or 0) + part.calls
-    return _counted(made, parts)
-
-
-def _total(rows: Sequence[UsageSum], parts: Sequence[TurnUsage]) -> UsageSum:
-    """The sum of all rows. A turn may be part of several of them, so turns are counted again."""
-    made = UsageSum(key="total", cost_by_source={})
-    for row in rows:
-        made.usage += row.usage
-        if row.cost_usd is not None:
-            made.cost_usd = (made.cost_usd or 0.0) + row.cost_usd
-        for source, cost in row.cost_by_source.items():
-            made.cost_by_source[source] = made.cost_by_source.get(source, 0.0) + cost
-        if row.calls is not None:
-            made.calls = (made.calls or 0) + row.calls
-    return _counted(made, parts)
-
-
-def _counted(made: UsageSum, parts: Sequence[TurnUsage]) -> UsageSum:
     made.turns = _count(parts)
     made.turns_without_cost = made.turns - _count(part for part in parts if part.cost is not None)
     made.turns_partial = _count(part for part in parts if part.is_partial)
