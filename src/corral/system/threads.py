@@ -21,6 +21,7 @@ import builtins
 import contextlib
 import contextvars
 import errno
+import re
 import select
 import signal
 import socket
@@ -138,11 +139,7 @@ def check_descriptors() -> None:
 
 def sync_twin(function: Callable[P, Awaitable[T]]) -> Callable[P, T]:
     """``function`` for code that is not async: the same arguments, the same result, the name with
-    ``_sync``. Its docstring is set afterwards::
-
-        run_sync = sync_twin(run)
-        run_sync.__doc__ = "``run`` for code that is not async."
-    """
+    ``_sync``. Its docstring says so, with the example at the end of that of ``function``."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -152,7 +149,13 @@ def sync_twin(function: Callable[P, Awaitable[T]]) -> Callable[P, T]:
         with short_traceback:
             return blocking(work(), function.__name__)
 
-    call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
+    name = function.__name__
+    call.__name__ = call.__qualname__ = f"{name}_sync"
+    _, has_example, example = (function.__doc__ or "").rpartition("    ::\n")
+    sync_example = re.sub(rf"await ((?:\w+\.)*){name}\(", rf"\1{name}_sync(", example)
+    call.__doc__ = f"``{name}`` for code that is not async, with the same arguments."
+    if has_example:
+        call.__doc__ += f"\n\n    ::\n{sync_example}"
     return call
 
 
