@@ -148,7 +148,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "engine/batch/results.py": ("file", "the results file: appended, synced, locked"),
     "engine/worker/executor.py": ("clock random socket", "the executor's name has the host's"),
     "engine/worker/worker.py": ("clock process", "the main loop of a process: signals"),
-    "engine/workspace/branch_worktree.py": (
+    "engine/workspace/run_worktree.py": (
         "clock file",
         "worktrees that several processes share",
     ),

@@ -38,6 +38,7 @@ def main() -> None:
 def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
     from corral.engine import service
     from corral.engine.dbos.database import find, prepare
+    from corral.engine.payloads import RunConfig, RunInput
     from corral.pipelines.execution import handlers
     from corral.pipelines.graph import Edge, Graph, Node
     from corral.pipelines.scheduler.outcome import Outcome
@@ -65,9 +66,8 @@ def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
         await asyncio.to_thread(prepare, find(db))
         await asyncio.to_thread(service.local, find(db), poll=POLL)
         begin = clocks()
-        run = await service.start(
-            graph, service.RunRequest(folder=folder / "run", workspace=folder), db=db
-        )
+        config = RunConfig(folder=str(folder / "run"), workspace=str(folder))
+        run = await service.start(RunInput(run_id="", graph=graph, config=config), db=db)
         closed = await service.wait(run, db=db)
         end = clocks()
         assert closed.status == "success", closed.reason

@@ -8,9 +8,9 @@ import json
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 from corral.engine import service
+from corral.engine.payloads import RunConfig, RunInput
 from corral.pipelines.graph import Edge, Graph, Node
 
 
@@ -29,12 +29,9 @@ async def main() -> None:
         edges += [Edge("fork", name), Edge(name, "join")]
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        run = await service.start(
-            Graph("wait", {}, nodes, edges),
-            service.RunRequest(folder=Path(folder) / "run", workspace=Path(folder)),
-            db=db,
-            queue="default",
-        )
+        config = RunConfig(folder=f"{folder}/run", workspace=folder)
+        run_input = RunInput(run_id="", graph=Graph("wait", {}, nodes, edges), config=config)
+        run = await service.start(run_input, db=db, queue="default")
         closed = await service.wait(run, db=db, timeout=300)
     assert closed.status == "success", closed.reason
     print(json.dumps({"seconds": time.monotonic() - begin}))

@@ -36,7 +36,9 @@ def corral(
     )
 
     async def run() -> object:
-        return await memory_runner.run(graph, resources=handlers.NodeResources(), folder=folder)
+        return await memory_runner.MemoryRun(
+            graph, resources=handlers.NodeResources(), folder=folder
+        ).drive()
 
     return run
 

@@ -6,9 +6,9 @@ import asyncio
 import json
 import sys
 import tempfile
-from pathlib import Path
 
 from corral.engine import run_list, service
+from corral.engine.payloads import RunConfig, RunInput
 from corral.pipelines.dot import parser
 
 PIPELINE = """digraph gate {
@@ -21,9 +21,9 @@ async def main() -> None:
     db, count = sys.argv[1], int(sys.argv[2])
     with tempfile.TemporaryDirectory() as folder:
         for number in range(count):
-            place = Path(folder) / str(number)
-            request = service.RunRequest(folder=place, workspace=Path(folder))
-            await service.start(parser.parse(PIPELINE), request, db=db)
+            config = RunConfig(folder=f"{folder}/{number}", workspace=folder)
+            run_input = RunInput(run_id="", graph=parser.parse(PIPELINE), config=config)
+            await service.start(run_input, db=db)
         waiting = 0
         while waiting < count:
             await asyncio.sleep(0.2)

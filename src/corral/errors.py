@@ -156,7 +156,7 @@ class CorralError(Exception):
         self.provider_code = facts.get("provider_code")
         self.result: Any = None
         """The result of the run that ended with this error, if there was one: a ``Result``, or the
-        ``RunResult`` of a pipeline."""
+        ``PipelineOutput`` of a pipeline."""
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import shutil
 import tempfile
@@ -16,7 +15,8 @@ import pytest
 from support.scheduler_driver import graph_of
 
 from corral.engine import memory_runner
-from corral.engine.memory_runner import MemoryRun, RunResult, RunSettings
+from corral.engine.memory_runner import MemoryRun
+from corral.engine.payloads import PipelineOutput
 from corral.errors import StorageFailed
 from corral.events import Text
 from corral.pipelines import events
@@ -27,7 +27,6 @@ from corral.pipelines.execution.interviewers import AutoApprove, Queued
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
 from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.pipelines.scheduler.state import from_json, to_json
 
 T = TypeVar("T")
 
@@ -90,12 +89,8 @@ def simulated() -> NodeResources:
     return NodeResources(simulate=True)
 
 
-def settings(folder: Path | None = None) -> RunSettings:
-    return RunSettings(resources=simulated(), folder=folder)
-
-
-def run(body: str, **given: object) -> RunResult:
-    return run_async(memory_runner.run(steps(body), resources=simulated(), **given))  # type: ignore[arg-type]
+def run(body: str, **given: object) -> PipelineOutput:
+    return run_async(memory_runner.MemoryRun(steps(body), resources=simulated(), **given).drive())  # type: ignore[arg-type]
 
 
 async def wait_forever(_work: NodeContext) -> Outcome | None:
@@ -119,7 +114,7 @@ def test_a_run_reaches_its_end(stage: Stage) -> None:
     assert stage.ran == ["a.1", "b.1"]
     assert result.completed == ["s", "a", "b", "e"]
     assert (result.context["x"], result.context["given"]) == (1, True)
-    assert (result.cost_usd, result.tokens, result.folder) == (0.5, 3, None)
+    assert (result.cost_usd, result.tokens) == (0.5, 3)
 
 
 def test_a_run_without_a_folder_writes_nothing(
@@ -139,7 +134,7 @@ def test_built_in_nodes_have_a_temporary_folder_during_the_run(
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     graph = steps('s -> t -> e; t [type=tool, tool_command="echo hello"]')
-    result = run_async(memory_runner.run(graph, resources=NodeResources()))
+    result = run_async(memory_runner.MemoryRun(graph, resources=NodeResources()).drive())
     assert str(result.context["tool.output"]).strip() == "hello"
     assert not any(scratch.iterdir())
 
@@ -212,9 +207,9 @@ def test_a_branch_that_does_not_stop_blocks_neither_the_run_nor_the_loop(
     body = "p [type=parallel, join_policy=first_success]; f [type=fan_in]; s -> p; f -> e;"
     body += "a [type=deaf]; p -> a -> f; p -> b -> f"
     with ThreadPoolExecutor(1) as apart:  # a loop that never ends must not block the tests
-        given = memory_runner.run(
+        given = memory_runner.MemoryRun(
             steps(body), resources=simulated(), folder=tmp_path / "run", run_id="r"
-        )
+        ).drive()
         result = apart.submit(asyncio.run, given).result(30)
     assert result.ok
     message = "node 'a' of r did not stop within 0.05 s"
@@ -320,13 +315,8 @@ def test_events_are_one_stream_with_the_node_of_each(stage: Stage) -> None:
 
     stage.acts["a"] = speak
 
-    async def scenario() -> tuple[list[RunEvent], RunResult]:
-        async with MemoryRun(steps("s -> a -> e"), settings(), run_id="r") as running:
-            received = [event async for event in running]
-            return received, await running.result()
-
-    received, result = run_async(scenario())
-    assert result.ok
+    received: list[RunEvent] = []
+    assert run("s -> a -> e", run_id="r", on_event=received.append).ok
     assert [(type(event).__name__, event.node) for event in received] == [
         ("PipelineStarted", None),
         ("StepStarted", "s"),
@@ -344,17 +334,25 @@ def test_events_are_one_stream_with_the_node_of_each(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("after", range(6))
-def test_leaving_the_block_early_stops_all_nodes(stage: Stage, after: int) -> None:
+def test_cancelling_the_task_after_any_event_stops_all_nodes(stage: Stage, after: int) -> None:
     stage.acts = {"a": wait_forever, "b": wait_forever}
     body = "p [type=parallel]; f [type=fan_in]; s -> p; p -> a -> f; p -> b -> f; f -> e"
 
     async def scenario() -> MemoryRun:
-        async with MemoryRun(steps(body), settings()) as running:
-            count = 0
-            async for _ in running:
-                count += 1
-                if count > after:
-                    break
+        count, is_enough = 0, asyncio.Event()
+
+        def listen(_event: RunEvent) -> None:
+            nonlocal count
+            count += 1
+            if count > after:
+                is_enough.set()
+
+        running = MemoryRun(steps(body), resources=simulated(), on_event=listen)
+        task = asyncio.create_task(running.drive())
+        await is_enough.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
         return running
 
     running = run_async(scenario())
@@ -363,15 +361,15 @@ def test_leaving_the_block_early_stops_all_nodes(stage: Stage, after: int) -> No
 
 
 def test_a_cancelled_run_has_the_status_cancelled(stage: Stage, tmp_path: Path) -> None:
-    stage.acts["a"] = wait_forever
+    async def scenario() -> PipelineOutput:
+        async def cancel(work: NodeContext) -> Outcome | None:
+            running.cancel("enough")
+            return await wait_forever(work)
 
-    async def scenario() -> RunResult:
+        stage.acts["a"] = cancel
         graph = steps("s -> a -> e")
-        async with MemoryRun(graph, settings(folder=tmp_path / "run")) as running:
-            async for event in running:
-                if event.node == "a":
-                    running.cancel("enough")
-            return await running.result()
+        running = MemoryRun(graph, resources=simulated(), folder=tmp_path / "run")
+        return await running.drive()
 
     result = run_async(scenario())
     assert (result.status, result.reason) == ("cancelled", "enough")
@@ -392,7 +390,7 @@ def test_cancelling_the_task_stops_the_run(stage: Stage, tmp_path: Path) -> None
     async def scenario() -> None:
         graph = steps("s -> a -> e")
         task = asyncio.create_task(
-            memory_runner.run(graph, resources=simulated(), folder=tmp_path / "run")
+            memory_runner.MemoryRun(graph, resources=simulated(), folder=tmp_path / "run").drive()
         )
         await started.wait()
         task.cancel()
@@ -409,8 +407,7 @@ def test_the_run_directory_has_the_files_of_the_run(stage: Stage, tmp_path: Path
     folder = tmp_path / "run"
     stage.acts["a"] = outcomes(failed("no"), Outcome())
     body = 's -> a; a -> a [condition="outcome=fail"]; a -> e [condition="outcome=success"]'
-    result = run(body, folder=folder)
-    assert result.folder == folder
+    run(body, folder=folder)
     saved = json.loads((folder / "checkpoint.json").read_text())
     assert saved["completed_nodes"] == ["s", "a", "a", "e"]
     assert json.loads((folder / "a" / "status.json").read_text())["outcome"] == "success"
@@ -436,17 +433,24 @@ def test_a_checkpoint_exists_while_a_node_runs(stage: Stage, tmp_path: Path) -> 
     stage.acts["b"] = wait_forever
     path = tmp_path / "run" / "checkpoint.json"
 
-    async def scenario() -> None:
-        graph = steps("s -> a -> b -> e")
-        async with MemoryRun(graph, settings(folder=path.parent)) as running:
-            async for event in running:
-                if isinstance(event, CheckpointSaved):
-                    saved = json.loads(path.read_text())
-                    if saved["current_node"] == "b":
-                        assert saved["completed_nodes"] == ["s", "a"]
-                        return
+    async def scenario() -> list[str]:
+        seen: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
 
-    run_async(scenario())
+        def listen(event: RunEvent) -> None:
+            if isinstance(event, CheckpointSaved) and not seen.done():
+                saved = json.loads(path.read_text())
+                if saved["current_node"] == "b":
+                    seen.set_result(saved["completed_nodes"])
+
+        graph = steps("s -> a -> b -> e")
+        running = MemoryRun(graph, resources=simulated(), folder=path.parent, on_event=listen)
+        task = asyncio.create_task(running.drive())
+        completed = await seen
+        running.cancel()
+        await task
+        return completed
+
+    assert run_async(scenario()) == ["s", "a"]
 
 
 def test_every_node_has_a_checkpoint_however_fast_it_is(stage: Stage, tmp_path: Path) -> None:
@@ -505,26 +509,6 @@ def test_a_folder_that_is_gone_is_made_again(stage: Stage, tmp_path: Path) -> No
     assert (tmp_path / "run" / "b" / "status.json").exists()
 
 
-def test_a_run_continues_from_the_state_of_another(stage: Stage) -> None:
-    graph = steps("s -> a -> b -> e")
-    stage.acts["b"] = wait_forever
-
-    async def scenario() -> RunResult:
-        async with MemoryRun(graph, settings(), run_id="r") as first:
-            async for event in first:
-                if event.node == "b":
-                    break
-            stored = to_json(first.scheduler.state)
-        del stage.acts["b"]
-        async with MemoryRun(graph, settings(), state=from_json(stored)) as second:
-            return await second.result()
-
-    result = run_async(scenario())
-    assert result.ok
-    assert stage.ran == ["a.1", "b.1", "b.1"]
-    assert result.completed == ["s", "a", "b", "e"]
-
-
 def test_an_event_listener_that_raises_ends_the_run_cleanly(stage: Stage) -> None:
     stage.acts["a"] = wait_forever
 
@@ -535,14 +519,3 @@ def test_an_event_listener_that_raises_ends_the_run_cleanly(stage: Stage) -> Non
     body = "p [type=parallel]; s -> p; p -> a -> e; p -> b -> e"
     with pytest.raises(ZeroDivisionError):
         run(body, on_event=listen)
-
-
-def test_events_can_only_be_read_inside_the_block(stage: Stage) -> None:
-    async def scenario() -> None:
-        running = MemoryRun(steps("s -> a -> e"), settings())
-        with pytest.raises(RuntimeError, match="enter the run first"):
-            await running.result()
-        with pytest.raises(RuntimeError), contextlib.suppress(StopAsyncIteration):
-            await anext(aiter(running))
-
-    run_async(scenario())

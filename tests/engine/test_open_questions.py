@@ -9,8 +9,10 @@ import pytest
 from support.durable_processes import DurableProcesses, submit, wait_until
 
 from corral.engine import open_questions, run_list, service
+from corral.engine.payloads import RunConfig, RunInput
 from corral.pipelines import loader
 from corral.pipelines.scheduler.commands import Question
+from corral.values import Json
 
 GATE = """digraph gate {
     start [shape=Mdiamond]; exit [shape=Msquare]
@@ -86,17 +88,12 @@ def test_many_waiting_runs_continue_after_their_answers(
 
     async def begin() -> None:
         for name in names:
-            await service.start(
-                graph,
-                service.RunRequest(
-                    folder=processes.folder / name,
-                    workspace=processes.workspace,
-                    run_id=name,
-                    values={"log": str(processes.log)},
-                ),
-                db=processes.db,
-                queue="default",
+            config = RunConfig(
+                folder=str(processes.folder / name), workspace=str(processes.workspace)
             )
+            values: dict[str, Json] = {"log": str(processes.log)}
+            run_input = RunInput(run_id=name, graph=graph, config=config, values=values)
+            await service.start(run_input, db=processes.db, queue="default")
 
     async def answer() -> None:
         for name in names:

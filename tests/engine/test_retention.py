@@ -17,6 +17,7 @@ from corral.engine import query, retention, service
 from corral.engine.batch import query as batch_query
 from corral.engine.batch.batch_store import BatchStore
 from corral.engine.dbos import database
+from corral.engine.payloads import RunConfig, RunInput
 from corral.errors import ConfigError
 from corral.system import paths
 
@@ -29,7 +30,7 @@ WAITS = CHAIN.replace('type="t.step"', 'type="t.wait", file="/never"')
 
 def rows(db: str) -> set[str]:
     with closing(BatchStore(database.find(db))) as store:
-        return {each.id for each in store.client.list_workflows()}
+        return {each.id for each in store.list_workflows()}
 
 
 def pruned(db: str, older_than: float, *, dry_run: bool = False) -> list[tuple[str, str]]:
@@ -71,19 +72,13 @@ def test_a_run_directory_in_corrals_home_is_removed_with_its_run(
     processes = file_processes
     processes.worker()
     ours = paths.home() / "runs" / "mine"
-    asyncio.run(
-        service.start(
-            corral.pipelines.load(CHAIN),
-            service.RunRequest(
-                folder=ours,
-                workspace=processes.workspace,
-                run_id="mine",
-                values={"log": str(processes.log)},
-            ),
-            db=processes.db,
-            queue="default",
-        )
+    run_input = RunInput(
+        run_id="mine",
+        graph=corral.pipelines.load(CHAIN),
+        config=RunConfig(folder=str(ours), workspace=str(processes.workspace)),
+        values={"log": str(processes.log)},
     )
+    asyncio.run(service.start(run_input, db=processes.db, queue="default"))
     processes.wait_for_run("mine")
     other = paths.home() / "runs" / "another"
     other.mkdir()

@@ -15,7 +15,7 @@ from corral.engine import limits, service
 from corral.engine.dbos import database, own_tables
 from corral.engine.dbos.client import DatabaseClient
 from corral.engine.dbos.database import Database
-from corral.engine.payloads import NODE_WORKFLOW
+from corral.engine.payloads import NODE_WORKFLOW, RunConfig, RunInput
 from corral.errors import RateLimited
 from corral.metering.rate_limits import LimitState, LimitWaits, credential_id
 from corral.pipelines import loader
@@ -45,15 +45,15 @@ def _worker(processes: DurableProcesses, lane: Lane, queue: str) -> int:
 
 def _submit(processes: DurableProcesses, run: str, **request: Any) -> None:
     async def start() -> None:
-        made = service.RunRequest(
-            folder=processes.folder / run,
-            workspace=processes.workspace,
-            run_id=run,
+        config = RunConfig(
+            folder=str(processes.folder / run),
+            workspace=str(processes.workspace),
             model="gemini:gemini-2.5-flash",
             options={"retries": 0},
             **request,
         )
-        await service.start(loader.load(GRAPH), made, db=processes.db, queue=f"queue-{run}")
+        run_input = RunInput(run_id=run, graph=loader.load(GRAPH), config=config)
+        await service.start(run_input, db=processes.db, queue=f"queue-{run}")
 
     asyncio.run(start())
 

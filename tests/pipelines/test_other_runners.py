@@ -172,9 +172,9 @@ async def outcome_of(attrs: str, workspace: Path, **values: Json) -> dict[str, J
     """The context after a node with these attributes has run."""
     graph = loader.load(f"digraph g {{ {ENDS} n [{attrs}]; start -> n -> done }}", values=values)
     async with NodeResources() as resources:
-        result = await memory_runner.run(
+        result = await memory_runner.MemoryRun(
             graph, resources=resources, workspace=workspace, values=values
-        )
+        ).drive()
     if not result.ok:
         raise ConfigError(result.reason)
     return result.context

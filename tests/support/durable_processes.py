@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from corral.engine import service
-from corral.engine.payloads import PipelineOutput, RunWorktree
+from corral.engine.payloads import PipelineOutput, RunConfig, RunInput, RunWorktree
 from corral.pipelines import loader
 
 T = TypeVar("T")
@@ -172,21 +172,20 @@ def submit(
     """Start a run on the queue ``default``; returns its id."""
 
     async def start() -> str:
-        return await service.start(
-            loader.load(graph),
-            service.RunRequest(
-                folder=processes.folder / run,
-                workspace=processes.workspace,
-                run_id=run,
-                values={"log": str(processes.log)},
+        run_input = RunInput(
+            run_id=run,
+            graph=loader.load(graph),
+            config=RunConfig(
+                folder=str(processes.folder / run),
+                workspace=str(processes.workspace) if tree is None else tree.within,
                 detached=detached,
                 simulate=simulate,
                 tree=tree,
                 artifacts_url=artifacts_url,
             ),
-            db=processes.db,
-            queue="default",
+            values={"log": str(processes.log)},
         )
+        return await service.start(run_input, db=processes.db, queue="default")
 
     return asyncio.run(start())
 

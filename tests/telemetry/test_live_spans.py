@@ -88,7 +88,9 @@ async def test_a_pipeline_run_is_one_tree_over_its_agents_and_commands(
         options = scripted_options(workspace, otel=receiver.url, policy="all")
         del options["cwd"]
         async with NodeResources(agent="gemini-cli", options=options) as resources:
-            result = await memory_runner.run(graph, resources=resources, workspace=workspace)
+            result = await memory_runner.MemoryRun(
+                graph, resources=resources, workspace=workspace
+            ).drive()
     assert result.ok, result.reason
     found = receiver.tree()
     assert found[""] == ["invoke_workflow ship"]

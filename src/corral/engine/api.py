@@ -14,19 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from corral.core.display import Card, Displayed, count, spent
 from corral.core.spending import BudgetLimits
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine import fork as durable_fork
-from corral.engine import memory_runner, open_questions, query, service
+from corral.engine import open_questions, query, service
 from corral.engine.dbos import database
-from corral.engine.memory_runner import RunResult
-from corral.engine.payloads import PipelineOutput
+from corral.engine.memory_runner import MemoryRun
+from corral.engine.payloads import PipelineOutput, RunConfig, RunInput
 from corral.engine.worker import executor
 from corral.engine.workspace import artifacts as workspace_artifacts
-from corral.engine.workspace import run_worktree
 from corral.errors import ConfigError, ProcessFailed
 from corral.pipelines import loader, simulation
 from corral.pipelines.events import RunEvent
@@ -180,36 +179,47 @@ async def run(  # noqa: PLR0913
             hint="It has letters, digits, '.', '_' and '-', at most 100.",
         )
     name = run_id or service.new_id(graph.name)
-    request = service.RunRequest(
-        run_id=name,
-        folder=run_folder(name, run_dir),
-        workspace=place,
-        values=given,
-        simulate=simulated,
-        agent=agent,
-        model=model or "",
-        imports=imports,
-        source=source_path(pipeline, source),
-        goal=goal or "",
-        limits=limits,
-        artifacts_url=artifacts,
-    )
+    folder = run_folder(name, run_dir)
     if durable:
         database.require()
+        stored = RunConfig(
+            folder=str(folder),
+            workspace=str(place),
+            simulate=simulated,
+            agent=agent,
+            model=model or "",
+            options=as_json(options),
+            imports=tuple(imports),
+            source=source_path(pipeline, source),
+            goal=goal or "",
+            limits=limits,
+            artifacts_url=artifacts,
+        )
         if repository is not None:
-            from corral.engine.workspace import branch_worktree
+            from corral.engine.workspace import run_worktree
 
-            tree = await asyncio.to_thread(branch_worktree.choose, name, repository, commit)
-            request = replace(request, tree=tree)
-        request = replace(request, options=as_json(options))
+            tree = await asyncio.to_thread(run_worktree.choose, name, repository, commit)
+            stored = replace(stored, tree=tree, workspace=tree.within)
+        run_input = RunInput(run_id=name, graph=graph, config=stored, values=given)
         async with service.engine():
-            await _start(graph, request, resources, db=db, queue=queue)
+            await _start(run_input, resources, db=db, queue=queue)
             follower = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
-            result = await _follow_to_end(follower, request.folder, on_start)
+            result = await _follow_to_end(follower, folder, on_start)
     else:
         if on_start is not None:
-            on_start(name, request.folder)
-        result = await _run_in_memory(graph, request, resources, interviewer, on_event)
+            on_start(name, folder)
+        started = MemoryRun(
+            graph,
+            resources=resources,
+            interviewer=interviewer,
+            folder=folder,
+            workspace=place,
+            run_id=name,
+            values=given,
+            on_event=on_event,
+        )
+        async with resources:
+            result = await _run_in_memory(started, place, folder)
     await _notify(options, result, str(place), db)
     if check and not result.ok:
         raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
@@ -217,57 +227,37 @@ async def run(  # noqa: PLR0913
 
 
 async def _start(
-    graph: Graph,
-    request: service.RunRequest,
-    resources: NodeResources,
-    *,
-    db: str | None,
-    queue: str | None,
+    run_input: RunInput, resources: NodeResources, *, db: str | None, queue: str | None
 ) -> None:
     """Start a durable run. A run with a worktree is checked there, as soon as it exists."""
-    tree = request.tree
-    async with service.engine_lock(), run_worktree.reserved(tree, stays=queue is None):
-        if tree is not None:
+    tree = run_input.config.tree
+    async with service.engine_lock():
+        if tree is None:
+            await service.start(run_input, db=db, queue=queue)
+            return
+        from corral.engine.workspace import run_worktree
+
+        async with run_worktree.reserved(tree, stays=queue is None):
             place = run_worktree.workspace_folder(tree)
-            loader.check(graph, place)
+            loader.check(run_input.graph, place)
             if queue is None and not resources.simulate:
                 from corral.pipelines.execution import preflight
 
-                preflight.check(graph, resources, place, dict(request.values))
-            request = replace(request, workspace=place)
-        await service.start(graph, request, db=db, queue=queue)
+                preflight.check(run_input.graph, resources, place, run_input.values)
+            await service.start(run_input, db=db, queue=queue)
 
 
-async def _run_in_memory(
-    graph: Graph,
-    request: service.RunRequest,
-    resources: NodeResources,
-    interviewer: Interviewer | None,
-    on_event: OnEvent | None,
-) -> PipelineResult:
-    settings = memory_runner.RunSettings(
-        resources=resources,
-        interviewer=interviewer,
-        folder=request.folder,
-        workspace=request.workspace,
-        on_event=on_event,
-    )
-    title, cwd = graph.goal or graph.name, str(request.workspace)
-    async with resources:
-        started = memory_runner.MemoryRun(
-            graph, settings, run_id=request.run_id, values=request.values
-        )
-        with executor.published(
-            "pipeline",
-            started.run_id,
-            title=title,
-            cwd=cwd,
-            folder=str(request.folder),
-            cancel=started.cancel,
-            budget=started,
-        ):
-            output = await started.drive()
-    return result_from_output(request.run_id, output, request.folder)
+async def _run_in_memory(run: MemoryRun, workspace: Path, folder: Path) -> PipelineResult:
+    with executor.published(
+        "pipeline",
+        run.run_id,
+        title=run.graph.goal or run.graph.name,
+        cwd=str(workspace),
+        folder=str(folder),
+        cancel=run.cancel,
+        budget=run,
+    ):
+        return result_from_output(run.run_id, await run.drive(), folder)
 
 
 async def _notify(
@@ -396,34 +386,8 @@ async def fork(  # noqa: PLR0913
 
 
 run_sync = sync_twin(run)
-run_sync.__doc__ = """
-    ``run`` for code that is not async, with the same arguments; also in a notebook.
-
-    ::
-
-        result = pipelines.run_sync("review.dot", goal="Review this project")
-        print(result.status, result.text)
-    """
-
-
 resume_sync = sync_twin(resume)
-resume_sync.__doc__ = """
-    ``resume`` for code that is not async, with the same arguments.
-
-    ::
-
-        result = pipelines.resume_sync("review-20260131-142501-3f9a")
-    """
-
-
 fork_sync = sync_twin(fork)
-fork_sync.__doc__ = """
-    ``fork`` for code that is not async, with the same arguments.
-
-    ::
-
-        result = pipelines.fork_sync("review-20260131-142501-3f9a", "implement")
-    """
 
 
 async def _follow_to_end(
@@ -622,26 +586,10 @@ class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
         return str(self.context.get("last_response", ""))
 
 
-def result_from_output(
-    name: str, output: PipelineOutput | RunResult, folder: Path
-) -> PipelineResult:
-    saved = SavedWork() if isinstance(output, RunResult) else saved_work(output.saved)
-    return PipelineResult(
-        run=name,
-        status=output.status,
-        reason=output.reason,
-        context=output.context,
-        completed=output.completed,
-        outcomes=output.outcomes,
-        cost_usd=output.cost_usd or 0.0,
-        tokens=output.tokens or 0,
-        folder=str(folder),
-        branch=saved.branch,
-        commit=saved.commit,
-        files=saved.files,
-        artifacts=saved.artifacts,
-        warnings=saved.warnings,
-    )
+def result_from_output(name: str, output: PipelineOutput, folder: Path) -> PipelineResult:
+    fields = asdict(output) | asdict(saved_work(output.saved))
+    del fields["saved"]
+    return PipelineResult(run=name, folder=str(folder), **fields)
 
 
 class SavedWork(msgspec.Struct, frozen=True, kw_only=True):

@@ -129,62 +129,8 @@ async def show(run: str, *, db: str | None = None) -> query.RunDetails:
 
 
 answer_sync = sync_twin(answer)
-answer_sync.__doc__ = """
-    ``answer`` for code that is not async, with the same arguments.
-
-    ::
-
-        pipelines.answer_sync("review-20260131-142501-3f9a", "approve", gate="approval")
-    """
-
-
 answer_with_token_sync = sync_twin(answer_with_token)
-answer_with_token_sync.__doc__ = """
-    ``answer_with_token`` for code that is not async, with the same arguments.
-
-    ::
-
-        pipelines.answer_with_token_sync(token, decision="allow_once")
-    """
-
-
 cancel_sync = sync_twin(cancel)
-cancel_sync.__doc__ = """
-    ``cancel`` for code that is not async, with the same arguments.
-
-    ::
-
-        pipelines.cancel_sync("review-20260131-142501-3f9a", reason="not needed any more")
-    """
-
-
 add_budget_sync = sync_twin(add_budget)
-add_budget_sync.__doc__ = """
-    ``add_budget`` for code that is not async, with the same arguments.
-
-    ::
-
-        pipelines.add_budget_sync("review-20260131-142501-3f9a", cost=1.00)
-    """
-
-
 runs_sync = sync_twin(runs)
-runs_sync.__doc__ = """
-    ``runs`` for code that is not async, with the same arguments.
-
-    ::
-
-        for each in pipelines.runs_sync(limit=10):
-            print(each.id, each.status)
-    """
-
-
 show_sync = sync_twin(show)
-show_sync.__doc__ = """
-    ``show`` for code that is not async, with the same arguments.
-
-    ::
-
-        details = pipelines.show_sync("review-20260131-142501-3f9a")
-        print(details.state.completed)
-    """

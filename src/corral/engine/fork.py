@@ -7,16 +7,17 @@ scheduler returns a command whose result is known, the known result is used and 
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.engine import query, service
 from corral.engine.dbos.client import DatabaseClient, with_client
 from corral.engine.dbos.database import find
-from corral.engine.payloads import answer_key, unpack
+from corral.engine.payloads import COMMIT, RunInput, answer_key, unpack
 from corral.engine.query import Replay
-from corral.engine.workspace import run_worktree
 from corral.errors import ConfigError
 from corral.pipelines.graph import Graph
 from corral.pipelines.run_limits import with_limits
@@ -138,39 +139,28 @@ async def _begin(
     graph = with_limits(graph or run_input.graph, config.limits)
     name = run_id or service.new_id(graph.name)
     tree = config.tree
+    worktree: AbstractAsyncContextManager[None] = nullcontext()
     if tree is not None:
-        from corral.engine.workspace.branch_worktree import choose
+        from corral.engine.workspace import run_worktree
 
         # The commit after the last known result, without what is run again.
         at = tree.commit
         for message in results_of(replay):
             if message.id in known and isinstance(message, Ended):
-                at = str(message.outcome.context_updates.get(run_worktree.COMMIT, at))
+                at = str(message.outcome.context_updates.get(COMMIT, at))
         base, within = tree.commit, tree.within
+        choose = run_worktree.choose
         tree = await asyncio.to_thread(choose, name, tree.repository, base, within=within)
-        tree = msgspec.structs.replace(tree, start_commit=at)
-    async with run_worktree.reserved(tree, stays=queue is None):
-        return await service.start(
-            graph,
-            service.RunRequest(
-                folder=folder,
-                workspace=Path(config.workspace),
-                run_id=name,
-                values=run_input.values,
-                simulate=config.simulate,
-                agent=config.agent,
-                model=config.model,
-                options=config.options,
-                detached=config.detached,
-                imports=config.imports,
-                tree=tree,
-                artifacts_url=config.artifacts_url,
-                source=config.source,
-                goal=config.goal,
-                limits=config.limits,
-                known=known,
-                forked_from=run_input.run_id,
-            ),
-            db=db,
-            queue=queue,
-        )
+        tree = replace(tree, start_commit=at)
+        worktree = run_worktree.reserved(tree, stays=queue is None)
+    config = replace(config, folder=str(folder), tree=tree)
+    begun = RunInput(
+        run_id=name,
+        graph=graph,
+        config=config,
+        values=run_input.values,
+        known=known,
+        forked_from=run_input.run_id,
+    )
+    async with worktree:
+        return await service.start(begun, db=db, queue=queue)

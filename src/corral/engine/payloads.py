@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.engine.dbos.database import UnreadableRecord
 from corral.engine.node_runner import Retrying
@@ -17,13 +18,16 @@ from corral.pipelines.graph import Graph, Value
 from corral.pipelines.scheduler.commands import (
     Ended,
     Expired,
+    FinishRun,
     Message,
     Question,
     RunNode,
     Woken,
 )
 from corral.pipelines.scheduler.outcome import Outcome
+from corral.pipelines.scheduler.state import State
 from corral.pipelines.simulation import Simulate
+from corral.system import paths
 from corral.values import Json, as_object, convert_to
 
 T = TypeVar("T")
@@ -36,12 +40,15 @@ BATCH_WORKFLOW = "corral.batch"
 """A workflow that does nothing: its input is what the tasks of a batch share."""
 BATCH_CLOSED = "closed"
 """The label of a batch's round that has ended: the summary of the batch."""
+COMMIT = "internal.commit"
+"""The key of an outcome's updates that has the commit after it, in a run with a worktree."""
 QUESTIONS = "questions"
 """The key of the published event of a run: its open questions by id."""
 
 
 class RunWorktree(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The worktree of a run, on each machine that works for it."""
+    """The worktree of a run, on each machine that works for it. Who starts a run has reserved it
+    (``run_worktree.reserved``)."""
 
     repository: str
     """A directory of this machine, or a URL that git can clone."""
@@ -68,8 +75,9 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     model: str = ""
     options: dict[str, Json] = {}
     """Options of ``corral.run`` for the agents of all nodes."""
-    detached: bool = False
-    """Whether agents run in an agent host, which outlives the worker."""
+    detached: bool | None = None
+    """Whether agents run in an agent host, which outlives the worker. None at the start of a run:
+    yes with a database file; no with a server, where other machines may take the run over."""
     tree: RunWorktree | None = None
     """The run's own worktree; then the workspace is a directory in it."""
     artifacts_url: str = ""
@@ -87,6 +95,14 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     concurrency: int = 0
     """Nodes that run at once, if known: it decides how many agents are kept warm."""
 
+    def on_this_machine(self) -> RunConfig:
+        """With the paths of this machine. Applying it twice changes nothing."""
+        folder, workspace = paths.local_run_folder(self.folder), self.workspace
+        if self.tree is not None:
+            own = paths.worktree(self.tree.repository, self.tree.branch)
+            workspace = str(own / "tree" / workspace)
+        return replace(self, folder=folder, workspace=workspace)
+
 
 class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The input of ``corral.run``."""
@@ -94,7 +110,7 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_id: str
     graph: Graph
     config: RunConfig
-    queue: str
+    queue: str = ""
     at: float = 0.0
     """Start time by the clock of the process that started it, in seconds since the epoch."""
     values: dict[str, Json] = {}
@@ -151,6 +167,23 @@ class PipelineOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     tokens: int = 0
     saved: dict[str, Json] = {}
     """``workspace``: branch, commit and files. ``artifacts``: names, or why the upload failed."""
+
+    @classmethod
+    def of(cls, finish: FinishRun, state: State) -> PipelineOutput:
+        """Of a run that ends so."""
+        return cls(
+            status=finish.status,
+            reason=finish.reason,
+            context=state.context,
+            completed=state.completed,
+            outcomes=state.outcomes,
+            cost_usd=state.cost_usd,
+            tokens=state.tokens,
+        )
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "success"
 
 
 def answer_key(question: str) -> str:

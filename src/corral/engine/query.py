@@ -37,7 +37,6 @@ from corral.engine.payloads import (
 )
 from corral.engine.run_list import Status, open_budgets, run_status
 from corral.engine.run_loop import EventNumbering
-from corral.engine.workspace import run_worktree
 from corral.errors import ConfigError
 from corral.metering.budget_stores import StoredBudget
 from corral.pipelines import events
@@ -101,12 +100,12 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> str:
         """The path on this machine."""
-        return run_worktree.local_config(self.run_input.config).folder
+        return self.run_input.config.on_this_machine().folder
 
     @property
     def workspace(self) -> str:
         """The path on this machine."""
-        return run_worktree.local_config(self.run_input.config).workspace
+        return self.run_input.config.on_this_machine().workspace
 
 
 async def find_run(name: str, *, db: str | None = None) -> str:
@@ -212,15 +211,14 @@ def run_not_found(run: str) -> ConfigError:
 
 def run_output(client: DatabaseClient, run: str) -> PipelineOutput | None:
     """The output of the run; None while it has not ended. Raises ``ConfigError``. Blocking."""
-    state = client.state(run)
-    if state is None:
+    rows = client.list_workflows(ids=[run])
+    if not rows:
         raise run_not_found(run)
-    if state not in ENDED_STATES:
+    if not rows[0].has_ended:
         return None
-    if state == "cancelled":
-        found = client.list_workflows(ids=[run])
-        reason = found[0].labels.get("reason") if found else None
-        return PipelineOutput(status="cancelled", reason=str(reason or "cancelled"))
+    if rows[0].state == "cancelled":
+        reason = str(rows[0].labels.get("reason") or "cancelled")
+        return PipelineOutput(status="cancelled", reason=reason)
     ended = client.get_workflow(run)
     if ended is None or ended.output is None:
         return PipelineOutput(status="fail", reason=f"the engine failed: {ended and ended.error}")

@@ -84,13 +84,13 @@ def _delete(database: Database, found: Sequence[Pruned]) -> list[Pruned]:
             if each.kind == "batch":
                 roots = [row.id for row in batches.get(each.name, [])]
             # Checked again: it may have been resumed meanwhile.
-            rows = store.client.list_workflows(ids=roots)
+            rows = store.list_workflows(ids=roots)
             for root in roots:
-                rows += store.client.list_workflows(prefix=f"{root}/")
+                rows += store.list_workflows(prefix=f"{root}/")
             if not rows or not all(row.has_ended for row in rows):
                 continue
             # The nodes are deleted first: an interrupted deletion leaves the run, and is repeated.
-            store.client.delete([row.id for row in rows])
+            store.delete([row.id for row in rows])
             for root in roots:
                 client.close(root, cancel=True)
                 limits.remove_budget(database, root)

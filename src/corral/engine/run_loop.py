@@ -11,7 +11,7 @@ The loop owns one ``Scheduler`` (pure) and repeats two steps until the scheduler
    commands.
 
 A journal starts what the loop asks for and delivers the messages that come of it. There are two:
-``memory_runner.MemoryJournal`` starts tasks of this event loop, and nothing survives the process;
+``memory_runner.MemoryRun`` starts tasks of this event loop, and nothing survives the process;
 that of a durable run (``corral.engine.worker.run_workflow``) records each call and each message
 in a database. There, a replay after a crash passes the recorded messages to a new loop, which
 makes the same calls in the same order. So nothing here may depend on a clock, on randomness or on
@@ -98,10 +98,9 @@ class RunLoop:
         self._projection = projection
 
     async def run(self) -> FinishRun:
-        """Run to the end. A scheduler with the state of another run continues from there."""
+        """Run to the end."""
         scheduler = self._scheduler
-        commands = scheduler.pending() if scheduler.state.started else scheduler.start()
-        await self.perform(commands)
+        await self.perform(scheduler.start())
         while (finish := scheduler.state.finish) is None:
             commands = list[Command]()
             for message in await self._journal.next():

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import msgspec
+from msgspec.structs import replace
 
 from corral.engine import open_questions, query, run_list
 from corral.engine.agent_host import client as agent_host_client
@@ -23,7 +23,6 @@ from corral.engine.dbos.client import (
     DEFAULT_QUEUE,
     DatabaseClient,
     QueueLimit,
-    WorkflowSubmission,
     moved_queue,
     open_client,
     responsible_executor,
@@ -33,6 +32,7 @@ from corral.engine.dbos.database import (
     OPEN_STATES,
     Database,
     UnreadableRecord,
+    WorkflowSubmission,
     find,
     prepare,
     storage_errors,
@@ -46,20 +46,16 @@ from corral.engine.payloads import (
     PipelineOutput,
     RunConfig,
     RunInput,
-    RunWorktree,
     pack,
     unpack,
 )
 from corral.engine.worker import executor, run_workflow
 from corral.engine.worker.executor import Executor
-from corral.engine.workspace import artifacts, run_worktree
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines import events, node_kinds
 from corral.pipelines.execution.interviewers import Interviewer
-from corral.pipelines.graph import Graph, Value
 from corral.pipelines.run_limits import run_limits
-from corral.pipelines.scheduler.commands import Answer, Cancelled, Ended, Message
-from corral.pipelines.simulation import Simulate
+from corral.pipelines.scheduler.commands import Answer, Cancelled, Ended
 from corral.system import clock, paths
 from corral.system.process.tree import ProcessRegistry
 from corral.system.randomness import random_hex
@@ -164,123 +160,53 @@ def new_id(name: str) -> str:
     return f"{plain}-{clock.timestamp()}-{random_hex(2)}"
 
 
-class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run besides the graph, where and how."""
-
-    folder: Path
-    """The run directory."""
-    workspace: Path
-    run_id: str = ""
-    """Empty: a new id is made."""
-    values: Mapping[str, Json] = {}
-    simulate: Simulate = False
-    agent: str = ""
-    model: str = ""
-    options: Mapping[str, Json] = {}
-    """Options of ``corral.run`` for the agents of all nodes."""
-    detached: bool | None = None
-    """Whether agents outlive the process that runs them. None: yes with a database file; no with a
-    server, where other machines may take the run over."""
-    imports: Sequence[str] = ()
-    """Modules that register node kinds."""
-    source: str = ""
-    """The pipeline's file, if it came from one."""
-    goal: str = ""
-    """The goal that replaced the one of the file."""
-    tree: RunWorktree | None = None
-    """The worktree to work in, instead of the workspace. The caller has reserved it
-    (``run_worktree.reserved``)."""
-    artifacts_url: str = ""
-    """The URL that the artifacts are uploaded to."""
-    limits: Mapping[str, Value] = {}
-    """What limits the run as a whole, in addition to the graph's own."""
-    known: Mapping[str, Message] = {}
-    """Results of the run that this one continues (``forked_from``)."""
-    forked_from: str = ""
-
-    def config(self, database: Database) -> RunConfig:
-        tree, detached = self.tree, self.detached
-        return RunConfig(
-            folder=_folder_to_record(self.folder, tree),
-            workspace=_absolute(self.workspace) if tree is None else tree.within,
-            tree=tree,
-            artifacts_url=self.artifacts_url,
-            simulate=self.simulate,
-            agent=self.agent,
-            model=self.model,
-            options=dict(self.options),
-            detached=database.path is not None if detached is None else detached,
-            imports=tuple(self.imports),
-            source=self.source,
-            goal=self.goal,
-            limits=dict(self.limits),
-        )
-
-
-async def start(
-    graph: Graph,
-    request: RunRequest,
-    *,
-    db: str | None = None,
-    queue: str | None = None,
-) -> str:
-    """Start a run; returns its id. ``queue``: its workers execute the run; None: this process
-    does."""
+async def start(run_input: RunInput, *, db: str | None = None, queue: str | None = None) -> str:
+    """Start a run; returns its id, a new one if ``run_input`` has none. ``queue``: its workers
+    execute the run; None: this process does."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
-    name = request.run_id or new_id(graph.name)
-    if request.artifacts_url:
-        await asyncio.to_thread(artifacts.check, request.artifacts_url)
-    config = request.config(database)
+    graph, config = run_input.graph, run_input.config
+    name = run_input.run_id or new_id(graph.name)
+    if config.detached is None:
+        config = replace(config, detached=database.path is not None)
+    runs_here = paths.home() / "runs"
+    if config.tree is not None and config.tree.is_remote:
+        # Machines that share only a repository have a run directory each, unless the caller named
+        # one.
+        with contextlib.suppress(ValueError):
+            folder = Path(config.folder).relative_to(runs_here)
+            config = replace(config, folder=str(folder))
     if graph.has_limits:
         # What the known results of another run have cost.
         from corral.core.spending import Spent
         from corral.engine import limits
 
-        ended = [each.outcome for each in request.known.values() if isinstance(each, Ended)]
+        ended = [each.outcome for each in run_input.known.values() if isinstance(each, Ended)]
         spent = Spent(
             sum(each.cost_usd or 0.0 for each in ended), sum(each.tokens or 0 for each in ended)
         )
         made = await asyncio.to_thread(
-            limits.create_budget, database, name, run_limits(graph), spent, request.forked_from
+            limits.create_budget, database, name, run_limits(graph), spent, run_input.forked_from
         )
-        config = msgspec.structs.replace(config, budgets=made)
+        config = replace(config, budgets=made)
     local_nodes = False
     if queue is None:
         here = await asyncio.to_thread(local, database)
         queue = here.own or DEFAULT_QUEUE
         local_nodes = here.own is not None and len(here.all_queues) == 1  # no limited resource
-    run_input = RunInput(
+    submitted = replace(
+        run_input,
         run_id=name,
-        graph=graph,
         config=config,
         queue=queue,
         at=clock.now(),
-        values=dict(request.values),
-        known=dict(request.known),
-        forked_from=request.forked_from,
         local_nodes=local_nodes,
     )
-    exists = await with_client(database, lambda client: _submit(client, run_input))
-    if exists:
+    if await with_client(database, lambda client: _submit(client, submitted)):
         raise ConfigError(
             f"the run {name!r} already exists", hint="Choose another id, or resume it."
         )
     return name
-
-
-def _absolute(path: Path) -> str:
-    """The current directory is read only if it matters: it may have been deleted."""
-    return str(path.absolute())
-
-
-def _folder_to_record(folder: Path, tree: RunWorktree | None) -> str:
-    """Relative if each machine has a run directory of its own: machines that share only a
-    repository do, unless the caller named a directory."""
-    runs_here = paths.home() / "runs"
-    if tree is not None and tree.is_remote and folder.is_relative_to(runs_here):
-        return str(folder.relative_to(runs_here))
-    return _absolute(folder)
 
 
 def _submit(client: DatabaseClient, run_input: RunInput) -> bool:
@@ -479,8 +405,10 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
         return None
 
     config = await with_client(database, end)
-    if config is not None:
-        await run_worktree.close(config, run)
+    if config is not None and config.tree is not None:
+        from corral.engine.workspace import run_worktree
+
+        await run_worktree.close(config.tree, config.on_this_machine().folder, run)
 
 
 async def add_budget(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 
 from corral.engine.dbos import client
-from corral.engine.dbos.claims import Claim
-from corral.engine.dbos.database import find, prepare
+from corral.engine.dbos.database import WorkflowSubmission, find, prepare
 from corral.values import Json
 
 QUEUE = "own-someone"
 
 
-def claims(*ids: str) -> list[Claim]:
-    return [Claim(name="w", id=each, queue=QUEUE, payload={"of": each}) for each in ids]
+def claims(*ids: str) -> list[WorkflowSubmission]:
+    return [
+        WorkflowSubmission(name="w", id=each, queue=QUEUE, payload={"of": each}) for each in ids
+    ]
 
 
 @pytest.mark.seconds

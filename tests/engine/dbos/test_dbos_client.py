@@ -19,6 +19,7 @@ from corral.engine import api, service
 from corral.engine.dbos import client
 from corral.engine.dbos.database import find
 from corral.engine.dbos.leases import ServerLeases
+from corral.engine.payloads import RunConfig, RunInput
 from corral.pipelines import loader
 
 GRAPH = """digraph one {
@@ -91,12 +92,9 @@ def test_a_wait_that_times_out_leaves_no_connection(
     """The thread that reads the database is blocked while the client is closed."""
 
     async def scenario() -> None:
-        await service.start(
-            loader.load(GRAPH),
-            service.RunRequest(folder=tmp_path / "r", workspace=tmp_path, run_id="r"),
-            db=new_postgres,
-            queue="no-workers",
-        )
+        config = RunConfig(folder=str(tmp_path / "r"), workspace=str(tmp_path))
+        run_input = RunInput(run_id="r", graph=loader.load(GRAPH), config=config)
+        await service.start(run_input, db=new_postgres, queue="no-workers")
         with psycopg.connect(new_postgres) as other:
             other.execute("LOCK TABLE dbos.workflow_status")
             with pytest.raises(TimeoutError):

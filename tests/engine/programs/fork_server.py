@@ -30,6 +30,7 @@ from corral.cli.main import main as corral_main
 from corral.engine import service
 from corral.engine.dbos import adapter
 from corral.engine.dbos.client import QueueLimit
+from corral.engine.payloads import RunConfig, RunInput
 from corral.engine.worker import executor, node_workflow, run_workflow, worker
 from corral.errors import ConfigError
 from corral.pipelines import loader
@@ -178,18 +179,18 @@ def run(request: dict[str, Any]) -> None:
 
     async def scenario() -> None:
         try:
-            name = await service.start(
-                loader.load(request["graph"]),
-                service.RunRequest(
-                    folder=Path(request["folder"]),
-                    workspace=Path(request["workspace"]),
-                    run_id=request["run"],
-                    values={"log": request["log"]},
+            run_input = RunInput(
+                run_id=request["run"],
+                graph=loader.load(request["graph"]),
+                config=RunConfig(
+                    folder=request["folder"],
+                    workspace=request["workspace"],
                     detached=request.get("detached"),
                     options=request.get("options") or {},
                 ),
-                db=request["db"],
+                values={"log": request["log"]},
             )
+            name = await service.start(run_input, db=request["db"])
         except ConfigError as error:
             if "already" not in str(error):
                 raise

@@ -15,8 +15,8 @@ from pathlib import Path
 import corral
 from corral.engine.batch import api, batch_store, results
 from corral.engine.batch.results import BatchResult, line_of
-from corral.engine.batch.tasks import BatchTask
 from corral.engine.dbos import adapter
+from corral.engine.dbos.database import WorkflowSubmission
 from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.nodes import item
@@ -57,9 +57,9 @@ class KilledOutputFile(results.OutputFile):
 
 
 class KilledStore(batch_store.BatchStore):
-    def enqueue(self, round: batch_store.Round, tasks: Sequence[BatchTask], queue: str) -> None:
+    def submit_all(self, submissions: Sequence[WorkflowSubmission]) -> None:
         die("before enqueue")
-        super().enqueue(round, tasks, queue)
+        super().submit_all(submissions)
         die("after enqueue")
 
 

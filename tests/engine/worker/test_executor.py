@@ -17,7 +17,7 @@ from support.descriptors import free_descriptors
 
 from corral.engine import query, run_list, service
 from corral.engine.dbos import adapter, database, leases
-from corral.engine.payloads import PipelineOutput
+from corral.engine.payloads import PipelineOutput, RunConfig, RunInput
 from corral.engine.worker import executor, run_workflow
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines import loader
@@ -41,12 +41,13 @@ def _registered() -> None:
     handlers.register("t.here", here)
 
 
+def run_input(tmp_path: Path, run: str) -> RunInput:
+    config = RunConfig(folder=str(tmp_path / run), workspace=str(tmp_path))
+    return RunInput(run_id=run, graph=loader.load(GRAPH), config=config)
+
+
 async def run_once(tmp_path: Path, run: str) -> PipelineOutput:
-    await service.start(
-        loader.load(GRAPH),
-        service.RunRequest(folder=tmp_path / run, workspace=tmp_path, run_id=run),
-        db=str(tmp_path / "x.db"),
-    )
+    await service.start(run_input(tmp_path, run), db=str(tmp_path / "x.db"))
     return await service.wait(run, db=str(tmp_path / "x.db"), timeout=60)
 
 
@@ -94,11 +95,7 @@ def test_a_second_database_in_one_process_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         await run_once(tmp_path, "r")
         with pytest.raises(ConfigError, match="already runs an engine"):
-            await service.start(
-                loader.load(GRAPH),
-                service.RunRequest(folder=tmp_path / "s", workspace=tmp_path),
-                db=str(tmp_path / "other.db"),
-            )
+            await service.start(run_input(tmp_path, "s"), db=str(tmp_path / "other.db"))
 
     try:
         asyncio.run(scenario())
@@ -254,10 +251,9 @@ def test_an_engine_without_descriptors_fails_and_its_run_is_resumed_later(
 
     handlers.register("t.here", exhaust)
     failures: queue.SimpleQueue[CorralError] = queue.SimpleQueue()
-    request = service.RunRequest(folder=tmp_path / "r", workspace=tmp_path, run_id="r")
     try:
         with executor.watched(failures.put):
-            asyncio.run(service.start(loader.load(GRAPH), request, db=str(tmp_path / "x.db")))
+            asyncio.run(service.start(run_input(tmp_path, "r"), db=str(tmp_path / "x.db")))
             failure = failures.get(timeout=60)
     finally:
         for each in limits:

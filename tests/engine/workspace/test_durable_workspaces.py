@@ -10,7 +10,7 @@ from typing import Any
 from support.durable_processes import DurableProcesses, submit, wait_until
 from support.repositories import git, repository
 
-from corral.engine.workspace import branch_worktree, run_worktree
+from corral.engine.workspace import run_worktree
 
 __all__ = ["repository"]
 
@@ -25,7 +25,7 @@ def pipeline(processes: DurableProcesses, wait: str = "true") -> str:
 
 def begin(processes: DurableProcesses, graph: str, repository: Path, **options: Any) -> Path:
     """Start a run in a worktree; returns the directory that it works in."""
-    tree = branch_worktree.choose("r", repository)
+    tree = run_worktree.choose("r", repository)
 
     async def scenario() -> None:
         async with run_worktree.reserved(tree, stays=False):

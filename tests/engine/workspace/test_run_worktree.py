@@ -14,7 +14,7 @@ import pytest
 from support.repositories import bare, git, repository
 
 from corral.engine.payloads import RunConfig, RunWorktree
-from corral.engine.workspace import branch_worktree, run_worktree
+from corral.engine.workspace import run_worktree
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines.scheduler.outcome import Outcome
 
@@ -37,7 +37,7 @@ def on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> On:
 
 
 def reserve(where: Path | str, run: str = "r", commit: str | None = None) -> RunWorktree:
-    tree = branch_worktree.choose(run, where, commit)
+    tree = run_worktree.choose(run, where, commit)
 
     async def scenario() -> None:
         async with run_worktree.reserved(tree, stays=True):
@@ -48,9 +48,8 @@ def reserve(where: Path | str, run: str = "r", commit: str | None = None) -> Run
 
 
 def config_of(tree: RunWorktree, tmp_path: Path) -> RunConfig:
-    return run_worktree.local_config(
-        RunConfig(folder=str(tmp_path / "run"), workspace=".", tree=tree)
-    )
+    config = RunConfig(folder=str(tmp_path / "run"), workspace=".", tree=tree)
+    return config.on_this_machine()
 
 
 def run_command(tree: RunWorktree, tmp_path: Path, visit: str, command: str) -> Outcome:
@@ -58,10 +57,10 @@ def run_command(tree: RunWorktree, tmp_path: Path, visit: str, command: str) -> 
     here = config_of(tree, tmp_path)
 
     async def scenario() -> Outcome:
-        async with run_worktree.used(here):
+        async with run_worktree.used(tree):
             place = Path(here.workspace)
             await asyncio.to_thread(subprocess.run, command, shell=True, cwd=place, check=True)
-            return await run_worktree.save(here, Outcome(), visit)
+            return await run_worktree.save(tree, Outcome(), visit)
 
     return asyncio.run(scenario())
 
@@ -69,12 +68,12 @@ def run_command(tree: RunWorktree, tmp_path: Path, visit: str, command: str) -> 
 @asynccontextmanager
 async def using(tree: RunWorktree, tmp_path: Path) -> AsyncGenerator[Path]:
     here = config_of(tree, tmp_path)
-    async with run_worktree.used(here):
+    async with run_worktree.used(tree):
         yield Path(here.workspace)
 
 
 def close(tree: RunWorktree, tmp_path: Path) -> dict[str, object]:
-    return dict(asyncio.run(run_worktree.close(config_of(tree, tmp_path), "r")))
+    return dict(asyncio.run(run_worktree.close(tree, str(tmp_path / "run"), "r")))
 
 
 def test_two_machines_take_turns_in_one_worktree(bare: Path, on: On, tmp_path: Path) -> None:
@@ -102,9 +101,9 @@ def test_parallel_work_on_two_machines_is_merged(bare: Path, on: On, tmp_path: P
             async with using(tree, tmp_path) as second:
                 (first / "a").write_text("a\n")
                 (second / "b").write_text("b\n")
-                assert (await run_worktree.save(config_of(tree, tmp_path), Outcome(), "b.1")).ok
+                assert (await run_worktree.save(tree, Outcome(), "b.1")).ok
                 on("one")
-                assert (await run_worktree.save(config_of(tree, tmp_path), Outcome(), "a.1")).ok
+                assert (await run_worktree.save(tree, Outcome(), "a.1")).ok
                 assert (first / "b").exists()
 
     asyncio.run(scenario())
@@ -125,7 +124,7 @@ def test_conflicting_work_fails_and_is_saved_to_a_branch(
             assert (await other_node).ok
             on("one")
             (first / "file").write_text("mine\n")
-            return await run_worktree.save(config_of(tree, tmp_path), Outcome(), "a.1")
+            return await run_worktree.save(tree, Outcome(), "a.1")
 
     outcome = asyncio.run(scenario())
     assert (outcome.status, outcome.retryable) == ("fail", False)
@@ -225,7 +224,7 @@ def test_a_repository_that_cannot_be_used_is_refused(
         ("https://very-secret@localhost/x", None, "contains a user name or a password"),
     ):
         with pytest.raises(ConfigError, match=words) as caught:
-            branch_worktree.choose("r", where, commit)
+            run_worktree.choose("r", where, commit)
         assert "very-secret" not in f"{caught.value} {caught.value.hint}"
 
 
@@ -286,7 +285,7 @@ def test_an_idle_worktree_is_removed(bare: Path, on: On, tmp_path: Path) -> None
             )
 
     def later() -> RunWorktree:
-        return branch_worktree.choose("new", bare)
+        return run_worktree.choose("new", bare)
 
     with pytest.raises(StorageFailed, match="was deleted in"):  # it was not reserved
         asyncio.run(scenario())

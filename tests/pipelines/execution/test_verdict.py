@@ -15,7 +15,7 @@ from support.scheduler_driver import graph_of
 
 from corral.agents import registry
 from corral.engine import memory_runner
-from corral.engine.memory_runner import RunResult
+from corral.engine.payloads import PipelineOutput
 from corral.pipelines import loader
 from corral.pipelines.events import PipelineEvent
 from corral.pipelines.execution import verdict
@@ -126,13 +126,13 @@ def test_what_a_reported_word_means(
 
 async def reviewed(
     resources: NodeResources, workspace: Path, dot: str = REVIEW, folder: Path | None = None
-) -> tuple[RunResult, list[PipelineEvent]]:
+) -> tuple[PipelineOutput, list[PipelineEvent]]:
     received: list[Any] = []
     graph = loader.load(dot)
     async with resources:
-        result = await memory_runner.run(
+        result = await memory_runner.MemoryRun(
             graph, resources=resources, workspace=workspace, folder=folder, on_event=received.append
-        )
+        ).drive()
     return result, received
 
 

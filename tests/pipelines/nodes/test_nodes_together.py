@@ -61,13 +61,13 @@ async def test_nodes_of_every_kind_pass_values_to_the_next(
     graph = loader.load(PIPELINE)
     interviewer = Recording(Queued(["f", "y"]))
     async with scripted_model.resources(answer, named=None) as resources, asyncio.timeout(60):
-        result = await memory_runner.run(
+        result = await memory_runner.MemoryRun(
             graph,
             resources=resources,
             interviewer=interviewer,
             folder=tmp_path / "run",
             workspace=workspace,
-        )
+        ).drive()
     assert result.ok, (result.reason, result.outcomes)
     assert result.context["second"] == "hi $(Tom)"
     assert (workspace / "out/second.txt").read_text() == "hi $(Tom)"
@@ -96,7 +96,9 @@ async def test_a_switch_with_conditions_sees_the_failure_of_the_node_before(
     }
     """)
     async with scripted_model.resources([]) as resources:
-        result = await memory_runner.run(graph, resources=resources, workspace=workspace)
+        result = await memory_runner.MemoryRun(
+            graph, resources=resources, workspace=workspace
+        ).drive()
     assert result.ok, result.reason
     assert result.context["repaired"] is True
 
@@ -116,7 +118,9 @@ async def test_nodes_of_a_thread_with_full_fidelity_share_one_session(
     )
     script = [call("list_dir", path="."), say("one"), say("two")]
     async with scripted_model.resources(script, named=None) as resources:
-        result = await memory_runner.run(graph, resources=resources, workspace=workspace)
+        result = await memory_runner.MemoryRun(
+            graph, resources=resources, workspace=workspace
+        ).drive()
     assert result.ok, result.reason
     texts = [text for m in scripted_model.lane.requests[-1].history for text in m.texts]
     assert [text for text in texts if text in ("First", "one", "Second")] == [

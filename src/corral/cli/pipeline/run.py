@@ -158,7 +158,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     from corral.cli.ui.pipeline_output import PipelinePrinter
     from corral.engine import api
     from corral.engine.dbos import database
-    from corral.engine.workspace import branch_worktree
+    from corral.engine.workspace import run_worktree
     from corral.pipelines.linter import engine
 
     durable = not flags["no_durable"]
@@ -188,7 +188,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
         durable=durable,
     )
     source = str(Path(file).absolute())
-    if repository is not None and branch_worktree.uncommitted(repository):
+    if repository is not None and run_worktree.uncommitted(repository):
         show.progress.print_line("! uncommitted changes in the repository are not part of this run")
 
     async def execute(interviewer: Interviewer | None) -> PipelineResult:

@@ -44,17 +44,17 @@ import msgspec
 from corral.engine.batch.results import BatchKind, BatchReport, BatchStatus, BatchSummary
 from corral.engine.batch.tasks import BatchTask, task_visit
 from corral.engine.dbos.client import (
-    CHUNK,
     NO_WORKERS,
     DatabaseClient,
     WorkflowInfo,
-    WorkflowSubmission,
+    chunks,
     responsible_executor,
 )
 from corral.engine.dbos.database import (
     OPEN_STATES,
     Database,
     UnreadableRecord,
+    WorkflowSubmission,
     reading,
     storage_errors,
 )
@@ -146,6 +146,16 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         name = self.id.removesuffix(f"#{self.number}") if self.number > 1 else self.id
         return [round_id(name, number) for number in range(1, self.number + 1)]
 
+    def submission(self, task: BatchTask, queue: str) -> WorkflowSubmission:
+        """The workflow that runs this task."""
+        visit = task_visit(task, self.number)
+        return WorkflowSubmission(
+            name=NODE_WORKFLOW,
+            id=f"{self.id}/{task.id}",
+            queue=queue,
+            payload=pack(NodeInput(run_id=self.id, visit=visit, alone=True)),
+        )
+
     @property
     def digests(self) -> dict[str, str]:
         return unpack(self.run_input.values.get("digests", {}), dict[str, str])
@@ -171,22 +181,19 @@ def resource_of(name: str) -> str:
     return f"batch-{name}"
 
 
-class BatchStore:
+class BatchStore(DatabaseClient):
     """The batches of a database. Its calls block; it is created and closed in one thread."""
 
     def __init__(self, database: Database) -> None:
+        super().__init__(database.url)
         self.database = database
-        self.client = DatabaseClient(database.url)
-
-    def close(self) -> None:
-        self.client.close()
 
     def rounds(self, name: str) -> list[Round]:
         """The rounds of a batch. Raises ``ConfigError`` if the name is that of a run."""
         found: list[Round] = []
         while True:
             number = len(found) + 1
-            row = self.client.get_workflow(round_id(name, number))
+            row = self.get_workflow(round_id(name, number))
             if row is None:
                 return found
             if row.name != BATCH_WORKFLOW:
@@ -197,8 +204,8 @@ class BatchStore:
     def begin(self, run_input: RunInput, output: str) -> None:
         """Store what the tasks of a round share, unless it is stored. ``output``: the file of
         results, for lists."""
-        self.client.ensure_queue(run_input.queue)
-        self.client.submit(
+        self.ensure_queue(run_input.queue)
+        self.submit(
             WorkflowSubmission(
                 name=BATCH_WORKFLOW,
                 id=run_input.run_id,
@@ -212,10 +219,6 @@ class BatchStore:
             )
         )
 
-    def set_command(self, name: str, number: int, command: BatchCommand) -> None:
-        """Store the command line that runs this round of a batch."""
-        self.client.set_labels(round_id(name, number), {COMMAND: command.label()})
-
     def close_round(
         self, round_id: str, report: BatchReport, *, status: BatchStatus | None = None
     ) -> None:
@@ -228,40 +231,20 @@ class BatchStore:
             failed=report.failed,
             cost_usd=report.cost_usd,
         )
-        self.client.set_labels(round_id, {BATCH_CLOSED: pack(closed)})
+        self.set_labels(round_id, {BATCH_CLOSED: pack(closed)})
         # Its workflow stores what the tasks share, and does nothing. If the batch was faster than
         # the queue, it is still there.
-        self.client.cancel([round_id])
-
-    def reopen_round(self, round_id: str) -> None:
-        """The round continues."""
-        self.client.set_labels(round_id, {BATCH_CLOSED: None})
+        self.cancel([round_id])
 
     def tasks(self, round: Round) -> dict[str, WorkflowInfo]:
         """The submitted tasks of a round by id, without their outputs."""
         prefix = f"{round.id}/"
-        found = self.client.list_workflows(prefix=prefix, name=NODE_WORKFLOW)
+        found = self.list_workflows(prefix=prefix, name=NODE_WORKFLOW)
         return {each.id.removeprefix(prefix): each for each in found}
-
-    def enqueue(self, round: Round, tasks: Sequence[BatchTask], queue: str) -> None:
-        """Submit tasks in one transaction: all or none."""
-        self.client.submit_all(
-            [
-                WorkflowSubmission(
-                    name=NODE_WORKFLOW,
-                    id=f"{round.id}/{task.id}",
-                    queue=queue,
-                    payload=pack(
-                        NodeInput(run_id=round.id, visit=task_visit(task, round.number), alone=True)
-                    ),
-                )
-                for task in tasks
-            ]
-        )
 
     def outcomes_of(self, workflows: Sequence[str]) -> dict[str, Outcome]:
         """Of these, the outcomes of those that have ended."""
-        return {row.id: _stored_outcome(row) for row in self.client.get_outputs(workflows)}
+        return {row.id: _stored_outcome(row) for row in self.get_outputs(workflows)}
 
     def take_over(
         self, workflows: Sequence[str], queue: str, *, counts_crashes: bool
@@ -273,9 +256,8 @@ class BatchStore:
         abandoned: list[str] = []
         restarted: list[str] = []
         with closing(ExecutorLiveness(self.database)) as liveness:
-            chunks = [workflows[at : at + CHUNK] for at in range(0, len(workflows), CHUNK)]
             for each in chain.from_iterable(
-                self.client.list_workflows(ids=list(ids), states=OPEN_STATES) for ids in chunks
+                self.list_workflows(ids=ids, states=OPEN_STATES) for ids in chunks(workflows)
             ):
                 executor_id = responsible_executor(each)
                 if executor_id is None or liveness.is_alive(executor_id):
@@ -283,24 +265,18 @@ class BatchStore:
                 crashes = _crashes(each)
                 if counts_crashes and (each.state == "running" or each.recoveries):
                     crashes += 1
-                    self.client.set_labels(each.id, {CRASHES: crashes})
+                    self.set_labels(each.id, {CRASHES: crashes})
                     # Counted once: until it starts again, another check must not count it.
-                    self.client.resume([each.id], NO_WORKERS)
+                    self.resume([each.id], NO_WORKERS)
                 if crashes >= POISON:
                     abandoned.append(each.id)
                 elif crashes >= SUSPECT:
                     suspects.append(each.id)
                 else:
                     restarted.append(each.id)
-        self.client.resume(restarted, queue)
-        self.client.cancel(abandoned)
+        self.resume(restarted, queue)
+        self.cancel(abandoned)
         return suspects, abandoned
-
-    def release(self, workflow: str, queue: str) -> None:
-        self.client.resume([workflow], queue)
-
-    def cancel(self, workflows: Sequence[str]) -> None:
-        self.client.cancel(workflows)
 
 
 def _stored_outcome(row: WorkflowInfo) -> Outcome:

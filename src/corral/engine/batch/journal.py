@@ -40,10 +40,10 @@ from corral.engine.agent_host import client as agent_host_client
 from corral.engine.batch.batch_store import BatchStore, BatchStoreThread, Round
 from corral.engine.batch.results import BatchReport
 from corral.engine.batch.tasks import NODE, BatchTask, task_visit
-from corral.engine.dbos.claims import Claim, Claims
+from corral.engine.dbos.claims import Claims
 from corral.engine.dbos.client import NO_WORKERS
 from corral.engine.node_runner import AttemptResult, DueAttempt, NodeRunner
-from corral.engine.payloads import NODE_WORKFLOW, NodeInput, pack
+from corral.engine.payloads import pack
 from corral.engine.worker import executor, node_workflow
 from corral.engine.worker.executor import CLOSE, Executor
 from corral.errors import ConfigError, StorageFailed
@@ -174,24 +174,14 @@ class DurableTaskJournal:
     # Start.
 
     async def submit(self, tasks: Sequence[BatchTask]) -> None:
-        self.in_flight |= {f"{self.round.id}/{task.id}": task.id for task in tasks}
+        submissions = [self.round.submission(task, self.queue) for task in tasks]
+        by_workflow = {each.id: task for each, task in zip(submissions, tasks, strict=True)}
+        self.in_flight |= {workflow: task.id for workflow, task in by_workflow.items()}
         if self.here is None:
-            await self.store_thread.call(lambda store: store.enqueue(self.round, tasks, self.queue))
+            await self.store_thread.call(lambda store: store.submit_all(submissions))
             return
-        visits = {
-            f"{self.round.id}/{task.id}": task_visit(task, self.round.number) for task in tasks
-        }
-        claims = [
-            Claim(
-                name=NODE_WORKFLOW,
-                id=workflow,
-                queue=self.queue,
-                payload=pack(NodeInput(run_id=self.round.id, visit=visit, alone=True)),
-            )
-            for workflow, visit in visits.items()
-        ]
         beginning = asyncio.ensure_future(
-            self.store_thread.call(lambda store: self._open_claims(store).begin(claims))
+            self.store_thread.call(lambda store: self._open_claims(store).begin(submissions))
         )
         try:
             started = await asyncio.shield(beginning)
@@ -201,14 +191,15 @@ class DurableTaskJournal:
             raise
         # Another process may run this batch, too: what it has started is only watched.
         for workflow in started:
-            attempt = self.here.call(self._attempt(visits[workflow]))
+            visit = task_visit(by_workflow[workflow], self.round.number)
+            attempt = self.here.call(self._attempt(visit))
             self._running[workflow] = asyncio.wrap_future(attempt)
 
     def _open_claims(self, store: BatchStore) -> Claims:
         if self._claims is None:
             if self.here is None:
                 raise RuntimeError("the tasks of a queue are not claimed")
-            self._claims = store.client.claims(self.here.id)
+            self._claims = store.claims(self.here.id)
         return self._claims
 
     async def _attempt(self, visit: RunNode) -> AttemptResult:
@@ -229,8 +220,8 @@ class DurableTaskJournal:
             if self._suspects and len(self._suspects) == len(self.in_flight):
                 # All other tasks have ended: one suspect is started, alone.
                 suspect = self._suspects.pop(0)
-                release = partial(BatchStore.release, workflow=suspect, queue=self.queue)
-                await self.store_thread.call(release)
+                resume = partial(BatchStore.resume, workflow_ids=[suspect], queue=self.queue)
+                await self.store_thread.call(resume)
             ended = await self._record([key for key, each in self._running.items() if each.done()])
             pause = self._pause if len(self._running) < len(self.in_flight) else CHECK
             if self.here is None or self._since_look.seconds > pause:
@@ -299,7 +290,7 @@ class DurableTaskJournal:
             for workflow, result in repeated.items():
                 name = node_workflow.attempt_name(NODE, 1)
                 self._open_claims(store).record_step(workflow, name, pack(result))
-                store.release(workflow, self.queue)
+                store.resume([workflow], self.queue)
 
         if repeated:
             await self.store_thread.call(leave_to_engine)
@@ -338,7 +329,7 @@ class DurableTaskJournal:
         left = [*self._running, *self._never_started]
         if left and self.here.failed is None:
             with contextlib.suppress(StorageFailed):  # found by its dead executor, too
-                await self.store_thread.call(lambda store: store.client.resume(left, NO_WORKERS))
+                await self.store_thread.call(lambda store: store.resume(left, NO_WORKERS))
 
     async def _stop(self) -> None:
         """In the event loop of the engine."""

@@ -221,7 +221,7 @@ async def cancel_batch(name: str, *, db: str | None = None) -> int:
 def batch_rounds(store: BatchStore) -> dict[str, list[WorkflowInfo]]:
     """Name -> the rounds of the batch, the first one first; the newest batch first."""
     found: dict[str, list[WorkflowInfo]] = {}
-    for row in reversed(store.client.list_workflows(name=BATCH_WORKFLOW)):
+    for row in reversed(store.list_workflows(name=BATCH_WORKFLOW)):
         found.setdefault(row.id.partition("#")[0], []).append(row)
     return dict(reversed(found.items()))
 
@@ -230,7 +230,7 @@ def open_tasks(store: BatchStore, rows: Sequence[WorkflowInfo]) -> list[Workflow
     return [
         each
         for row in rows
-        for each in store.client.list_workflows(prefix=f"{row.id}/", states=OPEN_STATES)
+        for each in store.list_workflows(prefix=f"{row.id}/", states=OPEN_STATES)
     ]
 
 

@@ -14,12 +14,14 @@ import msgspec
 
 from corral.engine import service
 from corral.engine.batch.batch_store import (
+    COMMAND,
     BatchCommand,
     BatchStore,
     BatchStoreThread,
     Round,
     make_round,
     resource_of,
+    round_id,
 )
 from corral.engine.batch.journal import DurableTaskJournal, TaskJournal
 from corral.engine.batch.results import BatchReport, BatchResult, OutputFile, result_of
@@ -27,10 +29,11 @@ from corral.engine.batch.spec import BatchOptions, BatchSpec
 from corral.engine.batch.tasks import BatchTask, difference
 from corral.engine.dbos import database
 from corral.engine.dbos.client import DEFAULT_QUEUE, QueueLimit, subqueue
-from corral.engine.payloads import RunInput
+from corral.engine.payloads import BATCH_CLOSED, RunInput
 from corral.engine.worker import executor
 from corral.errors import BudgetExceeded, ConfigError
 from corral.system import clock, paths
+from corral.values import Json
 
 if TYPE_CHECKING:
     from corral.core.spending import Spent
@@ -118,8 +121,9 @@ async def durable_state(
     try:
         state = await _resume(store_thread, options, spec, out)
         if command is not None:
-            name, number = spec.name, state.round
-            await store_thread.call(lambda store: store.set_command(name, number, command))
+            label: dict[str, Json] = {COMMAND: command.label()}
+            id = round_id(spec.name, state.round)
+            await store_thread.call(lambda store: store.set_labels(id, label))
         yield state
     finally:
         if state is not None and state.leave is not None:
@@ -156,11 +160,11 @@ async def _resume(
         await store_thread.call(lambda store: store.begin(round.run_input, output))
     else:
         round = rounds[-1]
-        await store_thread.call(partial(BatchStore.reopen_round, round_id=round.id))
+        await store_thread.call(lambda store: store.set_labels(round.id, {BATCH_CLOSED: None}))
     known = {name: each for name, each in history.known.items() if name not in redo}
     written = {} if out is None else await asyncio.to_thread(_remove_other_lines, out, known)
     if history.stale:
-        await store_thread.call(partial(BatchStore.cancel, workflows=history.stale))
+        await store_thread.call(partial(BatchStore.cancel, workflow_ids=history.stale))
     here = executor.running() if options.queue is None else None
     if here is not None and here.own is None:  # other processes may take the tasks
         here = None

@@ -29,6 +29,7 @@ from corral.system import clock, threads
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from dbos import DBOS
     from sqlalchemy import Engine
 
 INBOX = "inbox"
@@ -179,20 +180,25 @@ def _unless_closing(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutin
     return call
 
 
-def workflow_id() -> str:
-    """The id of the workflow that calls this."""
+def _library() -> type[DBOS]:
+    """It is imported when the first workflow runs: it takes longer than everything else."""
     from dbos import DBOS
 
-    return str(DBOS.workflow_id)
+    return DBOS
+
+
+def workflow_id() -> str:
+    """The id of the workflow that calls this."""
+    return str(_library().workflow_id)
 
 
 @_unless_closing
 async def enqueue(name: str, workflow_id: str, queue: str, payload: dict[str, Json]) -> None:
-    from dbos import DBOS, SetWorkflowID
+    from dbos import SetWorkflowID
 
     watch(f"before enqueue {workflow_id}")
     with SetWorkflowID(workflow_id):
-        handle = await DBOS.enqueue_workflow_async(queue, _workflows[name], payload)
+        handle = await _library().enqueue_workflow_async(queue, _workflows[name], payload)
     if handle.get_workflow_id() != workflow_id:
         # The journal has another call at this position: results would be mixed up.
         raise RuntimeError(
@@ -207,14 +213,13 @@ async def step(
 ) -> Json:
     """The recorded result of the function. ``preemptible``: it is cancelled within about a second
     after its workflow is."""
-    from dbos import DBOS
 
     async def run() -> Json:
         result = await function()
         watch(f"before step {name}")
         return result
 
-    result: Json = await DBOS.run_step_async({"name": name, "preemptible": preemptible}, run)
+    result: Json = await _library().run_step_async({"name": name, "preemptible": preemptible}, run)
     watch(f"after step {name}")
     return result
 
@@ -222,10 +227,8 @@ async def step(
 @_unless_closing
 async def sleep(seconds: float) -> None:
     """Sleep until a time that is recorded, so a restart does not extend it."""
-    from dbos import DBOS
-
     watch("before sleep")
-    await DBOS.sleep_async(seconds)
+    await _library().sleep_async(seconds)
     watch("after sleep")
 
 
@@ -234,13 +237,16 @@ async def leave_until(until: float) -> None:
     """Return if this time, in seconds since the epoch, has come. Else leave the workflow to the
     executor that takes it then (``put_back``): it replays the workflow up to this call. Not
     recorded."""
-    from dbos import DBOS
     from sqlalchemy.exc import DBAPIError
 
     while (left := until - clock.now()) > 0:
         watch("before leaving")
         put_back = functools.partial(
-            private_calls.put_back, _engines[-1], str(DBOS.workflow_id), DBOS.executor_id, until
+            private_calls.put_back,
+            _engines[-1],
+            str(_library().workflow_id),
+            _library().executor_id,
+            until,
         )
         try:
             await asyncio.to_thread(put_back)
@@ -254,20 +260,16 @@ async def leave_until(until: float) -> None:
 @_unless_closing
 async def send(workflow_id: str, message: Json, *, key: str) -> None:
     """Send a message to a workflow's inbox, once per key."""
-    from dbos import DBOS
-
     watch(f"before send {key}")
-    await DBOS.send_async(workflow_id, message, INBOX, idempotency_key=key)
+    await _library().send_async(workflow_id, message, INBOX, idempotency_key=key)
     watch(f"after send {key}")
 
 
 @_unless_closing
 async def receive(timeout: float) -> Json:
     """The next message of this workflow's inbox; None after the timeout."""
-    from dbos import DBOS
-
     watch("before recv")
-    message: Json = await DBOS.recv_async(INBOX, timeout)
+    message: Json = await _library().recv_async(INBOX, timeout)
     watch("after recv")
     return message
 
@@ -282,39 +284,31 @@ async def has_mail(workflow_id: str) -> bool:
 @_unless_closing
 async def publish(key: str, value: Json) -> None:
     """Publish a value for readers outside this workflow."""
-    from dbos import DBOS
-
     watch(f"before publish {key}")
-    await DBOS.set_event_async(key, value)
+    await _library().set_event_async(key, value)
     watch(f"after publish {key}")
 
 
 @_unless_closing
 async def label(workflow_id: str, labels: dict[str, Json]) -> None:
     """Set labels of a workflow, for lists: they are read without decoding inputs or outputs."""
-    from dbos import DBOS
-
     watch("before label")
-    await DBOS.update_workflow_attributes_async(workflow_id, labels, merge=True)
+    await _library().update_workflow_attributes_async(workflow_id, labels, merge=True)
     watch("after label")
 
 
 @_unless_closing
 async def cancel(workflow_ids: list[str]) -> None:
     """Cancel workflows with all that they started."""
-    from dbos import DBOS
-
     watch("before cancel")
-    await DBOS.cancel_workflows_async(workflow_ids, cancel_children=True)
+    await _library().cancel_workflows_async(workflow_ids, cancel_children=True)
     watch("after cancel")
 
 
 @_unless_closing
 async def states(workflow_ids: list[str]) -> dict[str, State]:
     """Only within a step: the result is not JSON and cannot be recorded itself."""
-    from dbos import DBOS
-
-    found = await DBOS.list_workflows_async(
+    found = await _library().list_workflows_async(
         workflow_ids=workflow_ids, load_input=False, load_output=False
     )
     return {status.workflow_id: from_library(status.status) for status in found}
@@ -323,9 +317,7 @@ async def states(workflow_ids: list[str]) -> dict[str, State]:
 @_unless_closing
 async def input_of(workflow_id: str) -> Json:
     """The input of another workflow. Only within a step."""
-    from dbos import DBOS
-
-    found = await DBOS.list_workflows_async(workflow_ids=[workflow_id], load_output=False)
+    found = await _library().list_workflows_async(workflow_ids=[workflow_id], load_output=False)
     if not found or not found[0].input:
         raise database.UnreadableRecord(f"the run {workflow_id!r} was deleted")
     with database.reading(workflow_id):
@@ -336,7 +328,5 @@ async def input_of(workflow_id: str) -> Json:
 @_unless_closing
 async def published(workflow_id: str, key: str) -> Json:
     """The value that another workflow published last, or None. Only within a step."""
-    from dbos import DBOS
-
-    value: Json = await DBOS.get_event_async(workflow_id, key, 0)
+    value: Json = await _library().get_event_async(workflow_id, key, 0)
     return value

@@ -15,27 +15,17 @@ has taken over, has another owner or none: then the output is not stored.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from corral.engine.dbos import adapter
-from corral.engine.dbos.database import APPLICATION, PROTOCOL
+from corral.engine.dbos.database import APPLICATION, PROTOCOL, WorkflowSubmission
 from corral.engine.dbos.private_calls import table_name
 from corral.system import clock
 from corral.values import Json
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
-
-
-class Claim(NamedTuple):
-    """A workflow to run here."""
-
-    name: str
-    id: str
-    queue: str
-    """Where the library puts it if this process dies."""
-    payload: dict[str, Json]
 
 
 class Claims:
@@ -66,9 +56,10 @@ class Claims:
             " ON CONFLICT DO NOTHING"
         )
 
-    def begin(self, claims: Sequence[Claim]) -> set[str]:
-        """Store them as running, in one transaction: all or none. Returns the ids of those that
-        are new; others exist already, and stay as they are."""
+    def begin(self, claims: Sequence[WorkflowSubmission]) -> set[str]:
+        """Store them as running, in one transaction: all or none; if this process dies, the library
+        puts them on their queue. Returns the ids of those that are new; others exist already, and
+        stay as they are."""
         import sqlalchemy as sa
 
         shared = {

@@ -19,10 +19,10 @@ only what was started through it.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import logging
-import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -38,6 +38,7 @@ from corral.engine.dbos.database import (
     Database,
     State,
     UnreadableRecord,
+    WorkflowSubmission,
     from_library,
     reading,
     require,
@@ -106,16 +107,6 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     output: Json
     at: float
     """Seconds since the epoch; 0 while it has not completed."""
-
-
-class WorkflowSubmission(msgspec.Struct, frozen=True, kw_only=True):
-    """A workflow to enqueue."""
-
-    name: str
-    id: str
-    queue: str
-    payload: dict[str, Json]
-    labels: dict[str, Json] = {}
 
 
 class QueueLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,8 +225,7 @@ class DatabaseClient:
         """Those of these workflows that have ended, with their outputs. Raises ``ConfigError``
         if corral did not write one of the rows."""
         outputs: list[WorkflowInfo] = []
-        for at in range(0, len(workflow_ids), CHUNK):
-            chunk = list(workflow_ids[at : at + CHUNK])
+        for chunk in chunks(workflow_ids):
             ended = [each.id for each in self.list_workflows(ids=chunk) if each.has_ended]
             if ended:
                 rows = self._client.list_workflows(workflow_ids=ended, load_input=False)
@@ -261,19 +251,18 @@ class DatabaseClient:
         self._client.update_workflow_attributes(workflow_id, labels, merge=True)
 
     def cancel(self, workflow_ids: Sequence[str], *, children: bool = False) -> None:
-        for at in range(0, len(workflow_ids), CHUNK):
-            chunk = list(workflow_ids[at : at + CHUNK])
+        for chunk in chunks(workflow_ids):
             self._client.cancel_workflows(chunk, cancel_children=children)
 
     def resume(self, workflow_ids: Sequence[str], queue: str) -> None:
         """Put workflows that no executor runs any more on this queue."""
-        for at in range(0, len(workflow_ids), CHUNK):
-            self._client.resume_workflows(list(workflow_ids[at : at + CHUNK]), queue_name=queue)
+        for chunk in chunks(workflow_ids):
+            self._client.resume_workflows(chunk, queue_name=queue)
 
     def delete(self, workflow_ids: Sequence[str]) -> None:
         """The last ones first: if it is interrupted, the first ones are still there."""
-        for at in range(len(workflow_ids), 0, -CHUNK):
-            self._client.delete_workflows(list(workflow_ids[max(0, at - CHUNK) : at]))
+        for chunk in chunks(workflow_ids[::-1]):
+            self._client.delete_workflows(chunk)
 
     # Messages and events.
 
@@ -323,6 +312,12 @@ class DatabaseClient:
 
     def delete_queue(self, name: str) -> None:
         self._client.delete_queue(name)
+
+
+def chunks(ids: Sequence[str]) -> Iterator[list[str]]:
+    """Parts that fit into one statement each."""
+    for at in range(0, len(ids), CHUNK):
+        yield list(ids[at : at + CHUNK])
 
 
 def list_top(database: Database, name: str, limit: int | None) -> list[WorkflowInfo]:
@@ -399,7 +394,7 @@ def _read_in_parts(
     """All rows with these ids that can be read. The library reads all or none, so the ids are
     divided until those that cannot be read are alone."""
     rows: list[WorkflowInfo] = []
-    parts = [list(ids[at : at + CHUNK]) for at in range(0, len(ids), CHUNK)]
+    parts = [*chunks(ids)]
     while parts:
         part = parts.pop()
         try:
@@ -477,31 +472,26 @@ async def with_client(database: Database, call: Callable[[DatabaseClient], T]) -
 async def open_client(database: Database) -> AsyncGenerator[DatabaseClient]:
     """A client for many calls. A thread opens it. If the caller is cancelled meanwhile, that
     thread runs on, and closes the client when it is open."""
-    lock = threading.Lock()
-    opened: DatabaseClient | None = None
-    is_cancelled = False
+    opening: concurrent.futures.Future[DatabaseClient] = concurrent.futures.Future()
 
     def enter() -> DatabaseClient:
-        nonlocal opened
-        client = DatabaseClient(database.url)
-        with lock:
-            opened = client
-        if is_cancelled:
-            leave()
-        return client
+        try:
+            opening.set_result(DatabaseClient(database.url))
+        except BaseException as error:
+            opening.set_exception(error)
+        return opening.result()
 
-    def leave() -> None:
-        nonlocal opened
-        with lock:
-            client, opened = opened, None
-        if client is not None:
-            client.close()
+    def leave(opened: concurrent.futures.Future[DatabaseClient]) -> None:
+        if opened.exception() is None:
+            opened.result().close()
 
     try:
         yield await asyncio.to_thread(enter)
     finally:
-        is_cancelled = True
-        await asyncio.to_thread(leave)
+        if opening.done():
+            await asyncio.to_thread(leave, opening)
+        else:
+            opening.add_done_callback(leave)
 
 
 # Names of queues.

@@ -29,6 +29,7 @@ import msgspec
 from corral.engine.dbos.connections import CONNECT
 from corral.errors import ConfigError, StorageFailed
 from corral.system import fs, paths
+from corral.values import Json
 
 if TYPE_CHECKING:
     import psycopg
@@ -72,6 +73,16 @@ def from_library(status: object) -> State:
 
 def to_library(states: Sequence[State]) -> list[str]:
     return [status for status, state in _OF_LIBRARY.items() if state in states]
+
+
+class WorkflowSubmission(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow to enqueue."""
+
+    name: str
+    id: str
+    queue: str
+    payload: dict[str, Json]
+    labels: dict[str, Json] = {}
 
 
 class UnreadableRecord(ConfigError):

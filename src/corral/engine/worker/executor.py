@@ -196,13 +196,7 @@ class Executor:
     def start(self) -> None:
         """Run in a new thread; returns when it takes work. Blocking."""
         global _current  # noqa: PLW0603
-        with _starting:
-            if _current is not None:
-                raise ConfigError(
-                    f"this process already runs an engine, on {_current.database.shown}"
-                )
-            prepare(self.database)
-            _current = self
+        self._become_current()
         thread = threading.Thread(target=self._run, name="corral-engine", daemon=True)
         try:
             threads.start(thread)
@@ -219,12 +213,7 @@ class Executor:
     def run_here(self, on_ready: Callable[[Executor], None] | None = None) -> None:
         """Run in this thread until ``stop`` is called. For a process that does nothing else:
         what its first thread starts dies with it, where the kernel supports that."""
-        global _current  # noqa: PLW0603
-        with _starting:
-            if _current is not None:
-                raise ConfigError("this process already runs an engine")
-            prepare(self.database)
-            _current = self
+        self._become_current()
         if on_ready is not None:
 
             def report(ready: concurrent.futures.Future[None]) -> None:
@@ -237,6 +226,16 @@ class Executor:
             self._ready.result()
         if self.failed is not None:
             raise self.failed
+
+    def _become_current(self) -> None:
+        """The library has one engine per process. Raises ``ConfigError`` if there is another."""
+        global _current  # noqa: PLW0603
+        with _starting:
+            if _current is not None:
+                shown = _current.database.shown
+                raise ConfigError(f"this process already runs an engine, on {shown}")
+            prepare(self.database)
+            _current = self
 
     def stop(self, drain: float = 0.0) -> None:
         """Take no more work; wait up to ``drain`` seconds for running nodes; then leave the rest to

@@ -68,7 +68,7 @@ from corral.engine.payloads import (
     unpack,
 )
 from corral.engine.worker import executor
-from corral.engine.workspace import artifacts, run_worktree
+from corral.engine.workspace import artifacts
 from corral.errors import ConfigError, StorageFailed
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import attempt as execution_attempt
@@ -354,8 +354,7 @@ async def run_in_process(
 ) -> Outcome:
     """Run the attempt in this process's event loop. ``database``: that of the run, if this process
     may use it."""
-    config = run_worktree.local_config(run_input.config)
-
+    config = run_input.config.on_this_machine()
     graph, run_id, here = run_input.graph, run_input.run_id, executor.running()
     ask_person: AskPerson | None = None
     if here is not None and graph.nodes[visit.node].is_true("questions"):
@@ -366,18 +365,25 @@ async def run_in_process(
     if names := run_input.config.budgets:
         from corral.engine import limits
 
-        holder, store = limits.holder_of(run_id, visit.id), None if here is None else here.database
-        budget = await asyncio.to_thread(limits.open_budget, names, holder, store)
+        store = None if here is None else here.database
+        budget = await asyncio.to_thread(limits.open_budget, names, f"{run_id}/{visit.id}", store)
         if budget is not None:
             budget.owner = limits.find_owner(names[-1], run_id)
 
     async def perform(context: handlers.NodeContext) -> Outcome:
+        if config.tree is None:
+            return await work(context)
+        from corral.engine.workspace import run_worktree
+
+        async with run_worktree.used(config.tree):
+            return await run_worktree.save(config.tree, await work(context), visit.id)
+
+    async def work(context: handlers.NodeContext) -> Outcome:
         began = clock.now()
-        async with run_worktree.used(config), _limits(context, database):
+        async with _limits(context, database):
             outcome = await execution_attempt.run_bounded(
                 execution_attempt.attempt(context), context.node.id, run_id
             )
-            outcome = await run_worktree.save(config, outcome, visit.id)
         if config.artifacts_url and config.folder != run_input.config.folder:
             # The machine that ends the run may be another one, without this directory.
             folder = RunDir(config.folder).artifacts

@@ -49,6 +49,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.engine.agent_host import client
 from corral.engine.dbos import adapter
@@ -74,7 +75,7 @@ from corral.engine.payloads import (
 from corral.engine.query import NODES
 from corral.engine.run_loop import Projection, RunLoop
 from corral.engine.worker import executor, node_workflow
-from corral.engine.workspace import artifacts, run_worktree
+from corral.engine.workspace import artifacts
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.pipelines import loader
 from corral.pipelines.execution.interviewers import MARK
@@ -122,7 +123,7 @@ async def run(payload: dict[str, Json]) -> Json:
     if "/" in run_input.run_id:  # its outermost run is shown
         return await _run_to_end(run_input)
     title = run_input.graph.goal or run_input.graph.name
-    cwd = run_worktree.local_config(run_input.config).workspace
+    cwd = run_input.config.on_this_machine().workspace
     db = executor.current().database.shown
     with executor.published("pipeline", run_input.run_id, title=title, cwd=cwd, db=db):
         return await _run_to_end(run_input)
@@ -152,7 +153,7 @@ class DatabaseJournal:
 
     def __init__(self, run_input: RunInput, on_retry: Callable[[Retrying], None]) -> None:
         self.run_input, self.id = run_input, run_input.run_id
-        self.config = run_worktree.local_config(run_input.config)
+        self.config = run_input.config.on_this_machine()
         """With the folders of this machine; ``run_input`` is the same on all machines."""
         self.on_retry = on_retry
         self.queue = executor.current().own or run_input.queue
@@ -231,10 +232,7 @@ class DatabaseJournal:
                 if names := self.config.budgets:
                     from corral.engine import limits
 
-                    database, holder = (
-                        executor.current().database,
-                        limits.holder_of(self.id, known),
-                    )
+                    database, holder = executor.current().database, f"{self.id}/{known}"
                     # Not in the journal: doing it again changes nothing.
                     with contextlib.suppress(StorageFailed):  # it stays reserved
                         await asyncio.to_thread(limits.settle_budget, names, holder, database)
@@ -344,7 +342,7 @@ class DatabaseJournal:
         run_input = RunInput(
             run_id=child,
             graph=graph,
-            config=msgspec.structs.replace(
+            config=replace(
                 config,
                 budgets=child_budgets,
                 folder=str(RunDir(config.folder).visit_dir(command.id) / "child"),
@@ -381,28 +379,26 @@ class DatabaseJournal:
         status, reason = command.status, command.reason
         saved: dict[str, Json] = {}
         if self.config.tree is not None and not self.run_input.reply_to:
-            close = partial(run_worktree.close, self.config, self.id)
+            from corral.engine.workspace import run_worktree
+
+            tree, folder = self.config.tree, self.config.folder
+            close = partial(run_worktree.close, tree, folder, self.id)
             work = saved["workspace"] = await adapter.step("workspace", close)
             if status == "success" and isinstance(work, dict) and "error" in work:
                 status, reason = "fail", f"its work could not be saved: {work['error']}"
         if self.config.artifacts_url:
             put = partial(_upload_artifacts, self.config, self.id)
             saved["artifacts"] = await adapter.step("artifacts", put)
-        output = PipelineOutput(
-            status=status,
-            reason=reason,
-            context=state.context,
-            saved=saved,
-            completed=state.completed,
-            outcomes=state.outcomes,
-            cost_usd=state.cost_usd,
-            tokens=state.tokens,
+        output = replace(
+            PipelineOutput.of(command, state), status=status, reason=reason, saved=saved
         )
         if projection.writer is not None:
             projection.writer.close(state)
         if projection.spans is not None:
             await projection.spans.close()
-        await asyncio.to_thread(client.close, self.id, cancel=True)
+        nodes = self.run_input.graph.nodes.values()
+        if any(node_workflow.is_detached(self.config, node) for node in nodes):
+            await asyncio.to_thread(client.close, self.id, cancel=True)
         if not self.run_input.reply_to:
             spent: dict[str, Json] = {"cost_usd": output.cost_usd, "tokens": output.tokens}
             await adapter.label(self.id, {"status": output.status, **spent})
@@ -435,8 +431,13 @@ async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
 
 async def _load(run_input: RunInput, config: RunConfig, command: RunChild) -> Json:
     """The child's graph, or the reason why it cannot be loaded, as text."""
+    worktree: contextlib.AbstractAsyncContextManager[None] = contextlib.nullcontext()
+    if config.tree is not None:
+        from corral.engine.workspace import run_worktree
+
+        worktree = run_worktree.used(config.tree)
     try:
-        async with run_worktree.used(config):
+        async with worktree:
             graph = await asyncio.to_thread(
                 loader.load_child,
                 command.dotfile,
@@ -464,7 +465,7 @@ async def _upload_artifacts(config: RunConfig, run_id: str) -> Json:
 def _open_projection(run_input: RunInput) -> Projection:
     """A resumed run writes missing files again, and does not repeat events that are in the file."""
     config = run_input.config
-    folder = RunDir(run_worktree.local_config(config).folder)
+    folder = RunDir(config.on_this_machine().folder)
     workspace = config.workspace if config.tree is None else config.tree.repository
     with contextlib.suppress(StorageFailed):
         folder.create(run_input.graph, run_input.run_id, workspace)
