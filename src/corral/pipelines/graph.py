@@ -7,7 +7,7 @@ converted to seconds when it is read. Unknown attributes are kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import TypeAlias
 
@@ -159,6 +159,18 @@ class Graph(msgspec.Struct, omit_defaults=True, dict=True):
     def of_kind(self, *kinds: str) -> Iterable[Node]:
         """The nodes of these kinds: by kind, then in the order of the text."""
         return (node for kind in kinds for node in self._kinds.get(kind, ()))
+
+
+def reach(begin: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
+    """The nodes after these. Without recursion: a graph may have thousands of nodes in a row."""
+    reached: set[str] = set()
+    todo = [*begin]
+    while todo:
+        for name in following(todo.pop()):
+            if name not in reached:
+                reached.add(name)
+                todo.append(name)
+    return reached
 
 
 def to_json(graph: Graph) -> bytes:

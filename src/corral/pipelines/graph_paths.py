@@ -13,7 +13,7 @@ end the run are not paths: they are listed as ``fatal``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -236,7 +236,12 @@ class _Finder:
                 if following not in before:
                     before[following] = place, step
                     todo.append(following)
-        to_end = _steps_to_end(ways, self._is_end)
+        ends = [
+            place
+            for place in ways
+            if not self._graph.edges_from(place.node) and not self._leave(place)
+        ]
+        to_end = _steps_to_end(ways, ends)
         paths: list[Path] = []
         covered: set[tuple[str, ...]] = set()
         for place, leaving in ways.items():
@@ -253,9 +258,6 @@ class _Finder:
             target = self.gate_target(place.unsatisfied[0])
             return [Step(place.node, ScriptedVisit(), (target,))] if target else []
         return self.steps(place.node)
-
-    def _is_end(self, place: _Place) -> bool:
-        return not self._graph.edges_from(place.node) and not self._leave(place)
 
 
 class _Place(NamedTuple):
@@ -285,15 +287,13 @@ def _chain(links: _Links, place: _Place) -> list[Step]:
     return steps
 
 
-def _steps_to_end(
-    ways: dict[_Place, list[tuple[Step, _Place]]], is_end: Callable[[_Place], bool]
-) -> _Links:
+def _steps_to_end(ways: dict[_Place, list[tuple[Step, _Place]]], ends: list[_Place]) -> _Links:
     """The shortest way from each place to the end of a run."""
     into: dict[_Place, list[tuple[_Place, Step]]] = {}
     for place, steps in ways.items():
         for step, following in steps:
             into.setdefault(following, []).append((place, step))
-    to_end: _Links = {place: None for place in ways if is_end(place)}
+    to_end: _Links = dict.fromkeys(ends)
     todo = deque(to_end)
     while todo:
         following = todo.popleft()

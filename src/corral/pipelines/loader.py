@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, CorralError
 from corral.pipelines import node_kinds
@@ -15,7 +13,7 @@ from corral.pipelines.dot import parser
 from corral.pipelines.graph import Graph, Node, Value, dotfile, named_prompt_file
 from corral.pipelines.linter import engine
 from corral.pipelines.linter.finding import Rule
-from corral.pipelines.transforms import UNREAD_PROMPT, Transform, with_names
+from corral.pipelines.transforms import UNREAD_PROMPT, Transform, changed, with_names
 from corral.pipelines.transforms import apply as apply_transforms
 from corral.system import fs
 from corral.values import Json
@@ -48,28 +46,22 @@ def load(
 
         graph = pipelines.load("review.dot", goal="Review this project")
     """
-    graph = load_unchecked(
-        path_or_text, values=values, goal=goal, model=model, transforms=transforms, cwd=cwd
-    )
+    graph = _read_with_prompts(path_or_text, cwd)
+    graph = apply_transforms(graph, values=values, goal=goal, model=model, transforms=transforms)
     engine.raise_on_errors(engine.lint(graph, rules))
     return graph
 
 
-def load_unchecked(
-    path_or_text: str | os.PathLike[str],
-    *,
-    values: Mapping[str, Json] | None = None,
-    goal: str | None = None,
-    model: str | None = None,
-    transforms: Iterable[Transform] = (),
-    cwd: Path | None = None,
-) -> Graph:
-    """The same, with errors that only the linter finds."""
+def load_unchecked(path_or_text: str | os.PathLike[str]) -> Graph:
+    """The same without values, and with errors that only the linter finds."""
+    return apply_transforms(_read_with_prompts(path_or_text, None))
+
+
+def _read_with_prompts(path_or_text: str | os.PathLike[str], cwd: Path | None) -> Graph:
     folders = [Path(cwd or ".")]
     if not _is_text(path_or_text):
         folders.insert(0, Path(path_or_text).parent)
-    graph = with_prompt_files(with_names(read(path_or_text)), folders)
-    return apply_transforms(graph, values=values, goal=goal, model=model, transforms=transforms)
+    return with_prompt_files(with_names(read(path_or_text)), folders)
 
 
 def read(path_or_text: str | os.PathLike[str]) -> Graph:
@@ -93,16 +85,16 @@ def with_prompt_files(graph: Graph, folders: Iterable[Path]) -> Graph:
     its content. The file is searched in each of these folders and must be inside one of them. If it
     cannot be read, the node gets the reason for the linter."""
     roots = [folder.resolve() for folder in folders]
-    nodes: dict[str, Node] = {}
-    for name, node in graph.nodes.items():
-        nodes[name] = node
-        if file := named_prompt_file(node):
-            try:
-                new: dict[str, Value] = {"prompt": _read_text(file, roots)}
-            except ValueError as error:
-                new = {UNREAD_PROMPT: str(error)}
-            nodes[name] = replace(node, attrs={**node.attrs, **new})
-    return Graph(graph.name, graph.attrs, nodes, graph.edges)
+
+    def change(node: Node) -> dict[str, Value]:
+        if not (file := named_prompt_file(node)):
+            return {}
+        try:
+            return {"prompt": _read_text(file, roots)}
+        except ValueError as error:
+            return {UNREAD_PROMPT: str(error)}
+
+    return changed(graph, graph.attrs, change)
 
 
 def _read_text(name: str, roots: list[Path]) -> str:
@@ -146,18 +138,16 @@ def load_child(file: str, *, values: Mapping[str, Json], workspace: Path, depth:
 
 def with_absolute_children(graph: Graph, folder: Path) -> Graph:
     """Replace the path of every child pipeline in this folder with an absolute one."""
-    nodes: dict[str, Node] = {}
-    for name, node in graph.nodes.items():
-        nodes[name] = node
-        if node.kind in node_kinds.CHILD_KINDS:
-            named = node.attrs.keys() & set(node_kinds.CHILD_FILES)
-            new = {key: _absolute(node.attrs[key], folder) for key in named}
-            nodes[name] = replace(node, attrs={**node.attrs, **new})
-    key = node_kinds.CHILD_FILES[0]
-    attrs = dict(graph.attrs)
+
+    def change(node: Node) -> dict[str, Value]:
+        is_child = node.kind in node_kinds.CHILD_KINDS
+        named = node.attrs.keys() & {*node_kinds.CHILD_FILES} if is_child else ()
+        return {key: _absolute(node.attrs[key], folder) for key in named}
+
+    attrs, key = dict(graph.attrs), node_kinds.CHILD_FILES[0]
     if key in attrs:
         attrs[key] = _absolute(attrs[key], folder)
-    return Graph(graph.name, attrs, nodes, graph.edges)
+    return changed(graph, attrs, change)
 
 
 def check(graph: Graph, workspace: Path, depth: int = 1) -> None:

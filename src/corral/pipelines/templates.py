@@ -53,13 +53,10 @@ def find(context: Mapping[str, Json], key: str) -> Json:
     while dot:
         tail.append(rest)
         if head in context:
-            return _inside(context[head], tail)
+            break
         head, dot, rest = head.rpartition(".")
-    return None
-
-
-def _inside(value: Json, steps: list[str]) -> Json:
-    for step in reversed(steps):
+    value = context[head] if dot else None
+    for step in reversed(tail):
         match value:
             case dict():
                 value = value.get(step)

@@ -66,7 +66,7 @@ def with_names(graph: Graph) -> Graph:
         return {**_renamed(node.attrs), **_with_values_here(attrs)}
 
     attrs = {**_renamed(graph.attrs), **graph.attrs}
-    return _changed(graph, {**attrs, **_with_values_here(attrs)}, change)
+    return changed(graph, {**attrs, **_with_values_here(attrs)}, change)
 
 
 def _renamed(attrs: Mapping[str, Value]) -> dict[str, Value]:
@@ -110,7 +110,7 @@ def with_types(graph: Graph) -> Graph:
             return {"type": shape, UNKNOWN_TYPE: kind}
         return {UNKNOWN_TYPE: kind}
 
-    return _changed(graph, graph.attrs, change)
+    return changed(graph, graph.attrs, change)
 
 
 def with_vendors(graph: Graph) -> Graph:
@@ -127,7 +127,7 @@ def with_vendors(graph: Graph) -> Graph:
         vendor = vendor_of(model) if model else None
         return {key: f"{vendor}:{model}"} if vendor else {}
 
-    return _changed(graph, graph.attrs, change)
+    return changed(graph, graph.attrs, change)
 
 
 def with_ends(graph: Graph) -> Graph:
@@ -152,7 +152,7 @@ def with_ends(graph: Graph) -> Graph:
     def change(node: Node) -> dict[str, Value]:
         return {"type": kinds[node.id]} if node.id in kinds else {}
 
-    return _changed(graph, graph.attrs, change) if kinds else graph
+    return changed(graph, graph.attrs, change) if kinds else graph
 
 
 def with_values(graph: Graph, values: Mapping[str, Json], goal: str | None = None) -> Graph:
@@ -170,7 +170,7 @@ def with_values(graph: Graph, values: Mapping[str, Json], goal: str | None = Non
             if key in SETTINGS or key in TEXTS
         }
 
-    return _changed(graph, attrs, change)
+    return changed(graph, attrs, change)
 
 
 def with_stylesheet(graph: Graph) -> Graph:
@@ -183,7 +183,7 @@ def with_stylesheet(graph: Graph) -> Graph:
         sheet = stylesheet.parse(text)
     except stylesheet.StylesheetError:
         return graph
-    return _changed(graph, graph.attrs, sheet.properties_of)
+    return changed(graph, graph.attrs, sheet.properties_of)
 
 
 def with_model(graph: Graph, model: str) -> Graph:
@@ -193,14 +193,14 @@ def with_model(graph: Graph, model: str) -> Graph:
         named = node.attrs.keys() & {"model", "llm_model", "agent"}
         return {} if named or node.kind not in node_kinds.LLM_KINDS else {"model": model}
 
-    return _changed(graph, graph.attrs, change)
+    return changed(graph, graph.attrs, change)
 
 
 def _filled(value: Value, values: Mapping[str, Json], goal: str | None) -> Value:
     return templates.fill(value, values, goal) if isinstance(value, str) else value
 
 
-def _changed(
+def changed(
     graph: Graph, attrs: dict[str, Value], change: Callable[[Node], dict[str, Value]]
 ) -> Graph:
     """A graph with these attributes, and with the attributes that ``change`` returns for each

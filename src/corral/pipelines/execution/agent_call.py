@@ -277,18 +277,6 @@ class OutcomeReport:
         )
 
 
-def _find_reset(work: NodeContext, call: AgentCall, error: CorralError) -> float | None:
-    """When the node goes on after this limit; None if it does not wait for it."""
-    if work.longest_hold is None or not isinstance(error, RateLimited):
-        return None
-    rule = limit_rule(work.node, work.resources.options, call.agent)
-    if rule.on_limit != "wait":
-        return None
-    state = state_of(error, work.attempt)  # an end that is not known: each wait is longer
-    too_long = state is None or state.until - clock.now() > rule.max_wait
-    return None if state is None or too_long else state.until
-
-
 def outcome_of_result(work: NodeContext, call: AgentCall, result: Result) -> Outcome:
     """The outcome of the node, with its cost. The session of a thread is recorded even if the turn
     failed: the next attempt can resume it."""
@@ -309,10 +297,13 @@ def outcome_of_result(work: NodeContext, call: AgentCall, result: Result) -> Out
         result.raise_for_status()
     except CorralError as error:
         outcome = outcome_of_error(error)
-        until = _find_reset(work, call, error)
-        if until is not None:
-            outcome = replace(outcome, resets_at=until)
-            updates[AFTER_LIMIT] = {"agent": call.agent, "resume_token": result.resume_token}
+        if work.longest_hold is not None and isinstance(error, RateLimited):
+            rule = limit_rule(work.node, work.resources.options, call.agent)
+            state = state_of(error, work.attempt)  # an end that is not known: each wait is longer
+            waits = rule.on_limit == "wait" and state is not None
+            if state is not None and waits and state.until - clock.now() <= rule.max_wait:
+                outcome = replace(outcome, resets_at=state.until)
+                updates[AFTER_LIMIT] = {"agent": call.agent, "resume_token": result.resume_token}
     return replace(
         outcome,
         context_updates=updates,

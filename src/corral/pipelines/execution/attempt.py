@@ -42,10 +42,13 @@ async def attempt(work: NodeContext) -> Outcome:
     work.resources.add_secrets_of(work.graph)
     redactor = work.resources.redactor
     emit_to_run = work.emit
+    log = run_dir.AgentEventLog(work.folder) if work.writes_files else None
 
     def emit(event: Event) -> None:
         line = to_json(event)
         clean = redactor.clean(line)
+        if log is not None:
+            log.add(clean)
         emit_to_run(event if clean is line or clean == line else from_json(clean))
 
     try:
@@ -60,8 +63,7 @@ async def attempt(work: NodeContext) -> Outcome:
         return failed(f"timeout: {error}", retryable=False)
     except OSError as error:
         return failed(f"the node's folder cannot be written: {error}")
-    log = run_dir.AgentEventLog(work.folder, redactor, emit) if work.writes_files else None
-    work = msgspec.structs.replace(work, emit=emit if log is None else log.emit)
+    work = msgspec.structs.replace(work, emit=emit)
     try:
         returned = await invoke_handler(handler, work, limit)
     finally:

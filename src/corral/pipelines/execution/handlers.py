@@ -154,12 +154,8 @@ class NodeResources:
 
         chosen = {key: value for key, value in options.items() if key in PROMPT_OPTIONS}
         fixed = {key: value for key, value in options.items() if key not in PROMPT_OPTIONS}
-        pool = await self._pool(agent, cast("RunKwargs", fixed))
-        return await pool.run(prompt, on_event=on_event, **cast("PoolKwargs", chosen))
-
-    async def _pool(self, agent: str, options: RunKwargs) -> Pool:
         self._check_open()
-        key = agent.encode() + msgspec.json.encode(options, enc_hook=str, order="sorted")
+        key = agent.encode() + msgspec.json.encode(fixed, enc_hook=str, order="sorted")
         pool = self._pools.get(key)
         if pool is None:
             from corral.sessions.api import pool as new_pool
@@ -170,11 +166,12 @@ class NodeResources:
                 prompts_at_once=self._prompts_at_once,
                 ask=self.ask,
                 on_tool_call=self.on_tool_call,
-                **options,
+                **cast("RunKwargs", fixed),
             )
             # Opening waits for nothing: two nodes cannot open the same pool at once.
             self._pools[key] = await self._stack.enter_async_context(pool)
-        return pool
+        own = cast("PoolKwargs", {**chosen, "on_event": on_event})
+        return await pool.run(prompt, **own)
 
     def client(self) -> Client:
         """The client for calls of models without an agent."""
@@ -293,21 +290,14 @@ def find(kind: str) -> Handler:
     package. Raises ``ConfigError`` with the most similar name."""
     if kind in _registered:
         return _registered[kind]
-    function: Handler | None
     if built_in := node_kinds.find(kind).handler:
         from importlib import import_module
 
         module_name, _, name = built_in.partition(":")
-        function = getattr(import_module(f"corral.pipelines.nodes.{module_name}"), name)
-    else:
-        function = _find_entry_point(kind)
-    if function is None:
-        raise _unknown_kind(kind)
-    _registered[kind] = function
-    return function
-
-
-def _find_entry_point(kind: str) -> Handler | None:
+        function: Handler = getattr(import_module(f"corral.pipelines.nodes.{module_name}"), name)
+        _registered[kind] = function
+        return function
+    from difflib import get_close_matches
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=ENTRY_POINTS, name=kind):
@@ -318,21 +308,12 @@ def _find_entry_point(kind: str) -> Handler | None:
                 f"the node type {kind!r} of {entry.value} cannot be loaded: {error}"
             ) from error
         return register(kind, loaded)
-    return None
-
-
-def _unknown_kind(kind: str) -> ConfigError:
-    from difflib import get_close_matches
-
     if kind in node_kinds.SCHEDULER_KINDS:
-        return ConfigError(f"{kind!r} has no handler: the scheduler itself runs such nodes")
+        raise ConfigError(f"{kind!r} has no handler: the scheduler itself runs such nodes")
     names = registered_kinds()
     near = get_close_matches(kind, names, 1, 0.5)
-    listed = ", ".join(names)
-    return ConfigError(
-        f"no node type is called {kind!r}",
-        hint=f"Did you mean {near[0]!r}? Known: {listed}." if near else f"Known: {listed}.",
-    )
+    meant = f"Did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(f"no node type is called {kind!r}", hint=f"{meant}Known: {', '.join(names)}.")
 
 
 def for_node(node: Node) -> Handler:

@@ -36,9 +36,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from corral import events as agent_events
 from corral.errors import StorageFailed
-from corral.events import Event
 from corral.pipelines import events
 from corral.pipelines.events import PipelineEvent, RunEvent
 from corral.pipelines.execution import verdict
@@ -49,7 +47,6 @@ from corral.pipelines.scheduler.commands import Checkpoint
 from corral.pipelines.scheduler.outcome import Outcome
 from corral.pipelines.scheduler.state import TRUNK, State
 from corral.system import fs, paths
-from corral.system.environment import SecretRedactor
 from corral.values import Json
 
 MANIFEST, CHECKPOINT, EVENTS = "manifest.json", "checkpoint.json", "events.ndjson"
@@ -488,33 +485,24 @@ def read_status(folder: Path) -> NodeVerdict | None:
 
 
 class AgentEventLog:
-    """Writes ``events.ndjson`` of a node: each event of its agents, with secrets redacted.
+    """Writes ``events.ndjson`` of a node. The first event creates the file. If the disk is full,
+    events are lost but the run continues."""
 
-    The first event creates the file. If the disk is full, events are lost but the run continues.
-    """
-
-    def __init__(
-        self, folder: Path, redactor: SecretRedactor, then: Callable[[Event], None]
-    ) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._redactor = redactor
-        self._then = then
         self._fd: int | None = None
         self._is_full = False
 
-    def emit(self, event: Event) -> None:
-        if not self._is_full:
-            try:
-                if self._fd is None:
-                    self._fd = os.open(
-                        self._folder / "events.ndjson",
-                        os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC,
-                        0o666,
-                    )
-                os.write(self._fd, self._redactor.clean(agent_events.to_json(event)) + b"\n")
-            except OSError:
-                self._is_full = True
-        self._then(event)
+    def add(self, line: bytes) -> None:
+        if self._is_full:
+            return
+        try:
+            if self._fd is None:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._fd = os.open(self._folder / EVENTS, flags, 0o666)
+            os.write(self._fd, line + b"\n")
+        except OSError:
+            self._is_full = True
 
     def close(self) -> None:
         if self._fd is not None:

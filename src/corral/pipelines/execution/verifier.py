@@ -95,10 +95,9 @@ async def verify(work: NodeContext, verifier: Verifier, result: Result, own: Pat
     files. It runs in the sandbox if the agent did, or if the options ask for it. Raises
     ``CorralError`` if that is not possible."""
     stopwatch = Stopwatch()
-    if not await in_thread(_is_unchanged, verifier):
+    if not await in_thread(_put_files, verifier, work.workspace, result.text, own):
         reason = f"{verifier.tests} has changed since the comparison was started"
         return Verification(verdict="missing", reason=reason)
-    await in_thread(_put_files, verifier, work.workspace, result.text, own)
     command = "chmod +x /tests/test.sh && /tests/test.sh" if verifier.layout else verifier.command
     done = await run_command(
         command,
@@ -109,69 +108,57 @@ async def verify(work: NodeContext, verifier: Verifier, result: Result, own: Pat
         sandbox=_sandbox(work, verifier, result, own),
     )
     done = done.redacted(work.resources.redactor)
-    if verifier.layout:
-        reward = await in_thread(read_reward, own, "logs/verifier")
-        verification = _harbor_verdict(done, verifier, reward)
-    else:
-        verification = _command_verdict(done, verifier)
+    reward = await in_thread(read_reward, own, "logs/verifier") if verifier.layout else None
     text = done.stdout.decode("utf-8", "replace")
     if done.stderr.strip():
         text = f"{text.rstrip()}\n--- stderr ---\n{done.stderr}".lstrip()
     return msgspec.structs.replace(
-        verification,
+        _judge(done, verifier, reward),
         output=text[-MAX_OUTPUT:],
         exit_code=done.code,
         seconds=round(stopwatch.seconds, 3),
     )
 
 
-def _is_unchanged(verifier: Verifier) -> bool:
-    if not verifier.tests:
-        return True
+def _put_files(verifier: Verifier, workspace: Path, answer: str, own: Path) -> bool:
+    """Copy the verifier's files. False: they have changed since the comparison was started."""
+    tests = Path(verifier.tests)
     try:
-        return digest_of(Path(verifier.tests), verifier.files) == verifier.digest
+        if verifier.tests and digest_of(tests, verifier.files) != verifier.digest:
+            return False
     except OSError as error:
         raise StorageFailed(f"the tests cannot be read: {error}") from error
-
-
-def _put_files(verifier: Verifier, workspace: Path, answer: str, own: Path) -> None:
     try:
         own.mkdir(parents=True, exist_ok=True)
         (own / "answer.txt").write_text(answer, "utf-8", "replace")
         if verifier.tests:
             root = own if verifier.layout else workspace
             target = root / ("tests" if verifier.layout else verifier.target)
-            copy_into(Path(verifier.tests), target, root, verifier.files)
+            copy_into(tests, target, root, verifier.files)
         for name in ("verifier", "agent", "artifacts") if verifier.layout else ():
             (own / "logs" / name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageFailed(f"the verifier cannot be copied: {error}") from error
+    return True
 
 
-def _command_verdict(done: CommandResult, verifier: Verifier) -> Verification:
-    if done.ok:
-        return Verification(verdict="passed")
-    reason = f"the verifier {done.end(verifier.timeout)}"
+def _judge(done: CommandResult, verifier: Verifier, reward: float | None) -> Verification:
+    """The verdict of a command that has ended; ``reward`` is what a harbor verifier wrote."""
+    end, tail = done.end(verifier.timeout), done.output_tail()[-300:]
     if done.timed_out:
-        return Verification(verdict="failed", reason=reason)
-    if done.code is None or done.code in CANNOT_RUN:
-        return Verification(verdict="missing", reason=f"{reason}: {done.output_tail()[-300:]}")
-    return Verification(verdict="failed", reason=reason)
-
-
-def _harbor_verdict(done: CommandResult, verifier: Verifier, reward: float | None) -> Verification:
-    if done.timed_out:
-        reason = f"the verifier {done.end(verifier.timeout)}"
-        return Verification(verdict="failed", reason=reason)
-    if reward is None:
-        reason = f"the verifier wrote no reward and {done.end(verifier.timeout)}"
-        return Verification(verdict="missing", reason=f"{reason}: {done.output_tail()[-300:]}")
-    passed = reward >= PASSING
-    return Verification(
-        verdict="passed" if passed else "failed",
-        reason="" if passed else f"the reward is {reward:g}",
-        reward=reward,
-    )
+        return Verification(verdict="failed", reason=f"the verifier {end}")
+    if verifier.layout and reward is None:
+        reason = f"the verifier wrote no reward and {end}: {tail}"
+        return Verification(verdict="missing", reason=reason)
+    if reward is not None:
+        passed, reason = reward >= PASSING, f"the reward is {reward:g}"
+    elif done.code is None or done.code in CANNOT_RUN:
+        return Verification(verdict="missing", reason=f"the verifier {end}: {tail}")
+    else:
+        passed, reason = done.ok, f"the verifier {end}"
+    if passed:
+        return Verification(verdict="passed", reward=reward)
+    return Verification(verdict="failed", reason=reason, reward=reward)
 
 
 def read_reward(root: Path, folder: str) -> float | None:

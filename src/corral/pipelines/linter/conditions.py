@@ -124,9 +124,15 @@ def key_known(graph: Graph, values: Collection[str] = ()) -> Iterator[Problem]:
     """``values``: the keys that the run gives a value."""
     if not (used := _find_uses(graph)):
         return
-    set_keys = {*ENGINE_KEYS, *values, *_keys_of_nodes(graph)}
+    set_keys = {*ENGINE_KEYS, *values}
     mentioned = set[str]()
     for node in graph.nodes.values():
+        set_keys.add(f"{node.id}.output")
+        for name, value in node.attrs.items():
+            if name in node_kinds.KEY_ATTRIBUTES:
+                set_keys.add(str(value))
+            elif name.startswith("set."):
+                set_keys.add(name.removeprefix("set."))
         for name in ("prompt", "tool_command", "label", "system_prompt"):
             plain = templates.PLACEHOLDER.sub(" ", node.text(name))
             mentioned.update(
@@ -194,16 +200,6 @@ def _find_uses(graph: Graph) -> Uses:
             compiled_edge = partial(conditions.edge_condition, graph, edge)
             add_condition(compiled_edge, f"the edge {edge.source} -> {edge.target}", edge)
     return uses
-
-
-def _keys_of_nodes(graph: Graph) -> Iterator[str]:
-    for node in graph.nodes.values():
-        yield f"{node.id}.output"
-        for name, value in node.attrs.items():
-            if name in node_kinds.KEY_ATTRIBUTES:
-                yield str(value)
-            elif name.startswith("set."):
-                yield name.removeprefix("set.")
 
 
 def _is_set(key: str, graph: Graph, set_keys: Collection[str]) -> bool:

@@ -5,12 +5,12 @@ A ``retry_target`` counts as an edge: a node that only a retry leads to is reach
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 from corral.pipelines import node_kinds
 from corral.pipelines.conditions import ConditionError
-from corral.pipelines.graph import Graph, Value
+from corral.pipelines.graph import Graph, Value, reach
 from corral.pipelines.linter.finding import Problem
 from corral.pipelines.node_kinds import NodeKind
 from corral.pipelines.scheduler.joins import Joins, fan_ins
@@ -156,12 +156,5 @@ def _targets(graph: Graph, attrs: dict[str, Value]) -> list[str]:
     return [name for name in names if name in graph.nodes]
 
 
-def _reachable(begin: Iterable[str], successors: dict[str, list[str]]) -> set[str]:
-    reached = set(begin)
-    todo = list(reached)
-    while todo:
-        for name in successors.get(todo.pop(), ()):
-            if name not in reached:
-                reached.add(name)
-                todo.append(name)
-    return reached
+def _reachable(begin: list[str], successors: dict[str, list[str]]) -> set[str]:
+    return {*begin} | reach(begin, lambda name: successors.get(name, ()))

@@ -33,26 +33,15 @@ from pathlib import Path
 import msgspec
 
 from corral.errors import (
-    AccessDenied,
-    AuthenticationFailed,
-    CallerError,
     CorralError,
     IdleTimeout,
     Interrupted,
     KilledBySignal,
-    ModelNotFound,
     NetworkFailed,
-    NotInstalled,
-    PolicyNotLoaded,
     RateLimited,
-    ReplayMismatch,
-    SandboxFailed,
     ServerFailed,
-    SettingsRejected,
     StartupTimeout,
     StorageFailed,
-    UntrustedFolder,
-    VersionTooOld,
     from_event,
 )
 from corral.pipelines.attempts import ANSWER, PATCH, VERIFIER_LOG, AttemptRecord, AttemptTask
@@ -60,7 +49,7 @@ from corral.pipelines.execution import agent_call, verifier
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.verifier import Verification
 from corral.pipelines.nodes.item import UPDATE, result_fields
-from corral.pipelines.scheduler.outcome import Outcome, failed, outcome_of_error
+from corral.pipelines.scheduler.outcome import UNUSABLE, Outcome, failed, outcome_of_error
 from corral.protocol.schema import schema_of
 from corral.result import Result
 from corral.sessions.api import run
@@ -72,25 +61,15 @@ from corral.system.threads import in_thread
 from corral.values import JsonObject, as_object, convert_to
 
 MISSING: tuple[type[CorralError], ...] = (
-    AccessDenied,
-    AuthenticationFailed,
-    CallerError,
+    *UNUSABLE,
     IdleTimeout,
     Interrupted,
     KilledBySignal,
-    ModelNotFound,
     NetworkFailed,
-    NotInstalled,
-    PolicyNotLoaded,
     RateLimited,
-    ReplayMismatch,
-    SandboxFailed,
     ServerFailed,
-    SettingsRejected,
     StartupTimeout,
     StorageFailed,
-    UntrustedFolder,
-    VersionTooOld,
 )
 """Errors after which there is no verdict. The module's docstring says why."""
 

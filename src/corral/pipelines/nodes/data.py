@@ -317,11 +317,11 @@ def _key(work: NodeContext) -> str:
     return work.node.text("key") or f"{work.node.id}.output"
 
 
-def _read_container(value: Json) -> tuple[Json, list[str]]:
-    return (value, []) if isinstance(value, dict | list) else (None, ["no object and no list"])
-
-
-_CONTAINER: Schema[Json] = Schema("JSON", {}, _read_container)
+_CONTAINER: Schema[Json] = Schema(
+    "JSON",
+    {},
+    lambda value: (value, []) if isinstance(value, dict | list) else (None, ["no container"]),
+)
 
 
 def _json_in(value: Json) -> tuple[Json, str | None]:

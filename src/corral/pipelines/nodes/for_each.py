@@ -73,7 +73,20 @@ def items_of(work: NodeContext) -> list[Json]:
     node = work.node
     items = value_of(work, node.attrs["items"])
     if isinstance(items, str):
-        items = _parse_items(work, items.strip())
+        # The name of a key, JSON, or words separated by commas.
+        text = items.strip()
+        value = find(work.context, text)
+        if isinstance(value, list):
+            items = value
+        elif work.resources.simulate and text.startswith(SIMULATED):
+            items = [text]
+        elif not text.startswith(("[", "{")):
+            items = [name for item in text.split(",") if (name := item.strip())]
+        else:
+            try:
+                items = decode_json(text)
+            except msgspec.DecodeError as error:
+                raise ConfigError(f"{node.id}: items is not JSON: {error}") from error
     if not isinstance(items, list):
         raise ConfigError(f"{node.id}: items must be a list, got: {type(items).__name__}")
     most = number_of(node, "max_items", int) if "max_items" in node.attrs else MAX_ITEMS
@@ -82,22 +95,6 @@ def items_of(work: NodeContext) -> list[Json]:
             f"{node.id}: there are {len(items):,} items, over {most:,}", hint="Raise max_items."
         )
     return items
-
-
-def _parse_items(work: NodeContext, text: str) -> Json:
-    """The list in a text: the name of a key, JSON, or words separated by commas."""
-    value = find(work.context, text)
-    if isinstance(value, list):
-        return value
-    if work.resources.simulate and text.startswith(SIMULATED):
-        return [text]
-    if not text.startswith(("[", "{")):
-        return [name for item in text.split(",") if (name := item.strip())]
-    try:
-        parsed: Json = decode_json(text)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{work.node.id}: items is not JSON: {error}") from error
-    return parsed
 
 
 def _item_context(work: NodeContext, index: int, item: Json) -> NodeContext:
@@ -135,10 +132,18 @@ def _combine(work: NodeContext, outcomes: list[Outcome]) -> Outcome:
         short.append(entry)
     work.write_file("results.json", msgspec.json.encode(entries))
     failures = [outcome for outcome in outcomes if not outcome.ok]
+    combined = Outcome()
+    if failures:
+        message = f"{len(failures)} of {len(outcomes)} items failed: {failures[0].failure_reason}"
+        combined = Outcome(status="partial_success", notes=message)
+        if len(failures) == len(outcomes):
+            may_help = {outcome.retryable for outcome in failures}
+            retryable = True if True in may_help else False if may_help == {False} else None
+            combined = failed(message, retryable=retryable)
     costs = [outcome.cost_usd for outcome in outcomes if outcome.cost_usd is not None]
     tokens = [outcome.tokens for outcome in outcomes if outcome.tokens is not None]
     return msgspec.structs.replace(
-        _status(failures, len(outcomes)),
+        combined,
         context_updates={
             node.text("results_key") or f"{node.id}.results": short,
             f"{node.id}.count": len(outcomes),
@@ -147,18 +152,3 @@ def _combine(work: NodeContext, outcomes: list[Outcome]) -> Outcome:
         cost_usd=sum(costs) if costs else None,
         tokens=sum(tokens) if tokens else None,
     )
-
-
-def _status(failures: list[Outcome], count: int) -> Outcome:
-    """The status of ``count`` items of which these failed, with its reason or notes."""
-    if not failures:
-        return Outcome()
-    message = f"{len(failures)} of {count} items failed: {failures[0].failure_reason}"
-    if len(failures) < count:
-        return Outcome(status="partial_success", notes=message)
-    retryable: bool | None = None
-    if any(outcome.retryable for outcome in failures):
-        retryable = True
-    elif all(outcome.retryable is False for outcome in failures):
-        retryable = False
-    return failed(message, retryable=retryable)

@@ -15,7 +15,7 @@ from functools import cached_property, reduce
 from typing import NamedTuple
 
 from corral.pipelines import conditions, node_kinds
-from corral.pipelines.graph import Edge, Graph
+from corral.pipelines.graph import Edge, Graph, reach
 
 
 class Section(NamedTuple):
@@ -41,7 +41,11 @@ class Joins:
         """The nodes after each node, without exits."""
         self._number, self._forward = self._without_loops()
         self._all_ways = _Ways(self._followers, ends)
-        usual = [edge for edge in graph.edges if not _is_for_failures(graph, edge)]
+        usual: list[Edge] = []
+        for edge in graph.edges:
+            condition = conditions.edge_condition(graph, edge) if edge.attrs else None
+            if condition is None or _may_succeed(condition.tree):
+                usual.append(edge)
         self._usual, usual_ends = self._read_edges(usual)
         is_same = len(usual) == len(graph.edges)
         self._usual_ways = self._all_ways if is_same else _Ways(self._usual, usual_ends)
@@ -100,13 +104,13 @@ class Joins:
         join = self._find(heads, outer | {parallel})
         forward = self._without_loops(join)[1] if join else self._forward
         inside = {head for head in heads if head != join} - outer
-        inside |= _reach(inside, lambda name: [n for n in forward[name] if n not in outer])
-        behind = {join} | _reach([join], self._forward.__getitem__) if join else set[str]()
+        inside |= reach(inside, lambda name: [n for n in forward[name] if n not in outer])
+        behind = {join} | reach([join], self._forward.__getitem__) if join else set[str]()
         # The join may lead back into a branch: what leads to the join does not lie behind it.
-        behind -= _reach([join], lambda name: [n for n in self._leading(name) if n in inside])
+        behind -= reach([join], lambda name: [n for n in self._leading(name) if n in inside])
         behind |= outer
         outside = inside | behind
-        before = {parallel} | _reach(
+        before = {parallel} | reach(
             [parallel], lambda name: [n for n in self._leading(name) if n not in outside]
         )
         return Section(join, frozenset(behind), frozenset(before))
@@ -117,7 +121,7 @@ class Joins:
         if self._number[head] < self._number[parallel]:
             return False
         starts = [name for name in self._starts if name != head]
-        return parallel not in _reach(starts, lambda name: self._following(name, head))
+        return parallel not in reach(starts, lambda name: self._following(name, head))
 
     def _find(self, heads: list[str], outer: frozenset[str] = frozenset()) -> str:
         heads = [head for head in dict.fromkeys(heads) if head in self._all_ways.next]
@@ -170,7 +174,7 @@ class Joins:
     def _first_common(self, heads: list[str], outer: frozenset[str]) -> str:
         if len(heads) == 1:
             return ""
-        reached = ({head} | _reach([head], self._forward.__getitem__) for head in heads)
+        reached = ({head} | reach([head], self._forward.__getitem__) for head in heads)
         common = set[str].intersection(*reached) - outer
         return max(common, key=self._number.__getitem__, default="")
 
@@ -221,13 +225,8 @@ class _Ways:
         return one
 
 
-def _is_for_failures(graph: Graph, edge: Edge) -> bool:
-    """Whether the edge is followed only after a failure."""
-    condition = conditions.edge_condition(graph, edge) if edge.attrs else None
-    return condition is not None and not _may_succeed(condition.tree)
-
-
 def _may_succeed(tree: conditions.Tree) -> bool:
+    """Whether an edge with this condition may be followed after a success, too."""
     match tree:
         case conditions.Clause(key, str() as literal, negated, "=") if (
             key.removeprefix("context.") == "outcome"
@@ -257,18 +256,6 @@ def _postorder(roots: Iterable[str], following: Callable[[str], Iterable[str]]) 
         if name not in number:
             number[name] = len(number)
     return number
-
-
-def _reach(begin: Iterable[str], following: Callable[[str], Iterable[str]]) -> set[str]:
-    """The nodes after these."""
-    reached: set[str] = set()
-    todo = [*begin]
-    while todo:
-        for name in following(todo.pop()):
-            if name not in reached:
-                reached.add(name)
-                todo.append(name)
-    return reached
 
 
 def fan_ins(graph: Graph, head: str) -> dict[str, int]:

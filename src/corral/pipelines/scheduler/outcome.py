@@ -98,24 +98,28 @@ def failed(
     )
 
 
-FINAL = (
+UNUSABLE = (
     AccessDenied,
     AuthenticationFailed,
     CallerError,
-    ContentRefused,
-    ContextLengthExceeded,
-    InputRejected,
-    InvalidRequest,
     ModelNotFound,
     NotInstalled,
-    PermissionRefused,
     PolicyNotLoaded,
-    QuotaSpent,
     ReplayMismatch,
     SandboxFailed,
     SettingsRejected,
     UntrustedFolder,
     VersionTooOld,
+)
+"""Errors of an agent that could not be started or used at all."""
+FINAL = (
+    *UNUSABLE,
+    ContentRefused,
+    ContextLengthExceeded,
+    InputRejected,
+    InvalidRequest,
+    PermissionRefused,
+    QuotaSpent,
 )
 """Errors that another attempt does not fix: a person must change something first."""
 CLASSES: tuple[tuple[tuple[type[CorralError], ...], FailureClass], ...] = (
