@@ -29,8 +29,8 @@ from corral.models.registry import family_of, split_model
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.backends.base import Backend, Fail
 from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.limits import handed_prompt, handover
-from corral.sessions.limits.conversation import fit
+from corral.sessions.limits import handover
+from corral.sessions.limits.conversation import fit, messages
 from corral.sessions.permissions import Asker, PermissionBroker
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.sinks import warning
@@ -251,7 +251,7 @@ class BuiltinDriver:
                 if self.record.handover is not None and not history.messages:
                     # The session continues the conversation of another agent.
                     room = handover.room(self.prepared.agent, self.model)
-                    for message in handed_prompt.messages(fit(self.record.handover, room)):
+                    for message in messages(fit(self.record.handover, room)):
                         history.add(message)
                 self._history = history
             self._loop = self._new_loop(self._history, self.executor, self.events.put, self.mailbox)

@@ -64,7 +64,8 @@ def choose_credentials(
                 " the agent.",
             )
         case _:
-            return ChosenCredentials(environment, files, _kind_of(keys, logins))
+            kind: CredentialKind | None = "subscription" if logins else None
+            return ChosenCredentials(environment, files, "api_key" if keys else kind)
 
 
 def check_model_key(agent: AgentSpec, run: RunOptions) -> None:
@@ -102,12 +103,6 @@ def found(agent: AgentSpec) -> tuple[str, ...]:
         *(name for name in agent.secret_env if available.get(name)),
         *(f"~/{name}" for name in files),
     )
-
-
-def _kind_of(keys: list[str], logins: list[str]) -> CredentialKind | None:
-    if keys:
-        return "api_key"
-    return "subscription" if logins else None
 
 
 def _key_names(agent: AgentSpec) -> list[str]:

@@ -32,7 +32,6 @@ import msgspec
 
 from corral.agents.report import (
     CompiledPolicy,
-    PolicyRow,
     SandboxLimits,
     compile_for,
     for_sandbox,
@@ -41,7 +40,6 @@ from corral.agents.report import (
 from corral.agents.spec import AgentSpec, InProcess
 from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
 from corral.options import RunOptions
-from corral.policy import Policy
 from corral.system import config
 
 if TYPE_CHECKING:
@@ -67,7 +65,16 @@ def decide(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:
         run = msgspec.structs.replace(run, policy=agent.normalize_policy(run.policy, run))
     alone = Decision(run=run, compiled=compile_for(agent, run))
     if run.sandbox in ("auto", "require") and run.replay is None:
-        return _in_sandbox_of_machine(agent, alone, cwd)
+        if not can_contain(agent):
+            if run.sandbox == "require":
+                raise ConfigError(f"{agent.title} cannot be started in a sandbox")
+            return alone
+        from corral.sessions import sandbox
+
+        chosen = sandbox.choose(run, cwd)
+        if chosen is None:
+            return alone
+        return _with_sandbox(agent, alone, chosen, f"sandbox={run.sandbox}")
     missing = [part for row in alone.compiled.unenforced for part in row.unenforced]
     if run.sandbox in ("off", "agent") or not run.strict or not missing or not can_contain(agent):
         return alone
@@ -99,20 +106,6 @@ def can_contain(agent: AgentSpec) -> bool:
     return not isinstance(agent.transport, InProcess) or agent.transport.runs_commands
 
 
-def _in_sandbox_of_machine(agent: AgentSpec, alone: Decision, cwd: str) -> Decision:
-    from corral.sessions import sandbox
-
-    run = alone.run
-    if not can_contain(agent):
-        if run.sandbox == "require":
-            raise ConfigError(f"{agent.title} cannot be started in a sandbox")
-        return alone
-    support = sandbox.choose(run, cwd)
-    if support is None:
-        return alone
-    return _with_sandbox(agent, alone, support, f"sandbox={run.sandbox}")
-
-
 def _with_sandbox(agent: AgentSpec, alone: Decision, support: Support, reason: str) -> Decision:
     compiled = in_sandbox(agent, alone.run, alone.compiled, support)
     return Decision(run=alone.run, compiled=compiled, sandbox=support, reason=reason)
@@ -135,7 +128,19 @@ def check(agent: AgentSpec, decision: Decision) -> None:
     ``on_tool_call`` is not available. Warns, once per process, if nothing is limited."""
     run = decision.run
     if run.strict and decision.compiled.unenforced:
-        raise _not_enforceable(agent, decision, decision.compiled.unenforced[0])
+        row, obstacle = decision.compiled.unenforced[0], decision.obstacle
+        what = f"{agent.name} cannot enforce {row.unenforced[0]}: {row.note}"
+        hint = f"Leave {row.capability} to another agent, or set strict=False to run it anyway."
+        if obstacle is not None:
+            what += f". A sandbox would enforce it, but cannot be used: {obstacle.message}"
+            hint = f"{obstacle.hint or ''} strict=False runs it anyway.".strip()
+        elif row.capability == "network" and run.policy.shell == "allow":
+            hint = (
+                "sandbox='needed' (--sandbox needed) enforces it. Without a sandbox the closest"
+                " enforceable policy is shell='deny' with network='deny', or leave network unset."
+                " strict=False runs it anyway."
+            )
+        raise PolicyNotEnforceable(what, hint=hint)
     if run.hooked:
         controls = decision.compiled.controls
         if agent.tool_call_hook == "none":
@@ -157,27 +162,6 @@ def check(agent: AgentSpec, decision: Decision) -> None:
         if decision.run.sandbox == "auto":
             advice = "this machine has no sandbox, see `corral agents doctor`"
         warn_once(advice)
-
-
-def _not_enforceable(agent: AgentSpec, decision: Decision, row: PolicyRow) -> PolicyNotEnforceable:
-    what = f"{agent.name} cannot enforce {row.unenforced[0]}: {row.note}"
-    obstacle = decision.obstacle
-    if obstacle is None:
-        return PolicyNotEnforceable(what, hint=_hint(decision.run.policy, row))
-    return PolicyNotEnforceable(
-        f"{what}. A sandbox would enforce it, but cannot be used: {obstacle.message}",
-        hint=f"{obstacle.hint or ''} strict=False runs it anyway.".strip(),
-    )
-
-
-def _hint(policy: Policy, row: PolicyRow) -> str:
-    if row.capability == "network" and policy.shell == "allow":
-        return (
-            "sandbox='needed' (--sandbox needed) enforces it. Without a sandbox the closest"
-            " enforceable policy is shell='deny' with network='deny', or leave network unset."
-            " strict=False runs it anyway."
-        )
-    return f"Leave {row.capability} to another agent, or set strict=False to run it anyway."
 
 
 @functools.cache

@@ -132,7 +132,8 @@ def _read(select: Callable[[sqlite3.Connection], Iterator[T]]) -> list[T]:
             except sqlite3.DatabaseError as error:
                 if is_last or isinstance(error, sqlite3.OperationalError):
                     raise
-                _remove()  # damaged: build it again
+                for suffix in ("", "-wal", "-shm", "-journal"):  # damaged: build it again
+                    Path(f"{_path()}{suffix}").unlink(missing_ok=True)
     except (OSError, sqlite3.Error) as error:
         raise StorageFailed(
             f"the index of sessions cannot be used: {_path()}: {error}",
@@ -143,11 +144,6 @@ def _read(select: Callable[[sqlite3.Connection], Iterator[T]]) -> list[T]:
 
 def _path() -> Path:
     return paths.sessions() / ".index.sqlite"
-
-
-def _remove() -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        Path(f"{_path()}{suffix}").unlink(missing_ok=True)
 
 
 def _open() -> sqlite3.Connection:

@@ -56,10 +56,15 @@ def merge(*streams: AsyncIterable[T]) -> AsyncGenerator[T, None]:
 async def _merged(sources: deque[_Source[T]]) -> AsyncGenerator[T, None]:
     try:
         while sources:
-            ready = await _next_ready(sources)
-            if ready is None:
+            source = next((source for source in sources if source.collect()), None)
+            if source is None:
+                tasks = [source.task for source in sources if source.task is not None]
+                await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
                 continue
-            yield ready.batch.popleft()
+            sources.remove(source)
+            if not source.is_over:
+                sources.append(source)  # the others come first now
+                yield source.batch.popleft()
     finally:
         tasks = [source.task for source in sources if source.task is not None]
         for task in tasks:
@@ -71,19 +76,6 @@ async def _merged(sources: deque[_Source[T]]) -> AsyncGenerator[T, None]:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-
-
-async def _next_ready(sources: deque[_Source[T]]) -> _Source[T] | None:
-    """A source with an event, moved to the end of the line; None where one has ended instead."""
-    while True:
-        for source in sources:
-            if source.collect():
-                sources.remove(source)
-                if source.is_over:
-                    return None
-                sources.append(source)
-                return source
-        await asyncio.wait([s.task for s in sources if s.task], return_when="FIRST_COMPLETED")
 
 
 class _Source(Generic[T]):

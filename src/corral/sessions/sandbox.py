@@ -7,7 +7,6 @@ and ``command_sandbox`` make the box for one start.
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import stat
@@ -23,7 +22,7 @@ from corral.agents.report import PolicyRow
 from corral.agents.spec import AgentSpec, Launch
 from corral.errors import ConfigError, SandboxFailed
 from corral.options import RunOptions
-from corral.policy import Policy, SandboxRow
+from corral.policy import SandboxRow
 from corral.sessions.prepared_run import PreparedRun
 from corral.system import environment, fs, paths
 from corral.system.paths import is_inside
@@ -125,12 +124,7 @@ def _check_folder(folder: str) -> None:
 
 
 def _real_home() -> str:
-    return _without_links(str(paths.user_home()))
-
-
-@functools.cache
-def _without_links(home: str) -> str:
-    return os.path.realpath(home)
+    return fs.real_path(paths.user_home())
 
 
 def agent_sandbox(
@@ -145,11 +139,13 @@ def agent_sandbox(
     if prepared.sandbox is None or prepared.run.replay is not None:
         return None  # the player of a recording is a program of corral's own
     own = tuple(str(folder / name) for name in ("home", "tmp"))
+    # The user's own files that the private home links to: the agent renews its login there.
+    linked = (str(paths.user_home() / name) for name in prepared.linked)
     base = _base(prepared)
     box = msgspec.structs.replace(
         base,
         cwd=launch.cwd or prepared.cwd,
-        writable=(*base.writable, *own, *_credentials(prepared)),
+        writable=(*base.writable, *own, *linked),
         readable=(*base.readable, str(folder / "images"), *_programs(prepared, launch)),
         endpoints=(*base.endpoints, *_endpoints(prepared, launch)),
     )
@@ -215,8 +211,7 @@ def _rows(
 ) -> tuple[SandboxRow, ...]:
     home = str(paths.user_home())
     box = msgspec.structs.replace(_covered(box), endpoints=(*box.endpoints, *endpoints))
-    others = [name for each in registry.all_agents() for name in each.credential_files]
-    names = {*CREDENTIALS, *others} - {*agent.credential_files}
+    names = {*CREDENTIALS, *_logins()} - {*agent.credential_files}
     return enforced_rows(support, box, home, [os.path.join(home, name) for name in sorted(names)])
 
 
@@ -261,7 +256,13 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
         hidden=paths.own_files(),
         absent=tuple(path for path in paths.own_files()[1:] if not os.path.lexists(path)),
         network=policy.network == "allow",
-        endpoints=tuple(_local_endpoints(policy)),
+        # Servers of this machine that the policy names: reached directly, as programs expect.
+        endpoints=tuple(
+            SandboxEndpoint(rule.host, port)
+            for rule in policy.host_rules()
+            if rule.is_local
+            for port in rule.ports
+        ),
         hosts=policy.host_rules(),
     )
 
@@ -297,20 +298,12 @@ def _inside(paths: Iterable[str], folders: Iterable[str]) -> Iterator[str]:
 def _covered(box: Box) -> Box:
     """The same box, without credentials in the folders that it shows."""
     home = str(paths.user_home())
-    found = credentials_to_cover(home, _logins, (*box.writable, *box.readable))
-    return msgspec.structs.replace(box, hidden=(*box.hidden, *found))
+    covered = credentials_to_cover(home, _logins, (*box.writable, *box.readable))
+    return msgspec.structs.replace(box, hidden=(*box.hidden, *covered))
 
 
-def _logins() -> Iterator[str]:
-    for agent in registry.all_agents():
-        yield from agent.credential_files
-
-
-def _credentials(prepared: PreparedRun) -> Iterator[str]:
-    """The user's own files that the private home links to. The agent renews its login there."""
-    home = paths.user_home()
-    for name in prepared.linked:
-        yield str(home / name)
+def _logins() -> list[str]:
+    return [name for agent in registry.all_agents() for name in agent.credential_files]
 
 
 def git_folders(cwd: str) -> Iterator[str]:
@@ -436,13 +429,6 @@ def named_hosts(hosts: Iterable[str], environ: Mapping[str, str]) -> Iterator[st
         values = {name: environ.get(name, "") for name in names}
         if all(re.fullmatch(r"[a-z0-9-]+", value) for value in values.values()):
             yield host.format(**values)
-
-
-def _local_endpoints(policy: Policy) -> Iterator[SandboxEndpoint]:
-    """Servers of this machine that the policy names: reached directly, as programs expect."""
-    for rule in policy.host_rules():
-        if rule.is_local:
-            yield from (SandboxEndpoint(rule.host, port) for port in rule.ports)
 
 
 def urls(text: str) -> Iterator[SandboxEndpoint]:

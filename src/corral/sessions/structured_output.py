@@ -270,7 +270,11 @@ class TypedAnswer:
         """Look for the value in the answer of a turn: the value as JSON, or the error if no repair
         is left."""
         found = self._submission.found if self._submission else None
-        found = found or _find_in_answer(answer, self.schema)
+        if found is None:
+            found = find(answer.final_text, self.schema)
+            if found.complaints and answer.text != answer.final_text:
+                other = find(answer.text, self.schema)
+                found = found if other.complaints else other
         self._complaints = found.complaints
         if not found.complaints:
             self.is_found, self.value = True, found.value
@@ -300,14 +304,6 @@ async def run_typed(
         if typed.is_found:
             return with_output(combined, typed.value)
         text_to_send = typed.repair_prompt
-
-
-def _find_in_answer(answer: Answer, schema: Schema[T]) -> FoundValue[T]:
-    found = find(answer.final_text, schema)
-    if found.complaints and answer.text != answer.final_text:
-        other = find(answer.text, schema)
-        return found if other.complaints else other
-    return found
 
 
 def combine_results(earlier: Result, later: Result) -> Result:

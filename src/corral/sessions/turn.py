@@ -167,10 +167,7 @@ class Turn(Generic[T_co]):
             return self._limits.following.notes
         return self._backend.notes
 
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self._events()
-
-    async def _events(self) -> AsyncIterator[Event]:
+    async def __aiter__(self) -> AsyncIterator[Event]:
         # The iterator owns nothing: if it is dropped half-way, the session ends the agent.
         with short_traceback:
             while batch := await self.next_batch():
@@ -463,7 +460,12 @@ class Turn(Generic[T_co]):
         await recorder.save_diff(self._files.before, files)
         if normalizer.finish is not None:
             normalizer.finish = recorder.own_usage(normalizer.finish)
-        self._count_reported_usage()
+        budget, finish = self._prepared.budget, normalizer.finish
+        if budget is not None and self._prepared.meter_reason is not None and finish is not None:
+            # Corral does not count the calls: what the agent reports counts for the budget.
+            from corral.core.spending import Spent
+
+            budget.record(Spent(finish.cost.usd or 0.0, finish.usage.total or 0, 1))
         can_resume = recorder.save_end(normalizer, error, has_started=self._backend.started)
         batch = normalizer.take(self._final_warnings(), clock.now())
         report = self._prepared.compiled.report
@@ -492,15 +494,6 @@ class Turn(Generic[T_co]):
         """For the text in ``done``, and the result."""
         if not self._builder.is_cut:
             self._builder.add_all(batch)
-
-    def _count_reported_usage(self) -> None:
-        """Where corral does not count the calls, what the agent reports counts for the budget."""
-        budget, finish = self._prepared.budget, self._normalizer.finish
-        if budget is None or self._prepared.meter_reason is None or finish is None:
-            return
-        from corral.core.spending import Spent
-
-        budget.record(Spent(finish.cost.usd or 0.0, finish.usage.total or 0, 1))
 
     def _final_warnings(self) -> list[RawEvent]:
         items: list[RawEvent] = [*self._recorder.warnings, *self._publisher.take_warnings()]

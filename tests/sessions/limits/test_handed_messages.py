@@ -10,8 +10,8 @@ from corral.sessions.limits.conversation import (
     HandedFile,
     HandedStep,
     HandedTurn,
+    messages,
 )
-from corral.sessions.limits.handed_prompt import messages
 
 
 def test_each_role_has_its_own_messages_and_each_call_its_result() -> None:

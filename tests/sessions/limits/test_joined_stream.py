@@ -18,7 +18,7 @@ from corral.events import (
     hand_over_of,
 )
 from corral.result import result_from_events
-from corral.sessions.limits.joined_stream import JoinedStream, end_with_limit, end_without, is_limit
+from corral.sessions.limits.machine import JoinedStream, end_with_limit, end_without, is_limit
 from corral.values import Cost, FileChanged, Usage
 
 FIRST, NEXT = "gemini-cli", "claude-cli"

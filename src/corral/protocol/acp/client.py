@@ -466,7 +466,10 @@ class AcpClient:
     ) -> None:
         """One of our calls got its reply."""
         if session_id is not None and method == "session/prompt":
-            self._withdraw_permissions(session_id, out)
+            for pending in (self._permission_requests, self._questions):  # they need no reply now
+                for ask_id in [ask for ask in pending if pending[ask].session_id == session_id]:
+                    del pending[ask_id]
+                    out.append(PermissionWithdrawn(session_id, ask_id))
             conversation, items = self._conversation(session_id), _session_events(out, session_id)
             if reply.error is None:
                 conversation.finish_turn(reply.result, items)
@@ -477,13 +480,6 @@ class AcpClient:
             self._conversations.pop(session_id, None)
         result = reply.result if reply.error is None else None
         out.append(CallFinished(id, method, session_id, result, reply.error))
-
-    def _withdraw_permissions(self, session_id: str, out: list[Command]) -> None:
-        """The turn is over: its permission requests and questions need no reply any more."""
-        for pending in (self._permission_requests, self._questions):
-            for request_id in [id for id, ask in pending.items() if ask.session_id == session_id]:
-                del pending[request_id]
-                out.append(PermissionWithdrawn(session_id, request_id))
 
     def _handle_call(self, id: Id, method: str, params: Json, out: list[Command]) -> None:
         session_id = _session_id_in(params)

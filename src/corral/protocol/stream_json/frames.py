@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import TypeVar
 
 import msgspec
@@ -368,11 +369,6 @@ def total_usage(spent: Mapping[str, StreamModelUsage]) -> tuple[Usage, Cost, str
     """Usage, cost, and the model with most output: a small model may be used too."""
     if not spent:
         return Usage(), Cost(), None
-    total: StreamModelUsage | None = None
-    for each in spent.values():
-        total = add_model_usage(total, each)
-    if total is None:
-        return Usage(), Cost(), None
-    usage = to_usage(total)
+    total = reduce(add_model_usage, spent.values())
     cost = Cost() if total.cost_usd is None else Cost(total.cost_usd, "reported")
-    return usage, cost, max(spent, key=lambda name: spent[name].output_tokens)
+    return to_usage(total), cost, max(spent, key=lambda name: spent[name].output_tokens)

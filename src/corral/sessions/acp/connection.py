@@ -59,11 +59,7 @@ from corral.errors import (
     StartupTimeout,
     StreamBroken,
 )
-from corral.events import (
-    Text,
-    Thinking,
-    Vendor,
-)
+from corral.events import Text, Thinking, Vendor
 from corral.protocol.acp.client import (
     AcpClient,
     AcpPermissionRequest,
@@ -81,7 +77,6 @@ from corral.protocol.acp.client import (
 )
 from corral.protocol.acp.conversation import failed_turn_end
 from corral.protocol.acp.frames import AgentCapabilities, Block
-from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.prepare import needs_new_process
 from corral.sessions.prepared_run import PreparedRun
@@ -283,10 +278,6 @@ class AcpConnection:
         return min(self.prepared.run.startup_timeout, self.prepared.run.timeout)
 
     @property
-    def quirks(self) -> AcpQuirks:
-        return self.acp.quirks
-
-    @property
     def can_load(self) -> bool:
         """Whether a session of an earlier process can be loaded."""
         return self.agent is not None and (self.agent.load_session or self.agent.offers("resume"))
@@ -347,7 +338,7 @@ class AcpConnection:
         """Items of the session that came after its turn ended; None when it is quiet. Waits
         no longer than ``until`` (loop time), and stops when the connection is lost."""
         chosen = self.prepared.run.quiet_period
-        quiet = self.quirks.late_updates if chosen is None else chosen
+        quiet = self.acp.quirks.late_updates if chosen is None else chosen
         while not session.inbox and await self.wait_for_update(session, quiet, until):
             pass
         items, session.inbox = session.inbox, []

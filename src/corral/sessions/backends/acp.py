@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import os
 from pathlib import Path
 from typing import Protocol
@@ -188,7 +189,7 @@ class AcpBackend(Backend):
                 " chose another",
                 hint="Give the session a model, or each of its prompts.",
             )
-        complete = connection.quirks.model_list_complete and session.models
+        complete = connection.acp.quirks.model_list_complete and session.models
         if complete and model not in session.models:
             raise errors.ModelNotFound(
                 f"{agent.name} has no model {model!r}",
@@ -248,7 +249,12 @@ class AcpBackend(Backend):
         if not self._reported_start:  # the handshake is a sign of life, without items
             self._reported_start = True
             return []
-        items = await self._items(self._connection, self._session, self._call)
+        items: list[RawEvent] | None = []
+        is_asking = self._session.is_asking
+        # An agent that waits for a person's answer is not idle: now and then, nothing came.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._prepared.run.idle_timeout / 2 if is_asking else None):
+                items = await self._connection.items(self._session, self._call)
         if items is None and not self._is_drained:
             items = await self._late_items(self._connection, self._session)
         if items is None or self._prepared.run.thinking:
@@ -271,18 +277,6 @@ class AcpBackend(Backend):
             )
             return [warning("late_updates", message)]
         return items
-
-    async def _items(
-        self, connection: AcpConnection, session: AcpSession, call: int
-    ) -> list[RawEvent] | None:
-        """An agent that waits for a person's answer is not idle: now and then, nothing came."""
-        if not session.is_asking:
-            return await connection.items(session, call)
-        try:
-            async with asyncio.timeout(self._prepared.run.idle_timeout / 2):
-                return await connection.items(session, call)
-        except TimeoutError:
-            return []
 
     @property
     def service_url(self) -> str | None:
@@ -469,7 +463,7 @@ async def load_session(
         raise
     # History may follow the reply that announces it.
     chosen, timeout = connection.prepared.run.quiet_period, connection.handshake_timeout
-    quiet = connection.quirks.quiet_period if chosen is None else chosen
+    quiet = connection.acp.quirks.quiet_period if chosen is None else chosen
     until = asyncio.get_running_loop().time() + timeout
     while await connection.wait_for_update(session, quiet, until):
         pass

@@ -215,10 +215,12 @@ class StreamBackend(Backend):
     async def receive(self) -> list[RawEvent] | None:
         if self._process is None:
             return None
-        if self._questions is not None and self._questions.is_asking:
-            chunk = await self._read_while_asking(self._process)
-        else:
-            chunk = await self._process.read_interruptible()
+        is_asking = self._questions is not None and self._questions.is_asking
+        chunk: bytes | None = None
+        # An agent that waits for a person's answer is not idle: now and then, nothing came.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._prepared.run.idle_timeout / 2 if is_asking else None):
+                chunk = await self._process.read_interruptible()
         items = self._handle_items(self._stream.receive(chunk)) if chunk else []
         if self._own_items:
             items = [*self._own_items, *items]
@@ -228,14 +230,6 @@ class StreamBackend(Backend):
         if unshown is not None:
             self.fail(unshown)
         return None if chunk == b"" and not items else items
-
-    async def _read_while_asking(self, process: Process) -> bytes | None:
-        """An agent that waits for a person's answer is not idle: now and then, nothing came."""
-        try:
-            async with asyncio.timeout(self._prepared.run.idle_timeout / 2):
-                return await process.read_interruptible()
-        except TimeoutError:
-            return None
 
     def _handle_items(self, items: list[RawEvent]) -> list[RawEvent]:
         """Answer permission requests; after the turn's end, close stdin so that the agent exits."""

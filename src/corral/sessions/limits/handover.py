@@ -26,7 +26,6 @@ from corral.metering import prices
 from corral.models.registry import canonical, is_model_name
 from corral.sessions import store
 from corral.sessions.limits import conversation as conversations
-from corral.sessions.limits import handed_prompt
 from corral.sessions.limits.conversation import HandedConversation
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord
@@ -134,10 +133,10 @@ def first_prompt(given: HandedConversation, prompt: str, prepared: PreparedRun) 
     for."""
     limit = prepared.agent.prompt_limit - len(prompt.encode("utf-8", "replace"))
     size = room(prepared.agent, prepared.run.model)
-    text = handed_prompt.prompt_text(conversations.fit(given, size), prompt)
+    text = conversations.prompt_text(conversations.fit(given, size), prompt)
     while len(text.encode("utf-8", "replace")) > limit and size > SMALLEST:
         size //= 2
-        text = handed_prompt.prompt_text(conversations.fit(given, size), prompt)
+        text = conversations.prompt_text(conversations.fit(given, size), prompt)
     return text
 
 

@@ -232,17 +232,13 @@ class ToolServer:
             await web.startup(sockets=[listener])
             ready.set()
             await self._stop.wait()
-            await self._drain(web)
-
-    async def _drain(self, web: uvicorn.Server) -> None:
-        """No new connection, every call cancelled, every request answered, in bounded time."""
-        for server in web.servers:
-            server.close()
-        for call in list(self._running):
-            call.cancel()
-        tasks = set(web.server_state.tasks)
-        if tasks:
-            await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
+            # No new connection, every call cancelled, every request answered, in bounded time.
+            for listening in web.servers:
+                listening.close()
+            for call in list(self._running):
+                call.cancel()
+            if tasks := set(web.server_state.tasks):
+                await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
 
     async def _end(self, web: uvicorn.Server, listener: socket.socket) -> None:
         listener.close()

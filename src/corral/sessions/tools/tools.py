@@ -255,7 +255,9 @@ async def _run(tool: Tool, values: dict[str, object]) -> HookAnswer:
         why = f"timed out after {tool.timeout:g}s" if failure.is_late else str(failure)
         return HookAnswer(f"{tool.name} {why}", "error")
     try:
-        return HookAnswer(_text(returned))
+        if isinstance(returned, str):  # a lone surrogate cannot be encoded
+            return HookAnswer(returned.encode("utf-8", "replace").decode())
+        return HookAnswer(msgspec.json.encode(returned, enc_hook=_encoded).decode())
     except Exception as error:  # a model's own serializer may raise anything
         return HookAnswer(
             f"{tool.name} returned a value that is not JSON: {describe_error(error)}",
@@ -266,12 +268,6 @@ async def _run(tool: Tool, values: dict[str, object]) -> HookAnswer:
 def _name(function: Callable[..., object]) -> str:
     name: str = getattr(function, "__name__", "")
     return name
-
-
-def _text(returned: object) -> str:
-    if isinstance(returned, str):
-        return returned.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
-    return msgspec.json.encode(returned, enc_hook=_encoded).decode()
 
 
 def _encoded(value: object) -> object:

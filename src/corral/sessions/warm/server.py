@@ -248,7 +248,16 @@ class _WarmServer:
                 session, prompt_options = await self._open(request)
                 goal = Goal(output=request.schema)
                 goal.check()
-                accepted = [self._accepted(session, request)]
+                prepared = session.prepared
+                can_ask = request.interactive and prepared.asks
+                accepted = [
+                    Accepted(
+                        session=session.id,
+                        agent=prepared.agent.name,
+                        agent_asks=prepared.asks,
+                        denied_without_asking=prepared.denied_without_asking(asks=can_ask),
+                    )
+                ]
                 failed = False
 
                 async def send(turn: Turn) -> Result:
@@ -271,17 +280,6 @@ class _WarmServer:
                 caller.send(End(error=error.event(), failed=True))
             finally:
                 self._current = None
-
-    @staticmethod
-    def _accepted(session: Session, request: WarmRequest) -> Accepted:
-        prepared = session.prepared
-        can_ask = request.interactive and prepared.asks
-        return Accepted(
-            session=session.id,
-            agent=prepared.agent.name,
-            agent_asks=prepared.asks,
-            denied_without_asking=prepared.denied_without_asking(asks=can_ask),
-        )
 
     async def _open(self, request: WarmRequest) -> tuple[Session, dict[str, Json]]:
         """The session, and the options of this prompt. Opens the session at the first request; if
