@@ -87,7 +87,6 @@ from corral.values import (
     AskedQuestion,
     Cost,
     DeniedCall,
-    FileChanged,
     Json,
     Usage,
     UsageSource,
@@ -109,20 +108,6 @@ class _Open(msgspec.Struct, gc=False):
     agent_id: str
     """The agent's own id, which it may have used before."""
     since: float
-
-
-class DoneFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``done`` reports beside what the normalizer has seen."""
-
-    text: str = ""
-    text_complete: bool = True
-    output: Json = None
-    files: tuple[FileChanged, ...] = ()
-    files_complete: bool = True
-    denied_complete: bool = True
-    resume_token: str | None = None
-    waited: float = 0.0
-    """Seconds of waits for rate limits."""
 
 
 _NOTHING_SPENT = Usage(), Cost()
@@ -227,10 +212,10 @@ class EventNormalizer:
         return out
 
     def close(
-        self, ts: float, error: CorralError | None, ending: DoneFacts | None = None
+        self, ts: float, error: CorralError | None, ending: Done | None = None
     ) -> list[Event]:
-        """The end: open tools closed as cancelled, then ``done``."""
-        ending = ending or DoneFacts()
+        """The end: open tools closed as cancelled, then ``done``. ``ending`` has what the
+        normalizer has not seen."""
         out: list[Event] = []
         if not self._seq:
             self._begin(Init(), ts, out)
@@ -242,7 +227,8 @@ class EventNormalizer:
             self._emit(error.event(), ts, out)
         finish = self.finish or TurnEnd(ok=False)
         spent = self._spent(finish)
-        done = Done(
+        done = replace(
+            ending or Done("success"),
             status=error.status if error else "success",
             stop_reason=finish.stop_reason,
             model=finish.model,
@@ -250,17 +236,9 @@ class EventNormalizer:
             usage_by_model=spent.by_model,
             cost=spent.cost,
             usage_source=spent.source,
-            text=ending.text,
-            text_complete=ending.text_complete,
-            output=ending.output,
-            files=ending.files,
-            files_complete=ending.files_complete,
             denied=tuple(self.denied),
-            denied_complete=ending.denied_complete,
             questions=tuple(self._questions),
-            resume_token=ending.resume_token,
             duration_ms=max(0, round((ts - self._started) * 1000)),
-            waited_ms=round(ending.waited * 1000),
             error=error.event() if error else None,
         )
         self._emit(done, ts, out)
@@ -396,23 +374,10 @@ class EventNormalizer:
             self._emit(warning, ts, out)
 
     def _begin(self, init: Init, ts: float, out: list[Event]) -> None:
-        default = self._default_init
         self._session_id = init.session_id or self._session_id
-        complete = replace(
-            init,
-            model=init.model or default.model,
-            cwd=init.cwd or default.cwd,
-            tools=init.tools or default.tools,
-            agent_version=init.agent_version or default.agent_version,
-            auth=init.auth or default.auth,
-            sandbox=default.sandbox,
-            sandbox_reason=default.sandbox_reason,
-            metered=default.metered,
-            meter_reason=default.meter_reason,
-            capabilities=init.capabilities or default.capabilities,
-            resumed=init.resumed or default.resumed,
-            continued_from=default.continued_from,
-        )
+        names = ("model", "cwd", "tools", "agent_version", "auth", "capabilities", "resumed")
+        known = {name: value for name in names if (value := getattr(init, name))}
+        complete = replace(self._default_init, session_id=self._session_id, **known)
         self._emit(complete, ts, out)
         if isinstance(emitted := out[-1], Init):
             self._default_init = emitted  # the same object that the caller may hold
@@ -546,6 +511,20 @@ class EventNormalizer:
             node=self._node,
             label=self._label,
         )
+
+
+def with_envelope_of(event: E, other: Event) -> E:
+    """The event with the number, the time and the origin of another one."""
+    return replace(
+        event,
+        seq=other.seq,
+        ts=other.ts,
+        run_id=other.run_id,
+        session_id=other.session_id,
+        agent=other.agent,
+        node=other.node,
+        label=other.label,
+    )
 
 
 def _add(first: tuple[Usage, Cost], second: tuple[Usage, Cost]) -> tuple[Usage, Cost]:

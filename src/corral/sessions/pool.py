@@ -366,8 +366,8 @@ class _Worker:
 
     def give_back(self) -> None:
         self.busy -= 1
-        pid = self._connection.pid if self._connection else None
-        resident = platform.resident_memory(pid) if pid else None
+        process = self._connection.program.process if self._connection else None
+        resident = platform.resident_memory(process.pid) if process else None
         if resident is not None and resident > self._prepared.acp.bytes_per_process:
             self.retire()  # some agents never free what a session took
 

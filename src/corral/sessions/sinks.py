@@ -33,7 +33,7 @@ from corral.core.nesting import decode_json
 from corral.errors import CorralError
 from corral.events import Done, Error, Event, Init, Vendor
 from corral.protocol.ndjson import TurnEnd
-from corral.sessions.event_normalizer import EventNormalizer
+from corral.sessions.event_normalizer import EventNormalizer, with_envelope_of
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import POOLED, SessionRecord, title_of
 from corral.system import clock, fs, paths
@@ -120,20 +120,7 @@ class TurnRecorder:
             report: Json = msgspec.to_builtins(self._prepared.compiled.report)
             program = self._prepared.program.path
             named["run_facts"] = self.redacted({"program": program, "policy": report})
-        return [
-            Vendor(
-                name,
-                data,
-                seq=init.seq,
-                ts=init.ts,
-                run_id=init.run_id,
-                session_id=init.session_id,
-                agent=init.agent,
-                node=init.node,
-                label=init.label,
-            )
-            for name, data in named.items()
-        ]
+        return [with_envelope_of(Vendor(name, data), init) for name, data in named.items()]
 
     def save_title(self) -> None:
         """Save the record of a turn that others can see from now on."""
@@ -522,9 +509,3 @@ def write_warning(code: str, what: str, folder: Path, error: OSError) -> Error:
     """The warning that something could not be written."""
     why = f"cannot write in {folder}: {error.strerror or error}"
     return warning(code, f"{what}: {why}: free some space, or set CORRAL_HOME to another disk")
-
-
-def recording_lost(prepared: PreparedRun, error: OSError) -> Error:
-    path, why = prepared.run.record_to, error.strerror or str(error)
-    text = f"the recording {path} is not complete: {why}: free some space, and record it again"
-    return warning("recording_lost", text)

@@ -188,9 +188,10 @@ class SessionRecord:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         fd = os.open(path, flags, 0o600)
         try:
-            if _ends_mid_line(path):
+            size = os.fstat(fd).st_size
+            if size and os.pread(fd, 1, size - 1) != b"\n":  # its writer was killed
                 os.write(fd, b"\n")
-        except BaseException:  # a full disk, or no descriptor to read it
+        except BaseException:  # a full disk
             os.close(fd)
             raise
         return fd
@@ -456,15 +457,6 @@ def abandoned_folders() -> list[Path]:
             os.close(lock_file(folder / LOCK))  # no run uses it
             found.append(folder)
     return found
-
-
-def _ends_mid_line(path: Path) -> bool:
-    """Whether a file ends in the middle of a line."""
-    with path.open("rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
 
 
 def open_folder(folder: Path) -> SessionRecord | None:

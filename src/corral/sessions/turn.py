@@ -63,7 +63,7 @@ from corral.protocol.ndjson import RawEvent
 from corral.result import Result, ResultBuilder, with_output, without_output
 from corral.sessions.backends.base import Backend
 from corral.sessions.deadlines import Deadlines
-from corral.sessions.event_normalizer import DoneFacts, EventNormalizer
+from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.sinks import TurnFiles, TurnPublisher, TurnRecorder, warning
 from corral.sessions.store import SessionRecord
@@ -469,7 +469,8 @@ class Turn(Generic[T_co]):
         can_resume = recorder.save_end(normalizer, error, has_started=self._backend.started)
         batch = normalizer.take(self._final_warnings(), clock.now())
         report = self._prepared.compiled.report
-        ending = DoneFacts(
+        ending = Done(
+            "success",
             text=answer.text,
             text_complete=not self._builder.is_cut,
             # A value that was submitted by a tool has not passed the redaction of the stream.
@@ -481,7 +482,7 @@ class Turn(Generic[T_co]):
             resume_token=self._record.meta.id
             if can_resume and not isinstance(error, ResumeLost)
             else None,
-            waited=self._deadlines.waited,
+            waited_ms=round(self._deadlines.waited * 1000),
         )
         batch += normalizer.close(clock.now(), error, ending)
         self._stop()

@@ -439,24 +439,24 @@ class AcpClient:
                 take(params.update, items)
 
     def _handle_message(self, frame: RpcFrame, out: list[Command]) -> None:
-        method, has_id = frame.method, frame.id is not None and frame.id is not UNSET
-        if isinstance(method, str):
+        if isinstance(frame.method, str):
             if isinstance(frame.id, Id):
-                self._handle_call(frame.id, method, frame.params, out)
+                self._handle_call(frame.id, frame.method, frame.params, out)
             else:
-                self._handle_notification(method, frame.params, out)
+                self._handle_notification(frame.method, frame.params, out)
             return
         id = _our_id(frame.id) if isinstance(frame.id, Id) else -1
         call = self._calls.pop(id, None)
         if call is not None:
             self._finish_call(id, *call, frame, out)
             return
-        problem = f"answered {'call' if 0 < id <= self._last_id else 'unknown call'} {frame.id!r}"
-        if 0 < id <= self._last_id:
-            problem += " twice"
-        if not has_id:  # the reply to a line whose id the agent could not read
+        if not isinstance(frame.id, Id):  # the reply to a line whose id the agent could not read
             why = frame.error.message if frame.error else "a reply without an id"
             problem = f"rejected one of our lines: {why}"
+        elif 0 < id <= self._last_id:
+            problem = f"answered call {frame.id!r} twice"
+        else:
+            problem = f"answered unknown call {frame.id!r}"
         message = f"the agent {problem}"[:SAMPLE_SIZE]
         stray = Error("stray_reply", message, recoverable=True, level="warning", phase="stream")
         _session_events(out, None).append(stray)

@@ -59,6 +59,10 @@ class AcpConversation:
         self.update_count = 0
         """Incremented with each batch of updates."""
         self._quirks = quirks
+        self._has_marked_text = bool(
+            quirks.errors_without_message_id or quirks.error_text or quirks.injected_text
+        )
+        """Some chunks of the answer are not of the model."""
         self._error_chunk: str | None = None
         self._reported_usage = Usage()
         self._reported_by_model: dict[str, Usage] = {}
@@ -87,12 +91,8 @@ class AcpConversation:
                 return
             if self._ready:
                 self._report_ready(items)
-            text, quirks = update.content.text, self._quirks
-            if quirks.errors_without_message_id:
-                self._error_chunk = text if update.message_id is None else None
-            elif quirks.error_text:
-                self._error_chunk = text if text.startswith(quirks.error_text) else None
-            if quirks.injected_text and text.startswith(quirks.injected_text):
+            text = update.content.text
+            if self._has_marked_text and self._is_injected(text, update.message_id):
                 items.append(Vendor("injected_text", text))
             elif text and update.message_id != self._message_id:
                 self._message_id = update.message_id
@@ -103,6 +103,15 @@ class AcpConversation:
                 self._add_chunk_usage(update.meta, items)
         else:
             self._handle_rare_update(update, items)
+
+    def _is_injected(self, text: str, message_id: str | None) -> bool:
+        """Whether the agent itself wrote this text. Also notes one that may be an error."""
+        quirks = self._quirks
+        if quirks.errors_without_message_id:
+            self._error_chunk = text if message_id is None else None
+        elif quirks.error_text:
+            self._error_chunk = text if text.startswith(quirks.error_text) else None
+        return bool(quirks.injected_text) and text.startswith(quirks.injected_text)
 
     def handle_untyped_update(self, update: Json, items: list[RawEvent]) -> None:
         """Append the events of an update that matched no frame type."""

@@ -45,7 +45,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -78,26 +77,19 @@ from corral.protocol.acp.client import (
 from corral.protocol.acp.conversation import failed_turn_end
 from corral.protocol.acp.frames import AgentCapabilities, Block
 from corral.protocol.ndjson import RawEvent, TurnEnd
+from corral.sessions.backends.base import AgentProgram
 from corral.sessions.prepare import needs_new_process
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.store import SessionRecord, write_private_home
-from corral.system import paths
+from corral.sessions.store import SessionRecord
 from corral.system.environment import SecretRedactor
-from corral.system.process.process import Exit, Process, ProcessSpec
-from corral.system.process.streams import StderrLines
-from corral.system.process.tree import ProcessRegistry
+from corral.system.process.process import Exit
 from corral.system.threads import NoThread
 from corral.values import McpServer
 from corral.version import __version__
 
 if TYPE_CHECKING:
     from corral.sessions.acp.client_requests import ClientRequests
-    from corral.sessions.meter import Meter
     from corral.sessions.permissions import Asker
-    from corral.system.sandbox.repository_guard import GitNotice
-
-
-_log = logging.getLogger("corral.sessions")
 
 
 LATE_CHUNKS = 64
@@ -176,14 +168,16 @@ class AcpSession:
 class AcpConnection:
     """Made by ``open``. Call its methods only in the event loop in which it was opened."""
 
-    def __init__(self, prepared: PreparedRun, redactor: SecretRedactor) -> None:
+    def __init__(
+        self, prepared: PreparedRun, record: SessionRecord, redactor: SecretRedactor
+    ) -> None:
         self.prepared = prepared
         """What the process was started for."""
         self.acp = AcpClient(prepared.acp.quirks, clean=redactor.clean)
         """The state of the protocol."""
-        self._redactor = redactor
-        self._stderr_lines = StderrLines(self._on_stderr_line)
-        self._process: Process | None = None
+        self.program = AgentProgram(
+            prepared, record, redactor, self._on_stderr_item, self._on_fatal_stderr
+        )
         self._calls: dict[int, CallFinished | None] = {}
         self._sessions: dict[str, AcpSession] = {}
         self._waiting: set[asyncio.Future[None]] = set()
@@ -193,15 +187,6 @@ class AcpConnection:
         self.dead: CorralError | None = None
         """Why the connection is dead; None while it is open."""
         self.agent: AgentCapabilities | None = None
-        self.notes: tuple[str, ...] = ()
-        self.service_url: str | None = None
-        self.meter: Meter | None = None
-        """Counts the model calls of the process."""
-        self.argv: tuple[str, ...] = ()
-        self._notices: list[GitNotice] = []
-        """About repositories: see ``Sandbox.report``."""
-        self.sessions = 0
-        """Sessions served so far."""
 
     @classmethod
     async def open(
@@ -209,54 +194,12 @@ class AcpConnection:
     ) -> AcpConnection:
         """Start the agent and initialize the connection. If that fails, the error is raised and
         nothing is left running."""
-        self = cls(prepared, redactor)
-        if prepared.meter is not None:
-            from corral.sessions.meter import Meter
-
-            self.meter = await Meter.open(prepared)
-            prepared = self.meter.prepared
+        self = cls(prepared, record, redactor)
         try:
-            return await self._start(prepared, record)
-        except BaseException:
-            await self._close_meter()
-            raise
-
-    async def _start(self, prepared: PreparedRun, record: SessionRecord) -> AcpConnection:
-        redactor = self._redactor
-        launch = prepared.agent.launch(
-            prepared.run, prepared.launch_context(record.folder), "", None
-        )
-        if self.meter is not None:
-            launch = self.meter.described(launch)
-        write_private_home(launch, prepared, record)
-        self.acp.session_meta = launch.session_meta
-        self.notes = launch.notes
-        self.service_url = launch.service_url
-        self.argv = tuple(redactor.clean_text(argument) for argument in launch.argv)
-        _log.debug("command line: %s", " ".join(self.argv))
-        sandbox = None
-        if prepared.sandbox is not None:
-            from corral.sessions.sandbox import agent_sandbox  # most runs need none
-
-            sandbox = agent_sandbox(prepared, launch, record.folder, report=self._notices.append)
-        spec = ProcessSpec(
-            launch.argv,
-            cwd=launch.cwd or prepared.cwd,
-            env=prepared.env(launch, record.next_run_id),
-            keep_stdin_open=True,
-            stdout="pipe",
-            scratch=record.tmp,
-            registry=ProcessRegistry(paths.process_registry(), prepared.agent.name),
-            on_stderr=self._stderr_lines.feed,
-            sandbox=sandbox,
-        )
-        if prepared.recording is not None:
-            from corral.sessions.recording import recorded
-
-            spec = recorded(prepared, prepared.recording, spec)
-        self._process = await Process.start(spec)
-        run = prepared.run
-        try:
+            launch = await self.program.prepare()
+            self.acp.session_meta = launch.session_meta
+            run = self.program.prepared.run
+            await self.program.start()
             offer = Offer(run.allow_file_reads, run.allow_file_writes, questions=run.has_person)
             settled = await self.call(
                 self.acp.initialize(offer, version=__version__), self.handshake_timeout
@@ -267,8 +210,8 @@ class AcpConnection:
                 await self.call(sent, self.handshake_timeout)
         except BaseException as error:
             await self.close(0.0)
-            if isinstance(error, CorralError):
-                error.stderr, error.argv = self.stderr[-4000:], self.argv
+            if isinstance(error, CorralError) and self.program.process is not None:
+                error.stderr, error.argv = self.program.stderr[-4000:], self.program.argv
             raise
         return self
 
@@ -281,21 +224,6 @@ class AcpConnection:
     def can_load(self) -> bool:
         """Whether a session of an earlier process can be loaded."""
         return self.agent is not None and (self.agent.load_session or self.agent.offers("resume"))
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    @property
-    def recording_failure(self) -> OSError | None:
-        """Why the recording of the process is not complete."""
-        return self._process.recording_failure if self._process else None
-
-    @property
-    def stderr(self) -> str:
-        if (process := self._process) is None:
-            return ""
-        return self._redactor.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
 
     async def new_session(
         self, prepared: PreparedRun, ask: Asker | None
@@ -319,7 +247,6 @@ class AcpConnection:
         """Deliver the items of a session, which the agent has or is about to open."""
         session = AcpSession(session_id, self.acp, prepared, ask, self._carry_out)
         self._sessions[session_id] = session
-        self.sessions += 1
         return session
 
     def drop_session(self, session: AcpSession) -> None:
@@ -372,7 +299,7 @@ class AcpConnection:
     def drop_late_text(self, session: AcpSession) -> None:
         """Read what the agent has written so far. Text of an earlier turn that comes only now
         is reported as ``late_text``: it is no part of the next answer."""
-        process = self._process
+        process = self.program.process
         for _ in range(LATE_CHUNKS):
             chunk = process.read_now() if process is not None and self.dead is None else b""
             if not chunk:
@@ -427,7 +354,7 @@ class AcpConnection:
             finish = TurnEnd(ok=False, kind="0", message="")
             if settled is not None and settled.error is not None:
                 finish = failed_turn_end(settled.error)
-            why = self.prepared.explain(Exit(0, None), self.stderr, finish)
+            why = self.prepared.explain(Exit(0, None), self.program.stderr, finish)
             raise why or ProcessFailed(finish.message or "the call failed")
         return settled
 
@@ -436,8 +363,8 @@ class AcpConnection:
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
-        if self._process is not None and self._reading:
-            self._process.interrupt_read()
+        if self.program.process is not None and self._reading:
+            self.program.process.interrupt_read()
 
     async def close(self, grace: float) -> None:
         """End the process and all it started, with every session."""
@@ -445,29 +372,24 @@ class AcpConnection:
             for session in list(self._sessions.values()):
                 await session.close()
         finally:  # also if the task is cancelled again meanwhile
-            if self._process is not None:
-                self._process.close_stdin()
-                await self._process.end(grace)
-            self._fail_all(ProcessFailed("the connection was closed"))
-            for notice in self._notices:  # no turn takes them any more
-                warnings.warn(notice.message, stacklevel=2)
-            await self._close_meter()
+            try:
+                if self.program.process is not None:
+                    self.program.process.close_stdin()
+                await self.program.end(grace)
+            finally:
+                self._fail_all(ProcessFailed("the connection was closed"))
+                for notice in self.program.take_notices():  # no turn takes them any more
+                    warnings.warn(notice.message, stacklevel=2)
 
-    async def take_notices(self) -> list[GitNotice]:
-        """Notices about what the agent has done to repositories since the last turn."""
-        if self._process is not None and self.dead is None:
+    async def take_warnings(self) -> list[RawEvent]:
+        """Warnings about what the agent has done since the last turn."""
+        if self.program.process is not None and self.dead is None:
             with contextlib.suppress(NoThread):  # it is done when the process ends
-                await self._process.check_repositories()
-        taken = self._notices[:]
-        self._notices.clear()
-        return taken
-
-    async def _close_meter(self) -> None:
-        if self.meter is not None:
-            await self.meter.close()
+                await self.program.process.check_repositories()
+        return self.program.take_warnings()
 
     async def _pump(self, ready: Callable[[], bool]) -> None:
-        process = self._process
+        process = self.program.process
         while not ready() and self.dead is None and process is not None:
             if self._reading:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -486,7 +408,7 @@ class AcpConnection:
             if chunk == b"":
                 # The agent ended by itself: every pending call fails, now.
                 ended = await process.end(self.prepared.run.grace)
-                error = self.prepared.explain(ended, self.stderr)
+                error = self.prepared.explain(ended, self.program.stderr)
                 error = error or StreamBroken("the agent ended by itself")
                 error.exit_code, error.signal = ended.code, ended.signal
                 self._fail_all(error)
@@ -549,19 +471,16 @@ class AcpConnection:
             self._early.setdefault(emit.session_id, []).extend(emit.events)
 
     def _write(self, data: bytes) -> None:
-        if self._process is not None:
-            self._process.write(data)
+        if self.program.process is not None:
+            self.program.process.write(data)
 
-    def _on_stderr_line(self, line: str) -> None:
-        """A line of stderr."""
-        agent, line = self.prepared.agent, self._redactor.clean_text(line)
-        if any(sign in line for sign in agent.fatal_stderr):
-            self._fail_all(PolicyNotLoaded(f"{agent.name} did not take the policy: {line}"))
-            return
-        item = agent.read_stderr(line) if agent.read_stderr else None
-        if item is not None:
-            self._deliver(Emit(None, [item]))
-            self.wake()
+    def _on_stderr_item(self, item: RawEvent) -> None:
+        self._deliver(Emit(None, [item]))
+        self.wake()
+
+    def _on_fatal_stderr(self, line: str) -> None:
+        name = self.prepared.agent.name
+        self._fail_all(PolicyNotLoaded(f"{name} did not take the policy: {line}"))
 
 
 class PrivateConnection:

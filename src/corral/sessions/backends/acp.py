@@ -9,7 +9,7 @@ import base64
 import contextlib
 import os
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
@@ -38,17 +38,21 @@ from corral.protocol.acp.frames import (
 )
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.acp.connection import AcpConnection, AcpSession
-from corral.sessions.backends.base import Backend, Fail, shown_stderr, unclean_exit
+from corral.sessions.backends.base import Backend, Fail, unclean_exit
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.permissions import Asker
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.sinks import recording_lost, warning
+from corral.sessions.sinks import warning
 from corral.sessions.store import SessionRecord, make_loadable, no_conversation
 from corral.system import fs
 from corral.system.media import media_type_of
 from corral.system.process.process import Exit
 from corral.system.threads import in_thread
 from corral.values import AgentSession
+
+if TYPE_CHECKING:
+    from corral.sessions.meter import Meter
+
 
 _STOP_ERRORS: dict[str, type[CorralError]] = {
     "cancelled": errors.Interrupted,
@@ -135,7 +139,8 @@ class AcpBackend(Backend):
         except errors.RemoteError as error:  # it ran, and the handshake failed
             self._failed_to_open = error.phase not in ("config", "spawn")
             raise
-        self._connection, self.notes = connection, connection.notes
+        self._connection = connection
+        self.notes = connection.program.launch.notes if connection.program.launch else ()
         session = self._source.session
         if session is None:
             session = await self._open(connection)
@@ -229,8 +234,8 @@ class AcpBackend(Backend):
         if session.was_prompted:
             connection.drop_late_text(session)
         session.was_prompted = True
-        if connection.meter is not None:
-            connection.meter.subscribe(self.emit, session.session_id, self._prompt)
+        if connection.program.meter is not None:
+            connection.program.meter.subscribe(self.emit, session.session_id, self._prompt)
         run, text = self._prepared.run, self._prompt
         if run.system_prompt is not None:
             text = f"{run.system_prompt}\n\n{text}"
@@ -280,7 +285,8 @@ class AcpBackend(Backend):
 
     @property
     def service_url(self) -> str | None:
-        return self._connection.service_url if self._connection else None
+        launch = self._connection.program.launch if self._connection else None
+        return None if launch is None else launch.service_url
 
     def emit(self, item: RawEvent) -> None:
         if self._connection is not None and self._session is not None:
@@ -308,18 +314,15 @@ class AcpBackend(Backend):
             self._discarding = asyncio.get_running_loop().create_task(discard)
 
     async def finish(self) -> list[RawEvent]:
-        if self._connection is not None and self._connection.meter is not None:
-            await self._connection.meter.wait_for_calls(self.emit)
+        if self._meter is not None:
+            await self._meter.wait_for_calls(self.emit)
         await self._end()
         connection, session = self._connection, self._session
-        notices = [] if connection is None else await connection.take_notices()
+        warnings = [] if connection is None else await connection.take_warnings()
         items: list[RawEvent] = []
         if session is not None:
             items, session.inbox = session.inbox, []
-        items += [warning(notice.code, notice.message) for notice in notices]
-        if connection is not None and connection.recording_failure is not None:
-            items.append(recording_lost(self._prepared, connection.recording_failure))
-        return items
+        return items + warnings
 
     async def close(self) -> None:
         """Items that come after the turn was closed are dropped."""
@@ -341,15 +344,14 @@ class AcpBackend(Backend):
             self._timer.cancel()
         if self._discarding is not None:
             await asyncio.wait([self._discarding])
-        if connection is not None and connection.meter is not None:
-            connection.meter.unsubscribe(self.emit)
+        if self._meter is not None:
+            self._meter.unsubscribe(self.emit)
         if connection is not None and connection.dead is not None:
             self._source.session = None
 
     def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
-        meter = self._connection.meter if self._connection is not None else None
         error = self._explain(normalizer)
-        return error if meter is None else meter.cause_of(error)
+        return error if self._meter is None else self._meter.cause_of(error)
 
     def _explain(self, normalizer: EventNormalizer) -> CorralError | None:
         connection, finish = self._connection, normalizer.finish
@@ -384,12 +386,15 @@ class AcpBackend(Backend):
 
     @property
     def stderr(self) -> str:
-        return self._connection.stderr if self._connection is not None else ""
+        return self._connection.program.stderr if self._connection is not None else ""
+
+    @property
+    def _meter(self) -> Meter | None:
+        return self._connection.program.meter if self._connection is not None else None
 
     def add_facts(self, error: CorralError) -> None:
         if self._connection is not None:
-            error.stderr = shown_stderr(self._connection.stderr, self._prepared)
-            error.argv = self._connection.argv
+            self._connection.program.add_facts(error)
 
     def _encode(self, name: str, otherwise: str) -> tuple[str, str]:
         path = Path(os.path.join(self._prepared.cwd, name))

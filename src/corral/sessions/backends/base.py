@@ -1,21 +1,37 @@
-"""The interface between a turn and an agent, for every transport."""
+"""The interface between a turn and an agent, for every transport, and the program of an agent."""
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
+from msgspec.structs import replace
+
+from corral.agents.spec import Launch
 from corral.errors import CorralError, ProcessFailed
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
+from corral.sessions.sinks import warning
+from corral.sessions.store import SessionRecord, write_private_home
+from corral.system import paths
+from corral.system.environment import SecretRedactor
+from corral.system.process.process import Exit, Process, ProcessSpec
+from corral.system.process.streams import StderrLines
+from corral.system.process.tree import shared_registry
+from corral.values import weak_callback
 
 if TYPE_CHECKING:
+    from corral.metering.proxy.open_calls import ToolJudge
+    from corral.sessions.meter import Meter
     from corral.sessions.permissions import Asker
-    from corral.sessions.store import SessionRecord
     from corral.sessions.tools.tools import GivenTools
-    from corral.system.environment import SecretRedactor
+    from corral.system.hook_socket import HookSocket
+    from corral.system.sandbox.repository_guard import GitNotice
+
+_log = logging.getLogger("corral.sessions")
 
 Fail: TypeAlias = Callable[[CorralError], None]
 """How a backend ends its turn from outside of a call."""
@@ -105,11 +121,152 @@ def unclean_exit(code: int | None, signal: int | None) -> ProcessFailed | None:
     return error
 
 
-def shown_stderr(stderr: str, prepared: PreparedRun) -> str:
-    """The end of stderr for the facts of an error, without what the agent always writes."""
-    noise = prepared.agent.ignored_stderr
-    lines = [line for line in stderr.splitlines() if not line.startswith(noise)]
-    return "\n".join(lines)[-4000:]
+class AgentProgram:
+    """The program of an agent, for one turn or for several: the proxy that counts its model calls,
+    how it is launched, its process, and what it writes to stderr."""
+
+    def __init__(
+        self,
+        prepared: PreparedRun,
+        record: SessionRecord,
+        redactor: SecretRedactor,
+        on_item: Callable[[RawEvent], None],
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        """``on_item`` gets the events for lines of stderr, ``on_fatal`` a line that says that the
+        agent did not take the policy. Both are methods of what owns this object, and held
+        weakly."""
+        self.prepared = prepared
+        """What the program is started with."""
+        self._record = record
+        self._redactor = redactor
+        self._on_item, self._on_fatal = weak_callback(on_item), weak_callback(on_fatal)
+        self._stderr_lines = StderrLines(self._on_stderr_line)
+        self._notices: list[GitNotice] = []
+        """About repositories: see ``Sandbox.report``."""
+        self.meter: Meter | None = None
+        """Counts the model calls of the program."""
+        self.launch: Launch | None = None
+        self.argv: tuple[str, ...] = ()
+        self.process: Process | None = None
+
+    async def prepare(
+        self,
+        prompt: str = "",
+        resume: str | None = None,
+        judge: ToolJudge | None = None,
+        hook: HookSocket | None = None,
+    ) -> Launch:
+        """Open the proxy and the hook, and write the agent's private home. ``judge`` decides about
+        the tool calls in the model's responses."""
+        prepared, record = self.prepared, self._record
+        if prepared.meter is not None:
+            from corral.sessions.meter import Meter
+
+            self.meter = await Meter.open(prepared, judge)
+            self.prepared = prepared = self.meter.prepared
+        context = prepared.launch_context(record.folder)
+        if hook is not None:
+            await hook.open()
+            context = replace(context, hook_command=hook.command)
+        forks = prepared.run.fork and resume == record.meta.forked_from
+        launch = prepared.agent.launch(replace(prepared.run, fork=forks), context, prompt, resume)
+        if self.meter is not None:
+            launch = self.meter.described(launch)
+        write_private_home(launch, prepared, record)
+        self.launch = launch
+        self.argv = tuple(self._redactor.clean_text(argument) for argument in launch.argv)
+        return launch
+
+    async def start(
+        self,
+        *,
+        stdin: bytes = b"",
+        keep_stdin_open: bool = True,
+        stdout: Literal["pipe", "file"] = "pipe",
+        hook: HookSocket | None = None,
+    ) -> Process:
+        """Start the process, in the sandbox if the run has one."""
+        launch, prepared, record = self.launch, self.prepared, self._record
+        if launch is None:
+            raise RuntimeError("prepare first")
+        _log.debug("command line: %s", " ".join(self.argv))
+        sandbox = None
+        if prepared.sandbox is not None:
+            from corral.sessions.sandbox import agent_sandbox  # most runs need none
+
+            sandbox = agent_sandbox(prepared, launch, record.folder, hook, self._notices.append)
+        spec = ProcessSpec(
+            launch.argv,
+            cwd=launch.cwd or prepared.cwd,
+            env=prepared.env(launch, record.next_run_id),
+            stdin=stdin,
+            keep_stdin_open=keep_stdin_open,
+            stdout=stdout,
+            scratch=record.tmp,
+            registry=shared_registry(paths.process_registry(), prepared.agent.name),
+            on_stderr=self._stderr_lines.feed,
+            sandbox=sandbox,
+        )
+        if prepared.recording is not None:
+            from corral.sessions.recording import recorded
+
+            spec = recorded(prepared, prepared.recording, spec)
+        self.process = await Process.start(spec)
+        # What the agent has got is not held while it works: its files alone may be many kB.
+        self.launch = replace(launch, files={}, env={}, stdin=b"")
+        return self.process
+
+    @property
+    def stderr(self) -> str:
+        """The end of stderr, redacted."""
+        if (process := self.process) is None:
+            return ""
+        return self._redactor.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
+
+    def add_facts(self, error: CorralError) -> None:
+        """Add the command and the end of stderr, without what the agent always writes."""
+        noise = self.prepared.agent.ignored_stderr
+        lines = [line for line in self.stderr.splitlines() if not line.startswith(noise)]
+        error.stderr, error.argv = "\n".join(lines)[-4000:], self.argv
+
+    def take_warnings(self) -> list[RawEvent]:
+        """About what the agent has done to repositories since the last turn, and about a recording
+        that is not complete."""
+        notices = self.take_notices()
+        items: list[RawEvent] = [warning(notice.code, notice.message) for notice in notices]
+        failure = None if self.process is None else self.process.recording_failure
+        if failure is not None:
+            items.append(
+                warning(
+                    "recording_lost",
+                    f"the recording {self.prepared.run.record_to} is not complete:"
+                    f" {failure.strerror or failure}: free some space, and record it again",
+                )
+            )
+        return items
+
+    def take_notices(self) -> list[GitNotice]:
+        """About what the agent has done to repositories, each once."""
+        notices, self._notices[:] = self._notices[:], []
+        return notices
+
+    async def end(self, grace: float) -> Exit:
+        """End the process with all that it started, and the proxy."""
+        try:
+            return Exit(None, None) if self.process is None else await self.process.end(grace)
+        finally:
+            self._stderr_lines.end()
+            if self.meter is not None:
+                await self.meter.close()
+
+    def _on_stderr_line(self, line: str) -> None:
+        agent, line = self.prepared.agent, self._redactor.clean_text(line)
+        if any(sign in line for sign in agent.fatal_stderr):
+            self._on_fatal(line)
+        item = agent.read_stderr(line) if agent.read_stderr else None
+        if item is not None:
+            self._on_item(item)
 
 
 @runtime_checkable

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -22,16 +21,13 @@ from corral.events import AgentQuestion, PermissionDecision, PermissionRequest, 
 from corral.options import check_prompt
 from corral.policy import Action
 from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
-from corral.sessions.backends.base import Backend, Fail, shown_stderr, unclean_exit
+from corral.sessions.backends.base import AgentProgram, Backend, Fail, unclean_exit
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.sinks import recording_lost, warning
-from corral.sessions.store import SessionRecord, no_conversation, write_private_home
-from corral.system import fs, paths
+from corral.sessions.store import SessionRecord, no_conversation
+from corral.system import fs
 from corral.system.environment import SecretRedactor
-from corral.system.process.process import Exit, Process, ProcessSpec
-from corral.system.process.streams import StderrLines
-from corral.system.process.tree import shared_registry
+from corral.system.process.process import Exit, Process
 from corral.values import JsonObject, weak_callback
 
 if TYPE_CHECKING:
@@ -43,7 +39,6 @@ if TYPE_CHECKING:
     )
     from corral.protocol.stream_json.quirks import StreamQuirks
     from corral.sessions.backends.judges import HookedCalls, WireJudge
-    from corral.sessions.meter import Meter
     from corral.sessions.permissions import (
         Asker,
         Granted,
@@ -52,10 +47,7 @@ if TYPE_CHECKING:
         PermissionQuestions,
     )
     from corral.system.hook_socket import HookSocket
-    from corral.system.sandbox.repository_guard import GitNotice
 
-
-_log = logging.getLogger("corral.sessions")
 
 LARGEST_REPORT = 16 * 1024 * 1024
 """Bytes of an agent's own report that are read."""
@@ -78,7 +70,6 @@ class StreamBackend(Backend):
         self._prepared = prepared
         self._record = record
         self._prompt = prompt
-        self._redactor = redactor
         agent = prepared.agent
         self._transport = transport = stream_transport(agent)
         translate = transport.translator()
@@ -112,12 +103,8 @@ class StreamBackend(Backend):
             self._judge = WireJudge.of(prepared, broker_of(prepared, ask, record), granted, self)
             self._questions = self._judge.questions
         self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
-        self._meter: Meter | None = None
-        self._notices: list[GitNotice] = []
-        """About repositories: see ``Sandbox.report``."""
+        self._program = AgentProgram(prepared, record, redactor, self.emit, self._on_fatal_stderr)
         self._turn_ended = False
-        self._stderr_lines = StderrLines(self._on_stderr_line)
-        self._launch: Launch | None = None
         self._stdin = b""
         self._process: Process | None = None
         self._ending: asyncio.Task[Exit] | None = None
@@ -128,7 +115,8 @@ class StreamBackend(Backend):
 
     @property
     def session_id(self) -> str | None:
-        chosen = self._launch.session_id if self._launch else None
+        launch = self._program.launch
+        chosen = launch.session_id if launch else None
         return self._record.meta.session_id or chosen
 
     @property
@@ -136,66 +124,26 @@ class StreamBackend(Backend):
         return self._process is not None
 
     async def prepare(self) -> None:
-        prepared, record = self._prepared, self._record
-        if record.meta.lost:
-            raise no_conversation(record.meta)
-        if prepared.meter is not None:
-            from corral.sessions.meter import Meter
-
-            self._meter = await Meter.open(prepared, self._judge)
-            self._meter.subscribe(self.emit)
-            self._prepared = prepared = self._meter.prepared
-        context = prepared.launch_context(record.folder)
-        if self._hook_socket is not None:
-            await self._hook_socket.open()
-            context = replace(context, hook_command=self._hook_socket.command)
-        resume = record.meta.session_id
-        forks = prepared.run.fork and resume == record.meta.forked_from
-        run = replace(prepared.run, fork=forks)
-        launch = prepared.agent.launch(run, context, self._prompt, resume)
-        if self._meter is not None:
-            launch = self._meter.described(launch)
-        self._stdin = launch.stdin
+        meta, program = self._record.meta, self._program
+        if meta.lost:
+            raise no_conversation(meta)
+        launch = await program.prepare(
+            self._prompt, meta.session_id, self._judge, self._hook_socket
+        )
+        if program.meter is not None:
+            program.meter.subscribe(self.emit)
+        self._stdin, self.notes = launch.stdin, launch.notes
         if self._transport.two_way is not None:
             self._stdin = await self._with_files(launch, self._transport.two_way)
-        write_private_home(launch, prepared, record)
-        self._launch, self.notes = launch, launch.notes
 
     async def begin(self, fail: Fail) -> None:
-        launch, prepared = self._launch, self._prepared
-        if launch is None:
-            raise RuntimeError("prepare first")
         self._fail = fail
-        if _log.isEnabledFor(logging.DEBUG):
-            import shlex
-
-            _log.debug("command line: %s", self._redactor.clean_text(shlex.join(launch.argv)))
-        sandbox = None
-        if prepared.sandbox is not None:
-            from corral.sessions.sandbox import agent_sandbox  # most runs need none
-
-            sandbox = agent_sandbox(
-                prepared, launch, self._record.folder, self._hook_socket, self._notices.append
-            )
-        spec = ProcessSpec(
-            launch.argv,
-            cwd=prepared.cwd,
-            env=prepared.env(launch, self._record.next_run_id),
+        self._process = await self._program.start(
             stdin=self._stdin,
             keep_stdin_open=self._control is not None,
             stdout=self._transport.stdout,
-            scratch=self._record.tmp,
-            registry=shared_registry(paths.process_registry(), prepared.agent.name),
-            on_stderr=self._stderr_lines.feed,
-            sandbox=sandbox,
+            hook=self._hook_socket,
         )
-        if prepared.recording is not None:
-            from corral.sessions.recording import recorded
-
-            spec = recorded(prepared, prepared.recording, spec)
-        self._process = await Process.start(spec)
-        # What the agent has got is not held while it works: its files alone may be many kB.
-        self._launch = replace(launch, files={}, env={}, stdin=b"")
         self._stdin = b""
 
     async def _with_files(self, launch: Launch, quirks: StreamQuirks) -> bytes:
@@ -270,7 +218,7 @@ class StreamBackend(Backend):
 
     @property
     def service_url(self) -> str | None:
-        return self._launch.service_url if self._launch else None
+        return self._program.launch.service_url if self._program.launch else None
 
     def fail(self, error: CorralError) -> None:
         """End the turn with this error."""
@@ -310,10 +258,7 @@ class StreamBackend(Backend):
         await self.close()
         items += [*self._own_items, *self._stream.end()]
         self._own_items = ()
-        if self._process is not None and self._process.recording_failure is not None:
-            items.append(recording_lost(self._prepared, self._process.recording_failure))
-        items += [warning(notice.code, notice.message) for notice in self._notices]
-        return items
+        return items + self._program.take_warnings()
 
     async def close(self) -> None:
         try:
@@ -322,16 +267,12 @@ class StreamBackend(Backend):
             if self._questions is not None:
                 await self._questions.close()
         finally:
-            if self._process is not None:
-                self._exit = await self._process.end(self._prepared.run.grace)
-                self._stderr_lines.end()
+            self._exit = await self._program.end(self._prepared.run.grace)
             if self._ending is not None:
                 await asyncio.wait([self._ending])
-            if self._meter is not None:
-                await self._meter.close()
 
     def explain(self, normalizer: EventNormalizer, *, lingered: bool) -> CorralError | None:
-        read, launch = self._transport.read_report, self._launch
+        read, launch = self._transport.read_report, self._program.launch
         report = None if launch is None else launch.report
         if read is not None and report is not None and normalizer.finish is not None:
             # An agent that was ended before it wrote a report has none.
@@ -341,39 +282,28 @@ class StreamBackend(Backend):
         error = self._prepared.explain(
             ended, self.stderr, normalizer.finish, answered=normalizer.answered
         )
-        if self._meter is not None:
-            error = self._meter.cause_of(error)
+        if self._program.meter is not None:
+            error = self._program.meter.cause_of(error)
         return error or unclean_exit(ended.code, ended.signal)  # a success needs a clean exit
 
     def add_facts(self, error: CorralError) -> None:
-        error.stderr = shown_stderr(self.stderr, self._prepared)
+        self._program.add_facts(error)
         error.exit_code, error.signal = self._exit.code, self._exit.signal
-        if self._launch is not None:
-            error.argv = tuple(
-                self._redactor.clean_text(argument) for argument in self._launch.argv
-            )
         if isinstance(error, StreamBroken):
             error.frame = self._stream.lines.last_line[:2000].decode("utf-8", "replace")
 
     @property
     def stderr(self) -> str:
-        if (process := self._process) is None:
-            return ""
-        return self._redactor.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
+        return self._program.stderr
 
-    def _on_stderr_line(self, line: str) -> None:
-        """A line of stderr."""
-        agent, line = self._prepared.agent, self._redactor.clean_text(line)
-        if self._fail is not None and any(sign in line for sign in agent.fatal_stderr):
-            self._fail(
-                PolicyNotLoaded(
-                    f"{agent.name} did not take the policy, and was ended at once: {line}",
-                    hint="Report this with the policy you gave: corral wrote the file.",
-                )
+    def _on_fatal_stderr(self, line: str) -> None:
+        name = self._prepared.agent.name
+        self.fail(
+            PolicyNotLoaded(
+                f"{name} did not take the policy, and was ended at once: {line}",
+                hint="Report this with the policy you gave: corral wrote the file.",
             )
-        item = agent.read_stderr(line) if agent.read_stderr else None
-        if item is not None:
-            self.emit(item)
+        )
 
 
 def _reply(

@@ -91,32 +91,24 @@ def _check_folder(old: store.Meta, prepared: PreparedRun) -> None:
     )
 
 
-def conversation_of(record: SessionRecord, depth: int = 0) -> HandedConversation:
-    """The conversation of a stored session, with the sessions that it continues. Blocking."""
-    meta = record.meta
-    return conversations.read(
-        record.events(),
-        about=(meta.id, meta.agent, meta.cwd),
-        before=_before(record, depth),
-        diff=record.diff,
-    )
-
-
-def _before(record: SessionRecord, depth: int) -> HandedConversation | None:
-    """What the session continues: as it was handed over, else as its parent has it."""
+def conversation_of(
+    record: SessionRecord, depth: int = 0, turns: int | None = None
+) -> HandedConversation:
+    """The conversation of a stored session, with the sessions that it continues. ``turns``: only
+    so many. Blocking."""
+    meta, events, before = record.meta, record.events(), None
     with suppress(msgspec.MsgspecError):  # what is damaged is lost
         if (stored := record.stored_handover()) is not None:
-            return conversations.from_json(stored)
-    parent = record.meta.continued_from
-    found = store.open_folder(paths.sessions() / parent) if parent else None
-    if found is None or depth >= MAX_CHAIN:
-        return None
-    meta = found.meta
+            before = conversations.from_json(stored)
+    if before is None and meta.continued_from and depth < MAX_CHAIN:
+        parent = store.open_folder(paths.sessions() / meta.continued_from)
+        if parent is not None:
+            before = conversation_of(parent, depth + 1, meta.continued_turns)
     return conversations.read(
-        _first_turns(found.events(), record.meta.continued_turns),
+        events if turns is None else _first_turns(events, turns),
         about=(meta.id, meta.agent, meta.cwd),
-        before=_before(found, depth + 1),
-        diff=found.diff,
+        before=before,
+        diff=record.diff,
     )
 
 

@@ -84,7 +84,7 @@ from corral.option_definitions import with_trait
 from corral.options import FALLBACK, SPELLINGS, fallback_agents
 from corral.sessions import credentials
 from corral.sessions.backends.base import Backend
-from corral.sessions.event_normalizer import EventNormalizer
+from corral.sessions.event_normalizer import EventNormalizer, with_envelope_of
 from corral.sessions.prepare import COMMON
 from corral.sessions.prepared_run import PreparedRun
 from corral.system import config
@@ -359,21 +359,7 @@ def end_without(ended: Done, why: str) -> list[Event]:
     given = ended.error or Error("rate_limit", ended.status)
     error = replace(given, message=f"{given.message}; {why}")
     done = replace(ended, seq=ended.seq + 2, error=error)
-    return [_at_end(error, done, ended.seq + 1), done]
-
-
-def _at_end(error: Error, done: Done, seq: int) -> Error:
-    """The event of the error that ``done`` has."""
-    return replace(
-        error,
-        seq=seq,
-        ts=done.ts,
-        run_id=done.run_id,
-        session_id=done.session_id,
-        agent=done.agent,
-        node=done.node,
-        label=done.label,
-    )
+    return [replace(with_envelope_of(error, ended), seq=ended.seq + 1), done]
 
 
 class JoinedStream:
@@ -393,7 +379,7 @@ class JoinedStream:
             self._seq += 1
             taken.append(self._rewritten(event))
         if taken and isinstance(done := taken[-1], Done) and done.error is not None:
-            taken[-2] = _at_end(done.error, done, done.seq - 1)
+            taken[-2] = replace(with_envelope_of(done.error, done), seq=done.seq - 1)
         return taken
 
     def _rewritten(self, event: Event) -> Event:
@@ -425,15 +411,8 @@ class JoinedStream:
             cost=first.cost,
             resume_token=first.resume_token,
         )
-        return Vendor(
-            FALLBACK_EVENT,
-            decode_json(msgspec.json.encode(data)),
-            ts=init.ts,
-            session_id=init.session_id,
-            agent=init.agent,
-            node=init.node,
-            label=init.label,
-        )
+        handed: Json = decode_json(msgspec.json.encode(data))
+        return with_envelope_of(Vendor(FALLBACK_EVENT, handed), init)
 
     def _joined(self, last: Done) -> Done:
         """The end of the last agent, with what all of them used and changed."""
