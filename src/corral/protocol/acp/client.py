@@ -427,16 +427,16 @@ class AcpClient:
             take: Callable[[Update, list[RawEvent]], None] | None = None
             items: list[RawEvent] = []
             for message in batch:
-                if isinstance(message, RpcFrame):
+                if isinstance(message, SessionUpdate):  # text, by the hundred thousand
+                    params = message.params
+                    if take is None or params.session_id != session_id:
+                        session_id = params.session_id
+                        take = self._count_update(session_id).handle_update
+                        items = _session_events(out, session_id)
+                    take(params.update, items)
+                else:
                     take = None
                     self._handle_message(message, out)
-                    continue
-                params = message.params  # the hot path: text, by the hundred thousand
-                if take is None or params.session_id != session_id:
-                    session_id = params.session_id
-                    take = self._count_update(session_id).handle_update
-                    items = _session_events(out, session_id)
-                take(params.update, items)
 
     def _handle_message(self, frame: RpcFrame, out: list[Command]) -> None:
         if isinstance(frame.method, str):
