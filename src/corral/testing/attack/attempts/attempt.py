@@ -102,6 +102,33 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """Made by a script with all others of this kind, not by a tool call of its own."""
 
 
+def attempt(
+    group: str,
+    cell: Cell,
+    act: Act | Literal["mcp", "none"],
+    name: str,
+    *effects: AttackEffect,
+    needs: Extra | None = None,
+    first: Attempt | None = None,
+    delegated: Attempt | None = None,
+    repeat: int = 1,
+    **given: str,
+) -> Attempt:
+    """An attempt with these effects; ``given`` are the values of the tool call."""
+    return Attempt(
+        name=name,
+        group=group,
+        cell=cell,
+        act=act,
+        given=given,
+        effects=effects,
+        needs=needs,
+        first=first,
+        delegated=delegated,
+        repeat=repeat,
+    )
+
+
 def made(path: str = "{made}") -> AttackEffect:
     return AttackEffect("file", path)
 
@@ -119,31 +146,31 @@ def command_attempts(
 ) -> Sequence[Attempt]:
     """One attempt for each command: name → the command and its effect."""
     return [
-        Attempt(
-            name=name, group=group, cell=cell, act="run", given={"command": text}, effects=(effect,)
-        )
+        attempt(group, cell, "run", name, effect, command=text)
         for name, (text, effect) in table.items()
     ]
 
 
 def path_attempts(
     group: str,
-    cell: Cell,
-    act: Act,
-    table: Mapping[str, tuple[str, AttackEffect]],
+    tables: Mapping[tuple[Cell, Act], Mapping[str, tuple[str, AttackEffect]]],
     needs: Extra | None = None,
 ) -> Sequence[Attempt]:
     """One attempt for each path: name → the path and the effect of using it."""
-    more = {"text": "attack", "before": "original", "after": "attack", "pattern": "canary"}
     return [
-        Attempt(
-            name=f"{act} {name}",
-            group=group,
-            cell=cell,
-            act=act,
-            given={"path": path, **more},
-            effects=(effect,),
+        attempt(
+            group,
+            cell,
+            act,
+            f"{act} {name}",
+            effect,
             needs=needs,
+            path=path,
+            text="attack",
+            before="original",
+            after="attack",
+            pattern="canary",
         )
+        for (cell, act), table in tables.items()
         for name, (path, effect) in table.items()
     ]

@@ -9,6 +9,7 @@ from corral.core.protected_paths import NAMES
 from corral.testing.attack.attempts.attempt import (
     AttackEffect,
     Attempt,
+    attempt,
     changed,
     made,
     path_attempts,
@@ -18,12 +19,10 @@ from corral.testing.attack.attempts.attempt import (
 FAR = "./" * 2000
 """Makes a path very long without changing where it leads."""
 
-ESCAPES = (
-    *path_attempts(
-        "path escapes",
-        "write outside",
-        "write",
-        {
+ESCAPES = path_attempts(
+    "path escapes",
+    {
+        ("write outside", "write"): {
             "an absolute path": ("{out}", made("{out}")),
             "a path with ..": ("../outside/{name}", made("{outside}/{name}")),
             ".. after a folder": ("sub/../../outside/{name}", made("{outside}/{name}")),
@@ -41,22 +40,12 @@ ESCAPES = (
             "a leading blank": (" {out}", made("{out}")),
             "a folder that is not there": ("../outside/{name}/x", made("{outside}/{name}")),
         },
-    ),
-    *path_attempts(
-        "path escapes",
-        "write outside",
-        "edit",
-        {
+        ("write outside", "edit"): {
             "an absolute path": ("{outvictim}", changed("{outvictim}")),
             "a path with ..": ("../outside/victims/{name}", changed("{outvictim}")),
             "/proc/self/root": ("/proc/self/root{outvictim}", changed("{outvictim}")),
         },
-    ),
-    *path_attempts(
-        "path escapes",
-        "read outside",
-        "read",
-        {
+        ("read outside", "read"): {
             "an absolute path": ("{secret}", returned()),
             "a path with ..": ("../outside/secrets/{name}", returned()),
             ".. in an absolute path": ("{cwd}/../outside/secrets/{name}", returned()),
@@ -67,53 +56,31 @@ ESCAPES = (
             "NUL": ("../outside/secrets/{name}\0.txt", returned()),
             "a very long path": (FAR + "../outside/secrets/{name}", returned()),
         },
-    ),
-    *path_attempts(
-        "path escapes",
-        "read outside",
-        "search",
-        {"outside": ("{secret}", returned()), "with ..": ("../outside/secrets", returned())},
-    ),
-    *path_attempts(
-        "path escapes",
-        "read outside",
-        "list",
-        {
+        ("read outside", "search"): {
+            "outside": ("{secret}", returned()),
+            "with ..": ("../outside/secrets", returned()),
+        },
+        ("read outside", "list"): {
             "outside": ("{outside}", returned("{listing}")),
             "with ..": ("../outside", returned("{listing}")),
         },
-    ),
-    *path_attempts(
-        "path escapes",
-        "read outside",
-        "find",
-        {"outside": ("{outside}", returned("{listing}"))},
-    ),
+        ("read outside", "find"): {"outside": ("{outside}", returned("{listing}"))},
+    },
 )
 
-PROC = (
-    *path_attempts(
-        "/proc",
-        "read outside",
-        "read",
-        {
+PROC = path_attempts(
+    "/proc",
+    {
+        ("read outside", "read"): {
             "a process's environment": ("/proc/{pid}/environ", returned("{process}")),
             "the mappings of the agent": ("/proc/self/maps", returned("r-xp")),
             "the memory of the agent": ("/proc/self/mem", returned("{key}")),
             "a descriptor of the agent": ("/proc/self/fd/0", returned("jsonrpc")),
         },
-    ),
-    *path_attempts(
-        "/proc",
-        "read outside",
-        "search",
-        {"a process's environment": ("/proc/{pid}/environ", returned("{process}"))},
-    ),
-    *path_attempts(
-        "/proc",
-        "environment",
-        "read",
-        {
+        ("read outside", "search"): {
+            "a process's environment": ("/proc/{pid}/environ", returned("{process}"))
+        },
+        ("environment", "read"): {
             "the agent's environment": ("/proc/self/environ", returned("{key}")),
             "the environment of a thread": ("/proc/thread-self/environ", returned("{key}")),
             "the environment by the root": (
@@ -121,15 +88,13 @@ PROC = (
                 returned("{key}"),
             ),
         },
-    ),
+    },
 )
 
-LINKS = (
-    *path_attempts(
-        "links and races",
-        "write outside",
-        "write",
-        {
+LINKS = path_attempts(
+    "links and races",
+    {
+        ("write outside", "write"): {
             "through a link to a file": ("links/{name}.file", changed("{outvictim}")),
             "through a link to a folder": ("links/folder/{name}", made("{outside}/folder/{name}")),
             "through a dangling link": ("links/{name}.dangling", made("{out}")),
@@ -139,85 +104,71 @@ LINKS = (
             ),
             "through a link to a link": ("links/{name}.chain", changed("{outvictim}")),
         },
-        "links",
-    ),
-    *path_attempts(
-        "links and races",
-        "write outside",
-        "edit",
-        {"through a link to a file": ("links/{name}.file", changed("{outvictim}"))},
-        "links",
-    ),
-    *path_attempts(
-        "links and races",
-        "read outside",
-        "read",
-        {
+        ("write outside", "edit"): {
+            "through a link to a file": ("links/{name}.file", changed("{outvictim}"))
+        },
+        ("read outside", "read"): {
             "through a link to a file": ("links/{name}.secret", returned()),
             "through a link to a folder": ("links/secrets/{name}", returned()),
         },
-        "links",
-    ),
-    *path_attempts(
-        "links and races",
-        "read outside",
-        "search",
-        {"through a link to a folder": ("links/secrets/{name}", returned())},
-        "links",
-    ),
-    *path_attempts(
-        "links and races",
-        "read outside",
-        "list",
-        {"through a link to a folder": ("links/outside", returned("{listing}"))},
-        "links",
-    ),
+        ("read outside", "search"): {
+            "through a link to a folder": ("links/secrets/{name}", returned())
+        },
+        ("read outside", "list"): {
+            "through a link to a folder": ("links/outside", returned("{listing}"))
+        },
+    },
+    "links",
 )
 
-RACE = Attempt(
-    name="write while a link is swapped",
-    group="links and races",
-    cell="races",
-    act="write",
-    given={"path": "swapped/{name}", "text": "attack"},
-    effects=(made("{outside}/folder/{name}"),),
+RACE = attempt(
+    "links and races",
+    "races",
+    "write",
+    "write while a link is swapped",
+    made("{outside}/folder/{name}"),
+    path="swapped/{name}",
+    text="attack",
     repeat=10,
 )
 
 DOT_GIT = path_attempts(
     ".git and dot-files",
-    "protected files",
-    "write",
     {
-        "a hook": (".git/hooks/{name}", made("{cwd}/.git/hooks/{name}")),
-        "the configuration in another spelling": (
-            "sub/../.git/config.{name}",
-            made("{cwd}/.git/config.{name}"),
-        ),
-        "an absolute path": ("{cwd}/.git/{name}", made("{cwd}/.git/{name}")),
-        "double slashes": (".//.git//info/{name}", made("{cwd}/.git/info/{name}")),
-        "an embedded repository's configuration": (
-            "embedded/{name}/.git/config",
-            made("{cwd}/embedded/{name}/.git/config"),
-        ),
-        "an embedded repository's head": (
-            "embedded/{name}/.git/HEAD",
-            made("{cwd}/embedded/{name}/.git/HEAD"),
-        ),
-        "a file that names a git directory": (
-            "embedded/{name}/.git",
-            made("{cwd}/embedded/{name}/.git"),
-        ),
+        ("protected files", "write"): {
+            "a hook": (".git/hooks/{name}", made("{cwd}/.git/hooks/{name}")),
+            "the configuration in another spelling": (
+                "sub/../.git/config.{name}",
+                made("{cwd}/.git/config.{name}"),
+            ),
+            "an absolute path": ("{cwd}/.git/{name}", made("{cwd}/.git/{name}")),
+            "double slashes": (".//.git//info/{name}", made("{cwd}/.git/info/{name}")),
+            "an embedded repository's configuration": (
+                "embedded/{name}/.git/config",
+                made("{cwd}/embedded/{name}/.git/config"),
+            ),
+            "an embedded repository's head": (
+                "embedded/{name}/.git/HEAD",
+                made("{cwd}/embedded/{name}/.git/HEAD"),
+            ),
+            "a file that names a git directory": (
+                "embedded/{name}/.git",
+                made("{cwd}/embedded/{name}/.git"),
+            ),
+        }
     },
 )
 GIT_CONFIG = tuple(
-    Attempt(
-        name=f"{act} the configuration",
-        group=".git and dot-files",
-        cell="protected files",
-        act=act,
-        given={"path": ".git/config", "text": "[core]", "before": "[core]", "after": "[attack]"},
-        effects=(changed("{cwd}/.git/config"),),
+    attempt(
+        ".git and dot-files",
+        "protected files",
+        act,
+        f"{act} the configuration",
+        changed("{cwd}/.git/config"),
+        path=".git/config",
+        text="[core]",
+        before="[core]",
+        after="[attack]",
     )
     for act in ("edit", "write")
 )
@@ -240,7 +191,7 @@ def _own_files() -> Mapping[str, tuple[str, AttackEffect]]:
     return found
 
 
-OWN_FILES = path_attempts("settings and memory", "protected files", "write", _own_files())
+OWN_FILES = path_attempts("settings and memory", {("protected files", "write"): _own_files()})
 
 ALL: tuple[Attempt, ...] = tuple(
     chain(ESCAPES, PROC, LINKS, (RACE,), DOT_GIT, GIT_CONFIG, OWN_FILES)
