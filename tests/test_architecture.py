@@ -208,7 +208,7 @@ def is_about_the_vendor(path: Path) -> bool:
     own = (
         "corral.agents.gemini",
         "corral.models",
-        "corral.providers.engine_providers",
+        "corral.providers",
         "corral.testing",
     )
     return name_of(path).startswith(own)

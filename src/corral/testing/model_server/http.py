@@ -212,8 +212,15 @@ async def _send(
     is_head = incoming is not None and incoming.verb == "HEAD"
     chunked = answer.streamed and incoming is not None and incoming.version == "HTTP/1.1"
     writer.write(_response_head(answer, incoming, chunked=chunked))
-    if not is_head and not await _send_body(reader, writer, answer, chunked=chunked):
-        return False
+    if not is_head:
+        if not await _send_pieces(writer, answer, chunked=chunked):
+            return False
+        if answer.stall is not None:
+            await _wait_closed(reader)
+        if answer.stall is not None or answer.cut is not None:
+            return False
+        if chunked:
+            writer.write(b"0\r\n\r\n")
     await writer.drain()
     return is_head or chunked or not answer.streamed
 
@@ -221,26 +228,16 @@ async def _send(
 def _response_head(answer: ServerResponse, incoming: Incoming | None, *, chunked: bool) -> bytes:
     keeps_alive = incoming is not None and incoming.keeps_alive
     headers = [*answer.headers, ("Connection", "keep-alive" if keeps_alive else "close")]
-    return _head(answer.status, headers + _framing(answer, chunked=chunked))
-
-
-async def _send_body(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    answer: ServerResponse,
-    *,
-    chunked: bool,
-) -> bool:
-    """Send the body with its scripted faults. False: the connection must close."""
-    if not await _send_pieces(writer, answer, chunked=chunked):
-        return False
-    if answer.stall is not None:
-        await _wait_closed(reader)
-    if answer.stall is not None or answer.cut is not None:
-        return False
     if chunked:
-        writer.write(b"0\r\n\r\n")
-    return True
+        headers.append(("Transfer-Encoding", "chunked"))
+    elif not answer.streamed:  # else HTTP/1.0: the end of the connection is the end of the body
+        headers.append(("Content-Length", str(sum(map(len, answer.pieces)))))
+    try:
+        phrase = HTTPStatus(answer.status).phrase
+    except ValueError:
+        phrase = "Scripted"
+    lines = [f"HTTP/1.1 {answer.status} {phrase}", *(f"{name}: {text}" for name, text in headers)]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
 async def _send_pieces(
@@ -268,23 +265,6 @@ async def _send_pieces(
         writer.write(b"".join(frame))
         await writer.drain()
     return True
-
-
-def _framing(answer: ServerResponse, *, chunked: bool) -> list[tuple[str, str]]:
-    if chunked:
-        return [("Transfer-Encoding", "chunked")]
-    if answer.streamed:  # HTTP/1.0: the end of the connection is the end of the body
-        return []
-    return [("Content-Length", str(sum(map(len, answer.pieces))))]
-
-
-def _head(status: int, headers: list[tuple[str, str]]) -> bytes:
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        phrase = "Scripted"
-    lines = [f"HTTP/1.1 {status} {phrase}", *(f"{name}: {value}" for name, value in headers)]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
 async def _wait_closed(reader: asyncio.StreamReader) -> None:

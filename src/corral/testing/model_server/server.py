@@ -35,7 +35,6 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
 from typing import Self
 from urllib.parse import quote, unquote
 
@@ -43,6 +42,7 @@ import msgspec
 
 from corral.core.terminal_text import counted
 from corral.errors import ConfigError
+from corral.system.threads import LoopThread
 from corral.testing.model_server import anthropic, chat, gemini, responses
 from corral.testing.model_server.http import BACKLOG, Incoming, ServerResponse, serve
 from corral.testing.model_server.request import Request
@@ -137,9 +137,8 @@ class ModelServer:
         self._watchers: list[Callable[[], None]] = []
         self._lanes: dict[str, Lane] = {}
         self._listener: socket.socket | None = None
-        self._end: Callable[[], None] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: LoopThread | None = None
 
     @property
     def url(self) -> str:
@@ -220,46 +219,22 @@ class ModelServer:
             self._close_listener()
 
     def __enter__(self) -> Self:
-        listener = self._listen()
-        started: Future[Callable[[], None]] = Future()
-        ended: Future[None] = Future()
-
-        async def serve_until_cancelled() -> None:
-            loop = asyncio.get_running_loop()
-            task = asyncio.create_task(serve(listener, self._handle))
-
-            def end() -> None:
-                with contextlib.suppress(RuntimeError):  # it crashed, and its loop is closed
-                    loop.call_soon_threadsafe(task.cancel)
-                ended.result(END_TIMEOUT)
-
-            started.set_result(end)
-            await task
-
-        def run() -> None:
-            try:
-                with contextlib.suppress(asyncio.CancelledError):
-                    asyncio.run(serve_until_cancelled())
-            except BaseException as error:  # raised again in the thread that leaves the context
-                ended.set_exception(error)
-            else:
-                ended.set_result(None)
-
-        self._thread = threading.Thread(target=run, name="corral model server", daemon=True)
-        self._thread.start()
-        self._end = started.result(END_TIMEOUT)
+        thread = LoopThread()
+        try:
+            thread.run(self.__aenter__())
+        except BaseException:
+            thread.close()
+            raise
+        self._thread = thread
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            if self._end is not None and self._thread is not None:
-                try:
-                    self._end()
-                finally:
-                    self._thread.join(END_TIMEOUT)
-        finally:
-            self._end = self._thread = None
-            self._close_listener()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                thread.run(self.__aexit__())
+            finally:
+                thread.close()
 
     def _listen(self) -> socket.socket:
         if self._listener is not None:
