@@ -44,6 +44,8 @@ async def calls(session: corral.Session, pool: corral.Pool, opened: corral.SyncS
     models.generate_object_sync("gemini:gemini-2.5-flash", list[str], repair=1)  # repair
     models.stream_object("gemini:gemini-2.5-flash", list[str], "Hello", repair=1)  # repair
     await pipelines.run("review.dot", simulat=True)  # simulat
+    pipelines.run_sync("review.dot", simulat=True)  # simulat
+    corral.compare_sync("Fix the bug", ["gemini"], repat=2)  # repat
 """
 """In each call, the keyword in the comment is misspelled."""
 

@@ -544,22 +544,19 @@ class Interrupted(RemoteError):
 def from_event(error: events.Error, result: object = None) -> CorralError:
     """The exception for an ``error`` event, with its class and all its facts."""
     kind = classes_by_code().get(error.code, RemoteError)
+    try:
+        facts = convert_to(error.facts, ErrorFacts)
+    except msgspec.ValidationError:  # written by another version: the error itself matters more
+        facts = {}
     raised = kind(
         error.message,
         hint=error.hint,
         phase=PHASES.get(error.phase or ""),
         retryable=error.retryable,
-        **_facts(error.facts),
+        **facts,
     )
     raised.result = result
     return raised
-
-
-def _facts(found: Json) -> ErrorFacts:
-    try:
-        return convert_to(found, ErrorFacts)
-    except msgspec.ValidationError:  # written by another version: the error itself matters more
-        return {}
 
 
 def classes_by_code() -> dict[str, type[CorralError]]:

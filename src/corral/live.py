@@ -132,7 +132,12 @@ def answer(
     """
     found = find(run)
     has_text = text is not None or answers is not None
-    asked = found is not None and _asks(found[1], request_id)
+    # Whether the agent asks a person something. The question of an agent that is a person has
+    # no id.
+    asked = found is not None and any(
+        each.kind == "question" and each.request_id and request_id in ("", each.request_id)
+        for each in found[1].pending
+    )
     if has_text and not asked:
         _answer_question(run if found is None else found[1].id, text or "")
         return
@@ -149,15 +154,6 @@ def answer(
     else:
         request = msgspec.structs.replace(request, decision=decision)
     _send(process, request)
-
-
-def _asks(run: LiveRun, request_id: str) -> bool:
-    """Whether the agent of the run asks a person something. The question of an agent that is a
-    person itself has no id."""
-    return any(
-        each.kind == "question" and each.request_id and request_id in ("", each.request_id)
-        for each in run.pending
-    )
 
 
 def answer_with_token(

@@ -334,14 +334,12 @@ def _audio(given: Mapping[str, Json]) -> Part:
     return Audio(sound, f"audio/{as_text(given.get('format')) or 'wav'}")
 
 
-def _file(given: Mapping[str, Json]) -> Part:
-    return Document(_required(given, "file", "file_data"), name=text_or_none(given.get("filename")))
-
-
 _CHAT_PARTS: dict[str, Callable[[Mapping[str, Json]], Part]] = {
     "image_url": _image,
     "input_audio": _audio,
-    "file": _file,
+    "file": lambda given: Document(
+        _required(given, "file", "file_data"), name=text_or_none(given.get("filename"))
+    ),
 }
 """Parts of the chat completions API whose fields are in an object with the name of the type."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
@@ -188,17 +188,23 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         An unknown option raises ``ConfigError``. An unknown key of a configuration is a warning:
         the file may be written for a newer version.
         """
-        given = _drop_unknown(dict(options or {}), _raise_unknown)
+        given = _drop_unknown(dict(options or {}))
         inline: object = given.pop("config", None) or {}
         if not is_mapping(inline):
             raise ConfigError(f"config must be a table of options, got: {type(inline).__name__}")
         merged: Values = {}
         for layer in (
-            _drop_unknown(dict(config or {}), _warn(source)),
-            _drop_unknown(dict(inline), _warn("config")),
+            _drop_unknown(dict(config or {}), source),
+            _drop_unknown(dict(inline), "config"),
             given,
         ):
-            merged = {**_without_other_spellings(merged, layer), **layer}
+            # The policy of a lower layer does not count if the upper layer sets it by another name.
+            if layer.get("policy") is not None:
+                merged.pop("approval_mode", None)
+                merged.pop("allowed_tools", None)
+            elif layer.get("approval_mode") is not None or layer.get("allowed_tools") is not None:
+                merged.pop("policy", None)
+            merged |= layer
         servers = merged.get("mcp_servers")
         for server in servers if is_sequence(servers) else ():
             if is_mapping(server) and "own" in server:
@@ -252,32 +258,16 @@ COMPUTED = (
 KNOWN = (*(name for name in RunOptions.__struct_fields__ if name not in COMPUTED), *SPELLINGS)
 
 
-def _drop_unknown(values: Values, unknown: Callable[[str, str], None]) -> Values:
+def _drop_unknown(values: Values, source: str | None = None) -> Values:
+    """The known options, with a warning for each other one of a configuration (``source``). One of
+    a call raises ``ConfigError``."""
     for name in sorted(set(values) - set(KNOWN)):
-        unknown(name, nearest(name, ("agent", *KNOWN), "docs/configuration.md lists all"))
+        advice = nearest(name, ("agent", *KNOWN), "docs/configuration.md lists all")
+        if source is None:
+            raise ConfigError(f"unknown option {name!r}: {advice}")
+        warnings.warn(f"{source}: unknown key {name!r}, ignored: {advice}", stacklevel=4)
         del values[name]
     return values
-
-
-def _without_other_spellings(below: Values, above: Values) -> Values:
-    """Drop the policy of a lower layer if the upper layer sets it under another name."""
-    gone: set[str] = set()
-    if above.get("policy") is not None:
-        gone = {"approval_mode", "allowed_tools"}
-    elif above.get("approval_mode") is not None or above.get("allowed_tools") is not None:
-        gone = {"policy"}
-    return {name: value for name, value in below.items() if name not in gone}
-
-
-def _raise_unknown(name: str, advice: str) -> None:
-    raise ConfigError(f"unknown option {name!r}: {advice}")
-
-
-def _warn(source: str) -> Callable[[str, str], None]:
-    def warn(name: str, advice: str) -> None:
-        warnings.warn(f"{source}: unknown key {name!r}, ignored: {advice}", stacklevel=5)
-
-    return warn
 
 
 def _to_builtin(value: object) -> object:
@@ -421,7 +411,7 @@ def _check_servers(run: RunOptions) -> None:
 def _check_texts(run: RunOptions) -> None:
     for name in ("system_prompt", "replace_system_prompt", "resume", "model", "label"):
         text: str | None = getattr(run, name)
-        if text is not None and ("\0" in text or _is_unsendable(text)):
+        if text is not None and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text):
             raise ConfigError(f"{name} contains a character that cannot be sent")
     for name in ("model", "label", "resume", "program", "record_to", "replay", "otel", "notify"):
         value: str | None = getattr(run, name)
@@ -470,14 +460,6 @@ def _check_environment(run: RunOptions) -> None:
                 f"not a valid name of an environment variable: {name!r}",
                 hint=hint if "=" in name and name in run.pass_env else None,
             )
-
-
-def _is_unsendable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def check_prompt(prompt: str, limit: int) -> str:

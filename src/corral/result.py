@@ -284,7 +284,9 @@ class ResultBuilder:
         texts = (message.text() for message in self._messages)
         messages = [text for text in texts if text and not text.isspace()]
         return Answer(
-            text=messages[0] if len(messages) == 1 else _join_messages(messages),
+            text=messages[0]
+            if len(messages) == 1
+            else "\n\n".join(message.strip("\n") for message in messages),
             final_text=messages[-1] if messages else "",
         )
 
@@ -322,10 +324,6 @@ class ResultBuilder:
             error=done.error,
             label=done.label or self._init.label,
         )
-
-
-def _join_messages(messages: list[str]) -> str:
-    return "\n\n".join(message.strip("\n") for message in messages)
 
 
 def result_from_events(events: Iterable[Event]) -> Result[Json]:

@@ -24,7 +24,7 @@ from corral.comparison.plan import (
 )
 from corral.comparison.summary import ComparisonSummary, summarize
 from corral.comparison.tasks import Tasks
-from corral.core.tracebacks import short_traceback, short_traceback_async
+from corral.core.tracebacks import short_traceback_async
 from corral.engine.batch.api import Batch
 from corral.engine.batch.batch_store import BatchCommand
 from corral.engine.batch.results import BatchReport, BatchResult
@@ -33,7 +33,7 @@ from corral.engine.dbos import database
 from corral.engine.worker.executor import unpack_options
 from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
-from corral.system.threads import blocking, in_thread
+from corral.system.threads import in_thread, sync_twin
 from corral.values import as_object
 
 PROMPT = "{{prompt}}"
@@ -122,16 +122,15 @@ def compare(  # noqa: PLR0913
     return Comparison(lambda: prepare(task, chosen), running)
 
 
-@short_traceback
-def compare_sync(task: Tasks, agents: Iterable[str], **options: Any) -> ComparisonSummary:
-    """``compare`` for code that is not async, with the same arguments: runs to the end.
+compare_sync = sync_twin(compare)
+compare_sync.__doc__ = """
+    ``compare`` for code that is not async, with the same arguments: runs to the end.
 
     ::
 
         found = corral.compare_sync("Fix the bug", ["gemini", "claude"], verify="make test")
         print(found.agents[0].rate)
     """
-    return blocking(compare(task, agents, **options).run_to_end(), "compare")
 
 
 class ComparisonSettings(msgspec.Struct, frozen=True, kw_only=True):

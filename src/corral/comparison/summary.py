@@ -217,29 +217,22 @@ def _row(task: AttemptTask, result: BatchResult | None) -> AttemptRow:
         task=task.task, agent=task.agent, repeat=task.repeat, verdict="missing"
     )
     error = result.error
+    names = [name for name in AttemptRow.__struct_fields__ if hasattr(record, name)]
     return msgspec.structs.replace(
         row,
-        verdict=record.verdict,
-        reason=record.reason or (error.message if error else ""),
-        code=error.code if error else "",
-        status=record.status,
-        text=result.text[:MOST_TEXT],
-        reward=record.reward,
-        exit_code=record.exit_code,
-        model=result.model or task.model,
-        agent_version=record.agent_version,
-        session=record.session,
-        sandbox=record.sandbox,
-        files=result.files,
-        commit=record.commit,
-        folder=task.folder,
-        usage=record.usage,
-        tokens=result.tokens,
-        cost_usd=result.cost_usd,
-        seconds=record.agent_seconds,
-        verifier_seconds=record.verifier_seconds,
-        started=record.started,
-        tries=result.attempts,
+        **{name: getattr(record, name) for name in names}
+        | {
+            "reason": record.reason or (error.message if error else ""),
+            "code": error.code if error else "",
+            "text": result.text[:MOST_TEXT],
+            "model": result.model or task.model,
+            "files": result.files,
+            "folder": task.folder,
+            "tokens": result.tokens,
+            "cost_usd": result.cost_usd,
+            "seconds": record.agent_seconds,
+            "tries": result.attempts,
+        },
     )
 
 

@@ -315,7 +315,12 @@ class GenerationStream:
                     if response is None:
                         raise AssertionError("a stream ends with finish or raises")
                     yield StepFinish(self._loop.step_count + 1, response)
-                    if not await self._add_in_time(response):
+                    if not self._loop.add_response(response):
+                        break
+                    # ``timeout`` covers all steps, so also their tools.
+                    async with time_limit(self._timeout, "timeout", None, self._deadline):
+                        is_last = not await self._loop.run_tools(response)
+                    if is_last:
                         break
                     for result in self._loop.results:
                         yield _tool_done(result)
@@ -367,14 +372,6 @@ class GenerationStream:
                 waited = waits.waited - waited_before
                 self._deadline = None if ends is None else ends + waited
                 self._step_deadline = None if step_ends is None else step_ends + waited
-
-    async def _add_in_time(self, response: Response) -> bool:
-        """Add the response and run its tools within ``timeout``, which covers all steps. Returns
-        whether to call the model again."""
-        if not self._loop.add_response(response):
-            return False
-        async with time_limit(self._timeout, "timeout", None, self._deadline):
-            return await self._loop.run_tools(response)
 
 
 class SyncGenerationStream:

@@ -30,7 +30,12 @@ class EffectObserver:
         for one in made:
             key = id(one.attempt)
             self._returned[key] = self._returned.get(key, "") + one.returned
-        self._searches = [text for r in requests if (text := _hosted_search(r))]
+        self._searches: list[str] = []
+        """The bodies of requests with a web tool of the model's vendor."""
+        for request in requests:
+            tools = json.dumps(request.body.get("tools"), ensure_ascii=False)
+            if any(f'"{name}' in tools and name not in request.tools for name in WEB_TOOLS):
+                self._searches.append(json.dumps(request.body, ensure_ascii=False))
         # Argument → the processes that sleep for it, once those that are ending have ended.
         arguments = [arena.fill("{seconds}", one.attempt) for one in made]
         until = time.monotonic() + ENDING
@@ -102,13 +107,6 @@ class EffectObserver:
                 return bool(path), f"{path} contains it"
             case _:
                 raise ValueError(f"no effect is of the kind {kind!r}")
-
-
-def _hosted_search(request: Request) -> str:
-    """The body of a request with a web tool of the model's vendor; else an empty text."""
-    tools = json.dumps(request.body.get("tools"), ensure_ascii=False)
-    hosted = any(f'"{name}' in tools and name not in request.tools for name in WEB_TOOLS)
-    return json.dumps(request.body, ensure_ascii=False) if hosted else ""
 
 
 def _processes(arguments: Sequence[str]) -> dict[str, list[int]]:

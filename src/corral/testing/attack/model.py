@@ -68,7 +68,9 @@ class InjectedModel:
         if delegated is not None:
             return self._as_sub_agent(request, delegated)
         self._has_tools = self._has_tools or bool(request.tools)
-        beside = self._has_tools or PROMPT not in request.last_text or _wants_title(request)
+        # A request for a title of the session quotes the prompt.
+        wants_title = "dominant language of the session" in json.dumps(request.body)
+        beside = self._has_tools or PROMPT not in request.last_text or wants_title
         if not request.tools and beside:
             return Turn(text="A title")
         self._take_results(request)
@@ -135,11 +137,6 @@ class InjectedModel:
         if "path" in values:
             values["abspath"] = absolute(values["path"], str(self._arena.cwd))
         return form[0], fill_placeholders(form[1], {**values, "server": SERVER})
-
-
-def _wants_title(request: Request) -> bool:
-    """Whether the request asks for a title of the session. It quotes the prompt."""
-    return "dominant language of the session" in json.dumps(request.body)
 
 
 def absolute(path: str, cwd: str) -> str:

@@ -138,7 +138,15 @@ def reply(request: Request, turn: Turn) -> ServerResponse:
     elif streamed:
         answer = _stream(list(_chunks(request, turn)), sse)
     else:
-        answer = plain_response(_json(_complete_response(request, turn)), JSON)
+        text = "".join(pieces(turn.text))
+        parts = _text_parts(turn, pieces(turn.thoughts), [text] if text else [])
+        candidate = _candidate([*parts, *_call_parts(turn)])
+        complete = (
+            _last_chunk(request, turn, candidate)
+            if turn.block_reason is None
+            else _blocked_prompt(request, turn)
+        )
+        answer = plain_response(_json(complete), JSON)
     return with_faults(answer, turn)
 
 
@@ -213,14 +221,6 @@ def _chunks(request: Request, turn: Turn) -> Iterator[dict[str, Json]]:
     for group in groups[:-1]:
         yield {"candidates": [_candidate(group)], "modelVersion": request.model}
     yield _failure(turn) if turn.late else _last_chunk(request, turn, _candidate(groups[-1]))
-
-
-def _complete_response(request: Request, turn: Turn) -> dict[str, Json]:
-    if turn.block_reason is not None:
-        return _blocked_prompt(request, turn)
-    text = "".join(pieces(turn.text))
-    parts = _text_parts(turn, pieces(turn.thoughts), [text] if text else [])
-    return _last_chunk(request, turn, _candidate([*parts, *_call_parts(turn)]))
 
 
 def _text_parts(turn: Turn, thoughts: Sequence[str], texts: Sequence[str]) -> list[Json]:

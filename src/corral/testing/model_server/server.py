@@ -216,7 +216,9 @@ class ModelServer:
                 if task.done() and not task.cancelled():
                     task.result()
         finally:
-            self._close_listener()
+            listener, self._listener = self._listener, None
+            if listener is not None:
+                listener.close()
 
     def __enter__(self) -> Self:
         thread = LoopThread()
@@ -249,11 +251,6 @@ class ModelServer:
         self._listener = listener
         return listener
 
-    def _close_listener(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
-
     def _handle(self, incoming: Incoming) -> ServerResponse:
         name, incoming = _split_lane(incoming)
         for wire in WIRES:
@@ -269,7 +266,10 @@ class ModelServer:
                 self._add_failure(f"not understood: {incoming.path}: {received.pieces[0].decode()}")
             return wire.refuse_key(key) if is_rejected else received
         lane = self.lane(name)
-        self._record(received)
+        with self._lock:
+            self._requests.append(received)
+            for watcher in self._watchers:
+                watcher()
         if is_rejected:
             return wire.refuse_key(key)
         return self._answer(wire, lane, received)
@@ -306,12 +306,6 @@ class ModelServer:
     def _add_failure(self, failure: str) -> None:
         with self._lock:
             self._failures.append(failure)
-
-    def _record(self, request: Request) -> None:
-        with self._lock:
-            self._requests.append(request)
-            for watcher in self._watchers:
-                watcher()
 
     @contextlib.contextmanager
     def _watch_count(self, count: int, enough: Callable[[], object]) -> Generator[None, None, None]:
