@@ -158,10 +158,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "publishing/publisher.py": ("clock file", "since when a process is visible; its folder"),
     "publishing/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
-    "pipelines/execution/interviewers.py": (
-        "clock file",
-        "reads answers from a descriptor; shows deadlines",
-    ),
+    "pipelines/execution/interviewers.py": ("file", "reads answers from a descriptor"),
     "pipelines/execution/verifier.py": ("file", "copies the tests of a task, reads its reward"),
     "pipelines/execution/run_dir.py": ("clock file", "a run's folder"),
     "pipelines/nodes/data.py": ("file", "the nodes read_file and write_file"),
@@ -172,7 +169,6 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
     "sessions/warm/server.py": ("file process", "the background process and its socket"),
     "sessions/sandbox.py": ("file", "which folders exist, and where a work tree's repository is"),
-    "sessions/sinks.py": ("file", "which processes work in a folder: a shared lock on a file"),
     "sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
     "sessions/tools/mcp_server.py": ("socket", "serves tools on a private socket"),
     # The view. It reads the files of runs that other processes write.

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corral.system import path_guard
-from corral.system.path_guard import PathGuard, PathRefused, open_beneath, outward_links, resolve
+from corral.system.path_guard import PathGuard, PathRefused, open_beneath, resolve
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_a_workspace_reached_by_a_link_is_resolved(tree: Path, tmp_path: Path) -
 
 
 def test_links_that_lead_out_are_listed(tree: Path) -> None:
-    links = outward_links(str(tree))
+    links = PathGuard(str(tree)).links()
     found = {os.path.relpath(link.path, tree): link for link in links.found}
     assert set(found) == {
         "dangling-out", "dangling-absolute", "out-folder", "out-file", "chain", "circle", "up",
@@ -190,7 +190,7 @@ def test_too_many_links_make_the_list_incomplete(
     monkeypatch.setattr(path_guard, "MOST_LINKS", 2)
     for number in range(5):
         (tmp_path / f"link{number}").symlink_to("/etc")
-    assert not outward_links(str(tmp_path)).complete
+    assert not PathGuard(str(tmp_path)).links().complete
 
 
 def test_a_folder_that_can_be_entered_but_not_listed_makes_the_list_incomplete(
@@ -199,8 +199,8 @@ def test_a_folder_that_can_be_entered_but_not_listed_makes_the_list_incomplete(
     (tmp_path / "dark").mkdir(mode=0o311)
     code = (
         f"import sys; sys.path[:0] = {sys.path!r};"
-        f"from corral.system.path_guard import outward_links;"
-        f"import os; os.geteuid() or os.setuid(65534); print(outward_links('.').complete)"
+        f"from corral.system.path_guard import PathGuard;"
+        f"import os; os.geteuid() or os.setuid(65534); print(PathGuard('.').links().complete)"
     )
     mine = [each for each in tmp_path.parents if each.name.startswith(("pytest-", "popen-"))]
     for folder in (tmp_path, *mine):
@@ -226,7 +226,7 @@ def test_a_file_is_never_opened_through_a_link(tree: Path) -> None:
 
 def test_a_name_that_is_not_utf8_is_checked(tree: Path) -> None:
     (tree / os.fsdecode(b"bad\xff")).symlink_to("../out")
-    links = outward_links(str(tree))
+    links = PathGuard(str(tree)).links()
     assert str(tree / os.fsdecode(b"bad\xff")) in {link.path for link in links.found}
     with pytest.raises(PathRefused):
         PathGuard(str(tree)).check(os.fsdecode(b"bad\xff/secret"), "read")

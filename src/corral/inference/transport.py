@@ -158,7 +158,7 @@ _tokens: TokenCache = {}
 
 async def _read_error(answer: HttpResponse, provider: Provider, name: str) -> CorralError:
     if 300 <= answer.status < 400:
-        where = answer.headers.get("Location", "somewhere")
+        where = answer.headers.get("location", "somewhere")
         answer.close()
         return InvalidRequest(
             f"{provider.title} redirects to {where.partition('?')[0]}, where no key is sent",
@@ -170,7 +170,7 @@ async def _read_error(answer: HttpResponse, provider: Provider, name: str) -> Co
         body = await answer.head(LARGEST_ERROR)
     except CorralError:
         body = b""  # the status is enough
-    headers = {key.lower(): value for key, value in answer.headers.items()}
+    headers = answer.headers
     answer.close()
     return provider.wire.failure(
         FailedResponse(
@@ -303,7 +303,7 @@ def _rate_limit(model: ModelAccess, answer: HttpResponse) -> RateLimit:
     values: dict[str, str | int] = {}
     headers = answer.headers
     for field, name in model.access.provider.wire.rate_limit_headers.items():
-        value = headers.get(name)
+        value = headers.get(name.lower())
         if value is None:
             continue
         if field.endswith("_reset"):

@@ -21,14 +21,10 @@ import errno
 import fcntl
 import os
 import stat
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO
-
-if TYPE_CHECKING:
-    import tempfile
+from typing import IO, BinaryIO
 
 AnyPath = str | bytes | os.PathLike[str]
 
@@ -47,18 +43,7 @@ _DRAFT_END = 12
 
 
 def real_path(path: str | os.PathLike[str]) -> str:
-    """``os.path.realpath``, in a third of its time: on Linux the kernel knows the path of a file
-    that exists."""
-    if sys.platform == "linux":
-        with suppress(OSError, ValueError):
-            number = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            try:
-                found = os.readlink(f"/proc/self/fd/{number}")
-            finally:
-                os.close(number)
-            # Pipes and sockets have no path. A path of another root has no first slash.
-            if found.startswith("/") and not found.endswith(" (deleted)"):
-                return found
+    """The path without links. It need not exist."""
     return os.path.realpath(path)
 
 
@@ -112,13 +97,6 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 def files_below(folder: Path) -> list[Path]:
     """All files in a folder and in the folders below it."""
     return [path for path in folder.rglob("*") if path.is_file()]
-
-
-def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """A context manager that makes a folder and removes it."""
-    import tempfile
-
-    return tempfile.TemporaryDirectory(prefix=prefix)
 
 
 def temporary_file(in_memory: int = 0) -> IO[bytes]:
@@ -324,16 +302,12 @@ def move_into_place(
     new name is on the disk when this returns. Raises ``OSError``."""
     os.replace(draft, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
     if sync:
-        sync_folder(os.path.dirname(path) or ".", dir_fd=dir_fd)
-
-
-def sync_folder(path: AnyPath, *, dir_fd: int | None = None) -> None:
-    """Wait until the names in a folder are on the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        folder = os.open(os.path.dirname(path) or ".", flags, dir_fd=dir_fd)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def write_all(fd: int, data: bytes) -> None:

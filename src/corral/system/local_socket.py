@@ -115,7 +115,8 @@ class LocalServer:
 def request(path: str, line: bytes, timeout: float) -> bytes:
     """Send a request and return its answer. Blocks. Raises ``OSError``; ``PermissionError`` if the
     socket is not the user's own."""
-    if not is_own_socket(path):
+    found = os.lstat(path)  # links are not followed
+    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
         raise PermissionError(f"{path} is not a socket of this user")
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout)
@@ -127,17 +128,6 @@ def request(path: str, line: bytes, timeout: float) -> bytes:
         if answer is None:
             raise ConnectionResetError(f"{path} closed the connection without an answer")
         return answer
-
-
-def is_own_socket(path: str) -> bool:
-    """Whether this is a socket of the user who runs this process. Links are not followed."""
-    try:
-        found = os.lstat(path)
-    except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        return False
-    return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.getuid()
 
 
 def peer_user(connection: socket.socket) -> int | None:

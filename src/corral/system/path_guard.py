@@ -230,11 +230,6 @@ def _readings(path: str, cwd: str) -> set[str]:
     return found | {os.path.normpath(os.path.join(cwd, each)) for each in found}
 
 
-def outward_links(cwd: str, roots: Iterable[str] = ()) -> Links:
-    """``PathGuard.links`` for a workspace whose further ``roots`` may be written, too."""
-    return PathGuard(cwd, writable=roots).links()
-
-
 def _root_of(real: str, roots: Iterable[str]) -> str | None:
     """The innermost of these folders that contains the path."""
     return max((root for root in roots if is_inside(real, root)), key=len, default=None)

@@ -462,27 +462,20 @@ def inotify_open() -> int:
     return fd
 
 
-def inotify_once(inotify: int, fd: int) -> int:
-    """Watch an open file for one write. Return the number that its report will have."""
+WRITTEN_ONCE = 0x2 | 0x80000000
+"""Of an open file: report the next write, and no further one."""
+SAVED = 0x8 | 0x80 | 0x400 | 0x800
+"""Of a folder: report files that were closed after writing or moved into it, and its removal."""
+
+
+def inotify_add(inotify: int, path: str | Path, mask: int) -> int:
+    """Watch a file or folder. Return the number that its reports will have. Raises ``OSError``."""
     import ctypes
 
-    modify_oneshot = 0x2 | 0x80000000
-    path = f"/proc/self/fd/{fd}".encode()
-    watch = int(libc().inotify_add_watch(inotify, path, ctypes.c_uint32(modify_oneshot)))
+    watch = int(libc().inotify_add_watch(inotify, os.fsencode(path), ctypes.c_uint32(mask)))
     if watch < 0:
         raise OSError(ctypes.get_errno(), "inotify_add_watch")
     return watch
-
-
-def inotify_saves(inotify: int, folder: Path) -> None:
-    """Watch a folder: report files that were closed after writing or moved into it, and the removal
-    of the folder."""
-    import ctypes
-
-    close_write, moved_to, delete_self, move_self = 0x8, 0x80, 0x400, 0x800
-    mask = ctypes.c_uint32(close_write | moved_to | delete_self | move_self)
-    if int(libc().inotify_add_watch(inotify, os.fsencode(folder), mask)) < 0:
-        raise OSError(ctypes.get_errno(), "inotify_add_watch")
 
 
 def inotify_events(inotify: int) -> list[tuple[int, int, bytes]]:

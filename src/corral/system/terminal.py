@@ -44,7 +44,7 @@ class Watch:
     def __enter__(self) -> Watch:
         with contextlib.suppress(OSError):  # not available: checks from time to time must do
             self._fd = platform.inotify_open()
-            platform.inotify_saves(self._fd, self._folder)
+            platform.inotify_add(self._fd, self._folder, platform.SAVED)
             self._loop.add_reader(self._fd, self._ready.set)
         return self
 

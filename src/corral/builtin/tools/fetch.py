@@ -85,7 +85,7 @@ async def _fetch(url: str) -> Page:
                     f"only addresses with http:// or https:// can be fetched, got: {url}"
                 )
             answer = await http.get(url.strip().replace(" ", "%20"), ACCEPTED)
-            target = answer.headers.get("Location")
+            target = answer.headers.get("location")
             if answer.status in (301, 302, 303, 307, 308) and target is not None:
                 answer.close()
                 # Checked like the first address: a page could redirect to a file of this machine.
@@ -93,11 +93,11 @@ async def _fetch(url: str) -> Page:
                 continue
             kind = answer.media_type
             if kind and not kind.startswith("text/") and not any(text in kind for text in _TEXTS):
-                size = answer.headers.get("Content-Length")
+                size = answer.headers.get("content-length")
                 much = f" of {size} bytes" if size else ""
                 raise ToolError(f"{url} is {kind}{much}, not text, and cannot be shown")
             data = await answer.head(LARGEST + 1)
-            charset_match = _CHARSET.search(answer.headers.get("Content-Type", ""))
+            charset_match = _CHARSET.search(answer.headers.get("content-type", ""))
             charset = charset_match[1] if charset_match else "utf-8"
             if b"\0" in data[:8_192] and "utf-16" not in charset.lower():
                 raise ToolError(f"{url} is binary, which cannot be shown")

@@ -220,9 +220,9 @@ def _print_question(open_question: RunQuestion, run: str) -> None:
     for choice in question.choices:
         echo(f"    [{choice.key}] {one_line(choice.label)}")
     if question.deadline is not None:
-        from corral.pipelines.execution.interviewers import local_time
+        from corral.system import clock
 
-        until = local_time(question.deadline)
+        until = clock.time_of_day(question.deadline)
         echo(f"    answer by {until}; {one_line(question.at_deadline)}")
     echo(f"  corral pipeline answer {run} CHOICE --gate {question.node}")
 

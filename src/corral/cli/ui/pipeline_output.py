@@ -31,11 +31,10 @@ from corral.pipelines.execution.interviewers import (
     AutoApprove,
     Console,
     Interviewer,
-    local_time,
 )
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import Answer, Question
-from corral.system import threads
+from corral.system import clock, threads
 from corral.system.environment import SecretRedactor, named_secrets
 from corral.system.terminal import is_interactive, read_from_terminal
 
@@ -170,7 +169,7 @@ class PipelinePrinter:
             if not question.choices:
                 echo(f"  {line} --text '…'", err=True)
             if question.deadline is not None:
-                until = local_time(question.deadline)
+                until = clock.time_of_day(question.deadline)
                 echo(f"  answer by {until}; {one_line(question.at_deadline)}", err=True)
         echo(f"  then: corral pipeline resume {result.run}{self._db}", err=True)
 
@@ -263,7 +262,7 @@ class PipelineProgress(LiveProgress):
             case run_events.InterviewStarted() if not self.asks:
                 until = ""
                 if event.timeout is not None and event.ts:
-                    moment = local_time(event.ts + event.timeout)
+                    moment = clock.time_of_day(event.ts + event.timeout)
                     until = f" (answer by {moment}; {_short(event.at_deadline)})"
                 return f"? {event.node}: {_short(event.question)}{until}"
             case run_events.InterviewCompleted():

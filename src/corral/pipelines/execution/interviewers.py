@@ -20,7 +20,6 @@ import inspect
 import os
 import re
 import sys
-import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol, TypeAlias
@@ -213,16 +212,9 @@ def format_question(question: Question) -> str:
         default = "  (default)" if choice.key == question.default else ""
         lines.append(f"  [{one_line(choice.key)}] {one_line(choice.label)}{default}")
     if question.deadline is not None:
-        lines.append(
-            f"  (answer by {local_time(question.deadline)}; {one_line(question.at_deadline)})"
-        )
+        until = clock.time_of_day(question.deadline)
+        lines.append(f"  (answer by {until}; {one_line(question.at_deadline)})")
     return "\n".join((*lines, "> "))
-
-
-def local_time(moment: float) -> str:
-    """A time as a person reads it, with the day if it is not within a day from now."""
-    near = abs(moment - clock.now()) < 24 * 3600
-    return time.strftime("%H:%M:%S" if near else "%Y-%m-%d %H:%M", time.localtime(moment))
 
 
 def parse_answer(question: Question, line: str) -> Answer | None:

@@ -12,9 +12,9 @@ import asyncio
 import logging
 import zlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from corral.errors import StreamBroken
 from corral.system.http.connect import connect
@@ -25,54 +25,45 @@ PIECE = 256 * 1024
 """Largest chunk of output in bytes: a few bytes can decompress to very many."""
 
 
-class _ZlibObject(Protocol):
-    """What ``zlib.decompressobj`` returns: its class has no public name."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    @property
-    def unconsumed_tail(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
-
-
 class Decompressor:
     """Call ``feed`` with what arrived, then ``read`` until it returns nothing. Raises
     ``zlib.error``."""
 
     def __init__(self, coding: str) -> None:
-        self._coding = coding
+        self._is_deflate = coding == "deflate"
         self._left = b""
-        self._decompress: _ZlibObject | None = None
+        self._restart()
+
+    def _restart(self) -> None:
+        self._decompress = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        self._is_new = True
 
     def feed(self, data: bytes) -> None:
         self._left += data
 
     def read(self) -> bytes:
         while True:
-            if self._decompress is None:
+            if self._is_new:
                 if len(self._left) < 2:
                     return b""
-                window = zlib.MAX_WBITS | 16
-                if self._coding == "deflate":
+                if self._is_deflate:
                     first, second = self._left[:2]
                     # Some servers omit the two bytes of the header.
                     framed = first & 15 == 8 and (first * 256 + second) % 31 == 0
                     window = zlib.MAX_WBITS if framed else -zlib.MAX_WBITS
-                self._decompress = zlib.decompressobj(window)
+                    self._decompress = zlib.decompressobj(window)
+                self._is_new = False
             out = self._decompress.decompress(self._left, PIECE)
+            self._left = self._decompress.unconsumed_tail
             if self._decompress.eof:
-                # Another compressed stream may follow.
-                self._left, self._decompress = self._decompress.unused_data, None
-            else:
-                self._left = self._decompress.unconsumed_tail
+                self._left = self._decompress.unused_data
+                self._restart()  # another compressed stream may follow
             if out or not self._left:
                 return out
 
     @property
     def is_complete(self) -> bool:
-        return self._decompress is None and not self._left
+        return self._is_new and not self._left
 
 
 def decompressor_for(encoding: str) -> Decompressor | None:
@@ -275,26 +266,6 @@ def wire_names(names: Iterable[str]) -> frozenset[bytes]:
     return frozenset(name.lower().encode("latin-1") for name in names)
 
 
-class ResponseHeaders(Mapping[str, str]):
-    """Headers of a response. Names are case-insensitive; the values of a repeated header are joined
-    with a comma."""
-
-    def __init__(self, fields: dict[bytes, bytes]) -> None:
-        self._fields = fields
-
-    def __getitem__(self, name: str) -> str:
-        return self._fields[name.lower().encode("latin-1")].decode("latin-1")
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower().encode("latin-1") in self._fields
-
-    def __iter__(self) -> Iterator[str]:
-        return (name.decode("latin-1") for name in self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
-
-
 class HttpResponse:
     """The response of a server. Read it to its end or ``close`` it."""
 
@@ -329,8 +300,11 @@ class HttpResponse:
         return 200 <= self.status < 300
 
     @property
-    def headers(self) -> ResponseHeaders:
-        return ResponseHeaders(self._fields)
+    def headers(self) -> dict[str, str]:
+        """Names are in lower case; the values of a repeated header are joined with a comma."""
+        return {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in self._fields.items()
+        }
 
     def has_any(self, names: frozenset[bytes]) -> bool:
         """Whether one of these headers is there. ``wire_names`` makes the names."""

@@ -279,7 +279,8 @@ class _WriteEvents:
         loop.add_reader(self._fd, self._readable)
 
     def expect(self, fd: int, wake: Callable[[], object]) -> int:
-        watch = platform.inotify_once(self._fd, fd)
+        path = f"/proc/self/fd/{fd}"
+        watch = platform.inotify_add(self._fd, path, platform.WRITTEN_ONCE)
         self._expected[watch] = wake
         return watch
 

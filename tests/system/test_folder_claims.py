@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from corral.sessions import sinks
-from corral.sessions.sinks import FolderClaim
+from corral.system import folder_claims
+from corral.system.folder_claims import FolderClaim
 
 
 @pytest.fixture(autouse=True)
 def no_folder_is_left_claimed() -> None:
-    assert sinks.claimed_folders == {}
+    assert folder_claims.claimed_folders == {}
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_both_know_that_they_share_a_folder(one: str, two: str, is_shared: bool)
     first, second = FolderClaim(one), FolderClaim(two)
     assert first.release() is is_shared
     assert second.release() is is_shared
-    assert sinks.claimed_folders == {}
+    assert folder_claims.claimed_folders == {}
 
 
 def test_one_that_starts_and_ends_meanwhile_counts() -> None:
@@ -52,7 +52,7 @@ def test_a_dropped_turn_claims_nothing() -> None:
     dropped = FolderClaim("/work/a")
     del dropped
     assert not FolderClaim("/work/a").release()
-    assert sinks.claimed_folders == {}
+    assert folder_claims.claimed_folders == {}
 
 
 def test_a_third_does_not_make_the_others_share() -> None:
@@ -63,7 +63,7 @@ def test_a_third_does_not_make_the_others_share() -> None:
     assert third.release()
 
 
-CLAIM = "import sys; from corral.sessions.sinks import FolderClaim; c = FolderClaim('/work/a')"
+CLAIM = "import sys; from corral.system import folder_claims as f; c = f.FolderClaim('/work/a')"
 
 
 def test_another_process_in_the_folder_is_known_to_both() -> None:
