@@ -33,11 +33,10 @@ def date_of(moment: float) -> str:
 
 
 def time_of_day(moment: float) -> str:
-    """A time in seconds since 1970 as the local time, such as ``15:04:05``; with the date if it is
-    on another day."""
-    local = time.localtime(moment)
-    is_today = local[:3] == time.localtime()[:3]
-    return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", local)
+    """A time in seconds since 1970 as the local time, such as ``15:04:05``; with the date, and
+    without seconds, if it is not within a day from now."""
+    is_near = abs(moment - now()) < 24 * 3600
+    return time.strftime("%H:%M:%S" if is_near else "%Y-%m-%d %H:%M", time.localtime(moment))
 
 
 class Stopwatch:
