@@ -9,7 +9,7 @@ import pytest
 from support.descriptors import free_descriptors
 
 from corral.engine.dbos import adapter, client
-from corral.engine.dbos.database import find, prepare
+from corral.engine.dbos.database import WorkflowSubmission, find, prepare
 from corral.errors import ProcessFailed
 from corral.values import Json
 
@@ -46,7 +46,7 @@ def test_a_workflow_that_calls_the_closing_library_stays_pending(tmp_path: Path)
             )
             try:
                 connected.submit(
-                    client.WorkflowSubmission(name="w", id="some-id", queue=QUEUE, payload={})
+                    WorkflowSubmission(name="w", id="some-id", queue=QUEUE, payload={})
                 )
                 await asyncio.wait_for(started.wait(), 60)
                 while "end" not in calls:

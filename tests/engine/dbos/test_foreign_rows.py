@@ -21,7 +21,13 @@ import corral
 from corral import pipelines
 from corral.engine.batch import query
 from corral.engine.dbos import client
-from corral.engine.dbos.database import Database, UnreadableRecord, find, prepare
+from corral.engine.dbos.database import (
+    Database,
+    UnreadableRecord,
+    WorkflowSubmission,
+    find,
+    prepare,
+)
 from corral.engine.dbos.leases import open_leases
 from corral.engine.dbos.private_calls import table_name
 from corral.errors import ConfigError
@@ -108,7 +114,7 @@ def test_a_client_decodes_no_pickle(db: str, tmp_path: Path) -> None:
     prepare(database)
     with client.connect(database) as connected:
         connected.ensure_queue("q")
-        connected.submit(client.WorkflowSubmission(name="w", id="some-id", queue="q", payload={}))
+        connected.submit(WorkflowSubmission(name="w", id="some-id", queue="q", payload={}))
         evil = pickled(executed)
         status, inputs = table(database, "workflow_status"), table(database, "workflow_input")
         execute(database, f"UPDATE {status} SET serialization = 'py_pickle'")

@@ -27,7 +27,7 @@ def waits_by_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at_limit(rule: RunOptions | None) -> tuple[str, float] | None:
-    return rule and (rule.on_limit, rule.max_wait)
+    return (rule.on_limit, rule.max_wait) if rule is not None else None
 
 
 @pytest.mark.usefixtures("waits_by_file")

@@ -51,7 +51,7 @@ _OTHER_KINDS: dict[str, tuple[type[CorralError], str]] = {
         " CLAUDE_CODE_MAX_OUTPUT_TOKENS.",
     ),
 }
-"""Claude Code's own codes for API errors; those with a hint of their own."""
+"""Claude Code's own codes for API errors; for some, what to do instead of the usual hint."""
 
 _CONNECTION = (
     "unable to connect",

@@ -193,7 +193,7 @@ async def _resume(
         todo=_tasks_to_run(spec, known, history.in_flight),
         in_flight=history.in_flight,
         round=round.number,
-        runs_on=round.run_input.config.detached,
+        runs_on=bool(round.run_input.config.detached),
         runner=runner,
         close=runner.close,
         leave=runner.leave,

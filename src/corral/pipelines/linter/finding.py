@@ -48,13 +48,12 @@ class Problem(NamedTuple):
 
     def as_finding(self, rule: str, severity: Severity) -> Finding:
         owner = self.owner
-        has_place = isinstance(owner, Node | Edge)
         return Finding(
             rule=rule,
             severity=self.severity or severity,
             message=self.message,
-            line=owner.line if has_place else 0,
-            column=owner.column if has_place else 0,
+            line=0 if isinstance(owner, Graph) else owner.line,
+            column=0 if isinstance(owner, Graph) else owner.column,
             node=owner.id if isinstance(owner, Node) else None,
             edge=(owner.source, owner.target) if isinstance(owner, Edge) else None,
             fix=self.fix,

@@ -309,7 +309,8 @@ class AcpClient:
         self._conversation(session_id).is_cancelling = True
         notice = {"method": "session/cancel", "params": {"sessionId": session_id}}
         out: list[Command] = [SendBytes(_line(notice))]
-        for ask in [*self._permission_requests.values(), *self._questions.values()]:
+        asks: list[AcpPermissionRequest | AcpQuestion] = list(self._permission_requests.values())
+        for ask in asks + list(self._questions.values()):
             if ask.session_id == session_id:
                 if isinstance(ask, AcpPermissionRequest):
                     out += self.answer_permission(ask.request_id, None)

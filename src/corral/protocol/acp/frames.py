@@ -207,24 +207,24 @@ class PromptResult(AcpFrame):
     meta: PromptMeta | None = msgspec.field(default=None, name="_meta")
 
 
-class PromptCapabilities(AcpFrame, frozen=True):
+class PromptCapabilities(AcpFrame):
     image: bool = False
     audio: bool = False
     embedded_context: bool = False
     """Files are accepted with their content. Links are always accepted."""
 
 
-class McpCapabilities(AcpFrame, frozen=True):
+class McpCapabilities(AcpFrame):
     http: bool = False
 
 
-class AgentCapabilities(AcpFrame, frozen=True):
+class AgentCapabilities(AcpFrame):
     """What the agent reports about itself in reply to ``initialize``."""
 
     load_session: bool = False
     """``session/load`` is offered: the agent loads a session and replays its history."""
-    prompt_capabilities: PromptCapabilities = PromptCapabilities()
-    mcp_capabilities: McpCapabilities = McpCapabilities()
+    prompt_capabilities: PromptCapabilities = msgspec.field(default_factory=PromptCapabilities)
+    mcp_capabilities: McpCapabilities = msgspec.field(default_factory=McpCapabilities)
     session_capabilities: JsonObject = {}
     """Other session methods that it offers: ``resume``, ``list``, ``close``, ``fork`` ..."""
 
@@ -234,14 +234,14 @@ class AgentCapabilities(AcpFrame, frozen=True):
 
 class InitializeResult(AcpFrame):
     protocol_version: int | str | None = None
-    agent_capabilities: AgentCapabilities = AgentCapabilities()
+    agent_capabilities: AgentCapabilities = msgspec.field(default_factory=AgentCapabilities)
 
 
 class Model(AcpFrame):
     model_id: str
 
 
-class Models(AcpFrame, frozen=True):
+class Models(AcpFrame):
     available_models: list[Model] = []
     current_model_id: str | None = None
 
@@ -250,7 +250,7 @@ class Mode(AcpFrame):
     id: str
 
 
-class Modes(AcpFrame, frozen=True):
+class Modes(AcpFrame):
     available_modes: list[Mode] = []
 
 
@@ -263,8 +263,8 @@ class ConfigOption(AcpFrame):
 
 class SessionResult(AcpFrame):
     session_id: str = ""
-    modes: Modes = Modes()
-    models: Models = Models()
+    modes: Modes = msgspec.field(default_factory=Modes)
+    models: Models = msgspec.field(default_factory=Models)
     config_options: list[ConfigOption] = []
 
 

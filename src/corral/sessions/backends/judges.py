@@ -183,9 +183,7 @@ class WireJudge:
         for judged in asked:
             answer = PermissionAnswer("deny", "policy", judged.problem)
             if not judged.problem:
-                answer, _ = await self.questions.decide(
-                    lambda _, facts=judged.facts: facts, can_edit=False
-                )
+                answer, _ = await self.questions.decide(judged.describe, can_edit=False)
             if not answer.is_allowed:
                 self._emit(judged.use)
                 self._emit(ToolResult(judged.use.call_id, "denied", error=answer.rule))
@@ -233,6 +231,12 @@ class _JudgedCall:
             (*self.use.paths, *named_paths(name, kind, arguments)),
         )
         """The request, the action, and the paths that the call names."""
+
+    def describe(
+        self, _edited: JsonObject | None
+    ) -> tuple[PermissionRequest, Action, tuple[str, ...]]:
+        """The same facts for any input: a call in a model's response cannot be edited."""
+        return self.facts
 
 
 def _result(call: WireCall, refused: _JudgedCall, rule: str) -> str:

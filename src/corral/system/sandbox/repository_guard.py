@@ -49,6 +49,7 @@ from corral.system.paths import is_inside
 from corral.system.sandbox import repositories
 from corral.system.sandbox.box import Box
 from corral.system.sandbox.repositories import FoundRepositories, GitPart
+from corral.values import decode_as
 
 MOST_MOUNTS = 50
 """Repositories that are mounted read-only. The time that bubblewrap takes for mounts grows with the
@@ -340,7 +341,7 @@ def finish_left_behind() -> list[GitNotice]:
         except OSError:  # its owner lives, or another process finishes it
             continue
         try:
-            before = msgspec.convert(json.loads(file.read_bytes()), _Before)
+            before = decode_as(file.read_bytes(), _Before)
         except (OSError, ValueError, msgspec.MsgspecError):  # its owner has just removed it
             file.unlink(missing_ok=True)
             os.close(lock)
