@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
-from corral.errors import CallerError, ConfigError, PromptError
-from corral.options import KNOWN, RunOptions, check_prompt
+from corral.errors import CallerError, ConfigError
+from corral.options import KNOWN, RunOptions
 from corral.policy import Policy
 from corral.run_kwargs import RunKwargs
 from corral.values import McpServer
@@ -217,28 +217,6 @@ def test_the_summary_shows_names_and_no_secrets() -> None:
         {"name": "t", "command": ("x",)},
     )
     assert shown["model"] == "m"
-
-
-@pytest.mark.parametrize(
-    ("prompt", "message"),
-    [
-        ("", "the prompt is empty"),
-        (" \n\t", "the prompt is empty"),
-        ("a\0b", "the prompt contains a NUL character"),
-        ("\ud800", "the prompt cannot be written as UTF-8"),
-        ("üüü", "the prompt has 6 bytes, over the 5 that this agent accepts"),
-        (b"bytes", "the prompt must be text, got: bytes"),
-        (None, "the prompt must be text, got: NoneType"),
-    ],
-)
-def test_a_prompt_that_cannot_be_sent_is_rejected(prompt: Any, message: str) -> None:
-    with pytest.raises(PromptError) as raised:
-        check_prompt(prompt, 5)
-    assert raised.value.message.startswith(message)
-
-
-def test_a_prompt_of_exactly_the_limit_passes() -> None:
-    assert check_prompt("12345", 5) == "12345"
 
 
 @no_deadline

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import PromptError
-from corral.prompt import Prompt, Section
+from corral.prompt import Prompt, Section, check_prompt
 
 
 @dataclasses.dataclass
@@ -191,3 +191,25 @@ def test_doubled_braces_are_braces_and_values_are_inserted_unchanged(text: str, 
     doubled = text.replace("{", "{{").replace("}", "}}")
     prompt = Prompt(f"<{doubled}|{{x}}>", parameters={"x": str})
     assert prompt.with_(x=value).render() == f"<{text}|{value}>"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "the prompt is empty"),
+        (" \n\t", "the prompt is empty"),
+        ("a\0b", "the prompt contains a NUL character"),
+        ("\ud800", "the prompt cannot be written as UTF-8"),
+        ("üüü", "the prompt has 6 bytes, over the 5 that this agent accepts"),
+        (b"bytes", "the prompt must be text, got: bytes"),
+        (None, "the prompt must be text, got: NoneType"),
+    ],
+)
+def test_a_prompt_that_cannot_be_sent_is_rejected(prompt: Any, message: str) -> None:
+    with pytest.raises(PromptError) as raised:
+        check_prompt(prompt, 5)
+    assert raised.value.message.startswith(message)
+
+
+def test_a_prompt_of_exactly_the_limit_passes() -> None:
+    assert check_prompt("12345", 5) == "12345"

@@ -18,7 +18,7 @@ import msgspec
 from corral.core.durations import seconds
 from corral.core.lookup import nearest
 from corral.core.spending import LIMITS
-from corral.errors import ConfigError, PromptError
+from corral.errors import ConfigError
 from corral.option_definitions import BY_NAME, of_kind
 from corral.policy import PRESETS, Policy, with_tools
 from corral.values import Effort, JsonObject, McpServer, convert_to, is_mapping, is_sequence
@@ -460,23 +460,3 @@ def _check_environment(run: RunOptions) -> None:
                 f"not a valid name of an environment variable: {name!r}",
                 hint=hint if "=" in name and name in run.pass_env else None,
             )
-
-
-def check_prompt(prompt: str, limit: int) -> str:
-    """The prompt, or ``PromptError`` where it is empty, unsendable or over ``limit`` bytes."""
-    if not isinstance(prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise PromptError(f"the prompt must be text, got: {type(prompt).__name__}")
-    if not prompt.strip():
-        raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
-    if "\0" in prompt:
-        raise PromptError("the prompt contains a NUL character")
-    try:
-        size = len(prompt.encode())
-    except UnicodeEncodeError as error:
-        raise PromptError(f"the prompt cannot be written as UTF-8: {error}") from error
-    if size > limit:
-        raise PromptError(
-            f"the prompt has {size:,} bytes, over the {limit:,} that this agent accepts",
-            hint="Put the material into files in the working directory and name these instead.",
-        )
-    return prompt

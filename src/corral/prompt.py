@@ -182,6 +182,26 @@ def output_type(prompt: str | Prompt[Any] | None, output: object) -> object:
     return prompt.output if output is None and isinstance(prompt, Prompt) else output
 
 
+def check_prompt(prompt: str, limit: int) -> str:
+    """The prompt, or ``PromptError`` where it is empty, unsendable or over ``limit`` bytes."""
+    if not isinstance(prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PromptError(f"the prompt must be text, got: {type(prompt).__name__}")
+    if not prompt.strip():
+        raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
+    if "\0" in prompt:
+        raise PromptError("the prompt contains a NUL character")
+    try:
+        size = len(prompt.encode())
+    except UnicodeEncodeError as error:
+        raise PromptError(f"the prompt cannot be written as UTF-8: {error}") from error
+    if size > limit:
+        raise PromptError(
+            f"the prompt has {size:,} bytes, over the {limit:,} that this agent accepts",
+            hint="Put the material into files in the working directory and name these instead.",
+        )
+    return prompt
+
+
 def _set_enabled(
     sections: Iterable[Section], titles: Collection[str], *, enabled: bool
 ) -> tuple[Section, ...]:

@@ -55,8 +55,8 @@ from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.errors import ConfigError
 from corral.events import Event
 from corral.option_definitions import with_trait
-from corral.options import check_prompt, fallback_agents
-from corral.prompt import Prompt, output_type
+from corral.options import fallback_agents
+from corral.prompt import Prompt, check_prompt, output_type
 from corral.result import Result
 from corral.sessions import enforcement, store
 from corral.sessions.acp.connection import AcpConnection, AcpSession

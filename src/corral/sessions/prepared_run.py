@@ -23,8 +23,8 @@ from corral.agents.spec import (
 )
 from corral.core.protected_paths import Links
 from corral.errors import CorralError, ProcessFailed, PromptError
-from corral.options import RunOptions, check_prompt
-from corral.prompt import Prompt
+from corral.options import RunOptions
+from corral.prompt import Prompt, check_prompt
 from corral.protocol.ndjson import TurnEnd
 from corral.system import environment, fs, programs
 from corral.system.path_guard import PathGuard

@@ -27,9 +27,9 @@ from corral.agents.spec import AcpTransport, InProcess
 from corral.core.display import count
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.errors import ConfigError, CorralError, ToolFailed
-from corral.options import check_prompt, fallback_agents
+from corral.options import fallback_agents
 from corral.policy import Policy, Preset
-from corral.prompt import Prompt, output_type
+from corral.prompt import Prompt, check_prompt, output_type
 from corral.result import Result
 from corral.sessions import store
 from corral.sessions.backends.base import AgentDriver, Backend, DriverFactory, Steerable

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from corral.agents.spec import Launch, stream_transport
 from corral.errors import CorralError, PolicyNotLoaded, StreamBroken
 from corral.events import AgentQuestion, PermissionDecision, PermissionRequest, QuestionAnswer
-from corral.options import check_prompt
 from corral.policy import Action
+from corral.prompt import check_prompt
 from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
 from corral.sessions.backends.base import AgentProgram, Backend, Fail, unclean_exit
 from corral.sessions.event_normalizer import EventNormalizer
