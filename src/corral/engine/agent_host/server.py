@@ -113,7 +113,11 @@ class _Host:
                 self._take_commands(resources)
                 if self.running:
                     idle_since = time.monotonic()
-                elif self._may_exit(idle_since) and self._try_exit():
+                elif (
+                    self.files.is_isolated
+                    or self.files.end.exists()
+                    or time.monotonic() - idle_since > LINGER
+                ) and self._try_exit():
                     break
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self.wake.wait(), 1.0)
@@ -134,27 +138,23 @@ class _Host:
             if name == ALL:
                 self._end_all()
             elif name.endswith(".cancel"):
-                self._cancel(name.removesuffix(".cancel"))
+                job = name.removesuffix(".cancel")
+                if job in self.running:
+                    self.running[job].cancel()
+                elif self.files.job(job).exists() and self.files.result(job) is None:
+                    self.files.write_result(job, StoredOutcome())
             elif name not in self.running and self.files.result(name) is None:
                 self.running[name] = asyncio.create_task(self._run_job(name, resources))
 
-    def _cancel(self, name: str) -> None:
-        if name in self.running:
-            self.running[name].cancel()
-        elif self.files.job(name).exists() and self.files.result(name) is None:
-            self._write_result(name, StoredOutcome())
-
     async def _run_job(self, name: str, resources: NodeResources) -> None:
         try:
-            outcome = await self._job_outcome(name, resources)
+            stored = StoredOutcome(outcome=await self._job_outcome(name, resources))
         except asyncio.CancelledError:
-            self._write_result(name, StoredOutcome())
+            stored = StoredOutcome()
         except Exception as error:  # otherwise the worker would wait for ever
-            self._write_result(
-                name, StoredOutcome(outcome=failed(f"{type(error).__name__}: {error}"))
-            )
-        else:
-            self._write_result(name, StoredOutcome(outcome=outcome))
+            stored = StoredOutcome(outcome=failed(f"{type(error).__name__}: {error}"))
+        try:
+            self.files.write_result(name, stored)
         finally:
             self.running.pop(name, None)
             self.wake.set()
@@ -174,16 +174,6 @@ class _Host:
             job.attempt,
             resources,
             None if file is None else Database(f"sqlite:///{file}", file),
-        )
-
-    def _write_result(self, name: str, stored: StoredOutcome) -> None:
-        self.files.write_result(name, stored)
-
-    def _may_exit(self, idle_since: float) -> bool:
-        return (
-            self.files.is_isolated
-            or self.files.end.exists()
-            or time.monotonic() - idle_since > LINGER
         )
 
     def _try_exit(self) -> bool:

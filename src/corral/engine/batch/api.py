@@ -54,7 +54,6 @@ from corral.system.threads import sync_twin
 from corral.values import Output, OutputT, T_co
 
 if TYPE_CHECKING:
-    from corral.metering.budget import Budget
     from corral.sessions.tools.hooks import Before
 
 __all__ = ["Batch", "BatchReport", "BatchResult", "as_json", "batch", "batch_sync", "line_of"]
@@ -278,13 +277,15 @@ class Batch(Generic[T_co]):
                     durable_state(options, spec, out, self.command)
                 )
             else:
+                from corral.metering.budget import memory_budget
+
                 runner = MemoryTaskJournal(
                     spec.graph,
                     spec.name,
                     resources=spec.resources(),
                     workspace=spec.workspace,
                     concurrency=spec.concurrency,
-                    budget=_memory_budget(spec),
+                    budget=memory_budget(spec.limits, None),
                 )
                 state = memory_state(options, spec, out, runner)
                 await stack.enter_async_context(runner)
@@ -362,14 +363,6 @@ class Batch(Generic[T_co]):
         if self._task is not None:
             self._unread.append(result)
             self._has_results.set()
-
-
-def _memory_budget(spec: BatchSpec) -> Budget | None:
-    if not spec.limits.exist:
-        return None
-    from corral.metering.budget import memory_budget
-
-    return memory_budget(spec.limits, None)
 
 
 class _ResultOrder:

@@ -5,11 +5,9 @@ A row that is marked as a pickle is never decoded (``read_text``).
 
 from __future__ import annotations
 
-import functools
 import sqlite3
-import threading
-from collections.abc import Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from corral.system import clock
 
@@ -52,22 +50,6 @@ def open_engine(
 ) -> Engine:
     """An engine with at most ``connections`` connections. ``on_unusable`` is called, in any
     thread, when the database cannot be written or opened any more."""
-    from sqlalchemy import event
-
-    if on_unusable is None and url.startswith("sqlite:"):
-        return _open_like_first(url, connections)
-    engine = _create_engine(url, connections)
-    if on_unusable is not None:
-
-        def report_if_unusable(context: ExceptionContext) -> None:
-            if is_unusable(context.original_exception):
-                on_unusable(context.original_exception)
-
-        event.listen(engine, "handle_error", report_if_unusable)
-    return engine
-
-
-def _create_engine(url: str, connections: int) -> Engine:
     import sqlalchemy as sa
     from sqlalchemy import event
 
@@ -87,37 +69,14 @@ def _create_engine(url: str, connections: int) -> Engine:
     else:
         event.listen(engine, "do_connect", _limit_connect_time)
         event.listen(engine, "connect", _set_up_server)
+    if on_unusable is not None:
+
+        def report_if_unusable(context: ExceptionContext) -> None:
+            if is_unusable(context.original_exception):
+                on_unusable(context.original_exception)
+
+        event.listen(engine, "handle_error", report_if_unusable)
     return engine
-
-
-_opening = threading.Lock()
-
-
-def _open_like_first(url: str, connections: int) -> Engine:
-    """An engine of a database file that has its own connections, but shares what all engines of the
-    file would learn and compile: a process opens many, each for a few statements."""
-    import sqlalchemy as sa
-    from sqlalchemy import event
-
-    with _opening:
-        first, compiled = _first_engine(url, connections)
-    options = {"compiled_cache": compiled}
-    engine = sa.Engine(first.pool.recreate(), first.dialect, first.url, execution_options=options)
-    event.listen(engine, "before_cursor_execute", _begin)
-    return engine
-
-
-@functools.lru_cache(maxsize=8)
-def _first_engine(url: str, connections: int) -> tuple[Engine, MutableMapping[Any, Any]]:
-    """An engine that was connected once, without connections; and a cache of statements."""
-    from sqlalchemy.util import LRUCache
-
-    engine = _create_engine(url, connections)
-    try:
-        engine.connect().close()
-    finally:
-        engine.dispose()
-    return engine, LRUCache(500)
 
 
 def close_engine(engine: Engine) -> None:

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from corral.engine.dbos.connections import CONNECT
 from corral.engine.dbos.database import Database, locks_of
@@ -46,38 +46,6 @@ _held_here: set[str] = set()
 taking_over = threading.RLock()
 """Held while this process takes over the work of a dead executor: it holds that executor's lease
 then, which must not look like an executor that is alive."""
-
-
-class Leases(Protocol):
-    @property
-    def is_certain(self) -> bool:
-        """Whether a lease that can be taken proves a death. On a server it does not: a lost
-        connection may be opened again in a moment."""
-        ...
-
-    def hold(self, executor: str) -> None:
-        """From now on this executor counts as alive. Raises if its lock is taken."""
-        ...
-
-    def claim(self, executor: str) -> contextlib.AbstractContextManager[bool]:
-        """Whether the executor is dead; no other process can claim it within the block."""
-        ...
-
-    def check(self) -> bool:
-        """Whether the held lease is still ours. Tries to get it back if it was lost."""
-        ...
-
-    def busy(self) -> set[str]:
-        """The executors that run workflows, according to the database."""
-        ...
-
-    def wait(self, seconds: float) -> bool:
-        """Wait that long. Returns False, at once, if the lease may be lost."""
-        ...
-
-    def release(self) -> None:
-        """Release the lease for good."""
-        ...
 
 
 class ExecutorLiveness:
@@ -117,12 +85,15 @@ class FileLeases:
     """A file lock for each executor: for one machine, like the database file next to it."""
 
     is_certain = True
+    """Whether a lease that can be taken proves a death. On a server it does not: a lost connection
+    may be opened again in a moment."""
 
     def __init__(self, database: Path, folder: Path) -> None:
         self._database, self._folder = database, folder
         self._lock: tuple[Path, int] | None = None
 
     def hold(self, executor: str) -> None:
+        """From now on this executor counts as alive. Raises if its lock is taken."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self._folder / executor
         self._lock = file, fs.lock_file(file)
@@ -130,6 +101,7 @@ class FileLeases:
 
     @contextlib.contextmanager
     def claim(self, executor: str) -> Generator[bool]:
+        """Whether the executor is dead; no other process can claim it within the block."""
         if not _FILE_NAME.fullmatch(executor):
             # No executor has such an id. As a path it could name any file, which is deleted below.
             yield True
@@ -148,17 +120,21 @@ class FileLeases:
             os.close(fd)
 
     def check(self) -> bool:
+        """Whether the held lease is still ours. Tries to get it back if it was lost."""
         return self._lock is not None
 
     def busy(self) -> set[str]:
+        """The executors that run workflows, according to the database."""
         with contextlib.closing(sqlite3.connect(self._database, timeout=30)) as opened:
             return _names(opened.execute(select_busy_executors(is_file=True)).fetchall())
 
     def wait(self, seconds: float) -> bool:
+        """Wait that long. Returns False, at once, if the lease may be lost."""
         time.sleep(seconds)
         return True
 
     def release(self) -> None:
+        """Release the lease for good."""
         if self._lock is not None:
             file, fd = self._lock
             self._lock = None
@@ -278,6 +254,10 @@ class ServerLeases:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+Leases: TypeAlias = FileLeases | ServerLeases
+"""Their methods are documented in ``FileLeases``."""
 
 
 def _names(rows: Sequence[tuple[object, ...]]) -> set[str]:
