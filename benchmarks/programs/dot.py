@@ -31,13 +31,13 @@ COMMENT: /\/\/[^\n]*|\/\*.*?\*\/|#[^\n]*/s
 
 
 def corral_parse(text: str) -> Callable[[], int]:
-    from corral.pipelines.dot import parser as dot_parser
+    from corral.pipelines import dot_parser
 
     return lambda: len(dot_parser.parse(text).nodes)
 
 
 def corral_lint(text: str) -> Callable[[], int]:
-    from corral.pipelines.dot import parser as dot_parser
+    from corral.pipelines import dot_parser
     from corral.pipelines.linter import engine
 
     def read() -> int:

@@ -18,7 +18,7 @@ def corral(
     count: int, *, folder: Path | None = None, branches: bool = False
 ) -> Callable[[], Awaitable[object]]:
     from corral.engine import memory_runner
-    from corral.pipelines.dot import parser
+    from corral.pipelines import dot_parser as parser
     from corral.pipelines.execution import handlers
 
     async def nothing(_work: handlers.NodeContext) -> None:
@@ -45,7 +45,7 @@ def corral(
 
 def scheduler_alone(count: int) -> Callable[[], Awaitable[object]]:
     """The scheduler alone, without an event loop and tasks."""
-    from corral.pipelines.dot import parser
+    from corral.pipelines import dot_parser as parser
     from corral.pipelines.scheduler.commands import Ended, RunNode
     from corral.pipelines.scheduler.outcome import Outcome
     from corral.pipelines.scheduler.scheduler import Scheduler

@@ -9,7 +9,7 @@ import tempfile
 
 from corral.engine import run_list, service
 from corral.engine.payloads import RunConfig, RunInput
-from corral.pipelines.dot import parser
+from corral.pipelines import dot_parser as parser
 
 PIPELINE = """digraph gate {
     start [shape=Mdiamond]; done [shape=Msquare]; gate [shape=hexagon]

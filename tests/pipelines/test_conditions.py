@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from corral.errors import ConfigError
 from corral.pipelines import conditions
 from corral.pipelines.conditions import ConditionError, compile, edge_condition, lookup_in
-from corral.pipelines.dot.parser import parse
+from corral.pipelines.dot_parser import parse
 from corral.values import Json
 
 CONTEXT: dict[str, Json] = {

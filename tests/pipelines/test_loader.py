@@ -8,7 +8,7 @@ import pytest
 
 from corral.errors import ConfigError
 from corral.pipelines import loader
-from corral.pipelines.dot.parser import parse
+from corral.pipelines.dot_parser import parse
 
 CHILD = "digraph child { start [shape=Mdiamond] done [shape=Msquare] start -> done }"
 

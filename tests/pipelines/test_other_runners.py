@@ -10,7 +10,7 @@ from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 from corral.engine import memory_runner
 from corral.errors import ConfigError
 from corral.pipelines import loader, transforms
-from corral.pipelines.dot.parser import parse
+from corral.pipelines.dot_parser import parse
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.graph import Node
 from corral.pipelines.linter import engine

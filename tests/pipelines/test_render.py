@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.pipelines.dot import writer
-from corral.pipelines.dot.parser import parse
+from corral.pipelines.dot_parser import parse
 from corral.pipelines.graph import Edge, Graph, Node, Value
-from corral.pipelines.render import arrange, as_svg, as_text
+from corral.pipelines.render import arrange, as_dot, as_svg, as_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 LOOP = """digraph review {
@@ -48,7 +47,7 @@ def test_the_text_rendering_has_no_control_characters() -> None:
 
 
 def same(graph: Graph) -> None:
-    second = parse(writer.as_dot(graph))
+    second = parse(as_dot(graph))
     assert second.name == graph.name
     assert second.attrs == graph.attrs
     assert list(second.nodes) == list(graph.nodes)

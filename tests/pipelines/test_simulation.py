@@ -10,7 +10,7 @@ import pytest
 from corral import pipelines
 from corral.errors import ConfigError
 from corral.pipelines import node_kinds, simulation
-from corral.pipelines.dot.parser import parse
+from corral.pipelines.dot_parser import parse
 
 FLOW = """digraph flow {
     start [shape=Mdiamond]  done [shape=Msquare]

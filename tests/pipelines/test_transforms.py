@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.errors import ConfigError
 from corral.pipelines import loader, templates, transforms
-from corral.pipelines.dot.parser import parse
+from corral.pipelines.dot_parser import parse
 from corral.pipelines.graph import Graph, Node
 from corral.pipelines.linter.engine import LintError
 from corral.pipelines.linter.finding import Finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from corral.pipelines.dot import parser
+from corral.pipelines import dot_parser as parser
 from corral.pipelines.graph import Graph
 from corral.pipelines.scheduler.commands import (
     Answer,

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
         show_sync as show_sync,
     )
     from corral.pipelines import events as events
-    from corral.pipelines.dot.parser import DotError as DotError, parse as parse
-    from corral.pipelines.dot.writer import as_dot as as_dot
+    from corral.pipelines.dot_parser import DotError as DotError, parse as parse
     from corral.pipelines.execution.handlers import (
         NodeContext as NodeContext,
         NodeResources as NodeResources,
@@ -63,7 +62,7 @@ if TYPE_CHECKING:
     from corral.pipelines.linter.engine import LintError as LintError, lint as lint
     from corral.pipelines.linter.finding import Finding as Finding
     from corral.pipelines.loader import load as load
-    from corral.pipelines.render import as_svg as as_svg, as_text as as_text
+    from corral.pipelines.render import as_dot as as_dot, as_svg as as_svg, as_text as as_text
     from corral.pipelines.scheduler.commands import (
         Answer as Answer,
         Choice as Choice,
@@ -76,8 +75,7 @@ _HOMES = {
     "corral.engine.existing_runs": "add_budget add_budget_sync answer answer_sync"
     " answer_with_token answer_with_token_sync cancel cancel_sync runs runs_sync show show_sync",
     "corral.pipelines": "events",
-    "corral.pipelines.dot.parser": "DotError parse",
-    "corral.pipelines.dot.writer": "as_dot",
+    "corral.pipelines.dot_parser": "DotError parse",
     "corral.pipelines.execution.handlers": "NodeContext NodeResources handler register",
     "corral.pipelines.execution.interviewers": "AutoApprove Callback Console Interviewer Queued"
     " Recording",
@@ -85,7 +83,7 @@ _HOMES = {
     "corral.pipelines.linter.engine": "LintError lint",
     "corral.pipelines.linter.finding": "Finding",
     "corral.pipelines.loader": "load",
-    "corral.pipelines.render": "as_svg as_text",
+    "corral.pipelines.render": "as_dot as_svg as_text",
     "corral.pipelines.scheduler.commands": "Answer Choice Question",
     "corral.pipelines.scheduler.outcome": "Outcome",
 }

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, CorralError
-from corral.pipelines import node_kinds
-from corral.pipelines.dot import parser
+from corral.pipelines import dot_parser, node_kinds
 from corral.pipelines.graph import Graph, Node, Value, dotfile, named_prompt_file
 from corral.pipelines.linter import engine
 from corral.pipelines.linter.finding import Rule
@@ -67,7 +66,7 @@ def _read_with_prompts(path_or_text: str | os.PathLike[str], cwd: Path | None) -
 def read(path_or_text: str | os.PathLike[str]) -> Graph:
     """The graph as written: without transforms and checks."""
     if _is_text(path_or_text):
-        return parser.parse(str(path_or_text))
+        return dot_parser.parse(str(path_or_text))
     path = Path(path_or_text)
     try:
         data = fs.read_bytes(path)
@@ -77,7 +76,7 @@ def read(path_or_text: str | os.PathLike[str]) -> Graph:
             f"cannot read the pipeline {str(path)!r}: {reason}",
             hint="A pipeline is a file, or a text `digraph name { … }`.",
         ) from error
-    return parser.parse(parser.decode(data, str(path)), str(path))
+    return dot_parser.parse(dot_parser.decode(data, str(path)), str(path))
 
 
 def with_prompt_files(graph: Graph, folders: Iterable[Path]) -> Graph:

@@ -1,22 +1,25 @@
-"""Draws a pipeline: as SVG, without Graphviz, and as text for a terminal.
+"""Draws a pipeline: as SVG, without Graphviz, as text for a terminal, and as DOT text.
 
-Both use the usual layered layout, from the start downwards. Edges that close a loop are reversed.
-Every node is one layer below the lowest node that leads to it. An edge over several layers gets a
-bend in each. A few sweeps then move neighbors near each other. The same graph always gives the same
-drawing, in time linear in its size.
+The first two use the usual layered layout, from the start downwards. Edges that close a loop are
+reversed. Every node is one layer below the lowest node that leads to it. An edge over several
+layers gets a bend in each. A few sweeps then move neighbors near each other. The same graph always
+gives the same drawing, in time linear in its size.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from html import escape
 from itertools import pairwise
 from typing import NamedTuple
 from unicodedata import east_asian_width
 
 from corral.pipelines import node_kinds
-from corral.pipelines.graph import Graph, Node
+from corral.pipelines.dot_parser import IDENTIFIER, KEYWORDS
+from corral.pipelines.graph import Graph, Node, Value
 
 SWEEPS = 4
 MAX_BENDS = 20_000
@@ -423,3 +426,61 @@ def _neighbors(count: int, links: list[tuple[int, int]]) -> tuple[list[list[int]
 
 def _mean(positions: list[float], near: list[int], otherwise: float) -> float:
     return sum(positions[node] for node in near) / len(near) if near else otherwise
+
+
+# DOT.
+
+
+def as_dot(graph: Graph, statuses: Mapping[str, str] | None = None) -> str:
+    """A text that parses to this graph and that Graphviz can read: names with dots are quoted.
+    Subgraphs are not restored; the classes that they set are written as ``class``. ``statuses``
+    (node -> text) are written beside the nodes.
+
+    ::
+
+        print(pipelines.as_dot(pipelines.load("review.dot")))
+    """
+    lines = [f"digraph {_dot_name(graph.name)} {{"]
+    lines += [f"  {_dot_attribute(key, value)};" for key, value in graph.attrs.items()]
+    for node in graph.nodes.values():
+        attrs = dict(node.attrs)
+        if node.inherits_timeout and node.kind == node_kinds.WAIT_HUMAN.name:
+            del attrs["timeout"]  # it has no effect; written here, it would have one
+        if node.classes:
+            attrs["class"] = ",".join(node.classes)
+        if status := (statuses or {}).get(node.id):
+            attrs |= {"xlabel": status}
+        lines.append(f"  {_dot_name(node.id)}{_dot_block(attrs)};")
+    lines += [
+        f"  {_dot_name(edge.source)} -> {_dot_name(edge.target)}{_dot_block(edge.attrs)};"
+        for edge in graph.edges
+    ]
+    return "\n".join([*lines, "}", ""])
+
+
+def _dot_block(attrs: Mapping[str, Value]) -> str:
+    inside = ", ".join(_dot_attribute(key, value) for key, value in attrs.items())
+    return f" [{inside}]" if inside else ""
+
+
+def _dot_attribute(key: str, value: Value) -> str:
+    match value:
+        case bool():
+            shown = "true" if value else "false"
+        case float() if math.isfinite(value):
+            shown = f"{Decimal(repr(value)):f}"
+            shown = shown if "." in shown else f"{shown}.0"
+        case int():
+            shown = str(value)
+        case _:
+            shown = _quoted(str(value))
+    return f"{_dot_name(key)}={shown}"
+
+
+def _dot_name(text: str) -> str:
+    plain = IDENTIFIER.fullmatch(text) and text.lower() not in KEYWORDS
+    return text if plain else _quoted(text)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from corral.errors import ConfigError, MissingKey, NotInstalled, UnknownAgent
-from corral.pipelines.dot.parser import parse
+from corral.pipelines.dot_parser import parse
 from corral.pipelines.execution.handlers import NodeResources
 from corral.pipelines.execution.preflight import check
 

@@ -9,7 +9,7 @@ import pytest
 
 from corral.pipelines import transforms
 from corral.pipelines.attribute_definitions import ALIASES, PROMPT_FILE, names_of
-from corral.pipelines.dot.parser import parse
+from corral.pipelines.dot_parser import parse
 from corral.pipelines.execution import handlers
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.graph import Edge, Graph

@@ -10,8 +10,8 @@ from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
 import corral.pipelines
 from corral.errors import PipelineInvalid
+from corral.pipelines import dot_parser as parser
 from corral.pipelines.conditions import ConditionError
-from corral.pipelines.dot import parser
 from corral.pipelines.scheduler.commands import (
     Cancelled,
     Checkpoint,

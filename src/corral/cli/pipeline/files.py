@@ -14,7 +14,7 @@ from corral.cli.options import IMPORT, import_modules
 from corral.cli.ui.terminal import answer, echo, echo_json
 from corral.errors import ConfigError
 from corral.pipelines import loader
-from corral.pipelines.dot.parser import DotError
+from corral.pipelines.dot_parser import DotError
 from corral.pipelines.graph import Graph
 from corral.pipelines.linter.engine import lint as lint_graph
 from corral.pipelines.linter.finding import Finding
@@ -144,8 +144,7 @@ def _draw(
     drawn: Graph, statuses: dict[str, str], file: str, form: str | None, output: str | None
 ) -> None:
     """Write the drawing of the pipeline in ``file``."""
-    from corral.pipelines.dot.writer import as_dot
-    from corral.pipelines.render import as_svg, as_text
+    from corral.pipelines.render import as_dot, as_svg, as_text
 
     if form is None:
         end = Path(output).suffix.lower() if output else ""

@@ -261,6 +261,8 @@ def _postorder(roots: Iterable[str], following: Callable[[str], Iterable[str]]) 
 def fan_ins(graph: Graph, head: str) -> dict[str, int]:
     """The fan-ins that end a branch which starts at this node, and their distances."""
     distances: dict[str, int] = {}
+    if not any(graph.of_kind(node_kinds.FAN_IN.name)):
+        return distances  # most graphs: the search costs as much as the graph is long
     visited = {(head, 0)}
     frontier = [(head, 0)]
     distance = 0

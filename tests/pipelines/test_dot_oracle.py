@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.pipelines.dot import parser
+from corral.pipelines import dot_parser
 from corral.pipelines.graph import Graph, Value
 
 Plain = tuple[dict[str, dict[str, str]], list[tuple[str, str, dict[str, str]]]]
@@ -75,7 +75,7 @@ def shown_by_pydot(value: str) -> str:
 
 
 def bare(text: str) -> str:
-    return parser.unescaped(text[1:-1]) if text[:1] == '"' else text
+    return dot_parser.unescaped(text[1:-1]) if text[:1] == '"' else text
 
 
 def number(text: str) -> str:
@@ -86,7 +86,7 @@ def number(text: str) -> str:
 
 
 def same(text: str) -> None:
-    our_nodes, our_edges = ours(parser.parse(text))
+    our_nodes, our_edges = ours(dot_parser.parse(text))
     their_nodes, their_edges = theirs(text)
     assert our_nodes == their_nodes
     assert sorted(our_edges, key=repr) == sorted(their_edges, key=repr)
@@ -98,7 +98,7 @@ def test_pydot_reads_the_same(text: str) -> None:
 
 
 identifiers = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}", fullmatch=True).filter(
-    lambda name: name.lower() not in parser.KEYWORDS
+    lambda name: name.lower() not in dot_parser.KEYWORDS
 )
 strings = st.text(
     st.characters(codec="utf-8", exclude_categories=("C", "Z"), exclude_characters='"\\')

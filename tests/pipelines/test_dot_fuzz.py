@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from corral.pipelines import loader
-from corral.pipelines.dot import parser, writer
-from corral.pipelines.dot.parser import DotError
+from corral.pipelines import dot_parser, loader, render
+from corral.pipelines.dot_parser import DotError
 from corral.pipelines.graph import Graph, from_json, to_json
 
 COMPLETE = r"""
@@ -31,7 +30,7 @@ PIECES = ['"', "\\", "{", "}", "[", "]", "->", "-", "=", ";", ",", "//", "/*", "
 
 def read(text: str) -> Graph | None:
     try:
-        return parser.parse(text)
+        return dot_parser.parse(text)
     except DotError as error:
         wrong = error
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
@@ -57,7 +56,7 @@ def test_any_sequence_of_tokens_is_a_graph_or_a_dot_error(pieces: list[str]) -> 
         read(text)
         graph = read(f"digraph G {{ {text} }}")
         if graph is not None:
-            second = parser.parse(writer.as_dot(graph))
+            second = dot_parser.parse(render.as_dot(graph))
             assert list(second.nodes) == list(graph.nodes)
             assert from_json(to_json(graph)) == graph
 
@@ -79,7 +78,7 @@ def test_a_mutated_pipeline_is_a_graph_or_a_dot_error() -> None:
 @given(st.binary(max_size=60))
 def test_a_file_of_any_bytes_is_a_graph_or_a_dot_error(data: bytes) -> None:
     with contextlib.suppress(DotError):
-        parser.parse(parser.decode(b"digraph G {" + data + b"}", "x.dot"))
+        dot_parser.parse(dot_parser.decode(b"digraph G {" + data + b"}", "x.dot"))
 
 
 def test_a_file_of_random_bytes_is_a_dot_error(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from corral.errors import ConfigError, PipelineInvalid
 from corral.pipelines import loader
-from corral.pipelines.dot.parser import DotError, parse
+from corral.pipelines.dot_parser import DotError, parse
 
 WRONG = [
     # text, line, column, part of the message, part of the hint

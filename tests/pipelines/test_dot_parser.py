@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.pipelines.dot.parser import parse
+from corral.pipelines.dot_parser import parse
 from corral.pipelines.graph import Edge, Graph, Value
 
 
