@@ -88,6 +88,19 @@ def test_a_choice_whose_condition_is_not_true_leads_nowhere_else() -> None:
     assert "the condition of the choice 'Fix' is not true" in run.finish.reason
 
 
+def test_a_condition_that_is_true_does_not_replace_the_choice_of_a_person() -> None:
+    body = f'{GATE} g -> ship [label=Ship, condition="outcome=success"]; ship -> e;'
+    run = SchedulerDriver(f"{body} g -> fix [label=Fix]; fix -> e")
+    run.answer("fix")
+    assert run.path == ["fix"]
+
+
+def test_of_two_edges_that_are_one_choice_the_one_that_can_be_followed_is_taken() -> None:
+    run = SchedulerDriver(f'{GATE} g -> a [condition="outcome=fail"]; g -> a; g -> b; a -> e; b -> e')
+    run.answer("a")
+    assert run.path == ["a"]
+
+
 def test_a_skipped_gate_follows_its_edge_for_failures() -> None:
     run = SchedulerDriver(f'{BODY} g -> late [condition="outcome=fail"]; late -> e')
     run.answer(skipped=True)

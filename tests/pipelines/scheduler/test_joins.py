@@ -49,6 +49,9 @@ MEET = f"{P} p -> a -> m; p -> b -> m; p -> c -> m; m -> deploy -> e;"
         # One parallel node is the join of another, and both fan-ins are those of the later ones.
         (f"""{P} {F} p -> a -> q; p -> b -> q; q [shape=component]; q -> x -> r; q -> y -> r;
             r [shape=component]; r -> c -> f; r -> d -> f""", "q"),
+        # The join leads back into a branch of an earlier parallel node, which has a fan-in.
+        ("""s -> q; q [shape=component]; q -> x -> f; q -> y -> f; f [shape=tripleoctagon]; f -> p;
+            p [shape=component]; p -> a -> m; p -> b -> m; m -> e; m -> x [condition=no]""", "m"),
     ],
 )  # fmt: skip
 def test_where_branches_join(body: str, join: str) -> None:

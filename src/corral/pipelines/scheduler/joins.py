@@ -163,9 +163,11 @@ class Joins:
     def _reached_fan_in(self, heads: list[str], outer: frozenset[str]) -> str:
         """The fan-in that most of the branches can reach, then the nearest, then by id."""
         reached: dict[str, list[int]] = {}
+        # A loop may lead back to the fan-in of an earlier parallel node.
+        ahead = {*heads} | _reach(heads, self._forward.__getitem__)
         for head in heads:
             for fan_in, distance in fan_ins(self._graph, head).items():
-                if fan_in not in outer:
+                if fan_in in ahead and fan_in not in outer:
                     reached.setdefault(fan_in, []).append(distance)
         return min(
             reached, key=lambda name: (-len(reached[name]), sum(reached[name]), name), default=""

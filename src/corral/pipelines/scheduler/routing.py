@@ -18,8 +18,8 @@ A failure is never ignored. After a node that failed (its retries are exhausted)
 4. any unconditional edge, where the node or the graph says ``error_policy=continue``;
 5. otherwise there is no edge: the run, or the branch, fails.
 
-The edges of a human gate are the person's choice. A chosen edge with a condition is followed if
-its condition is true; if not, no other edge is taken and the run fails. A gate that failed
+The edges of a human gate are the person's choice: only the chosen one is followed, even if the
+condition of another is true. If it has a condition that is not true, the run fails. A gate that failed
 (skipped, or timed out without a default) follows an unconditional edge only where the gate itself
 says ``error_policy=continue``.
 """
@@ -104,16 +104,16 @@ class Routes:
     ) -> Edge | None:
         """The edge to follow after a node that did not fail."""
         edges = self._edges[node.id]
+        held: list[Edge] = []
         if edges.conditional:
             look = conditions.lookup_in(context)
             held = [edge for condition, edge in edges.conditional if condition.holds(look)]
-            if node.kind == node_kinds.WAIT_HUMAN.name and any(
-                _is_choice(edge, preferred, suggested) for _, edge in edges.conditional
-            ):
-                # A person who chose "revise" must not be sent to "approve", whatever holds there.
-                return next((edge for edge in held if _is_choice(edge, preferred, suggested)), None)
-            if held:
-                return held[0]
+        if suggested and node.kind == node_kinds.WAIT_HUMAN.name:
+            # A person who chose "revise" must not be sent to "approve", whatever holds there.
+            possible = (*held, *edges.unconditional)
+            return next((edge for edge in possible if _is_choice(edge, preferred, suggested)), None)
+        if held:
+            return held[0]
         return _unconditional(edges.unconditional, preferred, suggested)
 
     def choose_failed(
