@@ -355,7 +355,7 @@ class Loop:
             response = await self._receive(request)
             return response
         finally:
-            call.settle(response, was_billed=self._stream_started)
+            call.settle_response(response, was_billed=self._stream_started)
 
     async def _receive(self, request: Request) -> Response:
         clock = asyncio.get_running_loop().time

@@ -147,29 +147,22 @@ async def send_answer(
         )
 
 
-class DurablePerson:
-    """Asks the person of a durable run the questions of its agents.
+async def ask_person(run: str, database: Database, question: Question) -> Answer:
+    """Ask the person of a durable run a question of one of its agents, and wait for the answer.
+    Raises ``StorageFailed``.
 
     The attempt sends its question to the run as a message (``AgentAsks``), and the run publishes it
     with those of its gates. An answer is a message to the run, as for a gate; the attempt finds it
     in the database. If its process dies, the question stays open, and the next attempt asks it
     under the same id."""
-
-    def __init__(self, run: str, database: Database) -> None:
-        self._run = run
-        self._database = database
-
-    async def ask(self, question: Question) -> Answer:
-        """Publish the question, and wait for its answer. Raises ``StorageFailed``."""
-        message, key = pack(AgentAsks(question=question)), f"asks {question.id}"
-        await with_client(self._database, lambda client: client.send(self._run, message, key=key))
-        pause = FIRST_PAUSE
-        while True:
-            answer = await with_client(
-                self._database,
-                lambda client: client.find_message(self._run, answer_key(question.id)),
-            )
-            if answer is not None:
-                return unpack(answer, Answered).answer
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, LONGEST_PAUSE)
+    message, key = pack(AgentAsks(question=question)), f"asks {question.id}"
+    await with_client(database, lambda client: client.send(run, message, key=key))
+    pause = FIRST_PAUSE
+    while True:
+        answer = await with_client(
+            database, lambda client: client.find_message(run, answer_key(question.id))
+        )
+        if answer is not None:
+            return unpack(answer, Answered).answer
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, LONGEST_PAUSE)

@@ -67,7 +67,7 @@ class BudgetGate:
             return self._refuse(BudgetExceeded(_describe(reserved, estimate), hint=HINT))
         return BudgetTicket(reserved, request, prices, self._learn)
 
-    async def reserve(self, request: Request) -> ReservedCall:
+    async def reserve(self, request: Request) -> BudgetTicket:
         """For a call that corral makes itself. Raises ``BudgetExceeded`` and ``PriceUnknown``."""
         provider, name = split_model(request.model)
         size = len(msgspec.json.encode((request.messages, request.tools)))
@@ -81,7 +81,7 @@ class BudgetGate:
         ticket = await self.admit(made)
         if isinstance(ticket, str):
             raise self.refusal or BudgetExceeded(ticket)
-        return ReservedCall(made, ticket)
+        return ticket
 
     async def _reserve(self, amount: Spent) -> Reservation | Shortage:
         """Waits while the call might still fit."""
@@ -164,21 +164,13 @@ class BudgetTicket:
         cost = max(call.cost.usd or 0.0, estimate.cost)
         self._reservation.settle(Spent(cost, max(usage.total or 0, estimate.tokens), 1))
 
-
-class ReservedCall:
-    """A call that corral makes itself."""
-
-    def __init__(self, request: ModelRequest, ticket: BudgetTicket) -> None:
-        self._request = request
-        self._ticket = ticket
-
-    def settle(self, response: Response | None, *, was_billed: bool) -> None:
-        """The call has ended, with a response or without."""
+    def settle_response(self, response: Response | None, *, was_billed: bool) -> None:
+        """A call that corral made itself has ended, with a response or without."""
         call = MeteredCall(request=self._request, model=self._request.model, is_partial=was_billed)
         if response is not None:
             is_partial = response.usage.coverage != "complete"
             call = replace(call, usage=response.usage, cost=response.cost, is_partial=is_partial)
-        self._ticket.settle(call)
+        self.settle(call)
 
 
 def spent_for(input_tokens: int, output_tokens: int, prices: Prices | None) -> Spent:

@@ -358,9 +358,9 @@ async def run_in_process(
     graph, run_id, here = run_input.graph, run_input.run_id, executor.running()
     ask_person: AskPerson | None = None
     if here is not None and graph.nodes[visit.node].is_true("questions"):
-        from corral.engine.open_questions import DurablePerson
+        from corral.engine import open_questions
 
-        ask_person = DurablePerson(run_id, here.database).ask
+        ask_person = partial(open_questions.ask_person, run_id, here.database)
     budget: Budget | None = None
     if names := run_input.config.budgets:
         from corral.engine import limits

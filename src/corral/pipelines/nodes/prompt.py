@@ -139,7 +139,7 @@ class CountedCalls(Middleware):
             was_billed = isinstance(error, TimedOut)
             raise
         finally:
-            reserved.settle(response, was_billed=was_billed)
+            reserved.settle_response(response, was_billed=was_billed)
 
     async def stream(self, request: Request, call: Streamed) -> AsyncIterator[StreamEvent]:
         reserved = await self._gate.reserve(request)
@@ -152,7 +152,7 @@ class CountedCalls(Middleware):
                     response = event.response
                 yield event
         finally:
-            reserved.settle(response, was_billed=has_started)
+            reserved.settle_response(response, was_billed=has_started)
 
 
 async def fan_in(work: NodeContext) -> Outcome:
