@@ -302,8 +302,8 @@ class AgentProvider(ResponseProvider):
             return f"{self.name}: {error.message}; raise {setting}{more} if it needs longer"
         message = str(error)
         if error.exit_code:
-            plain = message.removeprefix(f"failed (exit {error.exit_code}): ")
-            message = f"failed (exit {error.exit_code}): {plain}"
+            failed = f"failed (exit {error.exit_code}): "
+            message = failed + (message.partition(failed)[2] or message)
         stderr = (error.stderr or "").strip()
         if stderr and stderr not in message:
             message += f"\nstderr: {stderr}"
