@@ -198,18 +198,6 @@ _NO_INIT = Init()
 class ResultBuilder:
     """Collects events into a ``Result``. Only the text of the answer is stored."""
 
-    __slots__ = (
-        "_done",
-        "_init",
-        "_message_id",
-        "_messages",
-        "_meter_reason",
-        "_size",
-        "_starts_message",
-        "is_cut",
-        "limit",
-    )
-
     def __init__(self, limit: int | None = None) -> None:
         """``limit``: characters of the answer that are stored at most."""
         self.limit = limit

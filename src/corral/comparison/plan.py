@@ -162,16 +162,15 @@ def _choose(name: str) -> AgentChoice:
     if registry.names_a_model(registry.full_name(name)):
         return AgentChoice(name=name, backend=name)
     backend, at, model = name.rpartition("@")
+    found = None
     if at and backend and model and not name.startswith("acp:"):
         with suppress(UnknownAgent):
             found = config.find_agent(backend)
-            return AgentChoice(name=name, backend=_canonical(backend, found.name), model=model)
-    return AgentChoice(name=name, backend=_canonical(name, config.find_agent(name).name))
-
-
-def _canonical(given: str, found: str) -> str:
-    """The agent's own name for a short one, so that the same agent is noticed. A command stays."""
-    return found if len(given.split()) == 1 and "/" not in given else given
+    if found is None:
+        backend, model, found = name, "", config.find_agent(name)
+    # The agent's own name for a short one, so that the same agent is noticed. A command stays.
+    is_name = len(backend.split()) == 1 and "/" not in backend
+    return AgentChoice(name=name, backend=found.name if is_name else backend, model=model)
 
 
 def fingerprint(tasks: Sequence[CompareTask], options: CompareOptions) -> str:

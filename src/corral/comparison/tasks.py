@@ -13,7 +13,7 @@ Tasks that the caller's own program passes are the caller's.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -106,12 +106,11 @@ def _toml(path: Path) -> list[tuple[str, dict[str, Json]]]:
 
 
 def _made(found: Iterable[BatchTask], folder: Path, *, trusted: bool) -> list[CompareTask]:
-    return [_from_fields(each.id, each.fields, folder, trusted=trusted) for each in found]
+    return [_from_fields(task, folder, trusted=trusted) for task in found]
 
 
-def _from_fields(
-    name: str, fields: Mapping[str, Json], folder: Path, *, trusted: bool
-) -> CompareTask:
+def _from_fields(task: BatchTask, folder: Path, *, trusted: bool) -> CompareTask:
+    name, fields = task.id, task.fields
     prompt = fields.get("prompt", fields.get(TEXT_FIELD))
     if not isinstance(prompt, str) or not prompt.strip():
         known = ", ".join(fields) or "none"

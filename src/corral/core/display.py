@@ -32,23 +32,22 @@ class Card(msgspec.Struct, frozen=True, gc=False):
 
     def html(self) -> str:
         facts = " · ".join(_escape(fact) for fact in self.facts)
-        return (
+        head = (
             f"<div><b>{_escape(self.title)}</b> <small>{facts}</small>"
             '<pre style="white-space: pre-wrap; margin: 0.5em 0">'
-            f"{_escape(self.text)}</pre>{self._table()}</div>"
+            f"{_escape(self.text)}</pre>"
         )
-
-    def _table(self) -> str:
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
         if not columns:
-            return ""
+            return f"{head}</div>"
         lines = [f"<tr>{''.join(f'<th>{_escape(name)}</th>' for name in columns)}</tr>"]
         for row in self.rows[:MOST_ROWS]:
             shown = ("" if row.get(name) is None else str(row.get(name)) for name in columns)
             cells = (f"<td>{_escape(shorten(text))}</td>" for text in shown)
             lines.append(f"<tr>{''.join(cells)}</tr>")
         more = len(self.rows) - MOST_ROWS
-        return f"<table>{''.join(lines)}</table>{f'… {more:,} more' if more > 0 else ''}"
+        rest = f"… {more:,} more" if more > 0 else ""
+        return f"{head}<table>{''.join(lines)}</table>{rest}</div>"
 
     def markdown(self) -> str:
         longest = max((len(run) for run in re.findall("`+", self.text)), default=0)

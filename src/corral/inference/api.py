@@ -71,17 +71,6 @@ async def generate(
 class GenerationLoop:
     """The loop of one call: a response, its tool results, the next response."""
 
-    __slots__ = (
-        "_max_rounds",
-        "_messages",
-        "_models",
-        "_request",
-        "_steps",
-        "_stop_when",
-        "_toolbox",
-        "waits",
-    )
-
     def __init__(self, model: Models, prompt: PromptInput, options: RequestOptions) -> None:
         """Raises ``ConfigError`` for invalid options, before anything is sent."""
         check_options(options)
@@ -147,7 +136,7 @@ class GenerationLoop:
         """Run the tools of the response that was added. Returns whether to call the model again."""
         results = await self._toolbox.run_calls(response.tool_calls)
         self._steps[-1] = Step(response, results)
-        self._append(Message("tool", results))
+        self._messages = (*self._messages, Message("tool", results))
         # The required tool was called. Requiring it again would never end.
         if self._request.tool_choice not in (None, "auto", "none"):
             self._request = replace(self._request, tool_choice="auto")
@@ -162,11 +151,8 @@ class GenerationLoop:
                 ToolResult(call.id, "not run", is_error=True, name=call.name)
                 for call in last.tool_calls
             )
-            self._append(Message("tool", tuple(unrun)))
-        self._append(Message.user(text))
-
-    def _append(self, message: Message) -> None:
-        self._messages = (*self._messages, message)
+            self._messages = (*self._messages, Message("tool", tuple(unrun)))
+        self._messages = (*self._messages, Message.user(text))
 
     @property
     def request(self) -> Request:

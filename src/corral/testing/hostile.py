@@ -423,13 +423,20 @@ class HostileRepository:
         _git(self.cwd, "add", "--all")
         _git(self.cwd, "commit", "-q", "-m", "first")
         _put(self.cwd, embedded_repository(self._touch))
-        self._arm()
-        if fifo:
-            self._add_fifos()
-
-    def _add_fifos(self) -> None:
-        """FIFOs that git reads and no program writes: a program that opens one blocks."""
+        # The git directory is changed last: git itself runs no more.
         git = self.cwd / ".git"
+        (git / "config").write_text(git_config(self._touch, "git"))
+        (git / "info" / "attributes").write_text("* filter=evil diff=evil\n")
+        (git / "objects" / "info" / "alternates").write_text(str(self._outside / "objects") + "\n")
+        for name in HOOKS:
+            hook = git / "hooks" / name
+            hook.write_text(f"#!/bin/sh\n{self._touch(f'hook-{name}')}\n")
+            hook.chmod(0o755)
+        if fifo:
+            self._add_fifos(git)
+
+    def _add_fifos(self, git: Path) -> None:
+        """FIFOs that git reads and no program writes: a program that opens one blocks."""
         (git / "info" / "exclude").unlink(missing_ok=True)
         folder = self.cwd / "fifos"
         folder.mkdir()
@@ -442,17 +449,6 @@ class HostileRepository:
             os.mkfifo(path)
         with (git / "config").open("a") as config:
             config.write("[include]\n\tpath = included\n")
-
-    def _arm(self) -> None:
-        """Change the git directory, after the last git command of this module."""
-        git = self.cwd / ".git"
-        (git / "config").write_text(git_config(self._touch, "git"))
-        (git / "info" / "attributes").write_text("* filter=evil diff=evil\n")
-        (git / "objects" / "info" / "alternates").write_text(str(self._outside / "objects") + "\n")
-        for name in HOOKS:
-            hook = git / "hooks" / name
-            hook.write_text(f"#!/bin/sh\n{self._touch(f'hook-{name}')}\n")
-            hook.chmod(0o755)
 
 
 @contextmanager

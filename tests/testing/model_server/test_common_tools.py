@@ -10,9 +10,9 @@ from support.builtin_agent import MODELS, BuiltinAgent
 
 import corral
 from corral import errors
+from corral.cli.fake import EXAMPLE
 from corral.testing import Call, Message, ModelServer, Request, Script, Turn, call, say
 from corral.testing.model_server.common_tools import translated
-from corral.testing.model_server.example import EXAMPLE
 from corral.testing.model_server.request import RequestHeaders
 from corral.testing.model_server.script import Cursor, Restart
 from corral.values import Json
