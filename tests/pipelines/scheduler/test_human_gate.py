@@ -96,7 +96,9 @@ def test_a_condition_that_is_true_does_not_replace_the_choice_of_a_person() -> N
 
 
 def test_of_two_edges_that_are_one_choice_the_one_that_can_be_followed_is_taken() -> None:
-    run = SchedulerDriver(f'{GATE} g -> a [condition="outcome=fail"]; g -> a; g -> b; a -> e; b -> e')
+    run = SchedulerDriver(
+        f'{GATE} g -> a [condition="outcome=fail"]; g -> a; g -> b; a -> e; b -> e'
+    )
     run.answer("a")
     assert run.path == ["a"]
 
