@@ -164,7 +164,7 @@ class Joins:
         """The fan-in that most of the branches can reach, then the nearest, then by id."""
         reached: dict[str, list[int]] = {}
         # A loop may lead back to the fan-in of an earlier parallel node.
-        ahead = {*heads} | _reach(heads, self._forward.__getitem__)
+        ahead = {*heads} | reach(heads, self._forward.__getitem__)
         for head in heads:
             for fan_in, distance in fan_ins(self._graph, head).items():
                 if fan_in in ahead and fan_in not in outer:

@@ -19,9 +19,9 @@ A failure is never ignored. After a node that failed (its retries are exhausted)
 5. otherwise there is no edge: the run, or the branch, fails.
 
 The edges of a human gate are the person's choice: only the chosen one is followed, even if the
-condition of another is true. If it has a condition that is not true, the run fails. A gate that failed
-(skipped, or timed out without a default) follows an unconditional edge only where the gate itself
-says ``error_policy=continue``.
+condition of another is true. If it has a condition that is not true, the run fails. A gate that
+failed (skipped, or timed out without a default) follows an unconditional edge only where the gate
+itself says ``error_policy=continue``.
 """
 
 from __future__ import annotations
