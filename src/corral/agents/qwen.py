@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -45,12 +44,11 @@ from corral.agents.shared.controls import (
 )
 from corral.agents.shared.errors import AgentErrors, turn_limit
 from corral.agents.shared.launch import (
+    behind_key,
     check_effort,
-    escape_prompt,
     find_credentials,
-    has_special_syntax,
-    has_template_syntax,
-    prompt_as_command,
+    plain_prompt,
+    refuse_trust,
     secret_variables,
     server_config,
 )
@@ -64,13 +62,12 @@ from corral.agents.spec import (
     Form,
     Launch,
     LaunchContext,
-    MeterRoute,
     Package,
     Probe,
     StreamTransport,
     TurnEnding,
 )
-from corral.errors import CorralError, UntrustedFolder
+from corral.errors import CorralError
 from corral.events import ToolKind
 from corral.options import RunOptions
 from corral.policy import Capability, Enforcer
@@ -193,7 +190,7 @@ def controls(grants: Grants, run: RunOptions) -> AgentControls:
 
 
 _SERVICES = {
-    "OPENAI_API_KEY": ("openai", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
+    "OPENAI_API_KEY": ("openai-chat", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
     "ANTHROPIC_API_KEY": ("anthropic", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
 }
 KEY_HINT = f"Set {' or '.join(_SERVICES)}; of the first, OPENAI_BASE_URL is the service."
@@ -213,12 +210,7 @@ PROMPT_LIMIT = 8 * 1024 * 1024 - 64 * 1024
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """One process per prompt. The prompt is passed as plain text."""
     base = _launch(run, place)
-    stdin, files, notes = prompt.encode(), dict[str, str](), list[str]()
-    if has_special_syntax(prompt) and has_template_syntax(prompt):
-        note, stdin = escape_prompt(prompt)
-        notes.append(note)
-    elif has_special_syntax(prompt):
-        stdin, files = prompt_as_command(prompt, place, ".qwen")
+    text = plain_prompt(prompt, place, ".qwen")
     flags = ["--input-format=stream-json", "--output-format=stream-json"]
     flags += ["--include-partial-messages"]
     flags += [f"--resume={resume}", *(["--fork-session"] if run.fork else [])] if resume else []
@@ -227,9 +219,9 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     return replace(
         base,
         argv=(*base.argv, *flags),
-        stdin=stdin,
-        files={**base.files, **files},
-        notes=(*base.notes, *notes),
+        stdin=text.stdin,
+        files={**base.files, **text.files},
+        notes=(*base.notes, *text.notes),
     )
 
 
@@ -238,25 +230,11 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
     return replace(base, argv=(*base.argv, "--acp"))
 
 
-def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
-    key = next((name for name in _SERVICES if env.get(name)), None)
-    if key is None:
-        return f"model calls are counted only with {' or '.join(_SERVICES)}"
-    service, url_env, url = _SERVICES[key]
-    return MeterRoute(
-        url_env=url_env,
-        url=env.get(url_env) or url,
-        key_env=(key,),
-        vendors=("openai-chat" if service == "openai" else service,),
-        unused_env=tuple(name for name in _SERVICES if name != key),
-    )
-
-
 def _launch(run: RunOptions, place: LaunchContext) -> Launch:
     key = find_credentials(place, _SERVICES, "Qwen Code", KEY_HINT)
     service, url_env, url = _SERVICES[key]
     check_effort(run, "Qwen Code", _EFFORTS)
-    flags = [*place.controls.flags, f"--auth-type={service}"]
+    flags = [*place.controls.flags, f"--auth-type={service.removesuffix('-chat')}"]
     flags += [f"--model={run.model}"] if run.model is not None else []
     flags += ["--extensions=none"] if run.inherit != "user" else []
     flags += [f"--system-prompt={run.replace_system_prompt}"] if run.replace_system_prompt else []
@@ -264,13 +242,9 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
     # Whether the folder is trusted. In an untrusted folder the repository's own settings have no
     # effect, so it is trusted only if an option needs that.
     started = place.grants.started(run.mcp_servers)
-    if started and run.inherit != "project" and place.project_files:
-        raise UntrustedFolder(
-            "MCP servers need a trusted folder, and trust would let this repository's own settings"
-            f" take effect: {', '.join(place.project_files)}",
-            hint="If you trust them, set inherit='project' (--inherit project).",
-            phase="config",
-        )
+    if started and run.inherit != "project":
+        trust = "trust would let this repository's own settings take effect"
+        refuse_trust(place, f"MCP servers need a trusted folder, and {trust}")
     settings = {
         **json.loads(place.controls.files[SETTINGS_FILE]),
         **_settings(run, started),
@@ -392,7 +366,7 @@ _HEADLESS = AgentSpec(
     package=Package(npm="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
     controls=controls,
     launch=launch,
-    meter_route=meter_route,
+    meter_route=behind_key(_SERVICES),
     explain=explain,
     tools=TOOLS,
     probe=Probe(

@@ -292,10 +292,6 @@ class CommandHook(msgspec.Struct, frozen=True, kw_only=True):
     """Tools that the hook calls by another name than the model does."""
 
 
-def _same_call(name: str, arguments: JsonObject) -> Form:
-    return name, arguments
-
-
 class WireTools(msgspec.Struct, frozen=True, kw_only=True):
     """What the tool calls in the responses of an agent's model mean. With it, an agent that cannot
     ask is judged at the wire: corral's proxy decides about each call before the agent sees it."""
@@ -303,7 +299,7 @@ class WireTools(msgspec.Struct, frozen=True, kw_only=True):
     kind_of: Callable[[str], ToolKind]
     own_prefix: str
     """Name prefix of the tools of the caller's own server."""
-    rewrite: Callable[[str, JsonObject], Form] = _same_call
+    rewrite: Callable[[str, JsonObject], Form] = lambda name, arguments: (name, arguments)
     """The name and arguments of a call, as the agent's events have them: with ``command`` for
     commands."""
     capabilities: tuple[Capability, ...] = CAPABILITIES
@@ -390,10 +386,6 @@ def _no_launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str |
     raise RuntimeError(f"{run.agent} runs in this process: there is nothing to launch")
 
 
-def _no_error(ending: TurnEnding) -> CorralError | None:
-    return None
-
-
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What corral knows about one agent. ``transport`` holds what only one transport needs; a test
     keeps every other field meaningful for all of them."""
@@ -418,7 +410,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     meter_route: Callable[[RunOptions, Mapping[str, str]], MeterRoute | str] | None = None
     """(options, variables of the agent) → how its model calls can be counted by corral's proxy, or
     the reason why they cannot."""
-    explain: Callable[[TurnEnding], CorralError | None] = _no_error
+    explain: Callable[[TurnEnding], CorralError | None] = lambda _ending: None
     """Why a turn failed, or None if it succeeded."""
     helpers: Mapping[str, tuple[str, ...]] = {}
     """Programs that the agent starts, and would download if they were not on PATH: name → where

@@ -46,9 +46,10 @@ accept no other type. There is no I/O here.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -203,15 +204,15 @@ def wire_call(call_id: str, name: str, arguments: JsonObject | None) -> WireCall
     return WireCall(call_id=call_id, name=name, arguments=arguments or {}, problem=problem)
 
 
-class CallFormat(Protocol):
+class CallFormat(ABC):
     """How one wire format has tool calls. Holds the state of the responses to one request. All
     that read raise ``Unjudgeable`` for what they do not know exactly."""
 
-    names_events: bool
+    names_events = False
     """Whether events have a name, which is their ``type``."""
-    sends_done: bool
+    sends_done = False
     """Whether a stream may end with ``[DONE]``."""
-    may_be_list: bool
+    may_be_list = False
     """Whether a response that is not a stream may be a list of its chunks."""
     calls: list[WireCall]
     """The calls of this response so far."""
@@ -219,37 +220,37 @@ class CallFormat(Protocol):
     @property
     def has_open_call(self) -> bool:
         """Whether a call was started and is not complete."""
-        ...
+        return False
 
-    def provider_tools(self, request: JsonObject, /) -> list[str]:
+    @abstractmethod
+    def provider_tools(self, request: JsonObject) -> list[str]:
         """The tools of a request that the vendor itself runs."""
-        ...
 
-    def begin(self, request: JsonObject, /) -> None:
+    @abstractmethod
+    def begin(self, request: JsonObject) -> None:
         """The response to this request begins. If it is not the first one, it continues what the
         agent has seen of those before."""
-        ...
 
-    def read(self, event: JsonObject, /) -> Reading:
+    @abstractmethod
+    def read(self, event: JsonObject) -> Reading:
         """Reads an event of a streamed response."""
-        ...
 
-    def read_body(self, body: JsonObject, /) -> JsonObject:
+    @abstractmethod
+    def read_body(self, body: JsonObject) -> JsonObject:
         """Reads a response, or a part of one, that is not streamed. Returns it for the agent."""
-        ...
 
-    def next_request(self, request: JsonObject, results: Sequence[str], /) -> JsonObject | None:
+    @abstractmethod
+    def next_request(self, request: JsonObject, results: Sequence[str]) -> JsonObject | None:
         """The request with this response and the results of its calls. None if the vendor might
         not accept that, or what the agent has seen cannot be continued."""
-        ...
 
-    def closing_events(self, text: str, /) -> list[Json]:
+    @abstractmethod
+    def closing_events(self, text: str) -> list[Json]:
         """Events that end the response with a text."""
-        ...
 
-    def closing_body(self, text: str, /) -> Json:
+    @abstractmethod
+    def closing_body(self, text: str) -> Json:
         """The same for a response that is not streamed."""
-        ...
 
 
 def call_format(wire: Wire) -> CallFormat | None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from collections.abc import Mapping
 
 from corral.agents.codex.controls import HOOKS, MODE_ACP, hook, toml_list
-from corral.agents.shared.launch import refuse_project_files, refuse_user_settings, secret_name
-from corral.agents.spec import Launch, LaunchContext, MeterRoute, image_name
+from corral.agents.shared.launch import (
+    behind_key,
+    refuse_project_files,
+    refuse_user_settings,
+    secret_name,
+)
+from corral.agents.spec import Launch, LaunchContext, image_name
 from corral.core.quoting import toml_string
 from corral.errors import AuthenticationFailed, ConfigError
 from corral.options import RunOptions
@@ -185,17 +189,7 @@ def _service_url(place: LaunchContext) -> str | None:
     return place.env.get("OPENAI_BASE_URL") or (OPENAI if has_key else None)
 
 
-def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
-    key = next((name for name in SECRET_ENV if env.get(name)), None)
-    if key is None:
-        return f"model calls are counted only with {' or '.join(SECRET_ENV)}"
-    return MeterRoute(
-        url_env="OPENAI_BASE_URL",
-        url=env.get("OPENAI_BASE_URL") or OPENAI,
-        key_env=(key,),
-        vendors=("openai",),
-        unused_env=tuple(name for name in SECRET_ENV if name != key),
-    )
+meter_route = behind_key(dict.fromkeys(SECRET_ENV, ("openai", "OPENAI_BASE_URL", OPENAI)))
 
 
 def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:

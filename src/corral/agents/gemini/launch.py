@@ -16,15 +16,16 @@ from msgspec.structs import replace
 
 from corral.agents.gemini.controls import POLICY_FILE
 from corral.agents.shared.launch import (
-    escape_prompt,
-    has_special_syntax,
+    PromptInput,
+    escape_slash,
     has_template_syntax,
-    prompt_as_command,
+    plain_prompt,
+    refuse_trust,
     secret_variables,
     server_config,
 )
 from corral.agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute, image_name
-from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
+from corral.errors import AuthenticationFailed, ConfigError
 from corral.options import RunOptions
 from corral.values import Json, deep_merge
 
@@ -87,11 +88,24 @@ _DOT_ENV_NAMES = (*SECRET_ENV, "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION")
 
 def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | None) -> Launch:
     """Raises, before anything is spawned, if the CLI cannot do what is asked."""
-    note, stdin, files = _prompt(run, prompt, place)
+    if run.system_prompt is not None:
+        prompt = f"{run.system_prompt}\n\n{prompt}"
+    if run.images and has_template_syntax(prompt):
+        raise ConfigError(
+            "with images the prompt may not contain {{args}}, !{ or @{",
+            hint="The Gemini CLI would act on them.",
+        )
+    names = [
+        f"@{{{os.path.join(place.images, image_name(number, path))}}}"
+        for number, path in enumerate(run.images)
+    ]
+    text = plain_prompt("\n".join([prompt, *names]), place, ".gemini", is_command=bool(run.images))
+    if run.expand_files and not run.images:
+        text = PromptInput(escape_slash(prompt))
     flags = ["--output-format", "stream-json"]
     if resume is not None:
         flags += ["--resume", resume]
-    return _launch(run, place, flags, stdin=stdin, files=files, note=note)
+    return _launch(run, place, flags, text)
 
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
@@ -103,26 +117,25 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
             hint="Use the policy instead: policy='edits' or policy='all'.",
         )
     run = replace(run, images=())  # they are part of the prompt
-    return _launch(run, place, ["--acp"], stdin=b"", files={}, note=None)
+    return _launch(run, place, ["--acp"], PromptInput(b""))
 
 
-def _launch(
-    run: RunOptions,
-    place: LaunchContext,
-    flags: list[str],
-    *,
-    stdin: bytes,
-    files: dict[str, str],
-    note: str | None,
-) -> Launch:
+def _launch(run: RunOptions, place: LaunchContext, flags: list[str], prompt: PromptInput) -> Launch:
     method, auth_note = _auth(place)
     trusted = _trust(run, place)
-    settings = deep_merge(_without_trust(place.user_settings), _settings(run, place, method))
+    theirs = dict(place.user_settings)
+    if isinstance(servers := theirs.get("mcpServers"), dict):
+        # A trusted server's tools do not ask.
+        theirs["mcpServers"] = {
+            name: {**server, "trust": False} if isinstance(server, dict) else server
+            for name, server in servers.items()
+        }
+    settings = deep_merge(theirs, _settings(run, place, method))
     settings_text = msgspec.json.format(msgspec.json.encode(settings), indent=1).decode()
     folder_rules = place.controls.folder_rules(place)
     # None in the agent's own mode, which has no policy file.
     rules = {**place.controls.files, **{name: str(text) for name, text in folder_rules.items()}}
-    files = {**files, ".gemini/settings.json": settings_text, **rules}
+    files = {**prompt.files, ".gemini/settings.json": settings_text, **rules}
     env = {
         "GEMINI_CLI_HOME": place.home,
         "TMPDIR": place.tmp,
@@ -142,14 +155,13 @@ def _launch(
     notes = [auth_note, *place.controls.notes]
     if trusted:
         notes.append("the folder is trusted: GEMINI.md in it is read")
-    if note is not None:
-        notes.append(note)
+    notes += prompt.notes
     common = _flags(run, place, has_rules=bool(rules))
     variable, url = _SERVICES.get(method, ("", None))
     return Launch(
         argv=(*place.program, *flags, *common),
         env=env,
-        stdin=stdin,
+        stdin=prompt.stdin,
         files=files,
         notes=tuple(notes),
         service_url=place.env.get(variable) or url,
@@ -248,13 +260,9 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
         )
         if needed
     ]
-    if reasons and place.project_files:
-        raise UntrustedFolder(
-            f"{' and '.join(reasons)} need a trusted folder, and trust would let this"
-            f" repository's own settings take effect: {', '.join(place.project_files[:5])}",
-            hint="If you trust them, set inherit='project' (--inherit project).",
-            phase="config",
-        )
+    if reasons:
+        trust = "trust would let this repository's own settings take effect"
+        refuse_trust(place, f"{' and '.join(reasons)} need a trusted folder, and {trust}")
     return bool(reasons)
 
 
@@ -293,7 +301,12 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
         "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
     }
     if place.hook_command:
-        settings["hooks"] = _hooks(place.hook_command)
+        # The CLI runs the command before each tool call, and before it consults its policy; in an
+        # untrusted folder it would not. A command that takes too long counts as permission, so it
+        # gets longer than a run can take.
+        hook: dict[str, Json] = {"type": "command", "name": "corral"}
+        hook |= {"command": place.hook_command, "timeout": 86_400_000}
+        settings["hooks"] = {"BeforeTool": [{"hooks": [hook]}]}
     if run.reasoning_effort is not None:
         # Settings that override how much the models think: all that the CLI may choose, and the
         # one that is asked for, which it may not know.
@@ -323,51 +336,6 @@ def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, J
 
 _MODEL_GROUPS = {"chat-base-2.5": "gemini-2.5-pro", "chat-base-3": "gemini-3-pro"}
 """Settings that the CLI's own entries for models inherit → one of these models."""
-
-
-def _hooks(command: str) -> dict[str, Json]:
-    """The CLI runs the command before each tool call, and before it consults its policy; in an
-    untrusted folder it would not. A command that takes too long counts as permission, so it gets
-    longer than a run can take."""
-    hook: Json = {"type": "command", "name": "corral", "command": command, "timeout": 86_400_000}
-    return {"BeforeTool": [{"hooks": [hook]}]}
-
-
-def _without_trust(theirs: Mapping[str, Json]) -> dict[str, Json]:
-    """The user's settings without trust in MCP servers: a trusted server's tools do not ask."""
-    servers = theirs.get("mcpServers")
-    if not isinstance(servers, dict):
-        return dict(theirs)
-    asking: dict[str, Json] = {
-        name: {**server, "trust": False} if isinstance(server, dict) else server
-        for name, server in servers.items()
-    }
-    return {**theirs, "mcpServers": asking}
-
-
-def _prompt(
-    run: RunOptions, prompt: str, place: LaunchContext
-) -> tuple[str | None, bytes, dict[str, str]]:
-    """A note, the bytes for stdin, and the files of the prompt."""
-    if run.system_prompt is not None:
-        prompt = f"{run.system_prompt}\n\n{prompt}"
-    if run.expand_files and not run.images:
-        return None, (f"\n{prompt}" if prompt.startswith("/") else prompt).encode(), {}
-    if not (run.images or has_special_syntax(prompt)):
-        return None, prompt.encode(), {}
-    if has_template_syntax(prompt):
-        if run.images:
-            raise ConfigError(
-                "with images the prompt may not contain {{args}}, !{ or @{",
-                hint="The Gemini CLI would act on them.",
-            )
-        return *escape_prompt(prompt), {}
-    names = [
-        f"@{{{os.path.join(place.images, image_name(number, path))}}}"
-        for number, path in enumerate(run.images)
-    ]
-    text = "\n".join([prompt, *names])
-    return None, *prompt_as_command(text, place, ".gemini")
 
 
 CONVERSATION_FILES = ".gemini/tmp/*/chats/session-*-{}.jsonl"

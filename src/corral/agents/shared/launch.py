@@ -19,6 +19,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
 from corral.agents.spec import CommandHook, LaunchContext, MeterRoute
 from corral.core.quoting import toml_string
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
@@ -27,14 +29,19 @@ from corral.options import RunOptions
 from corral.values import Json, McpServer
 
 
-def refuse_project_files(run: RunOptions, place: LaunchContext, what: str, hint: str = "") -> None:
+def refuse_project_files(run: RunOptions, place: LaunchContext, what: str) -> None:
     """For an agent that would obey files of the repository regardless of its settings. Raises
     ``UntrustedFolder`` unless the repository is trusted; ``what`` describes the effect."""
-    if run.inherit == "nothing" and place.project_files:
-        trust = "If you trust them, set inherit='project' (--inherit project)"
+    if run.inherit == "nothing":
+        refuse_trust(place, what)
+
+
+def refuse_trust(place: LaunchContext, what: str) -> None:
+    """Raises ``UntrustedFolder`` if the repository has files that the agent would obey."""
+    if place.project_files:
         raise UntrustedFolder(
             f"{what}: {', '.join(place.project_files[:5])}",
-            hint=f"{trust}; {hint}." if hint else f"{trust}.",
+            hint="If you trust them, set inherit='project' (--inherit project).",
             phase="config",
         )
 
@@ -116,6 +123,26 @@ def behind_url(url_env: str, key_env: str, unused_env: tuple[str, ...] = ()) -> 
     return route
 
 
+def behind_key(services: Mapping[str, tuple[str, str, str]]) -> Route:
+    """Counted with the first of these keys that is set. Variable of the key → whose API it is, the
+    variable with its URL, and the URL without it."""
+
+    def route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
+        key = next((name for name in services if env.get(name)), None)
+        if key is None:
+            return f"model calls are counted only with {' or '.join(services)}"
+        vendor, url_env, url = services[key]
+        return MeterRoute(
+            url_env=url_env,
+            url=env.get(url_env) or url,
+            key_env=(key,),
+            vendors=(vendor,),
+            unused_env=tuple(name for name in services if name != key),
+        )
+
+    return route
+
+
 COMMAND = "corral-prompt"
 """The session's name is appended: if the repository had a command of the same name, possibly
 neither would run."""
@@ -133,19 +160,33 @@ def has_template_syntax(prompt: str) -> bool:
     return any(mark in prompt for mark in _TEMPLATE)
 
 
-def escape_prompt(prompt: str) -> tuple[str, bytes]:
-    """For a prompt that cannot be a command: a note, and the escaped prompt for stdin."""
-    text = re.sub(_LIVE, lambda found: "\\" + found[0], prompt)
-    note = "the prompt's @ signs are sent as \\@: the CLI would inline the files they name"
-    return note, (f"\n{text}" if text.startswith("/") else text).encode()
+class PromptInput(msgspec.Struct, frozen=True):
+    """How a prompt is passed as plain text."""
+
+    stdin: bytes
+    files: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
 
 
-def prompt_as_command(text: str, place: LaunchContext, folder: str) -> tuple[bytes, dict[str, str]]:
-    """The bytes for stdin, and the command's file below the settings ``folder``."""
+def plain_prompt(
+    prompt: str, place: LaunchContext, folder: str, *, is_command: bool = False
+) -> PromptInput:
+    """As it is, if the program takes all of it for text; else as the text of a command below the
+    settings ``folder`` (always with ``is_command``), or escaped if it cannot be that either."""
+    if not is_command and not has_special_syntax(prompt):
+        return PromptInput(prompt.encode())
+    if has_template_syntax(prompt) and not is_command:
+        text = re.sub(_LIVE, lambda sign: "\\" + sign[0], prompt)
+        note = "the prompt's @ signs are sent as \\@: the CLI would inline the files they name"
+        return PromptInput(escape_slash(text), notes=(note,))
     name = f"{COMMAND}-{os.path.basename(os.path.dirname(place.home))}"
-    return f"/{name}".encode(), {
-        f"{folder}/commands/{name}.toml": f"prompt = {toml_string(text)}\n"
-    }
+    command = {f"{folder}/commands/{name}.toml": f"prompt = {toml_string(prompt)}\n"}
+    return PromptInput(f"/{name}".encode(), command)
+
+
+def escape_slash(prompt: str) -> bytes:
+    """The prompt for stdin. A leading ``/`` is not that of a command."""
+    return (f"\n{prompt}" if prompt.startswith("/") else prompt).encode()
 
 
 DENIED = "corral: "

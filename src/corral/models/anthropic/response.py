@@ -175,7 +175,7 @@ SPENT = ("credit balance is too low", "usage limits", "spend limit")
 """Reported as an invalid request: the credit or the configured limit is spent."""
 
 
-class _SchemaToolInput:
+class _SchemaToolInput(msgspec.Struct, eq=False):
     """Turns the streamed input of the schema tool into text.
 
     Whitespace between tokens is removed, so that the text is the same with and without
@@ -183,14 +183,11 @@ class _SchemaToolInput:
     complete, its last brace by holding it back.
     """
 
-    __slots__ = ("_escaped", "_head", "_last_brace", "_quoted", "_wrapped")
-
-    def __init__(self, wrapped: bool) -> None:
-        self._wrapped = wrapped
-        self._head: str | None = "" if wrapped else None
-        self._last_brace = ""
-        self._quoted = False
-        self._escaped = False
+    _wrapped: bool
+    _head: str | None = ""
+    _last_brace: str = ""
+    _quoted: bool = False
+    _escaped: bool = False
 
     def receive(self, piece: str) -> str:
         chars: list[str] = []
@@ -207,7 +204,7 @@ class _SchemaToolInput:
                 chars.append(char)
                 self._quoted = char == '"'
         text = "".join(chars)
-        if self._head is not None:
+        if self._wrapped and self._head is not None:
             self._head += text
             opening = '{"value":'
             if len(self._head) < len(opening) and opening.startswith(self._head):
@@ -223,28 +220,17 @@ class _SchemaToolInput:
         return text
 
 
-class _MessageReader:
+class _MessageReader(msgspec.Struct, eq=False):
     """The state of one response: the growing block, and the usage so far."""
 
-    __slots__ = (
-        "_index",
-        "_initial_input",
-        "_kind",
-        "_provider",
-        "_schema_input",
-        "_signature",
-        "_usage",
-    )
-
-    def __init__(self, provider: Provider) -> None:
-        self._provider = provider
-        self._usage: UsageCounts | None = None
-        self._kind = ""
-        self._index = 0
-        self._signature: str | None = None
-        self._schema_input: _SchemaToolInput | None = None
-        self._initial_input = ""
-        """The input that came with the block itself; deltas replace it."""
+    _provider: Provider
+    _usage: UsageCounts | None = None
+    _kind: str = ""
+    _index: int = 0
+    _signature: str | None = None
+    _schema_input: _SchemaToolInput | None = None
+    _initial_input: str = ""
+    """The input that came with the block itself; deltas replace it."""
 
     def translate(self, datas: list[bytes], builder: ResponseBuilder) -> None:
         for data in datas:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from corral.models.tool_gate import (
+    CallFormat,
     Reading,
     Unjudgeable,
     WireCall,
@@ -49,12 +50,8 @@ _SPARE = ("index", "partial_json")
 _CALL_FIELDS = ("type", "id", "name", "input", "caller")
 
 
-class AnthropicCalls:
-    """See ``CallFormat``."""
-
+class AnthropicCalls(CallFormat):
     names_events = True
-    sends_done = False
-    may_be_list = False
 
     def __init__(self) -> None:
         self.begin({})

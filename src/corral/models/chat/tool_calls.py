@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from corral.models.tool_gate import (
     DONE,
+    CallFormat,
     Reading,
     Unjudgeable,
     WireCall,
@@ -53,12 +54,8 @@ _TEXT_PARTS = ("text", "thinking", "reference")
 _AMBIGUOUS = "two calls have one number, or one call has two names"
 
 
-class ChatCalls:
-    """See ``CallFormat``."""
-
-    names_events = False
+class ChatCalls(CallFormat):
     sends_done = True
-    may_be_list = False
 
     def __init__(self) -> None:
         self.begin({})

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from corral.models.tool_gate import (
+    CallFormat,
     Reading,
     Unjudgeable,
     WireCall,
@@ -32,13 +33,8 @@ _BESIDE = ("thought", "thoughtSignature", "partMetadata", "videoMetadata", "medi
 """Fields that a part may have beside the one that says what it is."""
 
 
-class GeminiCalls:
-    """See ``CallFormat``."""
-
-    names_events = False
-    sends_done = False
+class GeminiCalls(CallFormat):
     may_be_list = True
-    has_open_call = False
 
     def __init__(self) -> None:
         self.begin({})

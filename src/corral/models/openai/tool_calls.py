@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from corral.models.tool_gate import (
+    CallFormat,
     Incomplete,
     Reading,
     Unjudgeable,
@@ -112,12 +113,9 @@ class _OpenItem(msgspec.Struct):
     """The same as its last change repeats it."""
 
 
-class ResponsesCalls:
-    """See ``CallFormat``."""
-
+class ResponsesCalls(CallFormat):
     names_events = True
     sends_done = True
-    may_be_list = False
 
     def __init__(self) -> None:
         self.begin({})
