@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.builtin.tools import by_name
+from corral.builtin.tools import all_tools
 from corral.builtin.tools.tool import ToolOutcome
 from corral.builtin.tools.workspace import Workspace
 from corral.values import Json
@@ -10,9 +10,7 @@ from corral.values import Json
 
 async def call_tool(workspace: Workspace, tool: str, **args: Json) -> ToolOutcome:
     """The outcome of a call; ``shown`` is the text for the model."""
-    found = by_name(tool)
-    assert found is not None
-    return await found.call(workspace, args)
+    return await all_tools()[tool].call(workspace, args)
 
 
 async def call_ok(workspace: Workspace, tool: str, **args: Json) -> str:

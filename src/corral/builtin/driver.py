@@ -9,12 +9,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from corral.builtin import tools as builtin_tools
 from corral.builtin.history import NAME, History
 from corral.builtin.loop import Loop, LoopLimits, LoopOutput, Mailbox, TurnTotals
 from corral.builtin.prompt import system_prompt
 from corral.builtin.session_tools import Subagents, ask_user_tool
 from corral.builtin.tool_execution import Emit, ToolExecutor
+from corral.builtin.tools import all_tools
 from corral.builtin.tools.tool import BuiltinTool
 from corral.builtin.tools.workspace import Workspace
 from corral.errors import ConfigError, CorralError, Interrupted, ResumeLost, StorageFailed
@@ -179,7 +179,8 @@ class BuiltinDriver:
         names = self._policy.allow_tools
         if names is None:
             names = self._family.tools
-        selected = [tool for tool in map(builtin_tools.by_name, names) if tool is not None]
+        known = all_tools()
+        selected = [known[name] for name in names if name in known]
         more = self.subagents.tools()
         if self._broker.can_ask:
             more.append(

@@ -16,11 +16,6 @@ from corral.core.lookup import SpecLookup
 from corral.errors import ConfigError, UnknownProvider
 from corral.models.spec import Provider
 
-READING = ("read_file", "read_many_files", "list_dir", "glob", "grep")
-EDITING = ("write_file", "edit_file")
-PATCHING = ("apply_patch",)
-ACTING = ("shell", "web_fetch")
-
 
 class Family(msgspec.Struct, frozen=True):
     tools: tuple[str, ...]
@@ -28,10 +23,10 @@ class Family(msgspec.Struct, frozen=True):
     """Names of project documents, beside ``AGENTS.md``."""
 
 
-EDITORS = (*READING, *EDITING, *ACTING)
-PATCHERS = (*READING, *PATCHING, *ACTING)
-
-
+_READING = ("read_file", "read_many_files", "list_dir", "glob", "grep")
+_ACTING = ("shell", "web_fetch")
+EDITORS = (*_READING, "write_file", "edit_file", *_ACTING)
+PATCHERS = (*_READING, "apply_patch", *_ACTING)
 VENDORS = (
     (re.compile(r"claude-"), "anthropic"),
     (re.compile(r"gpt-|o\d|codex-"), "openai"),

@@ -10,13 +10,13 @@ The functions at the end are those that all vendors need to encode a request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import msgspec
 
 from corral.errors import ConfigError, CorralError
-from corral.messages import Media, Message, Text, ToolCall, is_url
+from corral.messages import Media, Text, is_url
 from corral.model_types import Request
 from corral.protocol.response_builder import ResponseBuilder
 from corral.values import JsonObject
@@ -176,15 +176,6 @@ def instructions(request: Request) -> list[str]:
         if message.role in ("system", "developer"):
             texts += [part.text for part in message.content if isinstance(part, Text)]
     return texts
-
-
-def calls_by_id(messages: Iterable[Message]) -> dict[str, ToolCall]:
-    """Every tool call by its id; a tool result has only the id."""
-    calls: dict[str, ToolCall] = {}
-    for message in messages:
-        if not message.is_only_text:
-            calls.update((call.id, call) for call in message.tool_calls)
-    return calls
 
 
 def vendor_options(request: Request, provider: Provider) -> tuple[JsonObject, dict[str, str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools import by_name
+from corral.builtin.tools import all_tools
 from corral.builtin.tools.shell import STORED, OutputBuffer, run_program
 from corral.builtin.tools.tool import ToolOutcome
 from corral.builtin.tools.workspace import Workspace
@@ -115,7 +115,7 @@ async def test_output_of_a_command_after_term_is_included(workspace: Path) -> No
 @pytest.mark.seconds
 async def test_endless_output_is_bounded_in_time_and_memory(workspace: Path) -> None:
     reported: list[str] = []
-    shell = by_name("shell")
+    shell = all_tools()["shell"]
     assert shell is not None
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     async with asyncio.timeout(30):
@@ -160,7 +160,7 @@ async def test_output_is_reported_while_the_command_runs(workspace: Path) -> Non
         reported.append(delta)
         received.set()
 
-    shell = by_name("shell")
+    shell = all_tools()["shell"]
     assert shell is not None
     command = "echo now; until [ -e go ]; do sleep 0.02; done; printf 'caf\\303'; printf '\\251'"
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:

@@ -149,7 +149,7 @@ async def test_a_search_follows_no_link_out_of_the_workspace(root: Path) -> None
 
 
 def test_every_tool_that_takes_a_path_is_tried_here() -> None:
-    with_paths = {tool.name for tool in all_tools()} - {"shell", "web_fetch", "apply_patch"}
+    with_paths = {*all_tools()} - {"shell", "web_fetch", "apply_patch"}
     assert with_paths == set(CALLS)
 
 

@@ -1,41 +1,18 @@
-"""The tools of the built-in agent: files, patches, commands, searches, web pages.
-
-The modules are loaded when the first tool is requested.
-"""
+"""The tools of the built-in agent: files, patches, commands, searches, web pages."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from corral.builtin.tools.tool import BuiltinTool
 
-NAMES = (
-    "read_file",
-    "read_many_files",
-    "write_file",
-    "edit_file",
-    "apply_patch",
-    "shell",
-    "grep",
-    "glob",
-    "list_dir",
-    "web_fetch",
-)
-
-
-def all_tools() -> tuple[BuiltinTool[Any], ...]:
-    """Every tool, in the order of ``NAMES``."""
-    return tuple(_tools()[name] for name in NAMES)
-
-
-def by_name(name: str) -> BuiltinTool[Any] | None:
-    return _tools().get(name)
-
 
 @cache
-def _tools() -> dict[str, BuiltinTool[Any]]:
+def all_tools() -> Mapping[str, BuiltinTool[Any]]:
+    """Every tool by its name. Their modules are loaded when this is first called."""
     from corral.builtin.tools.apply_patch import TOOLS as PATCHES
     from corral.builtin.tools.edit import TOOLS as EDITS
     from corral.builtin.tools.fetch import TOOLS as PAGES

@@ -24,7 +24,6 @@ from corral.models.gemini.schema import to_gemini_schema
 from corral.models.spec import (
     Encoded,
     Provider,
-    calls_by_id,
     instructions,
     media_bytes,
     media_url,
@@ -124,7 +123,8 @@ def thinking_config(model: str, effort: str) -> JsonObject:
 
 def _contents(request: Request, provider: Provider) -> list[Json]:
     """The history. Consecutive messages of one role become one entry."""
-    names = calls_by_id(request.messages)
+    # A tool result has only the id of its call.
+    names = {call.id: call for message in request.messages for call in message.tool_calls}
     foreign_calls: set[str] = set()
     signed = False
     if names:

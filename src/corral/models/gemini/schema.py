@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, as_object
 
 MAX_REFERENCES = 2000
 """References that are replaced by their target; recursive types would need infinitely many."""
@@ -37,89 +37,74 @@ IGNORED_KEYWORDS = frozenset({"$defs", "definitions", "$comment", "examples", "d
 def to_gemini_schema(schema: JsonObject) -> tuple[JsonObject, list[str]]:
     """The converted schema, and a warning for each keyword that was left out."""
     conversion = _Conversion(schema)
-    converted = _convert(schema, conversion, ())
+    converted = conversion.convert(schema, ())
     return converted, [
         f"the schema's {n} is left out: Gemini does not take it" for n in conversion.lost
     ]
 
 
 class _Conversion:
-    """The state of one conversion."""
-
     def __init__(self, root: JsonObject) -> None:
-        self.root = root
+        self._root = root
         self.lost: dict[str, None] = {}
-        self.left = MAX_REFERENCES
+        self._left = MAX_REFERENCES
 
+    def convert(self, schema: JsonObject, inside: tuple[str, ...]) -> JsonObject:
+        schema, inside = self._resolve_references(schema, inside)
+        out: JsonObject = {}
 
-def _convert(schema: JsonObject, conversion: _Conversion, inside: tuple[str, ...]) -> JsonObject:
-    schema, inside = _resolve_references(schema, conversion, inside)
-    out: JsonObject = {}
+        def below(value: Json) -> JsonObject:
+            return self.convert(value, inside) if isinstance(value, dict) else {}
 
-    def below(value: Json) -> JsonObject:
-        return _convert(value, conversion, inside) if isinstance(value, dict) else {}
+        # The description first: enum values that are not strings are appended to it.
+        for key, value in sorted(schema.items(), key=lambda entry: entry[0] != "description"):
+            match key:
+                case "properties" if isinstance(value, dict):
+                    out["properties"] = {name: below(each) for name, each in value.items()}
+                case "items":
+                    out["items"] = below(value)
+                case "anyOf" | "oneOf" if isinstance(value, list):
+                    _add_alternatives(out, [below(each) for each in value])
+                case "type":
+                    out.update(_type(value))
+                case "enum" if isinstance(value, list):
+                    _add_enum(out, value)
+                case "const":
+                    _add_enum(out, [value])
+                case "required" if isinstance(value, list):
+                    known = as_object(schema.get("properties"))
+                    out["required"] = [name for name in value if name in known]
+                case _ if key in COPIED_KEYWORDS:
+                    out[key] = value
+                case _:
+                    self.lost |= {} if key in IGNORED_KEYWORDS else {key: None}
+        if out.get("required") == []:
+            del out["required"]
+        if out.get("type") == "ARRAY" and "items" not in out:
+            out["items"] = {}  # without it the API rejects the request
+        return out
 
-    # The description first: enum values that are not strings are appended to it.
-    for key, value in sorted(schema.items(), key=lambda entry: entry[0] != "description"):
-        match key:
-            case "properties" if isinstance(value, dict):
-                out["properties"] = {name: below(each) for name, each in value.items()}
-            case "items":
-                out["items"] = below(value)
-            case "anyOf" | "oneOf" if isinstance(value, list):
-                _add_alternatives(out, [below(each) for each in value])
-            case _:
-                _convert_keyword(out, key, value, schema, conversion)
-    if out.get("required") == []:
-        del out["required"]
-    if out.get("type") == "ARRAY" and "items" not in out:
-        out["items"] = {}  # without it the API rejects the request
-    return out
-
-
-def _convert_keyword(
-    out: JsonObject, key: str, value: Json, schema: JsonObject, conversion: _Conversion
-) -> None:
-    """Convert a keyword that holds no other schema."""
-    match key:
-        case "type":
-            out.update(_type(value))
-        case "enum" if isinstance(value, list):
-            _add_enum(out, value)
-        case "const":
-            _add_enum(out, [value])
-        case "required" if isinstance(value, list):
-            known = schema.get("properties")
-            out["required"] = [n for n in value if isinstance(known, dict) and n in known]
-        case _ if key in COPIED_KEYWORDS:
-            out[key] = value
-        case _ if key not in IGNORED_KEYWORDS:
-            conversion.lost[key] = None
-        case _:
-            pass
-
-
-def _resolve_references(
-    schema: JsonObject, conversion: _Conversion, inside: tuple[str, ...]
-) -> tuple[JsonObject, tuple[str, ...]]:
-    """The schema with references and an ``allOf`` of one element replaced by their target. A
-    recursive reference becomes an object of any kind."""
-    for _ in range(64):
-        only = schema.get("allOf")
-        if isinstance(only, list) and len(only) == 1 and isinstance(only[0], dict):
-            schema = {**only[0], **{k: v for k, v in schema.items() if k != "allOf"}}
-        reference = schema.get("$ref")
-        if not isinstance(reference, str):
-            return schema, inside
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        target = _find_target(reference, conversion.root)
-        deep = reference in inside or conversion.left <= 0
-        conversion.left -= 1
-        if deep or target is None:
-            conversion.lost["recursive $ref" if deep else "dangling $ref"] = None
-            return {"type": "object", **beside}, inside
-        schema, inside = {**target, **beside}, (*inside, reference)
-    return {}, inside
+    def _resolve_references(
+        self, schema: JsonObject, inside: tuple[str, ...]
+    ) -> tuple[JsonObject, tuple[str, ...]]:
+        """The schema with references and an ``allOf`` of one element replaced by their target. A
+        recursive reference becomes an object of any kind."""
+        for _ in range(64):
+            only = schema.get("allOf")
+            if isinstance(only, list) and len(only) == 1 and isinstance(only[0], dict):
+                schema = {**only[0], **{k: v for k, v in schema.items() if k != "allOf"}}
+            reference = schema.get("$ref")
+            if not isinstance(reference, str):
+                return schema, inside
+            beside = {key: value for key, value in schema.items() if key != "$ref"}
+            target = _find_target(reference, self._root)
+            deep = reference in inside or self._left <= 0
+            self._left -= 1
+            if deep or target is None:
+                self.lost["recursive $ref" if deep else "dangling $ref"] = None
+                return {"type": "object", **beside}, inside
+            schema, inside = {**target, **beside}, (*inside, reference)
+        return {}, inside
 
 
 def _find_target(reference: str, root: JsonObject) -> JsonObject | None:
