@@ -133,12 +133,13 @@ class Catalogue:
         prices = entry.prices_for(used) if entry.tiers else entry.prices
         if prices is None:
             return Cost()
-        millions: float | None = used * prices.input
-        if usage.cache_read or usage.cache_write:
-            millions = _input_cost(prices, used, usage.cache_read or 0, usage.cache_write or 0)
-        if millions is None:
+        read, written = usage.cache_read or 0, usage.cache_write or 0
+        unpriced = (read and prices.cache_read is None) or (written and prices.cache_write is None)
+        if unpriced or used < read + written:
             return Cost()
-        return Cost(usd=(millions + output * prices.output) / 1_000_000, source="computed")
+        millions = (used - read - written) * prices.input + output * prices.output
+        millions += read * (prices.cache_read or 0) + written * (prices.cache_write or 0)
+        return Cost(usd=millions / 1_000_000, source="computed")
 
     def merged(self, table: Mapping[str, object], source: str = "models.toml") -> Catalogue:
         """A catalogue with the user's entries added, field by field; prices replace all prices.
@@ -218,17 +219,6 @@ def _refuse_infinite(value: object, where: str, path: str) -> None:
     elif is_list(value):
         for number, inner in enumerate(value):
             _refuse_infinite(inner, where, f"{path}[{number}]")
-
-
-def _input_cost(prices: Prices, used: int, read: int, written: int) -> float | None:
-    """Of ``used`` tokens, of which some were read from and written to a cache; None if a price is
-    missing."""
-    if used < read + written:
-        return None
-    if (read and prices.cache_read is None) or (written and prices.cache_write is None):
-        return None
-    cached = read * (prices.cache_read or 0) + written * (prices.cache_write or 0)
-    return (used - read - written) * prices.input + cached
 
 
 @cache

@@ -45,12 +45,12 @@ HEADLESS = AgentSpec(
         command_hook=CommandHook(
             kind_of=stream.kind_of,
             own_prefix=f"mcp__{OWN_SERVER}__",
-            deny=stream.hook_denial,
-            edit=stream.hook_edit,
+            deny=lambda reason: stream.hook_answer("deny", permissionDecisionReason=reason),
+            edit=lambda arguments: stream.hook_answer("allow", updatedInput=arguments),
             names={"Bash": "exec_command"},
         ),
         wire=WireTools(
-            kind_of=stream.wire_kind_of,
+            kind_of=stream.kind_of,
             own_prefix=f"mcp__{OWN_SERVER}__",
             rewrite=stream.wire_call,
             # OpenAI itself searches the web. If commands need no permission, Codex's sandbox

@@ -266,13 +266,10 @@ def read_stderr(line: str) -> RawEvent | None:
 
 
 def kind_of(name: str) -> ToolKind:
-    """The kind of a tool, as a hook names it."""
-    return "mcp" if name.startswith("mcp__") else TOOLS.get(name, "other")
-
-
-def wire_kind_of(name: str) -> ToolKind:
-    """The kind of a tool, as the model names it."""
-    return "think" if name in HARMLESS else kind_of(name)
+    """The kind of a tool, as a hook or the model names it."""
+    if name.startswith("mcp__"):
+        return "mcp"
+    return "think" if name in HARMLESS else TOOLS.get(name, "other")
 
 
 def wire_call(name: str, arguments: JsonObject) -> tuple[str, JsonObject]:
@@ -292,16 +289,10 @@ def wire_call(name: str, arguments: JsonObject) -> tuple[str, JsonObject]:
     return name, {**arguments, "command": given}
 
 
-def hook_denial(reason: str) -> JsonObject:
-    """The answer of a hook that denies a call."""
-    answer: JsonObject = {"permissionDecision": "deny", "permissionDecisionReason": reason}
-    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **answer}}
-
-
-def hook_edit(arguments: JsonObject) -> JsonObject:
-    """The answer of a hook that changes the input of a call."""
-    answer: JsonObject = {"permissionDecision": "allow", "updatedInput": arguments}
-    return {"hookSpecificOutput": {"hookEventName": "PreToolUse", **answer}}
+def hook_answer(decision: str, **fields: Json) -> JsonObject:
+    """The answer of a hook."""
+    answer: JsonObject = {"hookEventName": "PreToolUse", "permissionDecision": decision, **fields}
+    return {"hookSpecificOutput": answer}
 
 
 IGNORED_STDERR = (

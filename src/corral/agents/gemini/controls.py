@@ -390,7 +390,14 @@ def _path_rules(grants: Grants, place: LaunchContext, writing: tuple[str, ...]) 
     why = "A link of this name leads to where you may not write."
     for pattern in through_links(place):
         rules.add(WRITE, "deny", _FENCE, pattern=pattern, message=why)
-    for pattern in found_elsewhere(place):
+    # Relative paths for which ``replace`` may find a file that the agent may not write; all
+    # relative paths, if there are too many such files.
+    names = place.links.unwritable
+    elsewhere: Iterable[str] = [RELATIVE]
+    if names is not None:
+        escaped = (json_pattern(name) for name in sorted(names) if name.isprintable())
+        elsewhere = _chunked(RELATIVE + r"(|[^\x00]*/)", escaped, end='/*"')
+    for pattern in elsewhere:
         rules.add("replace", "deny", _FENCE, pattern=pattern, message=advice)
     for pattern in allowed(grants.writable, place):
         rules.add(writing, "allow", _GRANT, pattern=pattern)
@@ -406,17 +413,6 @@ REWRITTEN = (PATH + r"[^\x00]*%[0-9A-Fa-f][0-9A-Fa-f]", PATH + r"[^\x00]*\\u0000
 UNUSUAL = (PATH + r"[^\x00]*\\", PATH + "@", PATH + r'(|[^\x00]*/)\.\.[/"]')
 """A character that JSON escapes, a leading ``@``, and a parent folder."""
 RELATIVE = PATH + r"(?!/)"
-
-
-def found_elsewhere(place: LaunchContext) -> Iterator[str]:
-    """Patterns of the relative paths for which ``replace`` may find a file that the agent may not
-    write; of all relative paths, if there are too many such files."""
-    names = place.links.unwritable
-    if names is None:
-        yield RELATIVE
-    else:
-        escaped = (json_pattern(name) for name in sorted(names) if name.isprintable())
-        yield from _chunked(RELATIVE + r"(|[^\x00]*/)", escaped, end='/*"')
 
 
 def allowed(writable: Sequence[str], place: LaunchContext) -> Iterator[str]:

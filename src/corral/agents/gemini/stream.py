@@ -221,7 +221,10 @@ def finish(frame: GeminiResult, complaint: str | None, *, searched: bool = False
         usage_by_model={
             name: usage(each, searched=searched) for name, each in stats.models.items()
         },
-        model=model_used(stats.models),
+        # With ``auto`` a small router model is in the list too.
+        model=max(
+            reversed(stats.models), key=lambda name: stats.models[name].output_tokens, default=None
+        ),
         kind=error.type,
         message=error.message or complaint,
     )
@@ -248,12 +251,6 @@ def usage(stats: GeminiTokens, *, searched: bool = False) -> Usage:
         cache_read=stats.cached,
         coverage="complete",
     )
-
-
-def model_used(models: dict[str, GeminiTokens]) -> str | None:
-    """The model with the most output: with ``auto`` a small router model is in the list too."""
-    ranked = sorted(models, key=lambda name: models[name].output_tokens)
-    return ranked[-1] if ranked else None
 
 
 LOOP = "Loop detected, stopping execution"

@@ -181,7 +181,7 @@ class AnthropicCalls(CallFormat):
         start: JsonObject = {
             "type": "content_block_start",
             "index": stop["index"],
-            "content_block": {**_call_block(block), "input": {}},
+            "content_block": {**{n: block[n] for n in _CALL_FIELDS if n in block}, "input": {}},
         }
         text = encode_arguments(call.arguments)
         delta: JsonObject = {
@@ -266,8 +266,3 @@ class AnthropicCalls(CallFormat):
     def closing_body(self, text: str) -> Json:
         content: Json = [{"type": "text", "text": text}]
         return {**self._message, "content": content, "stop_reason": "end_turn"}
-
-
-def _call_block(block: JsonObject) -> JsonObject:
-    """The fields of a call that are known."""
-    return {name: block[name] for name in _CALL_FIELDS if name in block}

@@ -60,17 +60,17 @@ class GeminiCalls(CallFormat):
         candidates = optional_objects(body, "candidates")
         if len(candidates) > 1:
             raise Unjudgeable("the response has several candidates")
-        return _with(body, "candidates", [self._read_candidate(each) for each in candidates])
-
-    def _read_candidate(self, candidate: JsonObject) -> JsonObject:
-        check_other_fields(candidate, ("content", "index"), "the candidate")
-        if candidate.get("index") not in (None, 0):
-            raise Unjudgeable("the response has a second candidate")
-        content = optional_object(candidate, "content")
-        check_other_fields(content, ("parts",), "the content")
-        parts = [self._read_part(part) for part in optional_objects(content, "parts")]
-        self._parts += parts
-        return _with(candidate, "content", _with(content, "parts", [*parts]))
+        read: list[Json] = []
+        for candidate in candidates:
+            check_other_fields(candidate, ("content", "index"), "the candidate")
+            if candidate.get("index") not in (None, 0):
+                raise Unjudgeable("the response has a second candidate")
+            content = optional_object(candidate, "content")
+            check_other_fields(content, ("parts",), "the content")
+            parts = [self._read_part(part) for part in optional_objects(content, "parts")]
+            self._parts += parts
+            read.append(_with(candidate, "content", _with(content, "parts", [*parts])))
+        return _with(body, "candidates", read)
 
     def _read_part(self, given: JsonObject) -> JsonObject:
         part: JsonObject = {name: value for name, value in given.items() if value is not None}

@@ -168,7 +168,9 @@ class ResponsesCalls(CallFormat):
     def read(self, event: JsonObject) -> Reading:
         kind = optional_text(event, "type")
         reader = self._readers.get(kind)
-        if reader is None and self._is_of_vendor_tool(kind):
+        # An event such as ``response.web_search_call.searching``.
+        name = kind.removeprefix("response.").partition(".")[0]
+        if reader is None and name.startswith(_VENDOR_ITEMS) and self._has_vendor_tools:
             reader = self._read_part
         if reader is None:
             return "neutral", []
@@ -177,11 +179,6 @@ class ResponsesCalls(CallFormat):
         check_other_fields(event, ("item", "response", "part", "type"), kind)
         step, events = reader(event)
         return step, [self._numbered(each) for each in events]
-
-    def _is_of_vendor_tool(self, kind: str) -> bool:
-        """An event such as ``response.web_search_call.searching``."""
-        name = kind.removeprefix("response.").partition(".")[0]
-        return name.startswith(_VENDOR_ITEMS) and self._has_vendor_tools
 
     @property
     def _has_vendor_tools(self) -> bool:
@@ -380,8 +377,13 @@ class ResponsesCalls(CallFormat):
             for item in map(self._items.__getitem__, sorted(self._items))
             if item.get("type") != "reasoning" or is_stored or item.get("encrypted_content")
         ]
-        answers = [
-            _answer(item, text) for item, text in zip(self._call_items, results, strict=True)
+        answers: list[Json] = [
+            {
+                "type": _RESULTS[as_text(item.get("type"))],
+                "call_id": item.get("call_id"),
+                "output": text,
+            }
+            for item, text in zip(self._call_items, results, strict=True)
         ]
         self._shown += self._seen()
         self._is_continued = True
@@ -441,11 +443,6 @@ def _call_events(item: JsonObject, end: JsonObject) -> Iterator[JsonObject]:
     else:
         yield added
     yield {**end, "item": item}
-
-
-def _answer(item: JsonObject, text: str) -> JsonObject:
-    kind = _RESULTS[as_text(item.get("type"))]
-    return {"type": kind, "call_id": item.get("call_id"), "output": text}
 
 
 def _message(text: str) -> JsonObject:
