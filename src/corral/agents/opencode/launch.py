@@ -6,6 +6,8 @@ import json
 import os
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from corral.agents.opencode.controls import RIPGREP, offers_shell
 from corral.agents.opencode.stream import KEY_HINT
 from corral.agents.shared.launch import (
@@ -100,61 +102,64 @@ _HOOK = """export const Corral = async () => ({
 
 def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str | None) -> Launch:
     """The persistent agent. Raises, before anything is spawned, if no model is available."""
-    _check(run, place)
-    rules = _rules(place)
-    config, notes = _config(run, place, rules)
     flags = () if run.inherit == "project" else ("--pure",)
-    return Launch(
-        argv=(*place.program, "acp", *flags),
-        env=_env(run, place, config, rules),
-        stdin=b"",
-        files=_files(run),
-        notes=notes,
-        path_folders=_path_folders(place),
-        service_url=_service_url(run, place),
-    )
+    return _launch(run, place, _rules(place), ("acp", *flags), {}, {})
 
 
 def launch_headless(
     run: RunOptions, place: LaunchContext, prompt: str, resume: str | None
 ) -> Launch:
     """One process per prompt. The prompt is sent on stdin: OpenCode would quote an argument."""
-    _check(run, place)
-    rules = _rules(place)
-    config, notes = _config(run, place, rules)
-    if place.grants.is_limited and not offers_shell(rules):
-        notes += _check_rules(run, place, writes=rules.get("edit") != "deny")
+    config, files = dict[str, Json](), dict[str, str]()
     flags = ["--format", "json", "--dir", place.cwd]
     if place.hook_command:
         config["plugin"] = [f"file://{os.path.join(place.home, _PLUGIN)}"]
+        files[_PLUGIN] = hook_script(place.hook_command, _HOOK)
     elif run.inherit != "project":
         flags.append("--pure")
     if run.thinking:
         flags.append("--thinking")
     if resume is not None:
         flags += ["-s", resume]
-    files = _files(run)
-    if place.hook_command:
-        files[_PLUGIN] = hook_script(place.hook_command, _HOOK)
     if run.system_prompt is not None:
         files["system.md"] = run.system_prompt
         config["instructions"] = [os.path.join(place.home, "system.md")]
     if servers := place.grants.started(run.mcp_servers):
         config["mcp"] = _mcp_servers(servers)
-    return Launch(
-        argv=(*place.program, "run", *flags),
-        env={**_env(run, place, config, rules), **secret_variables(servers)},
+    rules = _rules(place)
+    launch = _launch(run, place, rules, ("run", *flags), config, files)
+    notes: tuple[str, ...] = ()
+    if place.grants.is_limited and not offers_shell(rules):
+        notes = _check_rules(run, place, writes=rules.get("edit") != "deny")
+    return replace(
+        launch,
+        env={**launch.env, **secret_variables(servers)},
         stdin=prompt.encode(),
-        files=files,
-        notes=notes,
-        path_folders=_path_folders(place),
-        service_url=_service_url(run, place),
+        notes=(*launch.notes, *notes),
     )
 
 
-def _service_url(run: RunOptions, place: LaunchContext) -> str | None:
-    """Known only for a model behind OPENAI_BASE_URL: OpenCode has a service for each provider."""
-    return place.env.get("OPENAI_BASE_URL") if _is_behind_url(run) else None
+def _launch(
+    run: RunOptions,
+    place: LaunchContext,
+    rules: dict[str, Json],
+    arguments: tuple[str, ...],
+    config: dict[str, Json],
+    files: dict[str, str],
+) -> Launch:
+    """``config`` and ``files`` are added to what both ways to start it need."""
+    _check(run, place)
+    common, notes = _config(run, place, rules)
+    return Launch(
+        argv=(*place.program, *arguments),
+        env=_env(run, place, {**common, **config}, rules),
+        stdin=b"",
+        files={_NPMRC: "offline=true\n", **({_MODELS: "{}"} if _is_custom(run) else {}), **files},
+        notes=notes,
+        path_folders=(os.path.dirname(place.helpers[RIPGREP]),) if RIPGREP in place.helpers else (),
+        # Otherwise it is not known: OpenCode has a service for each provider.
+        service_url=place.env.get("OPENAI_BASE_URL") if _is_behind_url(run) else None,
+    )
 
 
 def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
@@ -172,10 +177,6 @@ def _rules(place: LaunchContext) -> dict[str, Json]:
     if place.controls.for_folders is None:
         raise TypeError("the policy was not compiled for OpenCode")
     return place.controls.for_folders(place)
-
-
-def _path_folders(place: LaunchContext) -> tuple[str, ...]:
-    return (os.path.dirname(place.helpers[RIPGREP]),) if RIPGREP in place.helpers else ()
 
 
 def _check(run: RunOptions, place: LaunchContext) -> None:
@@ -209,10 +210,6 @@ def _check_rules(run: RunOptions, place: LaunchContext, *, writes: bool) -> tupl
         return ()
     count = len(place.links.unreadable)
     return (f"glob and grep are off: {count} links lead out of the workspace",)
-
-
-def _files(run: RunOptions) -> dict[str, str]:
-    return {_NPMRC: "offline=true\n", **({_MODELS: "{}"} if _is_custom(run) else {})}
 
 
 def _is_custom(run: RunOptions) -> bool:
