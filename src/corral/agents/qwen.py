@@ -73,8 +73,7 @@ from corral.options import RunOptions
 from corral.policy import Capability, Enforcer
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import Translate
-from corral.protocol.stream_json.frames import Frames
-from corral.protocol.stream_json.quirks import StreamQuirks
+from corral.protocol.stream_json.frames import Frames, StreamQuirks
 from corral.values import Json, McpServer
 
 SETTINGS_FILE = "settings.json"

@@ -28,7 +28,7 @@ from corral.protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.values import Json, JsonObject
 
 if TYPE_CHECKING:
-    from corral.protocol.stream_json.quirks import StreamQuirks
+    from corral.protocol.stream_json.frames import StreamQuirks
 
 HookSupport = Literal["none", "decide", "edit"]
 """What ``on_tool_call`` can do: nothing, allow and deny, or also edit the input."""

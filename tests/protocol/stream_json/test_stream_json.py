@@ -20,8 +20,7 @@ from corral.events import (
 from corral.messages import Image
 from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
 from corral.protocol.stream_json.client import StreamJsonClient, encode_prompt
-from corral.protocol.stream_json.frames import Frames
-from corral.protocol.stream_json.quirks import StreamQuirks
+from corral.protocol.stream_json.frames import Frames, StreamQuirks
 from corral.sessions.event_normalizer import EventNormalizer
 
 QUIRKS = StreamQuirks(tools={"Bash": "execute", "Write": "edit"}, denied_texts=("is hidden",))

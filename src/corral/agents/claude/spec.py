@@ -14,8 +14,7 @@ from corral.agents.claude import controls, errors, launch
 from corral.agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
 from corral.protocol.acp.quirks import AcpQuirks
 from corral.protocol.ndjson import Translate
-from corral.protocol.stream_json.frames import Frames
-from corral.protocol.stream_json.quirks import StreamQuirks
+from corral.protocol.stream_json.frames import Frames, StreamQuirks
 from corral.values import Json
 
 _REFUSALS = (

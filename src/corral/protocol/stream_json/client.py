@@ -66,6 +66,7 @@ from corral.protocol.common_events import build_tool_use, named_paths, warning
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.protocol.stream_json import frames
 from corral.protocol.stream_json.frames import (
+    StreamQuirks,
     add_model_usage,
     content_text,
     encode_part,
@@ -78,7 +79,6 @@ from corral.protocol.stream_json.frames import (
     to_usage,
     total_usage,
 )
-from corral.protocol.stream_json.quirks import StreamQuirks
 from corral.values import Json, JsonObject, as_object
 
 IGNORED_SUBTYPES = frozenset({"status", "thinking_tokens"})

@@ -1,4 +1,5 @@
-"""The lines of a two-way stream-json agent as typed frames, and what is read from their fields.
+"""The lines of a two-way stream-json agent as typed frames, what is read from their fields, and
+where such agents differ (``StreamQuirks``).
 
 Fields that are not needed are not listed, and fields that may be missing have a default: new
 versions of the agents add some and drop others. The order of keys is not stable.
@@ -15,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from corral.errors import MediaInvalid
-from corral.events import Error, FileChange
+from corral.events import Error, FileChange, ToolKind
 from corral.messages import Audio, Document, Image, Part, Text
 from corral.protocol.common_events import retrying
 from corral.values import Cost, Json, Usage, as_object, as_text, convert_to
@@ -231,6 +232,32 @@ Frames = (
     | ControlCancel
     | ToolProgress
 )
+
+
+class StreamQuirks(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about one agent."""
+
+    tools: Mapping[str, ToolKind]
+    mcp_prefix: str = "mcp__"
+    own_prefix: str = "mcp__corral__"
+    """Name prefix of the tools of the caller's own server."""
+    media: frozenset[str] = frozenset(
+        {"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"}
+    )
+    """Media types that a prompt may carry, apart from text."""
+    denied_texts: tuple[str, ...] = ()
+    """Texts in the error of a tool that is hidden or denied by a rule."""
+    error_text: str = ""
+    """Prefix of the text that replaces the answer when the model's API failed."""
+    id_per_block: bool = False
+    """Complete blocks have an id each, which is not the id of the streamed message."""
+    edits_calls: bool = False
+    """The answer to a permission request may change the input of the call."""
+    reports_session_total: bool = False
+    """Reports one total for the session, cached tokens included, and no usage by model."""
+    question_tool: str = ""
+    """The tool with which the model asks a person. Its permission request has the questions, and
+    the answer to that request has the answers."""
 
 
 N = TypeVar("N", int, float)

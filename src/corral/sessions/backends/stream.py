@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         StreamPermissionRequest,
         StreamQuestion,
     )
-    from corral.protocol.stream_json.quirks import StreamQuirks
+    from corral.protocol.stream_json.frames import StreamQuirks
     from corral.sessions.backends.judges import HookedCalls, WireJudge
     from corral.sessions.permissions import (
         Asker,
