@@ -13,8 +13,8 @@ then happens depends on the option ``sandbox``:
 
 ``gains_at_wire`` says, before anything is compiled, whether an agent that cannot ask would be asked
 about or could enforce more if its tool calls were judged in the model's responses
-(``sessions/wire_judge``), before the agent sees them. That needs corral's proxy. Whether a run has
-it (``RunOptions.at_wire``) is an input of the compilation.
+(``sessions/backends/judges``), before the agent sees them. That needs corral's proxy. Whether a
+run has it (``RunOptions.at_wire``) is an input of the compilation.
 
 A run with ``strict=False`` accepts parts that nothing enforces, so it needs no sandbox. In a replay
 nothing runs that could be limited: the report is that of the sandbox, and there is none.

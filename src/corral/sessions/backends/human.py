@@ -32,7 +32,7 @@ _log = logging.getLogger("corral.manual")
 
 
 class HumanDriver:
-    """See ``sessions.backends.base.Driver``."""
+    """See ``sessions.backends.base.AgentDriver``."""
 
     def __init__(
         self,

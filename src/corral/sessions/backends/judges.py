@@ -18,7 +18,6 @@ the agent never saw it.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Protocol
@@ -41,7 +40,7 @@ from corral.sessions.permissions import (
     broker_of,
 )
 from corral.sessions.prepared_run import PreparedRun
-from corral.values import JsonObject, as_object, as_text
+from corral.values import JsonObject, as_object, as_text, weak_callback
 
 
 def hook_questions(prepared: PreparedRun, emit: Callable[[RawEvent], None]) -> PermissionQuestions:
@@ -123,7 +122,7 @@ class WireJudge:
     ) -> None:
         self._tools = tools
         self._denies_network = denies_network
-        self._turn: Callable[[], JudgedTurn | None] = weakref.ref(turn)
+        self._emit, self._fail = weak_callback(turn.emit), weak_callback(turn.fail)
         self._numbers = count(1)
         self.questions = PermissionQuestions(broker, self._emit, granted)
 
@@ -152,25 +151,23 @@ class WireJudge:
         return text
 
     def fail(self, text: str) -> None:
-        if (turn := self._turn()) is not None:
-            turn.fail(
-                PermissionRefused(
-                    f"a call was refused, and the run cannot continue without it: {text}",
-                    hint="Allow it in the policy, or use an agent that asks for permission.",
-                )
+        self._fail(
+            PermissionRefused(
+                f"a call was refused, and the run cannot continue without it: {text}",
+                hint="Allow it in the policy, or use an agent that asks for permission.",
             )
+        )
 
     def fail_unreadable(self, text: str) -> None:
-        if (turn := self._turn()) is not None:
-            turn.fail(
-                StreamBroken(
-                    f"a response of the model cannot be judged: {text}",
-                    hint="The agent did not get it. If the server of the model is one that you"
-                    " trust, its format is not supported for agents that cannot ask:"
-                    " use another agent, or a policy without questions and rules.",
-                    retryable=False,
-                )
+        self._fail(
+            StreamBroken(
+                f"a response of the model cannot be judged: {text}",
+                hint="The agent did not get it. If the server of the model is one that you"
+                " trust, its format is not supported for agents that cannot ask:"
+                " use another agent, or a policy without questions and rules.",
+                retryable=False,
             )
+        )
 
     async def decide(self, calls: Sequence[WireCall]) -> list[str] | None:
         asked: list[_JudgedCall] = []
@@ -197,10 +194,6 @@ class WireJudge:
         _, action, paths = judged.facts
         answer = self.questions.broker.policy_answer(action, paths)
         return not judged.problem and (answer is None or answer.is_allowed)
-
-    def _emit(self, item: RawEvent) -> None:
-        if (turn := self._turn()) is not None:
-            turn.emit(item)
 
 
 class _JudgedCall:
