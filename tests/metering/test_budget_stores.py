@@ -107,7 +107,7 @@ async def test_a_waiting_call_notices_what_another_process_changes(store: FileBu
     gate = BudgetGate(Budget.shared(store, "run/a.1"), waited.append)
     model = Request(model="gemini:gemini-2.5-flash", messages=())
     first = await gate.reserve(model)
-    first.settle(None, was_billed=True)
+    first.settle_response(None, was_billed=True)
     second = asyncio.create_task(gate.reserve(model))
     while not waited:
         await asyncio.sleep(0.001)

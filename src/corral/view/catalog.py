@@ -170,7 +170,7 @@ class Catalog:
             stored = await self.stored()
             warnings = stored.warnings
             found += [
-                (each.updated, each.id, lambda summary=each: summary)
+                (each.updated, each.id, partial(replace, each))
                 for each in stored.summaries
                 if query.kind in (None, each.kind)
                 and (query.text or "").lower() in f"{each.id}\n{each.title}\n{each.cwd}".lower()
