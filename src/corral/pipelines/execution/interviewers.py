@@ -186,10 +186,10 @@ class Console:
         next question gets the next line."""
         loop = asyncio.get_running_loop()
         while b"\n" not in self._typed:
-            ready: asyncio.Future[None] = loop.create_future()
-            loop.add_reader(self._fd, _wake, ready)
+            ready = asyncio.Event()
+            loop.add_reader(self._fd, ready.set)
             try:
-                await ready
+                await ready.wait()
             finally:
                 loop.remove_reader(self._fd)
             chunk = b""
@@ -234,11 +234,6 @@ def parse_answer(question: Question, line: str) -> Answer | None:
         if match := re.match(rf"{re.escape(name)}[:,.]?\s+(?=\S)", line, re.IGNORECASE):
             return Answer(value=key, text=line[match.end() :])
     return None
-
-
-def _wake(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 class NodeQuestions:

@@ -79,9 +79,11 @@ def items_of(work: NodeContext) -> list[Json]:
         if isinstance(value, list):
             items = value
         elif work.resources.simulate and text.startswith(SIMULATED):
-            items = [text]
+            simulated: list[Json] = [text]
+            items = simulated
         elif not text.startswith(("[", "{")):
-            items = [name for item in text.split(",") if (name := item.strip())]
+            words: list[Json] = [name for item in text.split(",") if (name := item.strip())]
+            items = words
         else:
             try:
                 items = decode_json(text)

@@ -16,7 +16,10 @@ def build_question(
     graph: Graph, node: Node, edges: list[Edge], id: str, context: dict[str, Json]
 ) -> Question:
     """Raises ``ValueError`` if ``human.timeout`` is not a duration."""
-    offered = () if asks_for_text(node, edges) else choices(edges)
+    # Any text is an answer if the only edge has no label, or if ``mode`` says so.
+    is_unlabelled = len(edges) == 1 and not edges[0].label.strip()
+    takes_text = is_unlabelled or node.text("mode") in ("freeform", "text")
+    offered = () if takes_text else choices(edges)
     default = node.text("human.default_choice") or node.text("default_choice")
     chosen = find_choice(offered, default) if default else None
     parts = [node.text("label"), node.text("prompt")]
@@ -29,12 +32,6 @@ def build_question(
         default=chosen.key if chosen else default or None if not offered else None,
         timeout=node.gate_timeout,
     )
-
-
-def asks_for_text(node: Node, edges: list[Edge]) -> bool:
-    """Whether any text is an answer: the only edge has no label, or ``mode`` says so."""
-    is_unlabelled = len(edges) == 1 and not edges[0].label.strip()
-    return is_unlabelled or node.text("mode") in ("freeform", "text")
 
 
 def choices(edges: list[Edge]) -> tuple[Choice, ...]:

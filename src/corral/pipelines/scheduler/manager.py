@@ -21,14 +21,6 @@ OUTCOME = "stack.child.outcome"
 """The key exists only after the child has ended."""
 
 
-def starts_child(node: Node) -> bool:
-    return node.attrs.get("stack.child_autostart", True) not in (False, "false")
-
-
-def steers(node: Node) -> bool:
-    return does(node, "steer") and bool(node.text("prompt"))
-
-
 def start_child(run: RunContext, lane: RunLane, node: Node) -> None:
     """Add the command that starts the child. Raises ``ValueError`` if the node names none."""
     if not dotfile(run.graph, node):
@@ -42,7 +34,8 @@ def run_cycle(run: RunContext, lane: RunLane, node: Node) -> Outcome | None:
     """Start a cycle: steer the child if the node does that, else check. Raises ``ValueError``."""
     lane.cycle += 1
     lane.context["stack.manager.cycle"] = lane.cycle
-    if 1 < lane.cycle <= node.number("manager.max_cycles", MAX_CYCLES) and steers(node):
+    steers = does(node, "steer") and bool(node.text("prompt"))
+    if steers and 1 < lane.cycle <= node.number("manager.max_cycles", MAX_CYCLES):
         run.open(lane, f"{lane.visit}~{lane.cycle}.steer", "visit")
         return None
     return check(run, lane, node)

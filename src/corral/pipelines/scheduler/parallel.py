@@ -9,10 +9,11 @@ parallel node ends all branches: the lane of the parallel node continues there.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from corral.pipelines import events, node_kinds
-from corral.pipelines.graph import Edge, Node
+from corral.pipelines.graph import Node
 from corral.pipelines.scheduler.outcome import Outcome, Status
 from corral.pipelines.scheduler.run_context import RunContext
 from corral.pipelines.scheduler.state import Branch, Context, Fork, RunLane, deep_copy
@@ -20,32 +21,6 @@ from corral.values import Json
 
 _RANKS = {"success": 0, "partial_success": 1, "skipped": 2}
 FAILED = ("fail", "cancelled")
-
-
-def make_branches(edges: list[Edge]) -> list[Branch]:
-    counts: dict[str, int] = {}
-    branches: list[Branch] = []
-    for edge in edges:
-        count = counts[edge.target] = counts.get(edge.target, 0) + 1
-        branches.append(
-            Branch(
-                id=edge.target if count == 1 else f"{edge.target}#{count}",
-                target=edge.target,
-                fidelity=str(edge.attrs.get("fidelity", "")),
-                thread=str(edge.attrs.get("thread_id", "")),
-            )
-        )
-    return branches
-
-
-def fork_status(fork: Fork, policy: str) -> Status:
-    """The status of the parallel node once its branches are over."""
-    succeeded = [branch for branch in fork.branches if branch.status not in FAILED]
-    if not succeeded:
-        return "fail"
-    if policy == "first_success" or len(succeeded) == len(fork.branches):
-        return "success"
-    return "partial_success"
 
 
 def result_updates(fork: Fork) -> Context:
@@ -95,14 +70,6 @@ def merge_updates(ranking: list[Branch]) -> Context:
     return updates
 
 
-def read_score(updates: Context) -> float:
-    """``score``, if a node of the branch has set it to a number."""
-    score = updates.get("score", 0)
-    if isinstance(score, bool) or not isinstance(score, int | float):
-        return 0.0
-    return float(score)
-
-
 MAX_PARALLEL = 4
 MAX_DEPTH = 32
 """Parallel nodes inside each other."""
@@ -123,7 +90,19 @@ def start_fork(run: RunContext, lane: RunLane, node: Node) -> ForkEnd | None:
     limit = _limit(node)
     if lane.depth >= MAX_DEPTH:
         raise ValueError(f"parallel nodes are nested more than {MAX_DEPTH} deep")
-    branches = make_branches(run.routes.branches(node, lane.context))
+    counts: Counter[str] = Counter()
+    branches: list[Branch] = []
+    for edge in run.routes.branches(node, lane.context):
+        counts[edge.target] += 1
+        count = counts[edge.target]
+        branches.append(
+            Branch(
+                id=edge.target if count == 1 else f"{edge.target}#{count}",
+                target=edge.target,
+                fidelity=str(edge.attrs.get("fidelity", "")),
+                thread=str(edge.attrs.get("thread_id", "")),
+            )
+        )
     fork = run.state.forks[lane.visit] = Fork(id=lane.visit, lane=lane.id, branches=branches)
     ids = tuple(branch.id for branch in branches)
     run.emit(events.ParallelStarted(node=node.id, visit=fork.id, branches=ids))
@@ -158,7 +137,9 @@ def end_branch(run: RunContext, lane: RunLane, status: str, reason: str = "") ->
     branch = fork.branches[lane.branch]
     last = state.outcomes.get(lane.node)
     branch.status, branch.updates = status, lane.updates
-    branch.score = read_score(lane.updates)
+    score = lane.updates.get("score")  # a node of the branch may have set it to a number
+    if isinstance(score, int | float) and not isinstance(score, bool):
+        branch.score = float(score)
     if lane.visit:
         branch.last_stage, branch.last_visit = lane.node, lane.visit
         branch.notes = last.notes if last is not None else ""
@@ -216,7 +197,13 @@ def _close(run: RunContext, fork: Fork) -> ForkEnd:
     node = run.node_of(parent)
     join = run.section(fork.id).join
     run.stop_fork(fork)
-    status = fork_status(fork, node.text("join_policy"))
+    succeeded = sum(branch.status not in FAILED for branch in fork.branches)
+    is_complete = succeeded == len(fork.branches) or node.text("join_policy") == "first_success"
+    status: Status = "partial_success"
+    if not succeeded:
+        status = "fail"
+    elif is_complete:
+        status = "success"
     run.emit(events.ParallelCompleted(node=node.id, visit=fork.id, status=status))
     updates, reason = result_updates(fork), ""
     is_fan_in = bool(join) and run.graph.nodes[join].kind == node_kinds.FAN_IN.name

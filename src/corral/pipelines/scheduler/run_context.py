@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from functools import cached_property
-from typing import Literal
 
 from corral.pipelines import events, templates
 from corral.pipelines import graph as pipelines_graph
@@ -32,11 +31,10 @@ from corral.pipelines.scheduler.state import (
     Open,
     RunLane,
     State,
+    What,
     deep_copy,
     without_internal_keys,
 )
-
-What = Literal["visit", "ask", "child", "wait"]
 
 
 class RunContext:

@@ -294,7 +294,7 @@ class Scheduler:
             case node_kinds.INCLUDE.name:
                 manager.start_child(self._run, lane, node)
             case node_kinds.MANAGER_LOOP.name:
-                if manager.starts_child(node):
+                if node.attrs.get("stack.child_autostart", True) not in (False, "false"):
                     manager.start_child(self._run, lane, node)
                 self._end_if_done(lane, manager.run_cycle(self._run, lane, node))
             case _:

@@ -16,6 +16,8 @@ from corral.values import Json, decode_as
 
 Context = dict[str, Json]
 
+What = Literal["visit", "ask", "child", "wait"]
+"""What a command without a reply waits for."""
 TRUNK = ""
 MAX_LOGS = 200
 
@@ -27,7 +29,7 @@ class Open(msgspec.Struct):
     """A command without a reply yet."""
 
     lane: str
-    what: Literal["visit", "ask", "child", "wait"]
+    what: What
 
 
 class Branch(msgspec.Struct, kw_only=True, omit_defaults=True):
