@@ -6,9 +6,8 @@ import asyncio
 import os
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import click
 import msgspec
@@ -47,9 +46,9 @@ from corral.values import Json, is_object
 
 if TYPE_CHECKING:
     from corral.engine.batch.api import Batch, BatchReport
+    from corral.engine.batch.query import BatchDetails
 
 
-C = TypeVar("C", bound=Callable[..., object])
 INTERRUPTED = 130
 BUDGET = 8
 
@@ -202,10 +201,8 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     except StorageFailed as error:
         if not batch.report.total or not batch.is_durable:
             raise
-        from shlex import join
-
         echo(f"corral: {error}", err=True)
-        echo(f"  then run the same command again: corral {join(sys.argv[1:])}", err=True)
+        echo(f"  then run the same command again: corral {shlex.join(sys.argv[1:])}", err=True)
         return error.cli_exit
     if flags["as_json"]:
         line = {"type": "report", **api.as_json(report)}
@@ -228,9 +225,7 @@ def _interrupted(batch: Batch) -> int:
     if not batch.is_durable and not batch.has_results_file:
         hint = "nothing was stored because there was no --output"
     echo(f"corral: interrupted with {done:,} of {report.total:,} done; {hint}:", err=True)
-    from shlex import join
-
-    echo(f"  corral {join(sys.argv[1:])}", err=True)
+    echo(f"  corral {shlex.join(sys.argv[1:])}", err=True)
     if batch.is_durable:
         echo(f"  or: corral batches resume {batch.name}", err=True)
     return INTERRUPTED
@@ -325,11 +320,9 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     """Show the progress and the failures of BATCH.
 
     BATCH is its name, a unique beginning of it, or 'last'."""
-    require()
-    from corral.engine.batch import api, query
+    found = _find(name, db)
+    from corral.engine.batch import api
 
-    name = asyncio.run(query.find_batch(resolve_last(name, "batch", db=db), db=db))
-    found = asyncio.run(query.show_batch(name, db=db))
     one = found.overview
     if as_json:
         line = {
@@ -382,14 +375,11 @@ def resume(name: str, options: tuple[str, ...], db: str | None) -> int:
     batch` that are given here are added, such as a larger --max-cost, or --retry-failed for a
     batch that has ended.
     """
-    require()
+    found = _find(name, db)
     from corral.cli.main import command as corral
     from corral.engine.batch import query
-    from corral.errors import ConfigError
 
-    name = asyncio.run(query.find_batch(resolve_last(name, "batch", db=db), db=db))
-    found = asyncio.run(query.show_batch(name, db=db))
-    status = found.overview.status
+    name, status = found.overview.name, found.overview.status
     if status in ("running", "paused"):
         raise ConfigError(f"{name} is running", hint=f"See: corral batches show {name}")
     if status in query.ENDED and not options:
@@ -420,16 +410,23 @@ def cancel(name: str, db: str | None) -> None:
 
     The command that started it can still continue it; the ended tasks count as failed.
     """
-    require()
+    shown = _find(name, db).overview
     from corral.engine.batch import query
-    from corral.errors import ConfigError
 
-    name = asyncio.run(query.find_batch(resolve_last(name, "batch", db=db), db=db))
-    shown = asyncio.run(query.show_batch(name, db=db)).overview
+    name = shown.name
     if shown.status in query.ENDED:
         raise ConfigError(f"{name} has already ended: {shown.status}")
     count = asyncio.run(query.cancel_batch(name, db=db))
     echo(f"{name} is cancelled, with {counted(count, 'task')}")
+
+
+def _find(name: str, db: str | None) -> BatchDetails:
+    """The batch that a person named."""
+    require()
+    from corral.engine.batch import query
+
+    name = asyncio.run(query.find_batch(resolve_last(name, "batch", db=db), db=db))
+    return asyncio.run(query.show_batch(name, db=db))
 
 
 def _short(text: str) -> str:

@@ -166,7 +166,28 @@ policy_options = all_of(
 
 def choose_policy(flags: PolicyFlags) -> Policy | None:
     """The policy of the options; None if none is given. Raises ``ConfigError``."""
-    policy = _base_policy(flags)
+    from corral.policy import PRESETS
+    from corral.system import config
+
+    approve, file = flags["approve"], flags["policy_file"]
+    if flags["yolo"]:
+        if approve not in (None, "all"):
+            raise ConfigError("--yolo and --approve are both given")
+        from corral.cli.ui.terminal import echo
+
+        echo("corral: --yolo: the agent may do everything without asking", err=True)
+        approve = "all"
+    policy = None if approve is None else PRESETS[approve]
+    if file is not None:
+        if approve is not None:
+            raise ConfigError(
+                "--approve and --policy are both given", hint="Set preset in the file."
+            )
+        if file in PRESET_NAMES and not Path(file).exists():
+            raise ConfigError(
+                f"there is no policy file {file!r}", hint=f"Did you mean --approve {file}?"
+            )
+        policy = config.read_policy(Path(file))
     if flags["allow_tool"] or flags["deny_tool"] or flags["allow_host"]:
         from msgspec.structs import replace
 
@@ -181,31 +202,6 @@ def choose_policy(flags: PolicyFlags) -> Policy | None:
             network_hosts=(*policy.network_hosts, *flags["allow_host"]),
         )
     return policy
-
-
-def _base_policy(flags: PolicyFlags) -> Policy | None:
-    """The policy of ``--approve``, ``--yolo`` or ``--policy``."""
-    from corral.policy import PRESETS
-    from corral.system import config
-
-    approve = flags["approve"]
-    if flags["yolo"]:
-        if approve not in (None, "all"):
-            raise ConfigError("--yolo and --approve are both given")
-        from corral.cli.ui.terminal import echo
-
-        echo("corral: --yolo: the agent may do everything without asking", err=True)
-        approve = "all"
-    if flags["policy_file"] is None:
-        return PRESETS[approve] if approve is not None else None
-    if approve is not None:
-        raise ConfigError("--approve and --policy are both given", hint="Set preset in the file.")
-    file = flags["policy_file"]
-    if file in PRESET_NAMES and not Path(file).exists():
-        raise ConfigError(
-            f"there is no policy file {file!r}", hint=f"Did you mean --approve {file}?"
-        )
-    return config.read_policy(Path(file))
 
 
 def given_options(values: Mapping[str, object]) -> RunKwargs:

@@ -40,6 +40,7 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
     require()
     from corral.view import server
     from corral.view.auth import ServerAccess, is_everywhere
+    from corral.view.calls import Services
 
     open_at = None
     if run is not None:
@@ -83,7 +84,7 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
             # In a thread: some browsers return only when they are closed.
             threading.Thread(target=webbrowser.open, args=(file.as_uri(),), daemon=True).start()
 
-    server.serve(listener, server.ServerSettings(access, ready, _start_command, open_at))
+    server.serve(listener, Services(access, _start_command, open_at), ready)
 
 
 def _start_command(words: Sequence[str]) -> None:

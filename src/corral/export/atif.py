@@ -61,11 +61,16 @@ _encoder = msgspec.json.Encoder()
 
 
 def write(events: Iterable[RunEvent], out: Write, *, session_id: str) -> None:
-    """Write the trajectory of these events."""
-    writer = TrajectoryWriter(out, session_id)
+    """Write the trajectory of the events of a session or of a pipeline run."""
+    document = _Document(out, session_id)
+    root: _AgentTrajectory | _PipelineTrajectory | None = None
     for event in events:
-        writer.add(event)
-    writer.end()
+        if root is None and isinstance(event, PipelineEvent):
+            root = _PipelineTrajectory(document)
+        elif root is None:
+            root = _AgentTrajectory(document)
+        root.add(event)
+    (root or _AgentTrajectory(document)).end()
 
 
 def trajectory(events: Iterable[RunEvent], *, session_id: str) -> JsonObject:
@@ -73,27 +78,6 @@ def trajectory(events: Iterable[RunEvent], *, session_id: str) -> JsonObject:
     parts: list[bytes] = []
     write(events, parts.append, session_id=session_id)
     return as_object(msgspec.json.decode(b"".join(parts)))
-
-
-class TrajectoryWriter:
-    """Takes the events of a session or of a pipeline run in order; ``end`` completes the
-    document."""
-
-    def __init__(self, out: Write, session_id: str) -> None:
-        self._out = out
-        self._session_id = session_id
-        self._root: _AgentTrajectory | _PipelineTrajectory | None = None
-
-    def add(self, event: RunEvent) -> None:
-        if self._root is None:
-            is_pipeline = isinstance(event, PipelineEvent)
-            kind = _PipelineTrajectory if is_pipeline else _AgentTrajectory
-            self._root = kind(_Document(self._out, self._session_id))
-        self._root.add(event)
-
-    def end(self) -> None:
-        root = self._root or _AgentTrajectory(_Document(self._out, self._session_id))
-        root.end()
 
 
 def _encode(value: JsonObject) -> bytes:

@@ -75,7 +75,9 @@ class SessionLink:
         self._unwatch()
         if budget is not None:
             run = with_budget(run, budget)
-            self._end_watch = self._watch(budget)
+            # A budget may live longer than the session, and calls back in any thread.
+            weak = weakref.ref(self)
+            self._end_watch = watch_budget(budget, lambda: (link := weak()) and link.entry)
         if self.entry is None:
             self.entry = current().add(run, controls)
         else:
@@ -87,17 +89,6 @@ class SessionLink:
         if self.entry is not None:
             state: State = "running" if until is None else "rate_limited"
             self.entry.update(replace(self.entry.run, state=state, until=until))
-
-    def _watch(self, budget: Budget) -> Callable[[], None]:
-        """Show what is spent from now on, and whether a call waits. A budget may live longer than
-        the session, and calls back in any thread."""
-        weak = weakref.ref(self)
-
-        def entry() -> LiveEntry | None:
-            link = weak()
-            return None if link is None else link.entry
-
-        return watch_budget(budget, entry)
 
     def _unwatch(self) -> None:
         end, self._end_watch = self._end_watch, _nothing
@@ -128,8 +119,13 @@ class SessionLink:
         """Send a message, if the run's options want it."""
         if run.notify is None or not notify.wants(run.notify_on, message.event):
             return
+
+        def failed(problem: str) -> None:
+            _log.info("a notification was not sent: %s", problem)
+            self.problems = (*self.problems, problem)
+
         if self._notifier is None:
-            self._notifier = notify.Notifier(run.notify, self._on_failure)
+            self._notifier = notify.Notifier(run.notify, failed)
         self._notifier.send(message)
 
     @property
@@ -141,10 +137,6 @@ class SessionLink:
         """Wait for messages on their way, for a bounded time."""
         if self._notifier is not None:
             await self._notifier.finish()
-
-    def _on_failure(self, problem: str) -> None:
-        _log.info("a notification was not sent: %s", problem)
-        self.problems = (*self.problems, problem)
 
 
 def _nothing() -> None:

@@ -169,7 +169,13 @@ class Notifier:
 
     def send(self, message: RunMessage) -> None:
         """Start to send; the run goes on."""
-        task = asyncio.get_running_loop().create_task(self._deliver(message))
+
+        async def send() -> None:
+            problem = await deliver(self._target, message)
+            if problem is not None:
+                self._on_failure(problem)
+
+        task = asyncio.get_running_loop().create_task(send())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -192,11 +198,6 @@ class Notifier:
             if late:
                 self._on_failure(f"{_shown(self._target)} took longer than {END_TIMEOUT:g} s")
                 await asyncio.wait(late, timeout=1.0)
-
-    async def _deliver(self, message: RunMessage) -> None:
-        problem = await deliver(self._target, message)
-        if problem is not None:
-            self._on_failure(problem)
 
 
 async def deliver(target: str, message: RunMessage) -> str | None:

@@ -35,12 +35,12 @@ _log = logging.getLogger("corral.view")
 class Services:
     """What all requests of a server share."""
 
-    catalog: Catalog
     access: ServerAccess
     start_command: Callable[[Sequence[str]], None]
     """Starts a command of corral in the background. Blocking. Raises ``ConfigError``."""
     open_at: str | None = None
     """The place on the page that is shown first."""
+    catalog: Catalog = field(default_factory=Catalog)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: streams end."""
 

@@ -49,17 +49,12 @@ class StoredRuns(msgspec.Struct, kw_only=True):
     warnings: list[str] = []
 
 
-class _Read(msgspec.Struct, kw_only=True):
-    stamp: tuple[float, ...]
-    at: float
-    found: StoredRuns
-
-
 class Databases:
     """Reads databases, and remembers what did not change."""
 
     def __init__(self) -> None:
-        self._known: dict[str | None, _Read] = {}
+        self._known: dict[str | None, tuple[tuple[float, ...], float, StoredRuns]] = {}
+        """Database -> its stamp, when it was read, and what it had."""
 
     async def read_all(self, live: LiveRuns) -> StoredRuns:
         """The runs and batches of all databases."""
@@ -83,19 +78,19 @@ class Databases:
 
     async def _read(self, db: str | None) -> StoredRuns:
         stamp = await asyncio.to_thread(_stamp, db)
-        before = self._known.get(db)
-        if before is not None and before.stamp == stamp:
-            is_open = any(each.state in ACTIVE for each in before.found.summaries)
+        if db in self._known and self._known[db][0] == stamp:
+            _, at, found = self._known[db]
+            is_open = any(each.state in ACTIVE for each in found.summaries)
             pause = OPEN_SECONDS if is_open else (SERVER_SECONDS if not stamp else float("inf"))
-            if clock.now() - before.at < pause:
-                return before.found
+            if clock.now() - at < pause:
+                return found
         try:
             found = await _read_database(db)
         except CorralError as error:
             from corral.engine.dbos.database import find
 
             found = StoredRuns(warnings=[f"{find(db).shown}: {error.message}"])
-        self._known[db] = _Read(stamp=stamp, at=clock.now(), found=found)
+        self._known[db] = stamp, clock.now(), found
         return found
 
 

@@ -7,17 +7,14 @@ import errno
 import signal
 import socket
 import types
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import uvicorn
 
 from corral.errors import ConfigError
 from corral.view import app
-from corral.view.auth import ServerAccess
 from corral.view.calls import Services
-from corral.view.catalog import Catalog
 
 END_SECONDS = 1
 """Seconds that open connections get when the server stops."""
@@ -84,22 +81,10 @@ class _ViewServer(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-class ServerSettings(NamedTuple):
-    """How a server runs."""
-
-    access: ServerAccess
-    on_ready: Callable[[], None]
-    start_command: Callable[[Sequence[str]], None]
-    """Starts a command of corral in the background."""
-    open_at: str | None = None
-    """The place on the page that is shown first."""
-
-
-def serve(listener: socket.socket, settings: ServerSettings) -> None:
+def serve(listener: socket.socket, services: Services, on_ready: Callable[[], None]) -> None:
     """Serve until Ctrl-C or SIGTERM."""
 
     async def run() -> None:
-        services = Services(Catalog(), settings.access, settings.start_command, settings.open_at)
         config = uvicorn.Config(
             app.create(services),
             access_log=False,  # it would have the token in it
@@ -110,7 +95,7 @@ def serve(listener: socket.socket, settings: ServerSettings) -> None:
             ws="none",
             timeout_graceful_shutdown=END_SECONDS,
         )
-        server = _ViewServer(config, services, settings.on_ready)
+        server = _ViewServer(config, services, on_ready)
         try:
             await server.serve(sockets=[listener])
         finally:

@@ -33,6 +33,7 @@ from corral.run_kwargs import RunKwargs
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from corral.cli.ui.pipeline_output import PipelinePrinter
     from corral.engine.api import PipelineResult
     from corral.engine.query import RunDetails
     from corral.pipelines.execution.interviewers import Interviewer
@@ -155,7 +156,6 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
         raise ConfigError("--json and --quiet are both given")
     import_modules(flags["modules"])
     from corral.cli.pipeline.files import format_finding
-    from corral.cli.ui.pipeline_output import PipelinePrinter
     from corral.engine import api
     from corral.engine.dbos import database
     from corral.engine.workspace import run_worktree
@@ -180,13 +180,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
         database.load()
     elif not (flags["auto_approve"] or flags["simulate"] == "all" or flags["script"]):
         _require_no_questions(graph)
-    show = PipelinePrinter(
-        graph,
-        as_json=flags["as_json"],
-        quiet=flags["quiet"],
-        db=flags["db"],
-        durable=durable,
-    )
+    show = _printer(graph, flags, durable=durable)
     source = str(Path(file).absolute())
     if repository is not None and run_worktree.uncommitted(repository):
         show.progress.print_line("! uncommitted changes in the repository are not part of this run")
@@ -245,14 +239,11 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     codes are those of run.
     """
     import_modules(flags["modules"])
-    from corral.cli.ui.pipeline_output import PipelinePrinter
     from corral.engine import api, service
 
     details = _find_run(name, flags["db"])
     name = details.id
-    show = PipelinePrinter(
-        details.graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"]
-    )
+    show = _printer(details.graph, flags)
     show.name = name
     totals = BudgetLimits(
         max_cost=flags["max_cost"],
@@ -288,13 +279,12 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
 
     Uses the current file of the pipeline. The exit codes are those of run.
     """
-    from corral.cli.ui.pipeline_output import PipelinePrinter
     from corral.engine import api
 
     details = _find_run(name, flags["db"])
     name = details.id
     graph = api.current_graph(details) or details.graph
-    show = PipelinePrinter(graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"])
+    show = _printer(graph, flags)
 
     async def execute(interviewer: Interviewer | None) -> PipelineResult:
         return await api.fork(
@@ -309,6 +299,14 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
         )
 
     return show.run_to_end(execute, auto=flags["auto_approve"])
+
+
+def _printer(graph: Graph, flags: FollowFlags, *, durable: bool = True) -> PipelinePrinter:
+    from corral.cli.ui.pipeline_output import PipelinePrinter
+
+    return PipelinePrinter(
+        graph, as_json=flags["as_json"], quiet=flags["quiet"], db=flags["db"], durable=durable
+    )
 
 
 def _find_run(name: str, db: str | None) -> RunDetails:

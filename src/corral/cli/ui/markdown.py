@@ -106,7 +106,11 @@ def block(source: str, columns: int) -> list[Line]:
         return [[StyledText("─" * min(room, 40), "dim")]]
     if heading := _HEADING.match(source):
         style = "bold underline" if len(heading[1]) == 1 else "bold"
-        return spans.wrap(inline(_heading_text(heading[2] or ""), style), room)
+        text = (heading[2] or "").strip()
+        unclosed = text.rstrip("#")  # marks may close a heading, too
+        if not unclosed or unclosed[-1].isspace():
+            text = unclosed.rstrip()
+        return spans.wrap(inline(text, style), room)
     if quote := _QUOTE.match(source):
         bar = [StyledText("│ " * min(quote[1].count(">"), DEEPEST_QUOTE), "dim")]
         return spans.wrap([*bar, *inline(quote[2], "italic")], room, bar)
@@ -116,13 +120,6 @@ def block(source: str, columns: int) -> list[Line]:
     return spans.wrap(
         [StyledText(lead), *inline(source.lstrip())], room, [StyledText(lead[: room // 2])]
     )
-
-
-def _heading_text(text: str) -> str:
-    """Without the marks that may close a heading, too."""
-    text = text.strip()
-    unclosed = text.rstrip("#")
-    return unclosed.rstrip() if not unclosed or unclosed[-1].isspace() else text
 
 
 def _item(item: re.Match[str], room: int) -> list[Line]:
@@ -221,6 +218,7 @@ class _InlineParser:
 
     def __init__(self, text: str, style: str, depth: int) -> None:
         self._text, self._style, self._depth = text, style, depth
+        self._ends_by_mark: dict[str, list[int]] = {}
 
     def spans(self) -> Iterator[StyledText]:
         text, shown, at = self._text, 0, 0
@@ -283,10 +281,6 @@ class _InlineParser:
         for run in _TICKS.finditer(self._text):
             found.setdefault(len(run[0]), []).append(run.start())
         return found
-
-    @functools.cached_property
-    def _ends_by_mark(self) -> dict[str, list[int]]:
-        return {}
 
     def _ends(self, mark: str) -> list[int]:
         """Where emphasis with this mark may end."""
