@@ -14,6 +14,7 @@ import sys
 import termios
 import time
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -251,6 +252,17 @@ def started(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return mark
 
 
+@pytest.fixture
+def nothing_starts(
+    started: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """The test runs beside the files; no agent and no session is started."""
+    monkeypatch.chdir(workspace)
+    yield
+    assert not started.exists()
+    assert not [*paths.sessions().glob("*")]
+
+
 def check_report(
     done: subprocess.CompletedProcess[str], code: int, wrong: str, advice: str
 ) -> None:
@@ -267,33 +279,19 @@ def check_report(
     assert "Errno" not in done.stderr
 
 
+@pytest.mark.usefixtures("nothing_starts")
 @pytest.mark.parametrize(("words", "code", "wrong", "advice"), MISTAKES, ids=str)
 def test_a_mistake_gets_one_line_and_nothing_is_started(
-    words: str,
-    code: int,
-    wrong: str,
-    advice: str,
-    workspace: Path,
-    started: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    words: str, code: int, wrong: str, advice: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(workspace)
-    done = run_in_process(words, monkeypatch)
-    check_report(done, code, wrong, advice)
-    assert not started.exists()
-    assert not [*paths.sessions().glob("*")]
+    check_report(run_in_process(words, monkeypatch), code, wrong, advice)
 
 
+@pytest.mark.usefixtures("nothing_starts")
 @pytest.mark.parametrize(("call", "wrong", "advice"), CALLS, ids=str)
 def test_a_wrong_call_gets_one_line_and_nothing_is_started(
-    call: str,
-    wrong: str,
-    advice: str,
-    workspace: Path,
-    started: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    call: str, wrong: str, advice: str
 ) -> None:
-    monkeypatch.chdir(workspace)
     with pytest.raises(CorralError) as raised:
         eval(call, {"corral": corral_package, "pipelines": pipelines, "models": models})
     lines = str(raised.value).splitlines()
@@ -301,8 +299,6 @@ def test_a_wrong_call_gets_one_line_and_nothing_is_started(
     assert len(lines) <= 2
     assert len(lines[0]) < LONGEST
     assert advice in str(raised.value)
-    assert not started.exists()
-    assert not [*paths.sessions().glob("*")]
 
 
 def test_what_is_to_be_written_instead_exists() -> None:

@@ -76,25 +76,16 @@ def list_sessions(
         ]
         echo_json(json.dumps(rows))
         return
-    cells = [
-        (
-            each.meta.id,
-            each.meta.agent,
-            # Without a status, no turn of it has ended, and no process has it.
-            running.get(each.meta.id, each.meta.status or "interrupted").replace("_", " "),
-            format_time(each.meta.updated),
-            _description(each, names.get(each.meta.id)),
-        )
-        for each in found
-    ]
+    cells: list[tuple[str, ...]] = []
+    for match in found:
+        meta, name = match.meta, names.get(match.meta.id)
+        # Without a status, no turn of it has ended, and no process has it.
+        status = running.get(meta.id, meta.status or "interrupted").replace("_", " ")
+        text = f"…{match.snippet}…" if match.snippet else meta.title
+        more = f", continues {meta.continued_from}" if meta.continued_from else ""
+        prompt = f"{f'[{name}] ' if name else ''}{text}  ({meta.cwd}{more})"
+        cells.append((meta.id, meta.agent, status, format_time(meta.updated), prompt))
     echo(table(("session", "agent", "status", "last", "prompt"), cells))
-
-
-def _description(found: index.SessionMatch, name: str | None) -> str:
-    text = f"…{found.snippet}…" if found.snippet else found.meta.title
-    before = found.meta.continued_from
-    more = f", continues {before}" if before else ""
-    return f"{f'[{name}] ' if name else ''}{text}  ({found.meta.cwd}{more})"
 
 
 NAME = run_argument("session", required=False, completed="sessions")

@@ -168,14 +168,12 @@ class _RunFacts:
         self.errors = [*self.errors[-99:], as_object(msgspec.to_builtins(error))]
 
     def as_json(self) -> JsonObject:
-        init = self.init
         return {
             "agent": self.agent,
-            "agent_version": init.agent_version if init is not None else None,
-            "model": init.model if init is not None else None,
-            "cwd": init.cwd if init is not None else None,
-            "sandbox": init.sandbox if init is not None else None,
-            "auth": init.auth if init is not None else None,
+            **{
+                name: getattr(self.init, name, None)
+                for name in ("agent_version", "model", "cwd", "sandbox", "auth")
+            },
             "events": self.events,
             "turns": [
                 {

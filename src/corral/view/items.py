@@ -137,8 +137,8 @@ class ItemBuilder:
         self._messages: dict[str | None, _OpenMessage] = {}
         """Parent -> its message that is being written."""
         self._unwritten: dict[int, _OpenMessage] = {}
-        self._tools: dict[str, Item] = {}
-        self._permissions: dict[str, Item] = {}
+        self._tools: dict[str, tuple[Item, ToolInfo]] = {}
+        self._permissions: dict[str, tuple[Item, PermissionInfo]] = {}
 
     def add(self, offset: int, event: Event | UnreadableLine) -> None:
         """Take the next event, which begins at this byte of its log."""
@@ -160,7 +160,7 @@ class ItemBuilder:
                     has_more=event.input is not None,
                 )
                 item = Item(key=offset, seq=event.seq, ts=event.ts, kind="tool", tool=tool)
-                self._tools[event.call_id] = self._put(item, event.parent)
+                self._tools[event.call_id] = self._put(item, event.parent), tool
             case events.ToolOutput() | events.ToolResult():
                 self._add_result(offset, event)
             case events.PermissionRequest():
@@ -174,7 +174,7 @@ class ItemBuilder:
                 )
                 item = Item(key=offset, seq=event.seq, ts=event.ts, kind="permission")
                 item.permission = asked
-                self._permissions[event.request_id] = self._put(item, event.parent)
+                self._permissions[event.request_id] = self._put(item, event.parent), asked
             case events.PermissionDecision():
                 self._add_decision(offset, event)
             case UnreadableLine():
@@ -223,25 +223,16 @@ class ItemBuilder:
     def open_ids(self, start: int) -> set[str]:
         """The ids of tool calls without a result, and of permission requests without a decision,
         that begin at this byte or after it."""
-        return {
-            *(
-                id
-                for id, item in self._tools.items()
-                if item.key >= start and item.tool is not None and item.tool.status is None
-            ),
-            *(
-                id
-                for id, item in self._permissions.items()
-                if item.key >= start and item.permission is not None and item.permission.pending
-            ),
-        }
+        calls = ((id, item.key, tool.status is None) for id, (item, tool) in self._tools.items())
+        asked = ((id, item.key, info.pending) for id, (item, info) in self._permissions.items())
+        return {id for id, key, is_open in (*calls, *asked) if is_open and key >= start}
 
     def _put(self, item: Item, parent: str | None = None) -> Item:
         item.parent = parent
         self.items[item.key] = item
         self._changed[item.key] = item
-        above = self._tools.get(parent) if parent is not None else None
-        if above is not None:
+        if parent is not None and parent in self._tools:
+            above, _ = self._tools[parent]
             above.children += 1
             self._changed[above.key] = above
         return item
@@ -259,16 +250,15 @@ class ItemBuilder:
         self._changed[message.item.key] = message.item
 
     def _add_result(self, offset: int, event: events.ToolOutput | events.ToolResult) -> None:
-        item = self._tools.get(event.call_id)
-        if item is None or item.tool is None:
-            if isinstance(event, events.ToolOutput):
-                return  # of a call on an earlier page
+        if event.call_id in self._tools:
+            item, tool = self._tools[event.call_id]
+        elif isinstance(event, events.ToolOutput):
+            return  # of a call on an earlier page
+        else:
             tool = ToolInfo(call_id=event.call_id, name=plain(event.name or "tool", 200))
             tool.title = tool.name
             item = Item(key=offset, seq=event.seq, ts=event.ts, kind="tool", tool=tool)
             self._put(item, event.parent)
-        else:
-            tool = item.tool
         self._changed[item.key] = item
         if isinstance(event, events.ToolOutput):
             tool.preview = plain(tool.preview + event.delta, MAX_PREVIEW)
@@ -282,13 +272,12 @@ class ItemBuilder:
             tool.exit = int(found[1]) if found else None
 
     def _add_decision(self, offset: int, event: events.PermissionDecision) -> None:
-        item = self._permissions.get(event.request_id)
-        if item is None or item.permission is None:
+        if event.request_id in self._permissions:
+            item, info = self._permissions[event.request_id]
+        else:
             info = PermissionInfo(request_id=event.request_id, call_id=event.call_id)
             item = Item(key=offset, seq=event.seq, ts=event.ts, kind="permission", permission=info)
             self._put(item, event.parent)
-        else:
-            info = item.permission
         info.decision, info.by, info.pending = event.decision, event.by, False
         info.rule = None if event.rule is None else plain(event.rule, 500)
         self._changed[item.key] = item

@@ -64,7 +64,17 @@ class BatchProgress(LiveProgress):
             self.print_always(f"corral: {spent}; {hint}")
         if not self._enabled:
             return
-        self.print_line(_totals(report))
+        parts = [
+            f"{report.succeeded:,} of {report.total:,} done",
+            f"{report.failed:,} failed" if report.failed else "",
+            f"{report.earlier:,} of them earlier" if report.earlier else "",
+            _span(report.seconds),
+            f"{report.tokens:,} tokens" if report.tokens else "",
+            f"${report.cost_usd:.4f}" if report.cost_usd else "",
+            f"{report.unpriced:,} of unknown cost" if report.cost_usd and report.unpriced else "",
+            f"batch {report.name}",
+        ]
+        self.print_line(" · ".join(filter(None, parts)))
         for each in report.failures:
             some = ", ".join(each.tasks) + (", …" if each.count > len(each.tasks) else "")
             self.print_line(
@@ -85,20 +95,6 @@ class BatchProgress(LiveProgress):
 
     def heartbeat(self) -> str:
         return f"… {self.line()} · {self.elapsed} s"
-
-
-def _totals(report: BatchReport) -> str:
-    parts = [
-        f"{report.succeeded:,} of {report.total:,} done",
-        f"{report.failed:,} failed" if report.failed else "",
-        f"{report.earlier:,} of them earlier" if report.earlier else "",
-        _span(report.seconds),
-        f"{report.tokens:,} tokens" if report.tokens else "",
-        f"${report.cost_usd:.4f}" if report.cost_usd else "",
-        f"{report.unpriced:,} of unknown cost" if report.cost_usd and report.unpriced else "",
-        f"batch {report.name}",
-    ]
-    return " · ".join(filter(None, parts))
 
 
 def _span(seconds: float) -> str:
