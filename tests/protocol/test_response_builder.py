@@ -184,15 +184,6 @@ def test_a_call_without_arguments_has_none(written: str) -> None:
     assert (call.arguments, call.raw) == ({}, None)
 
 
-def test_a_complete_text_gives_the_same_response_as_its_deltas() -> None:
-    streamed, complete_text = fresh(), fresh()
-    for piece in ("Hello", " world"):
-        streamed.add_text(piece)
-    complete_text.add_complete_text("Hello world")
-
-    assert complete(complete_text)[1] == complete(streamed)[1]
-
-
 def test_a_missing_id_is_generated_and_unique_in_the_conversation() -> None:
     parts = fresh(used=["call_2", "call_1"])
     for _ in range(3):

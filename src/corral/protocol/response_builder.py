@@ -97,11 +97,6 @@ class ResponseBuilder(msgspec.Struct, eq=False):
             part.pieces.append(piece)
             self.events.append(TextDelta(piece, part.index))
 
-    def add_complete_text(self, text: str) -> None:
-        """Add a complete text part of a response that is not streamed: there are no events of
-        it. No other part is open."""
-        self._parts.append(Text(text))
-
     def add_thinking(self, piece: str, item_id: str | None = None) -> None:
         part = self._open
         if part is None or part.kind != "thinking" or part.item_id != item_id:
