@@ -20,7 +20,15 @@ DENY = 2
 
 def relay(address: str, call: bytes) -> bytes:
     """The answer of corral. Raises ``OSError``, or ``EOFError`` if there is none."""
-    with _connect(address) as connection:
+    if os.path.isfile(address):
+        with open(address, encoding="ascii") as file:
+            port, secret = file.read().split()
+        connection = socket.create_connection(("127.0.0.1", int(port)))
+        call = secret.encode() + b"\n" + call
+    else:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(address)
+    with connection:
         connection.sendall(call)
         connection.shutdown(socket.SHUT_WR)
         pieces: list[bytes] = []
@@ -29,18 +37,6 @@ def relay(address: str, call: bytes) -> bytes:
     if not pieces:
         raise EOFError("corral ended before it answered")
     return b"".join(pieces)
-
-
-def _connect(address: str) -> socket.socket:
-    if not os.path.isfile(address):
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(address)
-        return connection
-    with open(address, encoding="ascii") as file:
-        port, secret = file.read().split()
-    connection = socket.create_connection(("127.0.0.1", int(port)))
-    connection.sendall(secret.encode() + b"\n")
-    return connection
 
 
 def main(arguments: list[str]) -> int:

@@ -33,17 +33,30 @@ def log_to_stderr(level: int) -> None:
 def follow_environment() -> None:
     """Log as ``CORRAL_LOG`` says, if it is set. Raises ``ConfigError``."""
     if wanted := os.environ.get("CORRAL_LOG"):
-        follow_variable(wanted)
-        level, path = _parse(wanted)
+        level, path = follow_variable(wanted)
         if path:  # corral's background processes have another directory, and log to the same file
             name = logging.getLevelName(level).lower()
             os.environ["CORRAL_LOG"] = f"{name}:{os.path.abspath(path)}"
 
 
-def follow_variable(wanted: str) -> None:
+def follow_variable(wanted: str) -> tuple[int, str]:
     """Log as ``CORRAL_LOG`` says: a level logs to stderr, a file gets everything, and with
-    ``LEVEL:FILE`` the file gets the messages of this level and above. Raises ``ConfigError``."""
-    level, path = _parse(wanted)
+    ``LEVEL:FILE`` the file gets the messages of this level and above. Returns the level and the
+    file. Raises ``ConfigError``."""
+    first, colon, rest = wanted.partition(":")
+    if first.lower() in LEVELS:
+        level, path = LEVELS[first.lower()], rest
+    elif not colon and wanted.isalnum():
+        from difflib import get_close_matches
+
+        near = get_close_matches(wanted.lower(), LEVELS, 1)
+        raise ConfigError(
+            f"CORRAL_LOG: no level is called {wanted!r}",
+            hint=(f"Did you mean {near[0]}? " if near else "")
+            + f"Write {', '.join(LEVELS)}, a file (./corral.log) or LEVEL:FILE.",
+        )
+    else:
+        level, path = logging.DEBUG, wanted
     if path:
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
@@ -53,6 +66,7 @@ def follow_variable(wanted: str) -> None:
         _add(handler, level)
     else:
         log_to_stderr(level)
+    return level, path
 
 
 _STDERR = "corral: stderr"
@@ -70,23 +84,6 @@ def _add(handler: logging.Handler, level: int) -> None:
     logger.addHandler(handler)
     logger.setLevel(min(each.level for each in logger.handlers))
     logger.propagate = False
-
-
-def _parse(wanted: str) -> tuple[int, str]:
-    """The level and the file, from the value of ``CORRAL_LOG``."""
-    first, colon, rest = wanted.partition(":")
-    if first.lower() in LEVELS:
-        return LEVELS[first.lower()], rest
-    if not colon and wanted.isalnum():
-        from difflib import get_close_matches
-
-        near = get_close_matches(wanted.lower(), LEVELS, 1)
-        raise ConfigError(
-            f"CORRAL_LOG: no level is called {wanted!r}",
-            hint=(f"Did you mean {near[0]}? " if near else "")
-            + f"Write {', '.join(LEVELS)}, a file (./corral.log) or LEVEL:FILE.",
-        )
-    return logging.DEBUG, wanted
 
 
 class _Redacting(logging.Formatter):

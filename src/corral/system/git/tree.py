@@ -167,25 +167,21 @@ def _submodules(
         if folder.is_symlink() or not folder.is_dir():
             continue
         inside = {name: each for name, each in found.items() if name.startswith(path + b"/")}
-        if not inside or _is_same(root, folder, entry.id, path, inside):
-            entries = {name: each for name, each in entries.items() if name not in inside}
-            entries[path] = entry
+        if inside:
+            # It stays a submodule only if its folder holds this commit's files and nothing else.
+            its_own = scan.find_repository(folder)
+            if its_own is None or its_own.top != folder or its_own.head != entry.id:
+                continue
+            env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(its_own.common / "objects")}
+            try:
+                files = repository.entries(root, entry.id, env)
+            except StorageFailed:  # it does not have the commit
+                continue
+            if {path + b"/" + name: each for name, each in files.items()} != inside:
+                continue
+        entries = {name: each for name, each in entries.items() if name not in inside}
+        entries[path] = entry
     return entries
-
-
-def _is_same(
-    root: Path, folder: Path, commit: str, prefix: bytes, inside: Mapping[bytes, TreeEntry]
-) -> bool:
-    """Whether a submodule's folder holds this commit's files and nothing else."""
-    its_own = scan.find_repository(folder)
-    if its_own is None or its_own.top != folder or its_own.head != commit:
-        return False
-    env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(its_own.common / "objects")}
-    try:
-        files = repository.entries(root, commit, env)
-    except StorageFailed:  # it does not have the commit
-        return False
-    return {prefix + b"/" + path: entry for path, entry in files.items()} == inside
 
 
 def _id_of(root: Path, found: Mapping[bytes, TreeEntry]) -> str:

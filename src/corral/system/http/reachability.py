@@ -68,21 +68,19 @@ async def _why_not(host: str, port: int) -> str | None:
         return f"the name {host} cannot be resolved: {error.strerror}"
     except (OSError, UnicodeError, NoThread):
         return None
-    addresses = dict.fromkeys(str(each[4][0]) for each in found)
-    reasons = [await _why_not_at(address, port) for address in addresses]
-    if not reasons or any(reason is None for reason in reasons):
-        return None
-    return f"{authority(host, port)}: {reasons[0]}"
-
-
-async def _why_not_at(address: str, port: int) -> str | None:
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(LONGEST_WAIT):
-            transport, _ = await loop.create_connection(asyncio.Protocol, address, port)
-    except TimeoutError:
-        return f"no answer within {LONGEST_WAIT:g} s"
-    except OSError as error:
-        return os.strerror(error.errno) if error.errno in _UNREACHABLE else None
-    transport.abort()
-    return None
+    reasons: list[str] = []
+    for address in dict.fromkeys(str(row[4][0]) for row in found):
+        try:
+            async with asyncio.timeout(LONGEST_WAIT):
+                loop = asyncio.get_running_loop()
+                transport, _ = await loop.create_connection(asyncio.Protocol, address, port)
+        except TimeoutError:
+            reasons.append(f"no answer within {LONGEST_WAIT:g} s")
+        except OSError as error:
+            if error.errno not in _UNREACHABLE:
+                return None
+            reasons.append(os.strerror(error.errno))
+        else:
+            transport.abort()
+            return None
+    return f"{authority(host, port)}: {reasons[0]}" if reasons else None

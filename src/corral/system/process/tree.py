@@ -301,7 +301,6 @@ class RegistryEntry(msgspec.Struct, frozen=True):
     pid: int
     start_time: str
     """Its start time, as the system counts it: together with the pid it identifies the process."""
-    pgid: int
     mark: str
     number: int | None
     owner: int
@@ -334,7 +333,6 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
         entry = RegistryEntry(
             pid=0,
             start_time="",
-            pgid=0,
             mark=mark,
             number=number,
             owner=os.getpid(),
@@ -352,7 +350,7 @@ class ProcessRegistry(msgspec.Struct, frozen=True):
         ``OSError``."""
         root = platform.get_process(pid)
         entry = msgspec.structs.replace(
-            announced, pid=pid, start_time=root.start_time if root else "", pgid=pid
+            announced, pid=pid, start_time=root.start_time if root else ""
         )
         # It is longer than the entry without a pid, so it replaces that completely.
         try:

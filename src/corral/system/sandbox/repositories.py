@@ -64,9 +64,9 @@ def find(folders: Iterable[str], skipped: Iterable[str] = ()) -> FoundRepositori
     are not followed."""
     entries: list[str] = []
     unreadable: set[str] = set()
-    omitted, seen = {*skipped}, 0
+    omitted, seen, is_complete = {*skipped}, 0, True
     pending = [*dict.fromkeys(folders)]
-    while pending:
+    while pending and is_complete:
         folder = pending.pop()
         try:
             found = list(os.scandir(folder))
@@ -76,11 +76,12 @@ def find(folders: Iterable[str], skipped: Iterable[str] = ()) -> FoundRepositori
             unreadable.add(folder)
             continue
         seen += len(found)
-        if seen > MOST_ENTRIES or len(unreadable) > MOST_UNREADABLE:
-            return FoundRepositories(_sorted(entries), frozenset(unreadable), is_complete=False)
-        below = _take_folders(folder, found, entries)
-        pending += [path for path in below if path not in omitted]
-    return FoundRepositories(_sorted(entries), frozenset(unreadable))
+        is_complete = seen <= MOST_ENTRIES and len(unreadable) <= MOST_UNREADABLE
+        if is_complete:
+            below = _take_folders(folder, found, entries)
+            pending += [path for path in below if path not in omitted]
+    highest_first = sorted(entries, key=lambda path: (path.count("/"), path))
+    return FoundRepositories(tuple(highest_first), frozenset(unreadable), is_complete)
 
 
 def _take_folders(
@@ -101,10 +102,6 @@ def _take_folders(
     has = [os.path.exists(os.path.join(folder, name)) for name in names]
     if has and (all(has[:2]) or has[2]):  # a bare repository
         entries.append(folder)
-
-
-def _sorted(entries: list[str]) -> tuple[str, ...]:
-    return tuple(sorted(entries, key=lambda path: (path.count("/"), path)))
 
 
 def git_dirs(entry: str) -> Iterator[str]:
