@@ -354,8 +354,8 @@ def files(
     looked_at = 0
     # Of a folder: its path from the root, its path from the top of the repository, and the rules
     # that apply there, those of the nearest folder first.
-    outer = (scope.parts, scope.outer) if scope is not None else ((), ())
-    pending: list[tuple[bytes, tuple[bytes, ...], tuple[Rules, ...]]] = [(b"", *outer)]
+    outer = scope or Scope()
+    pending = [(b"", outer.parts, outer.outer)]
     while pending:
         above, parts, rules = pending.pop()
         folder = os.path.join(base, above) if above else base
