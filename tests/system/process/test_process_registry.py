@@ -164,7 +164,7 @@ def test_another_process_with_the_pid_of_a_dead_run_is_left_alone(folder: Path) 
     process_registry = ProcessRegistry(folder)
     (entry,) = process_registry.entries()
     with subprocess.Popen(["sleep", "50"], start_new_session=True) as stranger:
-        forged = msgspec.structs.replace(entry, pid=stranger.pid, pgid=stranger.pid)
+        forged = msgspec.structs.replace(entry, pid=stranger.pid)
         (folder / f"{entry.mark}.json").write_bytes(msgspec.json.encode(forged))
         assert process_registry.reap() == [forged]
         assert stranger.poll() is None
