@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -80,16 +81,20 @@ GOAL = 200
 """Characters of a goal that are stored for lists."""
 
 
+_starting = threading.Lock()
+
+
 def local(database: Database, *, limits: Sequence[QueueLimit] = (), poll: float = POLL) -> Executor:
     """The engine of this process, started if there is none. Blocking."""
-    here = executor.running()
-    if here is None:
-        here = Executor(database, run_workflow.all_workflows(), limits=limits, poll=poll)
-        with storage_errors(database):
-            here.start()
-    elif here.database != database:
-        raise ConfigError(f"this process already runs an engine, on {here.database.shown}")
-    return here
+    with _starting:  # a run and a batch that start at once share the engine of the first
+        here = executor.running()
+        if here is None:
+            here = Executor(database, run_workflow.all_workflows(), limits=limits, poll=poll)
+            with storage_errors(database):
+                here.start()
+        elif here.database != database:
+            raise ConfigError(f"this process already runs an engine, on {here.database.shown}")
+        return here
 
 
 def close(drain: float = 0.0) -> None:

@@ -77,7 +77,9 @@ class SessionLink:
             run = with_budget(run, budget)
             # A budget may live longer than the session, and calls back in any thread.
             weak = weakref.ref(self)
-            self._end_watch = watch_budget(budget, lambda: (link := weak()) and link.entry)
+            self._end_watch = watch_budget(
+                budget, lambda: None if (link := weak()) is None else link.entry
+            )
         if self.entry is None:
             self.entry = current().add(run, controls)
         else:

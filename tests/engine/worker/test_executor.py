@@ -10,6 +10,7 @@ import queue
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,16 @@ def test_one_engine_serves_several_event_loops_in_turn(tmp_path: Path) -> None:
             closed = asyncio.run(run_once(tmp_path, f"r{number}"))
             assert closed.status == "success"
             assert closed.context["thread"] == "corral-engine"
+    finally:
+        service.close()
+
+
+def test_two_threads_that_start_the_engine_at_once_share_it(tmp_path: Path) -> None:
+    target = database.find(str(tmp_path / "x.db"))
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            first, second = pool.map(service.local, (target, target))
+        assert first is second
     finally:
         service.close()
 
