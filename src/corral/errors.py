@@ -60,6 +60,7 @@ do, and the known facts.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, TypedDict, Unpack, get_args
@@ -544,10 +545,10 @@ class Interrupted(RemoteError):
 def from_event(error: events.Error, result: object = None) -> CorralError:
     """The exception for an ``error`` event, with its class and all its facts."""
     kind = classes_by_code().get(error.code, RemoteError)
-    try:
+    facts: ErrorFacts = {}
+    # Facts that another version wrote may be different: the error itself matters more.
+    with contextlib.suppress(msgspec.ValidationError):
         facts = convert_to(error.facts, ErrorFacts)
-    except msgspec.ValidationError:  # written by another version: the error itself matters more
-        facts = {}
     raised = kind(
         error.message,
         hint=error.hint,

@@ -259,7 +259,9 @@ def _tools_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKi
     if than.allow_tools is not None:
         return listed <= set(than.allow_tools)
     # The capability of each tool must be allowed, of the caller's own server or not.
-    capabilities = {CAPABILITY_OF[tools[name]] for name in listed & tools.keys()} - {None}
+    capabilities: set[Capability | None] = {
+        CAPABILITY_OF[tools[name]] for name in listed & tools.keys()
+    }
     return listed <= tools.keys() and all(
         than.verdict(capability, own=own) == "allow"
         for capability in capabilities

@@ -95,11 +95,7 @@ class BuiltinDriver:
         self._clients: list[Client] = []
         self.fail: Fail = lambda _: None
         """Ends the current turn."""
-        self.subagents = Subagents(
-            lambda emit, mailbox: self._new_loop(History(), self._sub_executor, emit, mailbox),
-            self.events.put,
-            self._interrupt,
-        )
+        self.subagents = Subagents(self._new_subagent_loop, self.events.put, self._interrupt)
         self._granted: set[tuple[str, str | None]] = set()
         self._history: History | None = None
         self._loop: Loop | None = None
@@ -257,6 +253,9 @@ class BuiltinDriver:
                 self._history = history
             self._loop = self._new_loop(self._history, self.executor, self.events.put, self.mailbox)
         return self._loop
+
+    def _new_subagent_loop(self, emit: Emit, mailbox: Mailbox) -> Loop:
+        return self._new_loop(History(), self._sub_executor, emit, mailbox)
 
     def _new_loop(
         self, history: History, executor: ToolExecutor, emit: Emit, mailbox: Mailbox

@@ -88,14 +88,18 @@ LENGTH_LIMITS = {
     **_length_limits("Items", list, "items"),
     **_length_limits("Properties", dict, "properties"),
 }
+
+
+def _is_multiple(value: float, of: float) -> bool:
+    return round(value / of, 9) % 1 == 0
+
+
 LIMITS: dict[str, LimitKeyword] = {
     "minimum": LimitKeyword(number_or_none, ge, "at least {}"),
     "maximum": LimitKeyword(number_or_none, le, "at most {}"),
     "exclusiveMinimum": LimitKeyword(number_or_none, gt, "more than {}"),
     "exclusiveMaximum": LimitKeyword(number_or_none, lt, "less than {}"),
-    "multipleOf": LimitKeyword(
-        number_or_none, lambda value, of: round(value / of, 9) % 1 == 0, "a multiple of {}"
-    ),
+    "multipleOf": LimitKeyword(number_or_none, _is_multiple, "a multiple of {}"),
     **LENGTH_LIMITS,
 }
 """Keyword → what it limits."""

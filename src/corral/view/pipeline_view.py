@@ -226,7 +226,7 @@ class PipelineRun(PipelineFacts, kw_only=True):
     events: list[PipelineEvent]
     """Those of the run itself, without those of its agents."""
     has_ended: bool = False
-    visits: dict[str, Outcome] = msgspec.field(default_factory=dict)
+    visits: dict[str, Outcome] = msgspec.field(default_factory=dict[str, Outcome])
     """The outcome of visits that have ended, by their ids."""
     state: State | None = None
     """What its database says; None for a run in memory."""

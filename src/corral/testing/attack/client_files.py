@@ -161,7 +161,7 @@ class FileMethodAttack(NamedTuple):
         swapping = LinkSwapper(arena)
         swapping.start()
         try:
-            ask = (lambda _: "deny") if self.setting.person else None
+            ask = _deny if self.setting.person else None
             async with session(self.subject.agent, ask=ask, **options) as opened:
                 await opened.run(PROMPT)
                 await opened.run(PROMPT)  # it ends after the late calls
@@ -206,6 +206,11 @@ class FileMethodAttack(NamedTuple):
         reads = attempt.cell == "read inside" and policy.verdict("read") == "allow"
         writes = attempt.cell == "write inside" and policy.verdict("write") == "allow"
         return tried, offered and (reads or writes)
+
+
+def _deny(_request: object) -> Literal["deny"]:
+    """The person who is asked."""
+    return "deny"
 
 
 def _step(number: int, attempt: Attempt, arena: Arena) -> dict[str, object]:

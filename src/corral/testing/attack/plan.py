@@ -158,6 +158,7 @@ def plan(
     """The attempts that make sense under this policy, as the agent reports it."""
     row: dict[Capability, PolicyRow] = {each.capability: each for each in rows}
     allowed: set[Capability] = {each.capability for each in rows if each.is_allowed}
+    closed: set[Cell]
     if policy.shell_rules:  # the other cells are those of the policy without the rules
         closed, opened = set[Cell](("shell rules",)), set[Cell](("allowed commands",))
     else:

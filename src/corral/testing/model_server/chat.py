@@ -95,7 +95,11 @@ def _stream(request: Request, turn: Turn) -> list[bytes]:
     end = [_event(_chunk(request, {}, finish))] if (finish := _finish(turn)) else []
     match request.body.get("stream_options"):
         case {"include_usage": True} if turn.usage is not False:
-            counted = {**_chunk(request, {}), "choices": [], "usage": _usage(request, turn)}
+            counted: dict[str, Json] = {
+                **_chunk(request, {}),
+                "choices": [],
+                "usage": _usage(request, turn),
+            }
             end.append(_event(counted))
         case _:
             pass
