@@ -13,6 +13,8 @@ from support.sandbox import needs_sandbox
 
 import corral
 from corral.agents.gemini import launch
+from corral.agents.spec import LaunchContext
+from corral.options import RunOptions
 from corral.sessions.tools.hooks import HookVerdict, ToolRequest
 from corral.testing import Turn
 from corral.values import JsonObject
@@ -104,10 +106,14 @@ def _with_text(arguments: JsonObject, before: str, after: str) -> JsonObject:
 async def test_an_agent_that_leaves_the_hook_out_is_ended(
     agent: RealAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def without(_command: str) -> JsonObject:
-        return {}
+    written = launch._settings
 
-    monkeypatch.setattr(launch, "_hooks", without)  # as another version might do
+    def without_hooks(run: RunOptions, place: LaunchContext, method: str) -> JsonObject:
+        settings = written(run, place, method)
+        del settings["hooks"]
+        return settings
+
+    monkeypatch.setattr(launch, "_settings", without_hooks)  # as another version might do
     script = [Turn(calls=[agent.write("new.txt")]), Turn(text="done", repeat="forever")]
     result = await agent.run(script, on_tool_call=lambda _: None, policy="edits")
     assert result.error is not None

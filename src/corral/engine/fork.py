@@ -154,7 +154,7 @@ async def _begin(
         tree = replace(tree, start_commit=at)
         worktree = run_worktree.reserved(tree, stays=queue is None)
     config = replace(config, folder=str(folder), tree=tree)
-    begun = RunInput(
+    forked = RunInput(
         run_id=name,
         graph=graph,
         config=config,
@@ -163,4 +163,4 @@ async def _begin(
         forked_from=run_input.run_id,
     )
     async with worktree:
-        return await service.start(begun, db=db, queue=queue)
+        return await service.start(forked, db=db, queue=queue)

@@ -21,7 +21,6 @@ import builtins
 import contextlib
 import contextvars
 import errno
-import re
 import select
 import signal
 import socket
@@ -152,7 +151,7 @@ def sync_twin(function: Callable[P, Awaitable[T]]) -> Callable[P, T]:
     name = function.__name__
     call.__name__ = call.__qualname__ = f"{name}_sync"
     _, has_example, example = (function.__doc__ or "").rpartition("    ::\n")
-    sync_example = re.sub(rf"await ((?:\w+\.)*){name}\(", rf"\1{name}_sync(", example)
+    sync_example = example.replace("await ", "").replace(f"{name}(", f"{name}_sync(")
     call.__doc__ = f"``{name}`` for code that is not async, with the same arguments."
     if has_example:
         call.__doc__ += f"\n\n    ::\n{sync_example}"

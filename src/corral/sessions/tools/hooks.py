@@ -286,8 +286,8 @@ class CallFailed(Exception):
 
 
 async def call_function(call: Callable[[], object], timeout: float | None) -> object:
-    """What a function of the caller returns, awaited if it is async; one that is not runs in a
-    thread of its own. Raises ``CallFailed``, and ``CancelledError`` if this task is cancelled."""
+    """What a function of the caller returns, awaited if it is async; one that is not runs in
+    its own thread. Raises ``CallFailed``, and ``CancelledError`` if this task is cancelled."""
     deadline = asyncio.timeout(timeout)
     try:
         async with deadline:
