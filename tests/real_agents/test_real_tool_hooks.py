@@ -106,7 +106,7 @@ def _with_text(arguments: JsonObject, before: str, after: str) -> JsonObject:
 async def test_an_agent_that_leaves_the_hook_out_is_ended(
     agent: RealAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = launch._settings
+    written = launch._settings  # pyright: ignore[reportPrivateUsage]
 
     def without_hooks(run: RunOptions, place: LaunchContext, method: str) -> JsonObject:
         settings = written(run, place, method)
