@@ -19,6 +19,8 @@ class Sample(msgspec.Struct, frozen=True):
     aliases: tuple[str, ...] = ()
 
 
+reads: list[str] = []
+"""The groups of which the entry points were read."""
 FOREIGN = (Sample("foreign", ("far",)), "not a spec")
 
 
@@ -36,6 +38,7 @@ def lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SpecLook
     entry = metadata.EntryPoint("x", f"{__name__}:FOREIGN", "sample_specs")
 
     def entry_points(group: str) -> list[metadata.EntryPoint]:
+        reads.append(group)
         return [entry] if group == "sample_specs" else []
 
     monkeypatch.setattr(metadata, "entry_points", entry_points)
@@ -67,12 +70,14 @@ def test_aliases_and_other_packages_are_searched_and_the_nearest_name_is_suggest
 ) -> None:
     (tmp_path / "sample_specs" / "broken.py").unlink()
     assert lookup.find("f", "f") == Sample("first-one", ("f",))
+    reads.clear()
     assert lookup.find("far", "far") == Sample("foreign", ("far",))
     assert lookup.find("nothing", "nothing") is None
     assert [spec.name for spec in lookup.all()] == ["first-one", "folder-one", "foreign"]
     assert lookup.suggestion("foreing", "Else.") == "Did you mean 'foreign'?"
     assert lookup.suggestion("zzz", "Else.") == "Else."
     assert lookup.suggestion("zzz").startswith("Known: ")
+    assert reads == ["sample_specs"]  # once, although every search looked at them
 
 
 IDS = ["review-20260102-3f9a", "review-20260101-77aa", "fix-20260101-0c11"]

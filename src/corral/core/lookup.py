@@ -7,11 +7,16 @@ packages add specs with an entry point group, in which each entry names such a t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from importlib import import_module
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from corral.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 LAST = "last"
 """The name of the newest run (``corral.runs.find.find_last``)."""
@@ -50,13 +55,12 @@ class SpecLookup(Generic[S]):
 
     def all(self) -> Iterator[S]:
         """All specs: ours by module name, then those of other packages."""
-        from importlib.metadata import entry_points
         from pkgutil import iter_modules
 
         package = import_module(self._package)
         for module in sorted(info.name for info in iter_modules(package.__path__)):
             yield from self.in_module(module)
-        for entry in entry_points(group=self._package):
+        for entry in entry_points(self._package):
             yield from self._specs(entry.load())
 
     def in_module(self, module: str) -> tuple[S, ...]:
@@ -86,6 +90,19 @@ class SpecLookup(Generic[S]):
 
     def _specs(self, exported: Iterable[object]) -> tuple[S, ...]:
         return tuple(each for each in exported if isinstance(each, self._spec))
+
+
+def entry_points(group: str) -> tuple[EntryPoint, ...]:
+    """The entry points of other packages in this group, read once for each ``sys.path``: reading
+    opens a file of every installed package."""
+    return _entry_points(group, tuple(sys.path))
+
+
+@cache
+def _entry_points(group: str, paths: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    from importlib import metadata
+
+    return tuple(metadata.entry_points(group=group))
 
 
 def find_id(name: str, ids: Sequence[str], kind: str) -> str | None:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import msgspec
 
 from corral.agents.registry import DEFAULT_AGENT
+from corral.core.lookup import entry_points
 from corral.errors import ConfigError, StorageFailed
 from corral.events import Event
 from corral.pipelines import node_kinds
@@ -298,9 +299,10 @@ def find(kind: str) -> Handler:
         _registered[kind] = function
         return function
     from difflib import get_close_matches
-    from importlib.metadata import entry_points
 
-    for entry in entry_points(group=ENTRY_POINTS, name=kind):
+    for entry in entry_points(ENTRY_POINTS):
+        if entry.name != kind:
+            continue
         try:
             loaded = entry.load()
         except Exception as error:  # the import runs code of another package
@@ -333,8 +335,6 @@ def is_built_in(function: Handler) -> bool:
 
 def registered_kinds() -> list[str]:
     """The names of all node kinds that this process can run, sorted."""
-    from importlib.metadata import entry_points
-
-    others = (entry.name for entry in entry_points(group=ENTRY_POINTS))
+    others = (entry.name for entry in entry_points(ENTRY_POINTS))
     names = {*_registered, *node_kinds.PUBLIC, *others}
     return sorted(name for name in names if not node_kinds.find(name).internal)
