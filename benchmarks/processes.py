@@ -14,7 +14,7 @@ AGENT_ROUNDS = 2
 THREADS = 8
 """asyncio's own thread pool for file access, and the main thread."""
 AT_ONCE = (200, 2000)
-AGENT_BYTES = 15_000
+AGENT_BYTES = 40_000
 """Memory of our process for each running agent."""
 GROWTH = 1.1
 """What an agent may cost among the most agents, over what it costs among the fewest."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, TypeAlias, Unpack
 
 from msgspec.structs import replace
@@ -436,13 +436,19 @@ def limit_waits(options: RequestOptions) -> LimitWaits | None:
     return LimitWaits(longest)
 
 
-@asynccontextmanager
-async def time_limit(
+def time_limit(
     seconds: float | None, name: str, waits: LimitWaits | None, ends: float | None = None
-) -> AsyncGenerator[None]:
+) -> AbstractAsyncContextManager[None]:
     """Raises ``TotalTimeout`` after this many seconds, without ``waits``; never for None. ``ends``
     is the loop time of the end, if the time is running already."""
-    scope = asyncio.timeout_at(deadline(seconds) if ends is None else ends)
+    return nullcontext() if seconds is None else _limited(seconds, name, waits, ends)
+
+
+@asynccontextmanager
+async def _limited(
+    seconds: float, name: str, waits: LimitWaits | None, ends: float | None
+) -> AsyncGenerator[None]:
+    scope = asyncio.timeout(seconds) if ends is None else asyncio.timeout_at(ends)
     try:
         async with scope:
             with nullcontext() if waits is None else waits.exempt_from(scope):
