@@ -67,10 +67,11 @@ def layer_of(module: str) -> int:
     parts = module.split(".")
     if module in FACADES or module == "corral.__main__":
         return 99
-    if len(parts) == 2 and parts[1] not in LAYERS:
+    package = parts[1].removeprefix("_")
+    if len(parts) == 2 and package not in LAYERS:
         return 0
-    assert parts[1] in LAYERS, f"{module} is in no layer: add its package to LAYERS"
-    return LAYERS[parts[1]]
+    assert package in LAYERS, f"{module} is in no layer: add its package to LAYERS"
+    return LAYERS[package]
 
 
 @cache

@@ -10,6 +10,7 @@ from types import ModuleType
 
 MODULES = [
     "corral",
+    "corral.agents",
     "corral.models",
     "corral.pipelines",
     "corral.pipelines.events",
@@ -19,6 +20,7 @@ MODULES = [
     "corral.events",
 ]
 WITHOUT_EXAMPLE = {
+    "corral.agents": "an example is in docs/adding-agents.md",
     "corral.errors": "an example is in CorralError",
     "corral.events": "events are read; corral.Turn has an example",
     "corral.pipelines.events": "events are read",

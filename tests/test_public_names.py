@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pickle
 import sys
 import tomllib
 import typing
@@ -127,6 +128,17 @@ def test_a_public_name_is_the_object_of_its_module(name: str) -> None:
     home = HOMES[name]
     complete = import_module(f"corral.{name}") if home == "corral" else None
     assert getattr(corral, name) is (complete or getattr(import_module(home), name))
+
+
+def test_a_traceback_names_an_error_as_users_import_it() -> None:
+    for module in (corral.errors, corral.live, corral.models, corral.pipelines, corral.providers):
+        for name in getattr(module, "__all__", vars(module)):
+            value = getattr(module, name)
+            if isinstance(value, type) and issubclass(value, BaseException):
+                home = value.__module__
+                assert home in ("builtins", "corral.errors", module.__name__), value
+                if home == module.__name__:
+                    assert pickle.loads(pickle.dumps(value)) is value
 
 
 def test_an_unknown_name_raises_attribute_error() -> None:

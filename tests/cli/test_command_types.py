@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from corral import cli
+from corral.cli import command_types
 
 PROGRAM = """
 import gc
@@ -24,6 +24,6 @@ def test_what_was_loaded_is_not_examined_again() -> None:
 
 
 def test_commands_enable_it_in_one_way() -> None:
-    sources = Path(cli.__path__[0]).rglob("*.py")
+    sources = Path(command_types.__file__).parent.rglob("*.py")
     found = [path.name for path in sources if re.search(r"\bgc\.enable\(", path.read_text())]
     assert found == ["command_types.py"]

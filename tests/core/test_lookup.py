@@ -42,7 +42,7 @@ def lookup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SpecLook
         return [entry] if group == "sample_specs" else []
 
     monkeypatch.setattr(metadata, "entry_points", entry_points)
-    yield SpecLookup("sample_specs", "SPECS", Sample)
+    yield SpecLookup("sample_specs", "SPECS", Sample, group="sample_specs")
     for name in [name for name in sys.modules if name.split(".")[0] == "sample_specs"]:
         del sys.modules[name]
 

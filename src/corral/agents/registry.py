@@ -12,7 +12,7 @@ from corral.agents.spec import AgentSpec
 from corral.core.lookup import SpecLookup
 from corral.errors import UnknownAgent
 
-LOOKUP = SpecLookup("corral.agents", "AGENTS", AgentSpec)
+LOOKUP = SpecLookup("corral.agents", "AGENTS", AgentSpec, group="corral.agents")
 DEFAULT_AGENT = "gemini-acp"
 """It can ask for permission, reports thoughts and serves many prompts."""
 

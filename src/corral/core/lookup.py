@@ -36,11 +36,12 @@ S = TypeVar("S", bound=NamedSpec)
 
 
 class SpecLookup(Generic[S]):
-    """The specs of type ``spec`` in the tuples called ``exported`` of the modules of ``package``.
-    ``package`` is also the name of the entry point group."""
+    """The specs of type ``spec`` in the tuples called ``exported``: those of the modules of
+    ``package``, and those that the entry points of ``group`` name."""
 
-    def __init__(self, package: str, exported: str, spec: type[S]) -> None:
+    def __init__(self, package: str, exported: str, spec: type[S], *, group: str) -> None:
         self._package = package
+        self._group = group
         self._exported = exported
         self._spec = spec
 
@@ -60,7 +61,7 @@ class SpecLookup(Generic[S]):
         package = import_module(self._package)
         for module in sorted(info.name for info in iter_modules(package.__path__)):
             yield from self.in_module(module)
-        for entry in entry_points(self._package):
+        for entry in entry_points(self._group):
             yield from self._specs(entry.load())
 
     def in_module(self, module: str) -> tuple[S, ...]:

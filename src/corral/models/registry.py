@@ -54,7 +54,7 @@ def family_of(provider: str, model: str) -> Family:
     return Family(EDITORS, ())
 
 
-LOOKUP = SpecLookup("corral.models", "PROVIDERS", Provider)
+LOOKUP = SpecLookup("corral.models", "PROVIDERS", Provider, group="corral.models")
 EXAMPLE = "gemini:gemini-2.5-flash"
 """For error messages that show how to name a model."""
 

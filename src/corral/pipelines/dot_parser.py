@@ -81,6 +81,8 @@ _NOT_IN_CLASS = re.compile(r"[^\w-]+")
 class DotError(PipelineInvalid):
     """A text that is not a pipeline: the position, what was expected there, and what to do."""
 
+    __module__ = "corral.pipelines"  # tracebacks show the public name
+
     code = "dot"
 
     def __init__(

@@ -54,6 +54,8 @@ class ProviderMetadata(TypedDict):
 class ProviderError(Exception):
     """There is no response. The message says what to do."""
 
+    __module__ = "corral.providers"  # tracebacks show the public name
+
 
 @dataclass
 class ProviderResult:

@@ -146,6 +146,8 @@ class LiveReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class LiveError(ConfigError):
     """A running process could not be reached, or refused what was asked."""
 
+    __module__ = "corral.live"  # tracebacks show the public name
+
     code: ClassVar[str] = "live"
 
     def __init__(self, problem: Problem) -> None:

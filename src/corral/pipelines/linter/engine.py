@@ -56,6 +56,8 @@ MAX_SHOWN = 20
 class LintError(PipelineInvalid):
     """The pipeline has errors. ``findings`` has all errors and warnings."""
 
+    __module__ = "corral.pipelines"  # tracebacks show the public name
+
     code = "lint"
 
     def __init__(self, findings: Iterable[Finding]) -> None:
