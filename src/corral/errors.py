@@ -144,17 +144,17 @@ class CorralError(Exception):
         unknown = facts.keys() - set(FACTS)
         if unknown:
             raise TypeError(f"not facts of an error: {', '.join(sorted(unknown))}")
-        self.exit_code = facts.get("exit_code")
-        self.signal = facts.get("signal")
-        self.stderr = facts.get("stderr")
-        self.frame = facts.get("frame")
-        self.argv = tuple(facts.get("argv", ()))
-        self.agent_version = facts.get("agent_version")
-        self.retry_after = facts.get("retry_after")
-        self.resets_at = facts.get("resets_at")
-        self.provider = facts.get("provider")
-        self.http_status = facts.get("http_status")
-        self.provider_code = facts.get("provider_code")
+        self.exit_code: int | None = facts.get("exit_code")
+        self.signal: int | None = facts.get("signal")
+        self.stderr: str | None = facts.get("stderr")
+        self.frame: str | None = facts.get("frame")
+        self.argv: tuple[str, ...] = tuple(facts.get("argv", ()))
+        self.agent_version: str | None = facts.get("agent_version")
+        self.retry_after: float | None = facts.get("retry_after")
+        self.resets_at: float | None = facts.get("resets_at")
+        self.provider: str | None = facts.get("provider")
+        self.http_status: int | None = facts.get("http_status")
+        self.provider_code: str | None = facts.get("provider_code")
         self.result: Any = None
         """The result of the run that ended with this error, if there was one: a ``Result``, or the
         ``PipelineOutput`` of a pipeline."""
@@ -204,7 +204,8 @@ class UnknownAgent(ConfigError, KeyError):
 
     code = "unknown_agent"
 
-    __str__ = CorralError.__str__
+    def __str__(self) -> str:
+        return CorralError.__str__(self)
 
 
 class UnknownProvider(ConfigError, KeyError):
@@ -212,7 +213,8 @@ class UnknownProvider(ConfigError, KeyError):
 
     code = "unknown_provider"
 
-    __str__ = CorralError.__str__
+    def __str__(self) -> str:
+        return CorralError.__str__(self)
 
 
 class MissingKey(ConfigError):
@@ -340,7 +342,7 @@ class PermissionRefused(RemoteError):
 
     code = "permission_refused"
     cli_exit = 5
-    status = "denied"
+    status: ClassVar[events.Status] = "denied"
     phase: Phase = "tool"
 
 
@@ -424,7 +426,7 @@ class TimedOut(RemoteError):
 
     code = "timeout"
     cli_exit = 3
-    status = "timeout"
+    status: ClassVar[events.Status] = "timeout"
     retryable = True
 
 
@@ -452,7 +454,7 @@ class TurnLimit(RemoteError):
 
     code = "turn_limit"
     cli_exit = 8
-    status = "max_turns"
+    status: ClassVar[events.Status] = "max_turns"
     phase: Phase = "budget"
 
 
@@ -474,7 +476,7 @@ class BudgetExceeded(RemoteError):
 
     code = "budget_exceeded"
     cli_exit = 8
-    status = "max_budget"
+    status: ClassVar[events.Status] = "max_budget"
     phase: Phase = "budget"
 
 
@@ -505,7 +507,7 @@ class StreamBroken(RemoteError):
 
     code = "stream_broken"
     cli_exit = 11
-    status = "incomplete"
+    status: ClassVar[events.Status] = "incomplete"
     retryable = True
 
 
@@ -539,7 +541,7 @@ class Interrupted(RemoteError):
 
     code = "interrupted"
     cli_exit = 130
-    status = "interrupted"
+    status: ClassVar[events.Status] = "interrupted"
 
 
 def from_event(error: events.Error, result: object = None) -> CorralError:

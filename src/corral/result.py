@@ -201,7 +201,7 @@ class ResultBuilder:
     def __init__(self, limit: int | None = None) -> None:
         """``limit``: characters of the answer that are stored at most."""
         self.limit = limit
-        self.is_cut = False
+        self.is_cut: bool = False
         """Whether the answer is longer than the limit."""
         self._size = 0
         self._messages: list[_AnswerMessage] = []

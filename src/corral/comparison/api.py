@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 import msgspec
 
@@ -122,7 +122,7 @@ def compare(  # noqa: PLR0913
     return Comparison(lambda: prepare(task, chosen), running)
 
 
-compare_sync = sync_twin(compare)
+compare_sync: Final = sync_twin(compare)
 compare_sync.__doc__ = """
     ``compare`` for code that is not async, with the same arguments: runs to the end.
 

@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -385,9 +385,9 @@ async def fork(  # noqa: PLR0913
         return await _follow_to_end(watched, folder, on_start)
 
 
-run_sync = sync_twin(run)
-resume_sync = sync_twin(resume)
-fork_sync = sync_twin(fork)
+run_sync: Final = sync_twin(run)
+resume_sync: Final = sync_twin(resume)
+fork_sync: Final = sync_twin(fork)
 
 
 async def _follow_to_end(

@@ -4,7 +4,7 @@ database and control them. Nothing is executed here."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 from corral.core.spending import Amounts, Raise
 from corral.core.tracebacks import short_traceback_async
@@ -128,9 +128,9 @@ async def show(run: str, *, db: str | None = None) -> query.RunDetails:
     return await query.show(run, db=db)
 
 
-answer_sync = sync_twin(answer)
-answer_with_token_sync = sync_twin(answer_with_token)
-cancel_sync = sync_twin(cancel)
-add_budget_sync = sync_twin(add_budget)
-runs_sync = sync_twin(runs)
-show_sync = sync_twin(show)
+answer_sync: Final = sync_twin(answer)
+answer_with_token_sync: Final = sync_twin(answer_with_token)
+cancel_sync: Final = sync_twin(cancel)
+add_budget_sync: Final = sync_twin(add_budget)
+runs_sync: Final = sync_twin(runs)
+show_sync: Final = sync_twin(show)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 
 from msgspec.structs import replace
 
@@ -86,7 +86,7 @@ class GenerationLoop:
             self._models.all[0], messages, self._toolbox, options.get("tool_choice"), options
         )
         self._steps: list[Step] = []
-        self.waits = limit_waits(options) if "on_limit" in options else None
+        self.waits: LimitWaits | None = limit_waits(options) if "on_limit" in options else None
         """The waits for rate limits; None if the call fails at one."""
 
     async def client(self, options: RequestOptions) -> Client:
@@ -179,7 +179,7 @@ class GenerationLoop:
         )
 
 
-generate_sync = sync_twin(generate)
+generate_sync: Final = sync_twin(generate)
 generate_sync.__doc__ = """
     ``generate`` for code that is not async, with the same arguments; also in a notebook.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any, Generic, Unpack
+from typing import Any, Final, Generic, Unpack
 
 from msgspec.structs import replace
 
@@ -58,7 +58,7 @@ async def generate_object(
             loop.add_user_message(target.repair_prompt)
 
 
-generate_object_sync = sync_twin(generate_object)
+generate_object_sync: Final = sync_twin(generate_object)
 generate_object_sync.__doc__ = """
     ``generate_object`` for code that is not async, with the same arguments; also in a notebook.
 

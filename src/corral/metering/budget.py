@@ -110,7 +110,7 @@ class Budget:
         self.owner = ""
         """The id of the run that must know of each raise: its agents use the budget, but it is
         raised with the id of the run. Empty: there is none."""
-        self.is_paused = False
+        self.is_paused: bool = False
         """Whether a call of this holder waits until the limit is raised."""
         self._unsettled: list[tuple[Spent, Spent]] = []
         """What could not be stored: reserved and used."""
@@ -398,7 +398,7 @@ class Reservation:
     def __init__(self, budget: Budget, amount: Spent) -> None:
         self._budget = budget
         self._is_open = True
-        self.amount = amount
+        self.amount: Spent = amount
 
     def extend(self, more: Spent) -> bool:
         """Reserve more; False if it does not fit."""

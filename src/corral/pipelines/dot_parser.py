@@ -88,9 +88,9 @@ class DotError(PipelineInvalid):
     def __init__(
         self, message: str, *, text: str, position: int, source: str, hint: str | None = None
     ) -> None:
-        self.line = text.count("\n", 0, position) + 1
+        self.line: int = text.count("\n", 0, position) + 1
         begin = text.rfind("\n", 0, position) + 1
-        self.column = position - begin + 1
+        self.column: int = position - begin + 1
         self.source = source
         self.problem = message
         # The line, with a caret below the position. A long line is cut to the part near it.

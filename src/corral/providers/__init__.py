@@ -62,7 +62,11 @@ class GeminiCliProvider(AgentProvider):
 
     agent = name = "gemini-cli"
     description = "Gemini CLI AI agent via subprocess"
-    config_keys = (*AgentProvider.config_keys, "sandbox", "include_directories")
+    config_keys: ClassVar[tuple[str, ...]] = (
+        *AgentProvider.config_keys,
+        "sandbox",
+        "include_directories",
+    )
 
 
 PERMISSION_MODES = {
@@ -87,7 +91,7 @@ class ClaudeCodeProvider(AgentProvider):
     agent = "claude-cli"
     name = "claude-code"
     description = "Claude Code AI agent via subprocess"
-    config_keys = (
+    config_keys: ClassVar[tuple[str, ...]] = (
         "model",
         "permission_mode",
         "allowed_tools",
@@ -131,9 +135,9 @@ class ManualProvider(AgentProvider):
 
     agent = name = "manual"
     description = "A person, asked through files, an editor or the terminal"
-    connection_timeout = None
-    response_timeout = None
-    config_keys = ("via", "working_dir", "timeout")
+    connection_timeout: ClassVar[float | None] = None
+    response_timeout: ClassVar[float | None] = None
+    config_keys: ClassVar[tuple[str, ...]] = ("via", "working_dir", "timeout")
 
     def options(
         self, context: Mapping[str, object], approval_mode: str = DEFAULT_APPROVAL

@@ -159,7 +159,7 @@ class AgentProvider(ResponseProvider):
     def __init__(self, config: Mapping[str, object] | None = None) -> None:
         """Raises ``ValueError`` for an invalid value."""
         super().__init__(config)
-        self.config = {
+        self.config: dict[str, object] = {
             name: value
             for name, value in self.config.items()
             if name in self.config_keys and value is not None

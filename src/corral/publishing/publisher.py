@@ -150,9 +150,9 @@ class LiveEntry:
     __slots__ = ("controls", "publisher", "questions", "run", "winners")
 
     def __init__(self, publisher: Publisher, run: LiveRun, controls: RunControls) -> None:
-        self.publisher = publisher
-        self.run = run
-        self.controls = controls
+        self.publisher: Publisher = publisher
+        self.run: LiveRun = run
+        self.controls: RunControls = controls
         self.questions: Mapping[str, LiveQuestion] = {}
         self.winners: Mapping[str, str] = {}
         """Who answered a request, by its id."""
@@ -217,8 +217,8 @@ class Publisher:
     """The file and the socket of one process."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.lock = threading.RLock()
+        self.pid: int = os.getpid()
+        self.lock: threading.RLock = threading.RLock()
         self._entries: dict[LiveEntry, None] = {}
         """In the order in which they were added."""
         self._stays = False

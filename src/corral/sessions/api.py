@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, Unpack
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Unpack
 
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.errors import CorralError
@@ -228,9 +228,9 @@ class SyncSession:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._thread: LoopThread | None = None
-        self.run = self._twin(session.run)
+        self.run: Final = self._twin(session.run)
         """The next turn, to its end: a ``Result``."""
-        self.prompt = self._events(session.prompt)
+        self.prompt: Final = self._events(session.prompt)
         """The events of the next turn. Leaving the iteration ends the turn."""
 
     def __repr__(self) -> str:
@@ -306,7 +306,7 @@ def sync_session_of(function: Callable[P, Session]) -> Callable[P, SyncSession]:
     return call
 
 
-session_sync = sync_session_of(session)
+session_sync: Final = sync_session_of(session)
 session_sync.__doc__ = """
     ``session`` for code that is not async, with the same arguments: a ``with`` block.
 
@@ -318,7 +318,7 @@ session_sync.__doc__ = """
     """
 
 
-run_sync = sync_twin(run)
+run_sync: Final = sync_twin(run)
 run_sync.__doc__ = """
     ``run`` for code that is not async, with the same arguments; also in a notebook.
 

@@ -164,9 +164,9 @@ class EventNormalizer:
         """Not all model calls of the turn were counted."""
         self._warned_implausible = False
         self.finish: TurnEnd | None = None
-        self.answered = False
+        self.answered: bool = False
         """Whether any answer text came."""
-        self.worked = False
+        self.worked: bool = False
         """Whether any tool ran."""
 
     @property

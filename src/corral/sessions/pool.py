@@ -143,7 +143,7 @@ class Pool:
         """Idle processes that are being ended."""
         self._links: list[SessionLink] = []
         """Of prompts that have ended: their last messages may be on their way."""
-        self.started = 0
+        self.started: int = 0
         """Processes started so far."""
 
     async def __aenter__(self) -> Pool:

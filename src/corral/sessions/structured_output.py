@@ -216,7 +216,7 @@ class SubmitTool:
             self._submitted.append(found)
             return "accepted: the task is done, finish now"
 
-        self.tool = Tool(
+        self.tool: Tool = Tool(
             name=SUBMIT,
             description="Submits the result of the task. Call it once, when you are done.",
             parameters=Schema(SUBMIT, advertised, read),
@@ -247,11 +247,11 @@ class TypedAnswer:
         """``submission`` is for an agent that was given its tool. Raises ``SchemaInvalid``."""
         if repairs < 0:
             raise ConfigError(f"repairs cannot be negative: {repairs}")
-        self.schema = answer_schema(output)
+        self.schema: Schema[object] = answer_schema(output)
         self._submission = submission
         self._repairs_left = repairs
         self._complaints: tuple[str, ...] = ()
-        self.is_found = False
+        self.is_found: bool = False
         self.value: object = None
 
     def first_prompt(self, prompt: str, *, native: bool = False) -> str:

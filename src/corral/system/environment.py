@@ -278,7 +278,9 @@ class SecretRedactor:
             for form in forms:
                 marks[form.encode("utf-8", "surrogateescape")] = f"[{name} redacted]".encode()
         self._pairs = sorted(marks.items(), key=lambda pair: -len(pair[0]))
-        self.values = tuple(value.decode("utf-8", "replace") for value, _ in self._pairs if value)
+        self.values: tuple[str, ...] = tuple(
+            value.decode("utf-8", "replace") for value, _ in self._pairs if value
+        )
         """What is redacted, in each of its written forms; the longest first."""
 
     @property

@@ -28,7 +28,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from corral.core.protected_paths import Link, Links, protection_of, regex
 from corral.system import fs
@@ -123,14 +123,16 @@ class PathGuard:
         protects: bool = True,
     ) -> None:
         self._protects = protects
-        self.cwd = os.path.realpath(cwd)
-        self.writable = self._roots(("", *writable))
-        self.readable = tuple(dict.fromkeys((*self.writable, *self._roots(readable))))
+        self.cwd: str = os.path.realpath(cwd)
+        self.writable: tuple[str, ...] = self._roots(("", *writable))
+        self.readable: tuple[str, ...] = tuple(
+            dict.fromkeys((*self.writable, *self._roots(readable)))
+        )
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and vars(self) == vars(other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def _roots(self, folders: Iterable[str]) -> tuple[str, ...]:
         return tuple(os.path.realpath(os.path.join(self.cwd, folder)) for folder in folders)

@@ -367,9 +367,9 @@ class HostileRepository:
     """A built tree. ``cwd`` is the repository; the folder above it is hostile as well."""
 
     def __init__(self, folder: Path, address: RecordingServer) -> None:
-        self.marker = f"HIJACKED-{secrets.token_hex(6)}"
-        self.cwd = folder / "parent" / "repository"
-        self.canaries = folder / "canaries"
+        self.marker: str = f"HIJACKED-{secrets.token_hex(6)}"
+        self.cwd: Path = folder / "parent" / "repository"
+        self.canaries: Path = folder / "canaries"
         self._inside = self.cwd / ".canaries"
         """For what is executed in a sandbox, which does not show the other folder."""
         self._outside = folder / "outside"

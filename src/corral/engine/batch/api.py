@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Unpack
 
 import msgspec
 
@@ -139,7 +139,7 @@ def batch(  # noqa: PLR0913
     return Batch(tasks, prompt, chosen)
 
 
-batch_sync = sync_twin(batch)
+batch_sync: Final = sync_twin(batch)
 batch_sync.__doc__ = """
     ``batch`` for code that is not async, with the same arguments: runs to the end.
 
@@ -168,9 +168,9 @@ class Batch(Generic[T_co]):
         options: BatchOptions,
     ) -> None:
         self._tasks, self._prompt, self._options = tasks, prompt, options
-        self.name = ""
+        self.name: str = ""
         """Set when the batch has started."""
-        self.runs_on = False
+        self.runs_on: bool = False
         """Whether running tasks continue when this process ends."""
         self.collects = True
         """Whether the report contains the results."""

@@ -93,7 +93,7 @@ class NodeResources:
         self._last_graph: Graph | None = None
         """The graph whose secrets were added last."""
         self._secrets = named_secrets(variables(self.env))
-        self.redactor = SecretRedactor(self._secrets)
+        self.redactor: SecretRedactor = SecretRedactor(self._secrets)
         """Removes secrets from what is written to files of a run or sent to a model."""
         self._stack = AsyncExitStack()
         self._pools: dict[bytes, Pool] = {}

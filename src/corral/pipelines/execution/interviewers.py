@@ -99,7 +99,7 @@ class Queued:
     """
 
     def __init__(self, answers: Iterable[Answer | str]) -> None:
-        self.left = deque(answers)
+        self.left: deque[Answer | str] = deque(answers)
 
     async def ask(self, question: Question) -> Answer:
         return answer_of(self.left.popleft()) if self.left else Answer(skipped=True)

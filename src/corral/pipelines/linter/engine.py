@@ -61,7 +61,7 @@ class LintError(PipelineInvalid):
     code = "lint"
 
     def __init__(self, findings: Iterable[Finding]) -> None:
-        self.findings = tuple(findings)
+        self.findings: tuple[Finding, ...] = tuple(findings)
         errors = [finding for finding in self.findings if finding.severity == "error"]
         count = "an error" if len(errors) == 1 else f"{len(errors)} errors"
         shown = "\n".join(f"  {finding}" for finding in errors[:MAX_SHOWN])

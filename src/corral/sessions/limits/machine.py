@@ -151,7 +151,7 @@ class LimitMachine:
         self.state: State = "working"
         self.error: CorralError | None = None
         """The limit that ended the agent, if the turn waits for it."""
-        self.resumes = False
+        self.resumes: bool = False
         """Whether the conversation is continued after a wait."""
         self.following: FollowingTurn | None = None
         """The turn of the agent that continues."""

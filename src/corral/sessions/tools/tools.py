@@ -152,10 +152,10 @@ class Tools:
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
         self.by_name: dict[str, Tool] = {}
-        self.hooks = tuple(hooks)
-        self.agent_hooks = tuple(agent_hooks)
+        self.hooks: tuple[Hook, ...] = tuple(hooks)
+        self.agent_hooks: tuple[Hook, ...] = tuple(agent_hooks)
         self.on_event = on_event
-        self.answers = 0
+        self.answers: int = 0
         """Calls that succeeded of tools with ``is_answer``."""
         if callable(tools):
             raise ConfigError("tools must be a list of functions", hint="Write tools=[function].")

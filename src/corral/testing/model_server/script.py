@@ -278,8 +278,8 @@ class Cursor:
         source: Iterable[Turn] | Callable[[Request], Turn],
         restart: Restart = "never",
     ) -> None:
-        self.served = 0
-        self.is_function = callable(source)
+        self.served: int = 0
+        self.is_function: bool = callable(source)
         self._ask = source if callable(source) else None
         self._turns = () if callable(source) else tuple(source)
         self._restart = restart

@@ -74,7 +74,9 @@ class Lane:
         self.name = name
         self._server = server
         turns = source.turns if isinstance(source, Script) else source
-        self.cursor = Cursor(turns, source.restart if isinstance(source, Script) else restart)
+        self.cursor: Cursor = Cursor(
+            turns, source.restart if isinstance(source, Script) else restart
+        )
         self.untaken: str | None = None
         """The call that no tool takes: no further request is answered, as some agents ask again."""
         self._functions: set[str] = set()
