@@ -372,6 +372,8 @@ def test_tool_kinds_are_mapped_and_an_unknown_kind_is_other(kind: str, expected:
         ),
         (AcpQuirks(name_before_text=": "), {"title": "bash"}, "bash", "other"),
         (AcpQuirks(mcp_prefixes=("mcp_",)), {"name": "mcp_x_add"}, "mcp_x_add", "mcp"),
+        (AcpQuirks(server_prefix="{}_").with_servers(["x"]), {"name": "x_add"}, "x_add", "mcp"),
+        (AcpQuirks(server_prefix="{}_").with_servers(["x"]), {"name": "y_add"}, "y_add", "other"),
         (DEFAULT_QUIRKS, {"name": "Write", "title": "Write a"}, "Write", "other"),
     ],
 )
@@ -381,6 +383,25 @@ def test_the_name_of_a_tool_is_read_where_the_agent_sends_it(
     (use,) = items(update("tool_call", status="in_progress", **fields), quirks)
     assert isinstance(use, ToolUse)
     assert (use.name, use.kind) == (name, kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "given"),
+    [
+        ('{"a":2}', "in_progress", {"a": 2}),
+        ('{"a":2}', "completed", {"description": '{"a":2}'}),  # its result
+        ("[2]", "in_progress", {"description": "[2]"}),
+        ("adds", "in_progress", {"description": "adds"}),
+    ],
+)
+def test_arguments_of_an_mcp_tool_that_are_sent_as_text_are_its_input(
+    text: str, status: str, given: Json
+) -> None:
+    content = [{"type": "content", "content": {"type": "text", "text": text}}]
+    call = update("tool_call", name="mcp_x_add", status=status, content=content)
+    use, *_ = items(call, AcpQuirks(mcp_prefixes=("mcp_",)))
+    assert isinstance(use, ToolUse)
+    assert use.input == given
 
 
 @pytest.mark.parametrize(

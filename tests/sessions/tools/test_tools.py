@@ -42,6 +42,7 @@ from corral.sessions.tools.mcp_server import ToolServer
 from corral.sessions.tools.tools import Tool, Tools
 from corral.testing import call, say
 from corral.values import Json, McpServer
+from corral.version import __version__
 
 if TYPE_CHECKING:
     from support.real_agents import RealAgent
@@ -531,6 +532,8 @@ async def test_the_sdks_own_client_lists_and_calls_the_tools(mode: Mode) -> None
         reported = server.mcp_server
         assert reported.name == "corral"
         async with client_of(server, mode) as client:
+            assert client.server_info is not None
+            assert client.server_info.version == __version__
             assert not server.connected.is_set()
             (tool,) = (await client.list_tools()).tools
             assert server.connected.is_set()

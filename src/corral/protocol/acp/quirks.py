@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -39,6 +39,9 @@ class AcpQuirks(msgspec.Struct, frozen=True, kw_only=True):
     """The title of a shell call is the complete command; its input is not sent."""
     mcp_prefixes: tuple[str, ...] = ()
     """Name prefixes of tools of MCP servers. The protocol has no kind for them."""
+    server_prefix: str = ""
+    """The form of the prefix that the tools of each MCP server have, ``{}`` for the server: added
+    to ``mcp_prefixes`` for the servers of a run."""
     mcp_from_input: bool = False
     """Calls of MCP tools name the server and the tool in the input only."""
     injected_text: tuple[str, ...] = ()
@@ -95,6 +98,13 @@ class AcpQuirks(msgspec.Struct, frozen=True, kw_only=True):
     mention_escape: str = ""
     """Text put before each ``@`` at the start of a word: the agent would add the file of that name
     to the prompt, without asking."""
+
+    def with_servers(self, names: Iterable[str]) -> AcpQuirks:
+        """The same for a run with these MCP servers."""
+        if not self.server_prefix:
+            return self
+        prefixes = (self.server_prefix.format(name) for name in names)
+        return msgspec.structs.replace(self, mcp_prefixes=(*self.mcp_prefixes, *prefixes))
 
     @property
     def note_fields(self) -> NoteFields | None:

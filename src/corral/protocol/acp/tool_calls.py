@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from corral.core.nesting import decode_json
 from corral.events import ToolKind, ToolOutput, ToolResult, ToolStatus, ToolUse
 from corral.protocol.acp.frames import ToolContent, ToolFields
 from corral.protocol.acp.quirks import AcpQuirks
@@ -83,6 +84,8 @@ class OpenToolCall:
         input = fields.raw_input
         if not input:
             input = _input_from_content(fields.content or ())
+            if kind == "mcp" and fields.status not in FINAL_STATUSES:
+                input = _arguments_in_content(fields.content or ()) or input
             if kind == "execute" and quirks.title_is_command and fields.title:
                 input = {**(input or {}), "command": fields.title}
         paths = [location.path for location in fields.locations or ()]
@@ -198,6 +201,14 @@ def _input_from_content(content: Iterable[ToolContent]) -> JsonObject | None:
         return {"changes": changes}
     text = _content_text(content)
     return {"description": text} if text else None
+
+
+def _arguments_in_content(content: Iterable[ToolContent]) -> JsonObject | None:
+    """The arguments of a tool of an MCP server, which Gemini CLI sends as a text of JSON."""
+    try:
+        return decode_json(_content_text(content).encode(), JsonObject)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _content_text(content: Iterable[ToolContent]) -> str:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from corral.sessions.store import SessionRecord
 
 
-_OWN_PREFIXES = ("mcp_corral_", "mcp__corral__")
+_OWN_PREFIXES = ("mcp_corral_", "mcp__corral__", "corral_")
 """How agents name the tools of corral's MCP server."""
 
 
@@ -106,7 +106,7 @@ class ClientRequests:
             input=call.input,
         )
         self._emit(request)
-        own = call.name.startswith(_OWN_PREFIXES)
+        own = call.kind == "mcp" and call.name.startswith(_OWN_PREFIXES)
         action = Action(call.name, call.kind, ask.command, own=own)
         named = (*call.paths, *named_paths(call.name, call.kind, call.input))
         self._questions.put(PermissionQuestion(request, action, named, partial(self._reply, ask)))

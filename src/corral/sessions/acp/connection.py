@@ -173,7 +173,8 @@ class AcpConnection:
     ) -> None:
         self.prepared = prepared
         """What the process was started for."""
-        self.acp = AcpClient(prepared.acp.quirks, clean=redactor.clean)
+        quirks = prepared.acp.quirks.with_servers(server.name for server in prepared.servers)
+        self.acp = AcpClient(quirks, clean=redactor.clean)
         """The state of the protocol."""
         self.program = AgentProgram(
             prepared, record, redactor, self._on_stderr_item, self._on_fatal_stderr

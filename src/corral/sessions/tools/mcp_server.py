@@ -35,6 +35,7 @@ from corral.sessions.tools.tools import Tool, Tools
 from corral.system.randomness import new_secret
 from corral.system.threads import in_own_thread
 from corral.values import Json, McpServer
+from corral.version import __version__
 
 if TYPE_CHECKING:
     import mcp_types
@@ -182,6 +183,7 @@ class ToolServer:
 
         return Server(
             self.name,
+            version=__version__,
             on_list_tools=on_list,
             on_call_tool=on_call,
             get_tool_input_schema=schemas.get,  # else it would list them by itself, as a client
