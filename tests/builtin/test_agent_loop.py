@@ -193,7 +193,8 @@ def _executor(running: dict[str, object]) -> ToolExecutor:
         for name, run in running.items()
     }
     workspace, broker = Workspace(Path.cwd()), PermissionBroker(Policy())
-    return ToolExecutor(tools, Tools(()), workspace, broker, SecretRedactor({}), granted=set())
+    none = Tools(())
+    return ToolExecutor(tools, none, none, workspace, broker, SecretRedactor({}), granted=set())
 
 
 async def test_max_turns_ends_the_turn(ours: BuiltinAgent) -> None:

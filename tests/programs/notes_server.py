@@ -3,7 +3,7 @@
     notes_server.py FOLDER
 
 On start it creates ``started`` there. Its answer contains the variable NOTES_TOKEN, so that a test
-can see what the server received.
+can see what the server received. It ends when it is to keep the note ``crash``.
 """
 
 import json
@@ -38,6 +38,8 @@ for line in sys.stdin:
             }
         case "tools/list":
             answer = {"tools": [TOOL]}
+        case "tools/call" if call["params"]["arguments"]["text"] == "crash":
+            sys.exit("the disk is full")
         case "tools/call":
             (folder / "note.txt").write_text(call["params"]["arguments"]["text"])
             token = os.environ.get("NOTES_TOKEN")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.mcp_servers import notes_server
 from support.model_scripts import sent_json, steps
+from support.processes import processes_matching
+from support.raw_server import plain, raw_server, respond_with
 from support.real_agents import RealAgent, for_agents
 
 import corral
@@ -60,6 +64,39 @@ async def test_a_tool_server_that_refuses_the_token_of_the_agent_is_an_error(
     assert result.error is not None
     assert result.error.code == "tool_failed"
     assert "did not list the tools" in result.error.message
+
+
+@for_agents(
+    lambda record: record.supports("mcp_servers"),
+    every_day=("gemini-acp", "claude-cli", "codex-cli", "opencode-acp"),
+)
+async def test_each_server_that_cannot_be_used_is_named_before_the_agent_starts(
+    agent: RealAgent, tmp_path: Path
+) -> None:
+    refused = plain(b"no token", "www-authenticate: Bearer", status=401)
+    async with raw_server(respond_with(refused)) as web:
+        late = "echo the key $KEY is old >&2; exit 3"
+        token = {"Authorization": "Bearer wrong-token"}
+        servers = [
+            corral.McpServer("missing", ("/nonexistent/program",)),
+            corral.McpServer("ends", ("/bin/sh", "-c", late), env={"KEY": "canary-7654321"}),
+            corral.McpServer("locked", url=web.url, headers=token),
+            notes_server(tmp_path),
+        ]
+        events = await agent.events([say("never")], policy="all", mcp_servers=servers)
+    assert [event.type for event in events] == ["init", "error", "done"]
+    result = corral.result_from_events(events)
+    assert result.error is not None
+    assert (result.status, result.error.code) == ("error", "tool_failed")
+    message = result.error.message
+    assert "'missing' cannot be used: /nonexistent/program" in message
+    assert "'ends' ended with exit code 3: the key" in message
+    assert "'locked' answered HTTP 401: no token (not authorized)" in message
+    assert "'notes'" not in message
+    assert "canary" not in message
+    assert "wrong-token" not in message
+    assert agent.requests == []
+    assert not processes_matching(str(tmp_path / "started"))
 
 
 @for_agents("gemini-acp")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral.agents.grants import Grants
-from corral.agents.shared.controls import check_names
+from corral.agents.shared.controls import check_names, prefixed
 from corral.agents.spec import (
     ADD_PATCH,
     EDIT_PATCH,
@@ -95,9 +95,11 @@ def for_run(run: RunOptions) -> AgentSpec:
 
 
 def controls(grants: Grants, run: RunOptions) -> AgentControls:
-    """Raises ``PolicyError`` for the name of a tool that is neither ours nor the caller's."""
+    """Raises ``PolicyError`` for the name of a tool that is neither ours nor the caller's nor that
+    of an MCP server."""
     known: dict[str, ToolKind] = {**TOOLS, **dict.fromkeys((*REPORTS, *run.own_tools), "mcp")}
-    check_names(grants.tool_lists, known, "the built-in agent", lambda _: False, strict=run.strict)
+    from_server = prefixed("mcp__")
+    check_names(grants.tool_lists, known, "the built-in agent", from_server, strict=run.strict)
     confined = "commands are not confined to the workspace" if grants.free_shell else ""
     return AgentControls(
         enforced={
@@ -143,6 +145,7 @@ AGENT = AgentSpec(
             "max_repeated_calls",
             "max_tool_rounds",
             "max_turns",
+            "mcp_servers",
             "permission_mode",
             "reasoning_effort",
             "replace_system_prompt",
@@ -152,7 +155,7 @@ AGENT = AgentSpec(
             "thinking",
         }
     ),
-    capabilities=("tools", "permissions", "questions", "steering", "subagents"),
+    capabilities=("tools", "mcp", "permissions", "questions", "steering", "subagents"),
     asks=True,
     tool_call_hook="edit",
     resumes=True,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -38,6 +39,9 @@ from corral.sessions.store import SessionRecord
 from corral.sessions.tools.tools import Tool, Tools
 from corral.system.environment import SecretRedactor
 from corral.system.media import prompt_message
+
+if TYPE_CHECKING:
+    from corral.sessions.tools.mcp_client import McpClient
 
 FULL = 1000
 """Events in the queue at which reading from the model stops."""
@@ -93,6 +97,8 @@ class BuiltinDriver:
         self._own = tools if isinstance(tools, Tools) else Tools(tools)
         self._secrets: dict[str, str] = {}
         self._clients: list[Client] = []
+        self._servers: list[McpClient] = []
+        self._server_tools = Tools(())
         self.fail: Fail = lambda _: None
         """Ends the current turn."""
         self.subagents = Subagents(self._new_subagent_loop, self.events.put, self._interrupt)
@@ -185,9 +191,32 @@ class BuiltinDriver:
         self.executor = self._make_executor([*selected, *more])
         self._sub_executor = self._make_executor(selected)
 
+    async def connect_servers(self) -> None:
+        """Open the MCP servers of the run that are not open. Raises ``ToolFailed``."""
+        if not self.prepared.servers and not self._servers:
+            return
+        from corral.sessions.tools.mcp_client import close_servers, open_servers, server_tools
+
+        await close_servers(client for client in self._servers if not client.is_open)
+        self._servers = [client for client in self._servers if client.is_open]
+        known = [client.server for client in self._servers]
+        missing = [server for server in self.prepared.servers if server not in known]
+        self._servers += await open_servers(missing, self.prepared)
+        used = [client for client in self._servers if client.server in self.prepared.servers]
+        hidden = self._own.by_name  # which another policy applies to
+        shown = {
+            tool.name: tool
+            for tool in server_tools(used)
+            if self._is_shown(tool.name) and tool.name not in hidden
+        }
+        if shown.keys() != self._server_tools.by_name.keys():
+            self._loop = None
+        self._server_tools.by_name = shown
+
     @property
     def tool_names(self) -> tuple[str, ...]:
-        return (*self.executor.tools, *filter(self._is_shown, self._own.by_name))
+        own = filter(self._is_shown, self._own.by_name)
+        return (*self.executor.tools, *own, *self._server_tools.by_name)
 
     @property
     def busy(self) -> bool:
@@ -210,9 +239,12 @@ class BuiltinDriver:
         self.mailbox.follow_up(text)
 
     async def close(self) -> None:
-        await self.subagents.end()
-        for client in self._clients:
-            await client.close()
+        async with AsyncExitStack() as ending:
+            ending.push_async_callback(self.subagents.end)
+            for client in self._clients:
+                ending.push_async_callback(client.close)
+            for server in self._servers:
+                ending.push_async_callback(server.close)
 
     def _is_shown(self, name: str) -> bool:
         """Whether the model sees the tool: a tool that is denied by name is not offered."""
@@ -227,7 +259,13 @@ class BuiltinDriver:
                 f"{min(duplicates)} is already the name of a built-in tool: rename yours"
             )
         return ToolExecutor(
-            shown, self._own, self._workspace, self._broker, self._redactor, granted=self._granted
+            shown,
+            self._own,
+            self._server_tools,
+            self._workspace,
+            self._broker,
+            self._redactor,
+            granted=self._granted,
         )
 
     async def loop(self) -> Loop:
@@ -270,7 +308,8 @@ class BuiltinDriver:
             more=run.system_prompt,
         )
         own = (tool for name, tool in self._own.by_name.items() if self._is_shown(name))
-        described: list[ToolDescription] = [*executor.tools.values(), *own]
+        servers = self._server_tools.by_name.values()
+        described: list[ToolDescription] = [*executor.tools.values(), *own, *servers]
         request = Request(
             model=self.model,
             messages=(Message.system(system),),
@@ -342,6 +381,7 @@ class BuiltinTurn(Backend):
         driver.events.take()
         driver.totals.reset()
         driver.use(self._prepared)
+        await driver.connect_servers()
         self._loop = await driver.loop()
         prepared = driver.prepared
         self._message = await prompt_message(self._prompt, prepared.run, Path(prepared.cwd))

@@ -67,15 +67,18 @@ class ToolExecutor:
         self,
         tools: dict[str, BuiltinTool[Any]],
         own: Tools,
+        servers: Tools,
         workspace: Workspace,
         broker: PermissionBroker,
         redactor: SecretRedactor,
         *,
         granted: set[tuple[str, str | None]],
     ) -> None:
-        """``granted`` collects what a person allowed for the session."""
+        """``own`` are the caller's functions, ``servers`` the tools of MCP servers. ``granted``
+        collects what a person allowed for the session."""
         self.tools = tools
         self.own = own
+        self.servers = servers
         self._workspace = workspace
         self._broker = broker
         self._redactor = redactor
@@ -127,7 +130,7 @@ class ToolExecutor:
     def _kind(self, name: str) -> ToolKind:
         if name in self.tools:
             return self.tools[name].kind
-        return "mcp" if name in self.own.by_name else "other"
+        return "mcp" if name in self.own.by_name or name in self.servers.by_name else "other"
 
     async def _result(self, call: ToolCall, emit: Emit) -> ToolResult:
         stopwatch = Stopwatch()
@@ -184,20 +187,21 @@ class ToolExecutor:
         """The call, as ``on_tool_call`` edited it; or the outcome if it is not made. A call that
         the policy denies, and a call of the caller's own function, is returned unchanged."""
         hook, tool = self._broker.hook, self.tools.get(call.name)
-        if hook is None or tool is None:
+        if hook is None or call.name in self.own.by_name:
             return call
-        command = tool.command(call.arguments)
-        ruled = self._broker.policy_answer(Action(call.name, tool.kind, command))
+        command = tool.command(call.arguments) if tool else None
+        kind = self._kind(call.name)
+        ruled = self._broker.policy_answer(Action(call.name, kind, command))
         if ruled is not None and not ruled.is_allowed:
             return call
         request = ToolRequest(
             call.id,
             call.name,
             call.arguments,
-            kind=tool.kind,
+            kind=kind,
             command=command,
-            paths=tool.paths(call.arguments),
-            title=tool.title(call.arguments),
+            paths=tool.paths(call.arguments) if tool else (),
+            title=tool.title(call.arguments) if tool else call.name,
         )
         verdict = await hook.decide(request)
         if isinstance(verdict, Deny):
@@ -238,7 +242,8 @@ class ToolExecutor:
     async def _run(self, call: ToolCall, emit: Emit) -> CallOutcome:
         tool = self.tools.get(call.name)
         if tool is None:
-            answer = await self.own.call(call.name, call.arguments, call_id=call.id, quiet=True)
+            functions = self.servers if call.name in self.servers.by_name else self.own
+            answer = await functions.call(call.name, call.arguments, call_id=call.id, quiet=True)
             text = self._redactor.clean_text(answer.text)
             return CallOutcome(answer.status, text, truncate(text, OWN_LIMITS))
 
@@ -277,9 +282,9 @@ class ToolExecutor:
 
     def _invalid_call(self, call: ToolCall) -> str | None:
         """Why the call is invalid; None if it is valid."""
-        if call.name not in self.tools and call.name not in self.own.by_name:
-            known = ", ".join((*self.tools, *self.own.by_name))
-            return f"there is no tool {call.name!r}; known tools: {known}"
+        known = (*self.tools, *self.own.by_name, *self.servers.by_name)
+        if call.name not in known:
+            return f"there is no tool {call.name!r}; known tools: {', '.join(known)}"
         if call.raw is not None:
             return f"the arguments of {call.name} are not a JSON object: {call.raw[:200]}"
         if tool := self.tools.get(call.name):
@@ -294,7 +299,8 @@ class ToolExecutor:
         tool = self.tools.get(call.name)
         command = tool.command(call.arguments) if tool else None
         kind = self._kind(call.name)
-        answer = self._broker.policy_answer(Action(call.name, kind, command, own=tool is None))
+        own = call.name in self.own.by_name
+        answer = self._broker.policy_answer(Action(call.name, kind, command, own=own))
         if answer is None and (call.name, command) in self._granted:
             return None
         if answer is None:

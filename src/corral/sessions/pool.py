@@ -44,6 +44,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -66,6 +67,7 @@ from corral.sessions.prepare import check_narrower, needs_new_process, prepare
 from corral.sessions.prepared_run import PreparedRun, resolve_prompt
 from corral.sessions.store import SessionRecord
 from corral.sessions.structured_output import TypedAnswer, run_typed
+from corral.sessions.tools.mcp_client import ServerCheck
 from corral.sessions.turn import Turn, TurnSetup
 from corral.system import platform
 from corral.system.environment import SecretRedactor
@@ -142,6 +144,7 @@ class Pool:
         self._ending: set[asyncio.Task[None]] = set()
         """Idle processes that are being ended."""
         self._links: list[SessionLink] = []
+        self._server_check = ServerCheck()
         """Of prompts that have ended: their last messages may be on their way."""
         self.started: int = 0
         """Processes started so far."""
@@ -272,7 +275,9 @@ class Pool:
                 text,
                 new_backend(prepared, text),
                 redactor=worker.redactor,
-                setup=TurnSetup(typed=typed, limits=limits),
+                setup=TurnSetup(
+                    check=partial(self._server_check.run, prepared), typed=typed, limits=limits
+                ),
             )
             try:
                 return await turn.collect(on_event)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -166,12 +166,18 @@ def agent_sandbox(
     return Sandbox(support=prepared.sandbox, box=box, report=report)
 
 
-def command_sandbox(prepared: PreparedRun, report: Report | None = None) -> Sandbox | None:
+def command_sandbox(
+    prepared: PreparedRun, report: Report | None = None, *, shown: Sequence[str] = ()
+) -> Sandbox | None:
     """The sandbox for commands that corral runs for the agent: those of the built-in agent's shell,
-    and the check of ``until``; None without one. ``report`` gets notices about repositories."""
+    the check of ``until``, MCP servers; None without one. ``report`` gets notices about
+    repositories. ``shown``: programs and files whose folders can be read."""
     if prepared.sandbox is None:
         return None
-    return Sandbox(support=prepared.sandbox, box=_covered(_base(prepared)), report=report)
+    base = _base(prepared)
+    readable = (*base.readable, *_folders_of(shown, prepared.cwd))
+    box = msgspec.structs.replace(base, readable=readable)
+    return Sandbox(support=prepared.sandbox, box=_covered(box), report=report)
 
 
 def for_user_command(run: RunOptions, cwd: str, own: Iterable[str]) -> Sandbox | None:
@@ -338,14 +344,21 @@ def _read_text(file: str) -> str:
 
 
 def _programs(prepared: PreparedRun, launch: Launch) -> Iterator[str]:
-    """Folders with what the agent executes: its own program and its helpers."""
+    """Folders with what the agent executes: its own program, its helpers and its MCP servers."""
     # A persistent agent's arguments are its command. Another agent's may contain the prompt.
     known = launch.argv if prepared.agent.transport.kind == "acp" else launch.argv[:2]
     named = (prepared.program.path, *prepared.program.argv, *known)
-    for path in (*named, *prepared.helpers.values(), *launch.path_folders):
+    servers = (word for server in prepared.servers for word in server.command[:2])
+    found = (*named, *prepared.helpers.values(), *launch.path_folders, *servers)
+    yield from _folders_of(found, prepared.cwd)
+
+
+def _folders_of(names: Iterable[str], cwd: str) -> Iterator[str]:
+    """The folders to show for those of the names that are paths of existing files."""
+    for path in names:
         if os.path.isabs(path) and os.path.exists(path):
             for name in dict.fromkeys((path, os.path.realpath(path))):
-                yield from install_folders(name, prepared.cwd, named=True)
+                yield from install_folders(name, cwd, named=True)
 
 
 def install_folders(path: str, cwd: str, *, named: bool) -> Iterator[str]:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from corral.sessions.prepared_run import Answers
     from corral.sessions.structured_output import TypedAnswer
     from corral.sessions.tools.hooks import Before
+    from corral.sessions.tools.mcp_client import ServerCheck
     from corral.sessions.tools.mcp_server import ToolServer
     from corral.sessions.tools.tools import GivenTools
     from corral.values import Effort, McpServer, Output, OutputT
@@ -91,6 +92,7 @@ class Session:
         self._on_tool_call = on_tool_call
         self._given_budget = budget
         self._server: ToolServer | None = None
+        self._server_check: ServerCheck | None = None
         self._connection: PrivateConnection | None = None
         self._driver: AgentDriver | None = None
         self._prepared: PreparedRun | None = None
@@ -409,6 +411,11 @@ class Session:
         )
         if self._tools:
             setup = replace(setup, fail=self._tools_error, answers=self._answers)
+        if prepared.servers and not self._is_in_process():
+            from corral.sessions.tools.mcp_client import ServerCheck
+
+            self._server_check = self._server_check or ServerCheck()
+            setup = replace(setup, check=partial(self._server_check.run, prepared))
         self._turn = Turn(
             prepared,
             record,

@@ -12,8 +12,8 @@ The states:
     Nothing has happened. The first ``next_batch`` starts the turn.
 ``starting``
     The turn before is closed, the backend prepares the agent, the workspace is looked at
-    (``TurnFiles``), and the prompt is sent. An error before the agent runs is raised; afterwards it
-    is an event.
+    (``TurnFiles``), and the prompt is sent. An error before the agent runs is raised, except that
+    an MCP server cannot be used; afterwards it is an event.
 ``running``
     Each ``next_batch`` reads once from the backend. What it sent is redacted (``EventRedactor``),
     then made a valid stream (``EventNormalizer``). When the backend has no more, the turn is
@@ -41,7 +41,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Generic
 
 import msgspec
@@ -57,6 +57,7 @@ from corral.errors import (
     RemoteError,
     ResumeLost,
     StreamBroken,
+    ToolFailed,
 )
 from corral.events import Done, Event, Init, to_json
 from corral.protocol.ndjson import RawEvent
@@ -89,6 +90,8 @@ stream while its events are not collected."""
 class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
     """What a session adds to a turn."""
 
+    check: Callable[[], Awaitable[None]] | None = None
+    """Runs before the agent starts. If it raises ``ToolFailed``, the turn fails."""
     fail: Callable[[], CorralError | None] = lambda: None
     """May fail a successful turn."""
     answers: Callable[[], int] = lambda: 0
@@ -298,6 +301,8 @@ class Turn(Generic[T_co]):
             options = self._redactor.clean_text(str(run.summary()))
             _log.debug("session %s: options: %s", meta.id, options)
         try:
+            if self._setup.check is not None:
+                await self._setup.check()
             await self._backend.prepare()
             self._files.claim()
             if run.track_files:
@@ -309,9 +314,9 @@ class Turn(Generic[T_co]):
             if self._failure is None:  # it may have been cancelled during the snapshot
                 await self._backend.begin(self._fail)
         except RemoteError as error:
-            if not self._backend.started:
+            if not self._backend.started and not isinstance(error, ToolFailed):
                 raise
-            # The agent runs: from here on a failure is an event.
+            # The agent runs, or it would run without its tools: now a failure is an event.
             self._normalizer = self._new_normalizer(started)
             self._failure = error
         self._state = "running"

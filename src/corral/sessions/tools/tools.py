@@ -62,7 +62,7 @@ TIMEOUT = 120.0
 """Seconds. Agents abandon a call after 60 to 600 seconds of silence, with a less helpful
 message."""
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}|mcp__[A-Za-z0-9_-]{1,59}")
 """Agents put a prefix such as ``mcp__corral__`` before it, and models stop at 64."""
 
 
@@ -254,6 +254,8 @@ async def _run(tool: Tool, values: dict[str, object]) -> HookAnswer:
     except CallFailed as failure:
         why = f"timed out after {tool.timeout:g}s" if failure.is_late else str(failure)
         return HookAnswer(f"{tool.name} {why}", "error")
+    if isinstance(returned, HookAnswer):
+        return returned
     try:
         if isinstance(returned, str):  # a lone surrogate cannot be encoded
             return HookAnswer(returned.encode("utf-8", "replace").decode())
