@@ -219,6 +219,27 @@ def test_the_summary_shows_names_and_no_secrets() -> None:
     assert shown["model"] == "m"
 
 
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        ("a=python 'my server.py' -v", McpServer("a", ("python", "my server.py", "-v"))),
+        ("a=T=${T} D= npx x=y", McpServer("a", ("npx", "x=y"), env={"T": "${T}", "D": ""})),
+        (
+            "a=https://x.org/mcp?k=v X-Key='b c'",
+            McpServer("a", url="https://x.org/mcp?k=v", headers={"X-Key": "b c"}),
+        ),
+    ],
+)
+def test_an_mcp_server_may_be_a_text(text: str, server: McpServer) -> None:
+    assert build(mcp_servers=[text]).mcp_servers == (server,)
+
+
+@pytest.mark.parametrize("text", ["a", "a=", "a=X=1", "a='x", "a=https://x.org y", "=x", "a b=x"])
+def test_a_text_that_is_no_mcp_server_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="MCP server"):
+        build(mcp_servers=[text])
+
+
 @no_deadline
 @given(
     name=st.sampled_from(sorted(KNOWN)),

@@ -217,7 +217,13 @@ DEFINITIONS = (
         traits=("acp", "node", "one_agent"),
     ),
     Definition(
-        "mcp_servers", "MCP servers whose tools the agent may use.", "Agent", traits=("acp",)
+        "mcp_servers",
+        "MCP servers whose tools the agent may use.",
+        "Agent",
+        ("--mcp",),
+        "NAME=COMMAND|URL",
+        "texts",
+        traits=("acp", "every_command"),
     ),
     Definition(
         "via",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import warnings
 from collections.abc import Mapping
 from typing import Literal, TypeAlias, TypeGuard
@@ -206,10 +207,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 merged.pop("policy", None)
             merged |= layer
         servers = merged.get("mcp_servers")
-        for server in servers if is_sequence(servers) else ():
-            if is_mapping(server) and "own" in server:
-                # Only ``tools=`` may set it.
-                raise ConfigError("an MCP server's `own` is set by corral: leave it out")
+        if is_sequence(servers):
+            merged["mcp_servers"] = [_server(server) for server in servers]
         values = {name: _to_builtin(value) for name, value in merged.items() if value is not None}
         for name in DURATIONS:
             if isinstance(text := values.get(name), str):
@@ -389,6 +388,39 @@ def _check_combinations(run: RunOptions) -> None:
         raise ConfigError("record_to and replay both given: a replay cannot be recorded")
     if run.record and not run.keep:
         raise ConfigError("record needs keep=True: the transcript is stored with the session")
+
+
+_SERVER_EXAMPLES = (
+    "As in 'notes=python notes_server.py', 'notes=TOKEN=${TOKEN} npx notes' or"
+    " 'tickets=https://x.org/mcp Authorization=\"Bearer ${TOKEN}\"'."
+)
+
+
+def _server(server: object) -> object:
+    """An MCP server; one that is given as text is read as ``NAME=[VARIABLE=VALUE]... COMMAND`` or
+    ``NAME=URL [HEADER=VALUE]...``, with the quotes of a shell."""
+    if is_mapping(server) and "own" in server:
+        # Only ``tools=`` may set it.
+        raise ConfigError("an MCP server's `own` is set by corral: leave it out")
+    if not isinstance(server, str):
+        return server
+    name, _, rest = server.partition("=")
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        raise ConfigError(f"MCP server {name!r}: {error}", hint=_SERVER_EXAMPLES) from error
+    is_url = rest.startswith(("http://", "https://"))
+    url = words.pop(0) if is_url else None
+    form = r"[A-Za-z0-9-]+=.*" if is_url else r"[A-Za-z_][A-Za-z0-9_]*=.*"
+    count = next((n for n, word in enumerate(words) if not re.fullmatch(form, word, re.S)), None)
+    settings = dict(word.split("=", 1) for word in words[:count])
+    command = () if count is None else tuple(words[count:])
+    if bool(url) == bool(command):
+        raise ConfigError(f"an MCP server is NAME=COMMAND or NAME=URL, got: {name}=…",
+                          hint=_SERVER_EXAMPLES)  # fmt: skip
+    if url is None:
+        return McpServer(name, command, env=settings)
+    return McpServer(name, url=url, headers=settings)
 
 
 def _check_servers(run: RunOptions) -> None:

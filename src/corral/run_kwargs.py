@@ -76,7 +76,7 @@ class RunKwargs(TypedDict, total=False):
     """The reasoning effort of the model."""
     retries: int
     """How often a failed model call is repeated, 0 to 9."""
-    mcp_servers: Sequence[McpServer | Mapping[str, object]]
+    mcp_servers: Sequence[McpServer | Mapping[str, object] | str]
     """MCP servers whose tools the agent may use."""
     resume: str | None
     """Continue a session, also of another agent: its id, the beginning of it, or 'last'."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from support.mcp_servers import notes_server
 from support.pipeline_command import CORRAL, corral
 from support.sandbox import needs_sandbox
 from support.scripted_agent import GOOD, PROGRAM
@@ -423,3 +425,39 @@ def test_a_scripted_model_for_one_command(workspace: Path, words: tuple[str, ...
     done = corral(*words, *fake, "--approve", "edits", cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert (workspace / "a.txt").read_text().strip() == "scripted"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "keep it"),
+        ("batch", "tasks.jsonl", "--prompt", "keep {{name}}", "--no-durable"),
+        ("pipeline", "run", "p.dot", "--no-durable"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_mcp_server_is_given_by_a_flag_and_named_if_it_cannot_be_used(
+    workspace: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workspace / "tasks.jsonl").write_text('{"name": "it"}\n')
+    (workspace / "p.dot").write_text(
+        'digraph p { s [shape=Mdiamond]; w [prompt="keep it"]; e [shape=Msquare]; s -> w -> e }'
+    )
+    (workspace / "script.toml").write_text(
+        '[[turn]]\n[[turn.call]]\nname = "mcp__notes__keep"\nargs = { text = "kept" }\n'
+        '[[turn]]\ntext = "done"\n'
+    )
+    monkeypatch.setenv("SECRET_OF_NOTES", "canary-1234567")
+    model = ("--fake", "script.toml", "--agent", "corral", "--model", "openai:gpt-5")
+    program = shlex.join(notes_server(workspace).command)
+    notes = f"notes=NOTES_TOKEN=${{SECRET_OF_NOTES}} {program}"
+    done = corral(*words, *model, "--approve", "all", "--mcp", notes, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert (workspace / "note.txt").read_text() == "kept"
+    assert "canary" not in done.stdout + done.stderr
+
+    dead = "dead=KEY=${SECRET_OF_NOTES} sh -c 'echo wrong key: $KEY >&2; exit 3'"
+    failed = corral(*words, *model, "--approve", "all", "--mcp", dead, cwd=workspace)
+    assert failed.returncode != 0
+    assert "the MCP server 'dead' ended with exit code 3: wrong key" in failed.stderr
+    assert "canary" not in failed.stdout + failed.stderr

@@ -6,7 +6,8 @@
 STAGE is ``initialize``, ``session/new`` or ``session/load``; HOW is ``silence``, ``exit``,
 ``error``, ``version`` or ``nonsense``. Prompts of several sessions run at once. COUNT is how
 many sessions it keeps of old; it lists two a page, and with ``--endless`` page after page.
-With ``--connects`` it lists the tools of its tool servers first. With ``--greets`` it speaks in
+With ``--connects`` it lists the tools of its tool servers first; with ``--no-http`` too, it takes
+servers that are programs only. With ``--greets`` it speaks in
 one breath with the reply that opens a session.
 """
 
@@ -53,6 +54,8 @@ def raw(data: bytes) -> None:
 
 
 def of_server(server: dict[str, Any], method: str, params: dict[str, Any]) -> None:
+    if "url" not in server:
+        return of_program(server, method, params)
     import urllib.request
 
     headers = {header["name"]: header["value"] for header in server["headers"]}
@@ -62,6 +65,29 @@ def of_server(server: dict[str, Any], method: str, params: dict[str, Any]) -> No
     with urllib.request.urlopen(request, timeout=20) as answer:
         reply = json.load(answer)
     assert reply.get("result", {"isError": True}).get("isError") is not True, reply
+
+
+def of_program(server: dict[str, Any], method: str, params: dict[str, Any]) -> None:
+    env = {variable["name"]: variable["value"] for variable in server["env"]}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {},
+             "clientInfo": {"name": "scripted", "version": "1"}}  # fmt: skip
+    calls = line_of(id=1, method="initialize", params=hello)
+    calls += line_of(method="notifications/initialized")
+    calls += line_of(id=2, method=method, params=params)
+    with subprocess.Popen(
+        [server["command"], *server["args"]],
+        env={**os.environ, **env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as program:
+        assert program.stdin
+        assert program.stdout
+        program.stdin.write(calls)
+        program.stdin.flush()
+        replies = [json.loads(program.stdout.readline()) for _ in range(2)]
+        program.stdin.close()
+    assert replies[0]["result"]["serverInfo"]["name"] == "corral", replies
+    assert replies[1].get("result", {"isError": True}).get("isError") is not True, replies
 
 
 def call_tool(server: dict[str, Any], name: str, arguments: dict[str, Any]) -> None:
@@ -339,7 +365,7 @@ def initialize() -> dict[str, Any]:
         "agentInfo": {"name": "scripted", "version": "1.2.3"},
         "agentCapabilities": {
             "loadSession": "--loads" in sys.argv,
-            "mcpCapabilities": {"http": "--connects" in sys.argv},
+            "mcpCapabilities": {"http": "--connects" in sys.argv and "--no-http" not in sys.argv},
             "promptCapabilities": {"image": "--images" in sys.argv},
             "sessionCapabilities": {"list": {} if "--lists" in sys.argv else None},
         },

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
 from corral.agents import registry
+from corral.errors import ConfigError
 from corral.options import RunOptions
-from corral.system.environment import Environment, SecretRedactor, gather, named_secrets
+from corral.system.environment import (
+    Environment,
+    SecretRedactor,
+    gather,
+    named_secrets,
+    with_variables,
+)
+from corral.values import McpServer
 
 OURS = {
     "PATH": "/bin",
@@ -221,3 +229,13 @@ def test_this_machine_is_not_reached_through_the_proxy_of_the_user() -> None:
         assert (values.get("NO_PROXY"), values.get("no_proxy")) == expected, ours
     chosen = RunOptions.build("gemini-cli", {"env": {**proxy, "NO_PROXY": ""}})
     assert gather(registry.find("gemini-cli"), chosen, {}).values["NO_PROXY"] == ""
+
+
+def test_variables_in_the_settings_of_an_mcp_server_are_filled_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OURS", "one")
+    server = McpServer("s", ("x",), env={"A": "${OURS}-${GIVEN}", "B": "$OURS ${}"})
+    assert with_variables(server, {"GIVEN": "two"}).env == {"A": "one-two", "B": "$OURS ${}"}
+    with pytest.raises(ConfigError, match="'s': the variable MISSING is not set"):
+        with_variables(McpServer("s", url="http://x", headers={"A": "Bearer ${MISSING}"}), {})

@@ -94,6 +94,9 @@ def prepare(
         options = {**options, "model": model}
     defaults = {**agent.default_limits, **config.load(agent.name)}
     run = RunOptions.build(agent.name, options, defaults, "corral.toml")
+    if run.mcp_servers:
+        servers = (environment.with_variables(each, run.env) for each in run.mcp_servers)
+        run = msgspec.structs.replace(run, mcp_servers=tuple(servers))
     if run.model is not None:
         run = with_model_name(agent, run, run.model)
     if agent.for_run is not None:

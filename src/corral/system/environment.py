@@ -28,9 +28,10 @@ from pathlib import Path
 import msgspec
 
 from corral.agents.spec import AgentSpec
+from corral.errors import ConfigError
 from corral.options import RunOptions
 from corral.system import paths
-from corral.values import SHORTEST_SECRET
+from corral.values import SHORTEST_SECRET, McpServer
 
 BASE = (
     "PATH",
@@ -164,6 +165,26 @@ def gather(
     long = {name: value for name, value in secrets.items() if len(value) >= SHORTEST_SECRET}
     known = {**agent_values, **_chosen(run.env, names)}
     return Environment(values, known, long, own_secrets(ours))
+
+
+def with_variables(server: McpServer, given: Mapping[str, str]) -> McpServer:
+    """The server with the values of ``${NAME}`` in its variables and headers: those of ``given``,
+    else of corral's own environment. So no secret is on a command line or in a file. Raises
+    ``ConfigError`` for one that is not set."""
+
+    def value(found: re.Match[str]) -> str:
+        text = variable(found[1], given)
+        if text is None:
+            raise ConfigError(
+                f"MCP server {server.name!r}: the variable {found[1]} is not set",
+                hint=f"Set it, or write its value instead of {found[0]}.",
+            )
+        return text
+
+    def filled(values: Mapping[str, str]) -> dict[str, str]:
+        return {name: re.sub(r"\$\{(\w+)\}", value, text) for name, text in values.items()}
+
+    return msgspec.structs.replace(server, env=filled(server.env), headers=filled(server.headers))
 
 
 def without_proxy_for_this_machine(values: Mapping[str, str]) -> dict[str, str]:

@@ -10,10 +10,11 @@ import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import msgspec
 import pytest
+from support.sandbox import needs_sandbox
 from support.scripted_acp import agent
 from support.scripted_agent import child_pids, open_descriptors
 from support.stream_checks import check_stream
@@ -1068,16 +1069,26 @@ def helper() -> str:
     return "helped"
 
 
-async def test_a_submitted_value_is_an_answer_without_text(workspace: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "sandbox"),
+    [
+        (("--connects",), "off"),
+        (("--connects", "--no-http"), "off"),  # through a relay
+        pytest.param(("--connects", "--no-http"), "require", marks=needs_sandbox),
+    ],
+)
+async def test_a_submitted_value_is_an_answer_without_text(
+    workspace: Path, flags: tuple[str, ...], sandbox: Literal["off", "require"]
+) -> None:
     orders = 'mcp submit_result {"title": "fine"}'
     events: list[corral.Event] = []
     result = await corral.run(
-        agent("--connects"),
+        agent(*flags),
         orders,
         tools=[helper],
         output=Verdict,
         on_event=events.append,
-        **scripted(workspace),
+        **scripted(workspace, sandbox=sandbox),
     )
     assert (result.status, result.output) == ("success", Verdict("fine"))
     done = check_stream(events)[-1]

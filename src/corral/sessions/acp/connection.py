@@ -45,10 +45,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from corral.errors import (
     ConfigError,
@@ -81,6 +84,7 @@ from corral.sessions.backends.base import AgentProgram
 from corral.sessions.prepare import needs_new_process
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord
+from corral.system import mcp_relay
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit
 from corral.system.threads import NoThread
@@ -94,6 +98,13 @@ if TYPE_CHECKING:
 
 LATE_CHUNKS = 64
 """How often the output is read before a further prompt: an agent may write without a pause."""
+
+
+def _relayed(server: McpServer) -> McpServer:
+    """The server at a URL as a program. Its headers are not on the command line."""
+    program = (sys.executable, "-I", "-S", mcp_relay.__file__, server.url or "")
+    headers = msgspec.json.encode(server.headers).decode()
+    return McpServer(server.name, program, env={mcp_relay.HEADERS: headers}, own=server.own)
 
 
 class AcpSession:
@@ -230,7 +241,7 @@ class AcpConnection:
         self, prepared: PreparedRun, ask: Asker | None
     ) -> tuple[AcpSession, SessionInfo]:
         """A new session for the prompts of ``prepared``."""
-        servers = self.check_servers(prepared.servers)
+        servers = self.reachable_servers(prepared.servers)
         sent = self.acp.new_session(prepared.cwd, servers)
         self._opening += 1
         try:
@@ -255,12 +266,12 @@ class AcpConnection:
         self._sessions.pop(session.session_id, None)
         self.acp.forget_session(session.session_id)
 
-    def check_servers(self, servers: Sequence[McpServer]) -> Sequence[McpServer]:
-        """The servers. Raises ``ConfigError`` if the agent cannot reach one of them."""
-        is_reached = self.agent is None or self.agent.mcp_capabilities.http
-        if not is_reached and any(server.url for server in servers):
-            raise ConfigError(f"{self.prepared.agent.name} reaches no tool server over HTTP")
-        return servers
+    def reachable_servers(self, servers: Sequence[McpServer]) -> Sequence[McpServer]:
+        """The servers, as the agent can reach them: those at a URL through ``mcp_relay`` if it
+        takes programs only."""
+        if self.agent is None or self.agent.mcp_capabilities.http:
+            return servers
+        return [_relayed(server) if server.url else server for server in servers]
 
     async def late_items(self, session: AcpSession, until: float) -> list[RawEvent] | None:
         """Items of the session that came after its turn ended; None when it is quiet. Waits

@@ -452,7 +452,7 @@ async def load_session(
     if agent is None or not connection.can_load:
         raise ConfigError(f"{connection.prepared.agent.name} cannot resume a session")
     session = connection.add_session(session_id, prepared, ask)
-    servers = connection.check_servers(prepared.servers)
+    servers = connection.reachable_servers(prepared.servers)
     sent = connection.acp.load_session(
         session_id, prepared.cwd, servers, replays=agent.load_session
     )

@@ -442,5 +442,5 @@ async def _refusal(response: HttpResponse) -> _Unusable:
     why = f"answered HTTP {response.status}" + (f": {shown}" if shown else "")
     if response.status not in (401, 403):
         return _Unusable(why)
-    hint = 'Give it a valid token: headers={"Authorization": "Bearer …"} (--mcp-header).'
+    hint = 'Give it a valid token in headers, for --mcp after the URL: Authorization="Bearer …".'
     return _Unusable(f"{why} (not authorized)", hint)
