@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
-    from corral.engine import service
+    from corral.engine import process_engine, service
     from corral.engine.dbos.database import find, prepare
     from corral.engine.payloads import RunConfig, RunInput
     from corral.pipelines.execution import handlers
@@ -64,14 +64,14 @@ def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
 
     async def run_to_end() -> tuple[float, float]:
         await asyncio.to_thread(prepare, find(db))
-        await asyncio.to_thread(service.local, find(db), poll=POLL)
+        await asyncio.to_thread(process_engine.local, find(db), poll=POLL)
         begin = clocks()
         config = RunConfig(folder=str(folder / "run"), workspace=str(folder))
         run = await service.start(RunInput(run_id="", graph=graph, config=config), db=db)
         closed = await service.wait(run, db=db)
         end = clocks()
         assert closed.status == "success", closed.reason
-        await asyncio.to_thread(service.close)
+        await asyncio.to_thread(process_engine.close)
         return end[0] - begin[0], end[1] - begin[1]
 
     return asyncio.run(run_to_end())

@@ -7,7 +7,7 @@ import json
 import sys
 import tempfile
 
-from corral.engine import run_list, service
+from corral.engine import process_engine, run_list, service
 from corral.engine.payloads import RunConfig, RunInput
 from corral.pipelines import dot_parser as parser
 
@@ -29,7 +29,7 @@ async def main() -> None:
             await asyncio.sleep(0.2)
             runs = await run_list.list_runs(db=db, limit=None)
             waiting = sum(run.asks for run in runs)
-        await asyncio.to_thread(service.close)
+        await asyncio.to_thread(process_engine.close)
     print(json.dumps({"waiting": waiting}))
 
 

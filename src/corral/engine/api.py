@@ -20,7 +20,7 @@ from corral.core.display import Card, Displayed, count, spent
 from corral.core.spending import BudgetLimits
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.engine import fork as durable_fork
-from corral.engine import open_questions, query, service
+from corral.engine import open_questions, process_engine, query, service
 from corral.engine.dbos import database
 from corral.engine.memory_runner import MemoryRun
 from corral.engine.payloads import PipelineOutput, RunConfig, RunInput
@@ -201,7 +201,7 @@ async def run(  # noqa: PLR0913
             tree = await asyncio.to_thread(run_worktree.choose, name, repository, commit)
             stored = replace(stored, tree=tree, workspace=tree.within)
         run_input = RunInput(run_id=name, graph=graph, config=stored, values=given)
-        async with service.engine():
+        async with process_engine.used(db):
             await _start(run_input, resources, db=db, queue=queue)
             follower = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
             result = await _follow_to_end(follower, folder, on_start)
@@ -231,20 +231,19 @@ async def _start(
 ) -> None:
     """Start a durable run. A run with a worktree is checked there, as soon as it exists."""
     tree = run_input.config.tree
-    async with service.engine_lock():
-        if tree is None:
-            await service.start(run_input, db=db, queue=queue)
-            return
-        from corral.engine.workspace import run_worktree
+    if tree is None:
+        await service.start(run_input, db=db, queue=queue)
+        return
+    from corral.engine.workspace import run_worktree
 
-        async with run_worktree.reserved(tree, stays=queue is None):
-            place = run_worktree.workspace_folder(tree)
-            loader.check(run_input.graph, place)
-            if queue is None and not resources.simulate:
-                from corral.pipelines.execution import preflight
+    async with run_worktree.reserved(tree, stays=queue is None):
+        place = run_worktree.workspace_folder(tree)
+        loader.check(run_input.graph, place)
+        if queue is None and not resources.simulate:
+            from corral.pipelines.execution import preflight
 
-                preflight.check(run_input.graph, resources, place, run_input.values)
-            await service.start(run_input, db=db, queue=queue)
+            preflight.check(run_input.graph, resources, place, run_input.values)
+        await service.start(run_input, db=db, queue=queue)
 
 
 async def _run_in_memory(run: MemoryRun, workspace: Path, folder: Path) -> PipelineResult:
@@ -323,11 +322,10 @@ async def resume(
     interviewer = interviewer_of(shown.run_input.config.simulate, interviewer)
     reported = max((event.seq for event in shown.events), default=0)
     now = None if shown.output else current_graph(shown)
-    async with service.engine():
+    async with process_engine.used(db):
         if now is None or durable_fork.is_same_graph(now, graph):
             if shown.output is None:
-                async with service.engine_lock():
-                    await service.resume(run, db=db)
+                await service.resume(run, db=db)
         else:
             if not accept_changed_graph:
                 source = shown.run_input.config.source
@@ -338,8 +336,7 @@ async def resume(
                 )
             graph, name, reported = now, service.new_id(now.name), 0
             folder = folder.with_name(name)
-            async with service.engine_lock():
-                await durable_fork.continue_with_graph(run, now, folder=folder, db=db, run_id=name)
+            await durable_fork.continue_with_graph(run, now, folder=folder, db=db, run_id=name)
         watched = service.RunFollower(
             name, db=db, interviewer=interviewer, on_event=on_event, reported=reported
         )
@@ -376,11 +373,10 @@ async def fork(  # noqa: PLR0913
         raise ConfigError(f"the pipeline has no node {node!r}")
     name = service.new_id(now.name)
     folder = run_folder(name, run_dir)
-    async with service.engine():
-        async with service.engine_lock():
-            await durable_fork.fork(
-                run, node, folder=folder, graph=now, db=db, queue=queue, run_id=name
-            )
+    async with process_engine.used(db):
+        await durable_fork.fork(
+            run, node, folder=folder, graph=now, db=db, queue=queue, run_id=name
+        )
         watched = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
         return await _follow_to_end(watched, folder, on_start)
 

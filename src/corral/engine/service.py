@@ -1,6 +1,6 @@
-"""Operations on durable runs: start, follow, wait, cancel, resume; and the engine of this process.
+"""Operations on durable runs: start, follow, wait, cancel, resume.
 
-A run without a queue runs in this process, in a thread of the engine; if the process ends first,
+A run without a queue runs in the engine of this process (``process_engine``); if that ends first,
 the run waits to be resumed. A run on a queue is executed by the workers of that queue
 (``corral worker``); then this process runs nothing.
 """
@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from corral.engine import open_questions, query, run_list
+from corral.engine import open_questions, process_engine, query, run_list
 from corral.engine.agent_host import client as agent_host_client
 from corral.engine.dbos.client import (
     DEFAULT_QUEUE,
     DatabaseClient,
-    QueueLimit,
     moved_queue,
     open_client,
     responsible_executor,
@@ -31,7 +28,6 @@ from corral.engine.dbos.client import (
 )
 from corral.engine.dbos.database import (
     OPEN_STATES,
-    Database,
     UnreadableRecord,
     WorkflowSubmission,
     find,
@@ -50,9 +46,7 @@ from corral.engine.payloads import (
     pack,
     unpack,
 )
-from corral.engine.worker import executor, run_workflow
-from corral.engine.worker.executor import Executor
-from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.errors import ConfigError, StorageFailed
 from corral.pipelines import events, node_kinds
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.run_limits import run_limits
@@ -66,8 +60,6 @@ if TYPE_CHECKING:
     from corral.core.spending import Raise
     from corral.metering.budget import Budget
 
-POLL = 0.1
-"""Seconds between two checks for work, in the engine of a process that waits for its run."""
 QUIET = 0.5
 """Seconds without an event until it is checked whether the run waits only for people."""
 QUESTION_POLL = 0.1
@@ -79,84 +71,6 @@ SERVER_AWAY = 60.0
 """Seconds that a database server may be away while a run is waited for."""
 GOAL = 200
 """Characters of a goal that are stored for lists."""
-
-
-_starting = threading.Lock()
-
-
-def local(database: Database, *, limits: Sequence[QueueLimit] = (), poll: float = POLL) -> Executor:
-    """The engine of this process, started if there is none. Blocking."""
-    with _starting:  # a run and a batch that start at once share the engine of the first
-        here = executor.running()
-        if here is None:
-            here = Executor(database, run_workflow.all_workflows(), limits=limits, poll=poll)
-            with storage_errors(database):
-                here.start()
-        elif here.database != database:
-            raise ConfigError(f"this process already runs an engine, on {here.database.shown}")
-        return here
-
-
-def close(drain: float = 0.0) -> None:
-    """Stop the engine of this process. Runs that have not ended can be resumed. Blocking."""
-    here = executor.running()
-    if here is not None:
-        here.stop(drain)
-
-
-_engine_users = 0
-"""Number of runs in this process that use its engine; the last one stops it."""
-_engine_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-
-
-def engine_lock() -> asyncio.Lock:
-    """Held while the engine of this process starts or stops. A lock belongs to one event loop,
-    so there is one per loop."""
-    return _engine_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-
-
-@contextlib.asynccontextmanager
-async def engine() -> AsyncGenerator[None]:
-    """Within the block the engine of this process is not stopped. Raises ``StorageFailed`` if the
-    engine fails, for example on a full disk; its runs can be resumed."""
-    global _engine_users  # noqa: PLW0603
-    _engine_users += 1
-    task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    asked = task.cancelling() if task is not None else 0
-    failure: CorralError | None = None
-
-    def end() -> None:
-        if task is not None and inside:
-            task.cancel()
-
-    def failed(error: CorralError) -> None:
-        nonlocal failure
-        failure = error
-        loop.call_soon_threadsafe(end)
-
-    inside = True
-    try:
-        with executor.watched(failed):
-            yield
-    except BaseException as error:
-        inside = False
-        if failure is None or isinstance(error, StorageFailed):
-            raise
-        is_ours = task is None or not isinstance(error, asyncio.CancelledError)
-        if not is_ours and task is not None and task.uncancel() > asked:
-            raise  # another task has cancelled it too
-        raise failure from None
-    finally:
-        inside = False
-        _engine_users -= 1
-        await asyncio.shield(_close_unused_engine())
-
-
-async def _close_unused_engine() -> None:
-    async with engine_lock():
-        if not _engine_users:
-            await asyncio.to_thread(close)
 
 
 def new_id(name: str) -> str:
@@ -196,7 +110,7 @@ async def start(run_input: RunInput, *, db: str | None = None, queue: str | None
         config = replace(config, budgets=made)
     local_nodes = False
     if queue is None:
-        here = await asyncio.to_thread(local, database)
+        here = await process_engine.opened(database)
         queue = here.own or DEFAULT_QUEUE
         local_nodes = here.own is not None and len(here.all_queues) == 1  # no limited resource
     submitted = replace(
@@ -458,7 +372,7 @@ async def resume(run: str, *, db: str | None = None) -> None:
     has ended, stays as it is."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
-    here = await asyncio.to_thread(local, database)
+    here = await process_engine.opened(database)
 
     def move(client: DatabaseClient) -> None:
         found = client.list_workflows(ids=[run])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.engine import service
+from corral.engine import process_engine
 from corral.engine.dbos import adapter, client
 from corral.engine.dbos.database import find
 from corral.engine.payloads import NODE_WORKFLOW
@@ -86,7 +86,7 @@ async def test_an_interrupted_batch_is_continued_in_the_same_engine(
     new_file: str, workspace: Path, tasks: Tasks
 ) -> None:
     tasks.hangs = {"b"}
-    async with service.engine():
+    async with process_engine.used(new_file):
         running = asyncio.create_task(batch(new_file, workspace).run_to_end())
         while len(tasks.attempts) < 2:
             await asyncio.sleep(0.01)
@@ -113,7 +113,7 @@ async def test_a_batch_that_is_interrupted_while_it_claims_tasks_is_continued(
             loop.call_soon_threadsafe(cancel)
             is_cancelled.wait(10)
 
-    async with service.engine():
+    async with process_engine.used(new_file):
         monkeypatch.setattr(adapter, "watch", watch)
         running = asyncio.create_task(batch(new_file, workspace).run_to_end())
         await asyncio.wait({running})

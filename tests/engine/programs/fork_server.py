@@ -27,7 +27,7 @@ import sqlalchemy.dialects.sqlite  # noqa: F401  # pyright: ignore[reportUnusedI
 
 import corral
 from corral.cli.main import main as corral_main
-from corral.engine import service
+from corral.engine import process_engine, service
 from corral.engine.dbos import adapter
 from corral.engine.dbos.client import QueueLimit
 from corral.engine.payloads import RunConfig, RunInput
@@ -199,7 +199,7 @@ def run(request: dict[str, Any]) -> None:
         await service.wait(name, db=request["db"], timeout=request.get("timeout", 60))
 
     asyncio.run(scenario())
-    service.close()
+    process_engine.close()
 
 
 def batch(request: dict[str, Any]) -> None:

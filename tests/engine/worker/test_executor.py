@@ -10,13 +10,12 @@ import queue
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.descriptors import free_descriptors
 
-from corral.engine import query, run_list, service
+from corral.engine import process_engine, query, run_list, service
 from corral.engine.dbos import adapter, database, leases
 from corral.engine.payloads import PipelineOutput, RunConfig, RunInput
 from corral.engine.worker import executor, run_workflow
@@ -59,17 +58,7 @@ def test_one_engine_serves_several_event_loops_in_turn(tmp_path: Path) -> None:
             assert closed.status == "success"
             assert closed.context["thread"] == "corral-engine"
     finally:
-        service.close()
-
-
-def test_two_threads_that_start_the_engine_at_once_share_it(tmp_path: Path) -> None:
-    target = database.find(str(tmp_path / "x.db"))
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            first, second = pool.map(service.local, (target, target))
-        assert first is second
-    finally:
-        service.close()
+        process_engine.close()
 
 
 def test_the_callers_loop_keeps_its_default_executor(tmp_path: Path) -> None:
@@ -79,7 +68,7 @@ def test_the_callers_loop_keeps_its_default_executor(tmp_path: Path) -> None:
         before = loop._default_executor  # type: ignore[attr-defined]
         await run_once(tmp_path, "r")
         assert loop._default_executor is before  # type: ignore[attr-defined]
-        await asyncio.to_thread(service.close)
+        await asyncio.to_thread(process_engine.close)
         assert await asyncio.to_thread(lambda: 1) == 1
 
     asyncio.run(scenario())
@@ -89,7 +78,7 @@ def test_an_engine_that_is_started_and_stopped_leaves_no_thread(tmp_path: Path) 
     before = set(threading.enumerate())
     for number in range(3):
         asyncio.run(run_once(tmp_path, f"r{number}"))
-        service.close()
+        process_engine.close()
         assert executor.running() is None
     left = [t for t in threading.enumerate() if t not in before and t.is_alive()]
     assert [t.name for t in left if "corral" in t.name or "queue" in t.name] == []
@@ -99,19 +88,7 @@ def test_an_engine_that_is_started_and_stopped_leaves_no_thread(tmp_path: Path) 
 def test_an_engine_is_started_and_stopped_twenty_times(tmp_path: Path) -> None:
     for number in range(20):
         asyncio.run(run_once(tmp_path, f"r{number}"))
-        service.close()
-
-
-def test_a_second_database_in_one_process_is_refused(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        await run_once(tmp_path, "r")
-        with pytest.raises(ConfigError, match="already runs an engine"):
-            await service.start(run_input(tmp_path, "s"), db=str(tmp_path / "other.db"))
-
-    try:
-        asyncio.run(scenario())
-    finally:
-        service.close()
+        process_engine.close()
 
 
 def test_a_second_run_with_the_same_id_is_refused(tmp_path: Path) -> None:
@@ -123,7 +100,7 @@ def test_a_second_run_with_the_same_id_is_refused(tmp_path: Path) -> None:
     try:
         asyncio.run(scenario())
     finally:
-        service.close()
+        process_engine.close()
 
 
 class Evil:
@@ -138,7 +115,7 @@ def test_listing_runs_decodes_no_pickle(tmp_path: Path) -> None:
     import sqlite3
 
     asyncio.run(run_once(tmp_path, "r"))
-    service.close()
+    process_engine.close()
     executed = tmp_path / "executed"
     pickled = base64.b64encode(pickle.dumps(Evil(str(executed)))).decode()
     with sqlite3.connect(tmp_path / "x.db") as opened:
@@ -243,7 +220,7 @@ def test_an_engine_without_a_thread_raises_and_another_can_start_later(
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(NoThread):
             here.start()
-    service.close()
+    process_engine.close()
     assert executor.running() is None
 
 
@@ -263,13 +240,13 @@ def test_an_engine_without_descriptors_fails_and_its_run_is_resumed_later(
     handlers.register("t.here", exhaust)
     failures: queue.SimpleQueue[CorralError] = queue.SimpleQueue()
     try:
-        with executor.watched(failures.put):
+        with executor.watched(lambda _database, error: failures.put(error)):
             asyncio.run(service.start(run_input(tmp_path, "r"), db=str(tmp_path / "x.db")))
             failure = failures.get(timeout=60)
     finally:
         for each in limits:
             each.__exit__(None, None, None)
-        service.close()
+        process_engine.close()
     assert "cannot be opened: unable to open database file" in failure.message
     assert "ulimit -n" in str(failure.hint)
     assert caplog.text == ""
@@ -281,4 +258,4 @@ def test_an_engine_without_descriptors_fails_and_its_run_is_resumed_later(
     try:
         assert asyncio.run(resume()).status == "success"
     finally:
-        service.close()
+        process_engine.close()

@@ -28,7 +28,7 @@ import msgspec
 
 from corral.core.spending import BudgetLimits
 from corral.core.tracebacks import short_traceback_async
-from corral.engine import service
+from corral.engine import process_engine
 from corral.engine.batch.batch_store import BatchCommand
 from corral.engine.batch.journal import MemoryTaskJournal
 from corral.engine.batch.results import (
@@ -272,9 +272,9 @@ class Batch(Generic[T_co]):
                 stack.callback(out.close)
             runner: MemoryTaskJournal | None = None
             if options.durable:
-                await stack.enter_async_context(service.engine())
+                user = await stack.enter_async_context(process_engine.used(options.db))
                 state = await stack.enter_async_context(
-                    durable_state(options, spec, out, self.command)
+                    durable_state(options, spec, out, self.command, user)
                 )
             else:
                 from corral.metering.budget import memory_budget

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral.engine import service
+from corral.engine import process_engine
 from corral.engine.batch.batch_store import (
     COMMAND,
     BatchCommand,
@@ -30,7 +30,8 @@ from corral.engine.batch.tasks import BatchTask, difference
 from corral.engine.dbos import database
 from corral.engine.dbos.client import DEFAULT_QUEUE, QueueLimit, subqueue
 from corral.engine.payloads import BATCH_CLOSED, RunInput
-from corral.engine.worker import executor
+from corral.engine.process_engine import EngineUser
+from corral.engine.worker.executor import Executor
 from corral.errors import BudgetExceeded, ConfigError
 from corral.system import clock, paths
 from corral.values import Json
@@ -110,14 +111,30 @@ def memory_state(
 
 @asynccontextmanager
 async def durable_state(
-    options: BatchOptions, spec: BatchSpec, out: OutputFile | None, command: BatchCommand | None
+    options: BatchOptions,
+    spec: BatchSpec,
+    out: OutputFile | None,
+    command: BatchCommand | None,
+    user: EngineUser,
 ) -> AsyncGenerator[ResumeState]:
     """The state of a durable batch, with the engine running. ``command`` is stored with it. Raises
     ``ConfigError``."""
-    target = database.find(options.db)
-    await asyncio.to_thread(database.prepare, target)
-    store_thread = BatchStoreThread(target)
+    await asyncio.to_thread(database.prepare, user.database)
+    store_thread = BatchStoreThread(user.database)
     state: ResumeState | None = None
+
+    async def end() -> None:
+        if state is not None and state.leave is not None:
+            await state.leave()
+        await store_thread.close()
+
+    async def end_for_dead_user() -> None:
+        """So that the same batch can be continued, while the engine of this process goes on."""
+        await end()
+        if out is not None:
+            out.close()
+
+    user.on_death.append(end_for_dead_user)
     try:
         state = await _resume(store_thread, options, spec, out)
         if command is not None:
@@ -126,9 +143,7 @@ async def durable_state(
             await store_thread.call(lambda store: store.set_labels(id, label))
         yield state
     finally:
-        if state is not None and state.leave is not None:
-            await state.leave()
-        await store_thread.close()
+        await end()
 
 
 async def _resume(
@@ -137,7 +152,7 @@ async def _resume(
     rounds = await store_thread.call(partial(BatchStore.rounds, name=spec.name))
     written_before = None if out is None else out.known
     changed = _check_changes(options, spec, rounds, written_before or {})
-    queue, is_limited = await _choose_queue(options, spec, store_thread.database)
+    queue, is_limited, here = await _choose_queue(options, spec, store_thread.database)
     history = await store_thread.call(
         partial(_read_history, rounds=rounds, spec=spec, written_before=written_before)
     )
@@ -165,9 +180,6 @@ async def _resume(
     written = {} if out is None else await asyncio.to_thread(_remove_other_lines, out, known)
     if history.stale:
         await store_thread.call(partial(BatchStore.cancel, workflow_ids=history.stale))
-    here = executor.running() if options.queue is None else None
-    if here is not None and here.own is None:  # other processes may take the tasks
-        here = None
     runner = DurableTaskJournal(
         store_thread=store_thread,
         round=round,
@@ -251,16 +263,17 @@ def _tasks_to_run(
 
 async def _choose_queue(
     options: BatchOptions, spec: BatchSpec, target: Database
-) -> tuple[str, bool]:
-    """The queue for the tasks, and whether a subqueue limits how many run at once; otherwise the
-    window does."""
+) -> tuple[str, bool, Executor | None]:
+    """The queue for the tasks; whether a subqueue limits how many run at once, otherwise the window
+    does; and the engine of this process, if no other takes the tasks."""
     if options.queue is not None:
-        return options.queue, False
+        return options.queue, False, None
     resource = resource_of(spec.name)
     limit = QueueLimit(resource=resource, each=spec.concurrency)
-    here = await asyncio.to_thread(service.local, target, limits=[limit])
+    here = await process_engine.opened(target, limits=[limit])
     queue = here.own or DEFAULT_QUEUE
-    return queue, subqueue(queue, resource) in here.all_queues
+    is_limited = subqueue(queue, resource) in here.all_queues
+    return queue, is_limited, here if here.own is not None else None
 
 
 class _History(msgspec.Struct, kw_only=True):

@@ -68,13 +68,13 @@ executor is abandoned."""
 _log = logging.getLogger("corral.engine")
 _current: Executor | None = None
 _starting = threading.Lock()
-_watchers: list[Callable[[CorralError], None]] = []
+_watchers: list[Callable[[Database, CorralError], None]] = []
 
 
 @contextlib.contextmanager
-def watched(on_failure: Callable[[CorralError], None]) -> Generator[None]:
+def watched(on_failure: Callable[[Database, CorralError], None]) -> Generator[None]:
     """Within the block ``on_failure`` is called, in any thread, when the executor of this process
-    fails: it takes no more work, so waiting for its work would not end."""
+    fails on its database: it takes no more work, so waiting for its work would not end."""
     _watchers.append(on_failure)
     try:
         yield
@@ -178,6 +178,8 @@ class Executor:
         self.resource_cache = ResourceCache()
         self.on_close: list[Callable[[], None]] = []
         """Called when it is closed."""
+        self.on_sweep: list[Callable[[Executor], None]] = []
+        """Called every second, in a thread."""
         self._suspects: set[str] = set()
         self._running_nodes: dict[int, str] = {}
         self._count = 0
@@ -242,7 +244,7 @@ class Executor:
         the executor that recovers it. Blocking, unless called in its thread. If a node blocks the
         loop for ever, the executor is abandoned with a warning that names the node."""
         self._deadlines.append(time.monotonic() + drain)
-        self._begin_draining()
+        self.begin_draining()
         if self._thread is None or self._thread is threading.current_thread():
             return
         if not self._ready.done() or self.responds(drain + BLOCKED):
@@ -250,8 +252,8 @@ class Executor:
         if self._thread.is_alive():
             self._abandon()
 
-    def _begin_draining(self) -> None:
-        """In any thread."""
+    def begin_draining(self) -> None:
+        """``stop`` that waits for nothing, in any thread."""
         self.draining = True
         if self._loop is None:  # a signal during the start
             self._stop.set()
@@ -394,6 +396,8 @@ class Executor:
     def _sweep(self) -> None:
         lost_at: float | None = None
         while not self._stop.is_set():
+            for each in self.on_sweep:
+                each(self)
             try:
                 is_held = self.leases.check()
                 if is_held:
@@ -456,9 +460,9 @@ class Executor:
         if self.failed is not None or self._stop.is_set():
             return
         self.failed = error
-        self._begin_draining()
+        self.begin_draining()
         for on_failure in list(_watchers):
-            on_failure(error)
+            on_failure(self.database, error)
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
