@@ -4,6 +4,8 @@ BIN := .venv/bin
 export CORRAL_HOME ?= $(CURDIR)/.cache/corral
 # The tests start hundreds of Python processes: without bytecode files each would compile all its imports.
 unexport PYTHONDONTWRITEBYTECODE
+# The event loop of the tests: asyncio or uvloop.
+LOOP ?= asyncio
 # The real agents that the tests use; AGENTS=all adds those that are less common.
 AGENTS ?=
 AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi cline)
@@ -31,13 +33,13 @@ demo: .cache/runtime/ready
 		PYTHONPATH=src $(RUNTIME) -m corral demo --program "$$gemini"
 
 test: .venv/ready agents
-	$(BIN)/python tests/support/run_suite.py $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
+	$(BIN)/python tests/support/run_suite.py --loop $(LOOP) $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
 
 # Selected by marks that tests/support/fast_selection.py sets. Needs only .venv.
 test-fast: .venv/ready
 	$(BIN)/python tests/support/run_suite.py \
 		-m "not slow and not real_agent and not postgres and not worker_process \
-			and not whole_program and not seconds" $(ARGS)
+			and not whole_program and not seconds" --loop $(LOOP) $(ARGS)
 
 check: check-style check-mypy check-pyright
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import os
 import re
 import signal
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,34 @@ def _isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.delenv(name, raising=False)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--loop", choices=["asyncio", "uvloop"], default="asyncio")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test with the mark ``both_loops`` twice."""
+    if metafunc.definition.get_closest_marker("both_loops"):
+        metafunc.parametrize("_event_loop", ["asyncio", "uvloop"], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def _event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The event loop of this process, also of code that is not async: asyncio's own, or uvloop."""
+    if getattr(request, "param", request.config.getoption("--loop")) == "asyncio":
+        yield
+        return
+    import uvloop
+
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        before = asyncio.get_event_loop_policy()
+        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            asyncio.set_event_loop_policy(before)
+
+
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     folder = tmp_path / "workspace"
@@ -83,7 +113,6 @@ def gemini(
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an ``async def`` test in an event loop of its own; it must leave no task behind."""
-    import asyncio
     import inspect
 
     function = pyfuncitem.obj

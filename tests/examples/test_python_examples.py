@@ -172,12 +172,15 @@ def test_the_budget_example_stops_at_the_budget(model_server: ModelServer, proje
 
 
 @contextmanager
-def served(env: dict[str, str], cwd: Path) -> Generator[tuple[int, http.client.HTTPConnection]]:
-    """The example behind uvicorn: the id of its process, and a connection to it."""
+def served(
+    env: dict[str, str], cwd: Path, app: Path = EXAMPLES / "web_streaming.py"
+) -> Generator[tuple[int, http.client.HTTPConnection]]:
+    """An application behind uvicorn with uvloop: its process, and a connection to it."""
+    options = ["--port", "0", "--loop", "uvloop", "--app-dir", str(app.parent)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", "web_streaming:app", "--port", "0"],
+        [sys.executable, "-m", "uvicorn", f"{app.stem}:app", *options],
         cwd=cwd,
-        env={**env, "PYTHONPATH": str(EXAMPLES)},
+        env=env,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -231,5 +234,18 @@ def test_the_web_server_streams_events_and_ends_the_agent_of_a_client_that_leave
             pass
         assert children(pid)
         response.close()
+        connection.close()
+        wait_for_no_children(pid)
+
+
+@pytest.mark.gemini_cli
+def test_a_request_to_a_web_server_runs_the_built_in_agent_and_one_that_is_metered(
+    model_server: ModelServer, project: Path
+) -> None:
+    env = environment(model_server, project, "gemini-cli")
+    with served(env, project, ROOT / "tests" / "programs" / "web_runs.py") as (pid, connection):
+        for query in ("agent=corral&model=gemini:gemini-2.5-flash", "agent=gemini-acp"):
+            connection.request("GET", f"/?{query}")
+            assert connection.getresponse().read() == b"uvloop success It is a small project."
         connection.close()
         wait_for_no_children(pid)

@@ -734,15 +734,21 @@ async def test_a_response_with_the_real_key_is_cut_before_it(kind: str, step: in
     assert line.owners_of_keys == [None]
 
 
-async def test_a_failure_in_the_proxy_itself_is_an_error_502() -> None:
+@pytest.mark.parametrize(
+    "failure", [RuntimeError, TypeError, ConnectionResetError, TimeoutError, asyncio.CancelledError]
+)
+async def test_a_failure_in_the_proxy_itself_is_an_error_502(
+    failure: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
     class BrokenGate(FixedGate):
         async def admit(self, request: ModelRequest) -> Ticket | str:
-            raise RuntimeError(f"the gate failed, with {REAL}")
+            raise failure(f"the gate failed, with {REAL}")
 
     async with exchange(respond_with(answer(b"{}")), gate=BrokenGate()) as line:
         got = await line.send(request_bytes(GEMINI, 1, AUTHORIZED))
         assert got.startswith(b"HTTP/1.1 502 ")
-        assert b"RuntimeError: the gate failed, with [REDACTED]" in got
+        assert f"{failure.__name__}: the gate failed, with [REDACTED]".encode() in got
+    assert "a request of the agent failed" in caplog.text
 
 
 def test_a_response_with_a_very_long_head_is_refused() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import gzip
+import os
+import socket
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -278,7 +280,8 @@ async def test_a_closed_connection_is_detected_before_a_request_is_sent() -> Non
     async with raw_server(talk) as server, Http() as http:
         await asked(http, server)
         # Straight to the system, and no turn of the loop before the next request.
-        closed[0].get_extra_info("socket").shutdown(2)
+        with socket.socket(fileno=os.dup(closed[0].get_extra_info("socket").fileno())) as direct:
+            direct.shutdown(socket.SHUT_RDWR)
         assert await asked(http, server) == b"x"
         assert server.connections == 2
 

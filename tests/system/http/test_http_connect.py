@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import socket
 import ssl
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.raw_server import ConnectionHandler, RawConnection, plain, raw_serv
 
 from corral.errors import ConfigError, CorralError, NetworkFailed
 from corral.system.http.client import Http
+from corral.system.http.connect import connect_first
 from corral.system.http.request import Proxy, encode_head, parse_url, proxy_for
 
 
@@ -94,6 +96,32 @@ async def test_a_name_with_several_addresses_is_reached_where_one_listens() -> N
     async with raw_server(respond_with(plain(b"x"))) as server, Http() as http:
         answer = await http.post(f"http://localhost:{server.port}", b"", {})
         assert await answer.body() == b"x"
+
+
+@pytest.mark.both_loops
+async def test_an_address_that_does_not_answer_does_not_hold_up_the_others() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as mute:
+        waiting = [socket.socket() for _ in range(3)]  # more than its queue holds
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(mute.getsockname())
+        async with raw_server(respond_with(plain(b"x"))) as server:
+            ports = [mute.getsockname()[1], server.port]
+            rows = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", p)) for p in ports]
+            opened = await connect_first(rows)
+            assert opened.getpeername()[1] == server.port
+            opened.close()
+        for each in waiting:
+            each.close()
+
+
+@pytest.mark.both_loops
+async def test_a_name_without_an_address_that_accepts_is_an_error() -> None:
+    async with raw_server(respond_with(plain(b"x"))) as server:
+        port = server.port
+    async with Http() as http:
+        with pytest.raises(NetworkFailed, match=rf"localhost:{port} cannot be reached: Connection"):
+            await http.post(f"http://localhost:{port}", b"", {})
 
 
 async def test_a_connection_that_is_not_accepted_has_a_deadline(

@@ -45,7 +45,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
@@ -195,9 +195,12 @@ class ModelProxy:
                     break
         except BadRequest as bad:
             self.answer(writer, bad.status, bad.text, close=True)
-        except ConnectionError:
-            pass  # the agent closed its connection
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # this connection is ended; otherwise it is what the request waited for
+            if isinstance(error, ConnectionError) and writer.is_closing():
+                return  # the agent closed its connection
             _log.exception("a request of the agent failed")
             if not writer.has_begun:
                 text = f"the request failed: {type(error).__name__}: {error}"
@@ -470,10 +473,10 @@ class _AgentConnection(asyncio.StreamReaderProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not isinstance(transport, asyncio.WriteTransport):
-            return
         self._transport_open = transport
-        writer = AgentWriter(transport, self, self._reader, self._event_loop)
+        # Not isinstance: the transports of uvloop have no base class.
+        sending = cast("asyncio.WriteTransport", transport)
+        writer = AgentWriter(sending, self, self._reader, self._event_loop)
         self._proxy.add(self)
         self.task = self._event_loop.create_task(self._proxy.serve(self._reader, writer))
         self.task.add_done_callback(self._on_done)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TypeVar, cast
+from itertools import zip_longest
+from typing import Any, TypeAlias, TypeVar, cast
 
 from corral.errors import NetworkFailed
 from corral.system.http.connection import LARGEST_HEAD, error_text
@@ -74,14 +76,8 @@ async def connect(origin: Origin, make: Callable[[], P], seconds: float) -> P:
         async with scope:
             if origin.proxy is not None:
                 return await _connect_through_proxy(origin, origin.proxy, make)
-            loop = asyncio.get_running_loop()
-            host = origin.host
             context = _tls_context() if origin.secure else None
-            delay = None if ":" in host or host.replace(".", "").isdigit() else NEXT_ADDRESS
-            _, connection = await loop.create_connection(
-                make, host, origin.port, ssl=context, happy_eyeballs_delay=delay
-            )
-            return connection
+            return (await _connect_to(origin.host, origin.port, make, context))[1]
     except (OSError, ValueError) as error:
         why, hint = error_text(error), "Check that the server uses https on this port."
         if scope.expired():
@@ -99,14 +95,78 @@ async def connect(origin: Origin, make: Callable[[], P], seconds: float) -> P:
         raise NetworkFailed(message, hint=hint, retryable=retryable) from error
 
 
+async def _connect_to(
+    host: str, port: int, make: Callable[[], P], context: ssl.SSLContext | None = None
+) -> tuple[asyncio.Transport, P]:
+    """``loop.create_connection`` that does not wait for an address that hangs if the name has
+    others. asyncio's own loop has an option for that (``happy_eyeballs_delay``), uvloop has not."""
+    loop = asyncio.get_running_loop()
+    if ":" in host or host.replace(".", "").isdigit():  # an address: no lookup, nothing to choose
+        return await loop.create_connection(make, host, port, ssl=context)
+    opened = await connect_first(await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    try:
+        name = None if context is None else host
+        return await loop.create_connection(make, sock=opened, ssl=context, server_hostname=name)
+    except BaseException:
+        opened.close()
+        raise
+
+
+_AddressInfo: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
+"""Of ``getaddrinfo``: family, type, protocol, name, address."""
+
+
+async def connect_first(found: Iterable[_AddressInfo]) -> socket.socket:
+    """A socket that is connected to the first address that accepts it. Another one is tried when
+    one fails, and beside one that has not answered after ``NEXT_ADDRESS`` (RFC 8305). Raises the
+    ``OSError`` of the last one if all fail."""
+    families: dict[int, list[_AddressInfo]] = {}
+    for address in found:
+        families.setdefault(address[0], []).append(address)
+    # IPv6 and IPv4 in turns: often one of them does not work at all.
+    left = [row for rows in zip_longest(*families.values()) for row in rows if row is not None]
+    attempts: set[asyncio.Task[socket.socket]] = set()
+    failure: BaseException | None = None
+    try:
+        while left or attempts:
+            if left:
+                attempts.add(asyncio.create_task(_open_socket(left.pop(0))))
+            seconds = NEXT_ADDRESS if left else None
+            done, _ = await asyncio.wait(
+                attempts, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            for attempt in done:
+                attempts.discard(attempt)
+                failure = attempt.exception()
+                if failure is None:
+                    return attempt.result()
+        raise failure or OSError("the name has no address")
+    finally:
+        for attempt in attempts:
+            attempt.cancel()
+        for outcome in await asyncio.gather(*attempts, return_exceptions=True):
+            if isinstance(outcome, socket.socket):
+                outcome.close()
+
+
+async def _open_socket(address: _AddressInfo) -> socket.socket:
+    family, kind, protocol, _, where = address
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(opened, where)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
 async def _connect_through_proxy(origin: Origin, proxy: Proxy, make: Callable[[], P]) -> P:
     loop = asyncio.get_running_loop()
     try:
         if not origin.secure:
-            return (await loop.create_connection(make, proxy.host, proxy.port))[1]
-        transport, tunnel = await loop.create_connection(
-            _Tunnel, proxy.host, proxy.port, happy_eyeballs_delay=NEXT_ADDRESS
-        )
+            return (await _connect_to(proxy.host, proxy.port, make))[1]
+        transport, tunnel = await _connect_to(proxy.host, proxy.port, _Tunnel)
     except OSError as error:
         raise proxy_error(f"cannot be reached: {error_text(error)}") from error
     try:
