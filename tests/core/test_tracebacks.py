@@ -10,12 +10,14 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import trio
 
 import corral
-from corral import errors
+from corral import errors, models, pipelines
 from corral.core.tracebacks import short_traceback, short_traceback_async
 from corral.testing import ModelServer, say
 
@@ -199,3 +201,49 @@ async def test_the_error_of_a_stream_is_short_too() -> None:
             async for _ in stream:
                 pass
     assert {str(entry.path) for entry in caught.traceback} == {__file__}
+
+
+async def _session() -> None:
+    async with corral.session("gemini-cli"):
+        pass
+
+
+async def _pool() -> None:
+    async with corral.pool("gemini-acp"):
+        pass
+
+
+async def _batch() -> None:
+    async with corral.batch(["one"], agent="gemini-cli"):
+        pass
+
+
+async def _stream() -> None:
+    async for _ in models.stream("gemini:gemini-2.5-flash", "hi"):
+        pass
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: corral.run("gemini-cli", "hi"),
+        lambda: corral.batch(["one"], agent="gemini-cli").run_to_end(),
+        lambda: corral.compare("one", ["gemini-cli"]).run_to_end(),
+        lambda: models.generate("gemini:gemini-2.5-flash", "hi"),
+        lambda: models.generate_object("gemini:gemini-2.5-flash", int, "hi"),
+        lambda: pipelines.run("digraph { start [shape=Mdiamond] }"),
+        pipelines.runs,
+        *(_session, _pool, _batch, _stream),
+    ],
+)
+def test_trio_gets_an_error_that_names_the_blocking_functions(
+    call: Callable[[], Awaitable[object]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", "a-key-that-is-not-used")
+
+    async def main() -> None:
+        await call()
+
+    with pytest.raises(errors.ConfigError, match=r"trio\.to_thread\.run_sync"):
+        trio.run(main)
+    assert not (tmp_path / "corral-home").exists()  # nothing has begun

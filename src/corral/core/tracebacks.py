@@ -13,7 +13,13 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
-from corral.errors import CorralError, lacks_descriptors, no_descriptor_error
+from corral.errors import (
+    CorralError,
+    lacks_descriptors,
+    lacks_event_loop,
+    no_descriptor_error,
+    no_event_loop_error,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,7 +32,7 @@ class _ShortTraceback(ContextDecorator):
     raises it again. So the frame of the block itself is not shown either.
 
     Without a free descriptor Python itself raises, wherever a file is opened or a module is loaded.
-    That becomes a ``ProcessFailed``.
+    That becomes a ``ProcessFailed``; and asyncio's error in a program of trio a ``ConfigError``.
     """
 
     def __enter__(self) -> None:
@@ -50,6 +56,8 @@ class _ShortTraceback(ContextDecorator):
             error.__traceback__ = None
         elif error is not None and lacks_descriptors(error):
             raise no_descriptor_error(error) from error
+        elif error is not None and lacks_event_loop(error):
+            raise no_event_loop_error() from None
 
 
 short_traceback = _ShortTraceback()
@@ -63,7 +71,10 @@ def short_traceback_async(
 
     @wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        import asyncio  # slow to load: not with the public types
+
         with short_traceback:
+            asyncio.get_running_loop()  # raises before anything has begun
             return await function(*args, **kwargs)
 
     return call

@@ -52,7 +52,7 @@ from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.agents.report import compile_for
-from corral.core.tracebacks import short_traceback, short_traceback_async
+from corral.core.tracebacks import short_traceback_async
 from corral.errors import ConfigError
 from corral.events import Event
 from corral.option_definitions import with_trait
@@ -149,26 +149,26 @@ class Pool:
         self.started: int = 0
         """Processes started so far."""
 
+    @short_traceback_async
     async def __aenter__(self) -> Pool:
-        with short_traceback:
-            prepared = self._prepare(self._options)
-            if prepared.agent.transport.kind == "builtin":
-                raise ConfigError(
-                    f"{prepared.agent.name} works in this process: there is no process for a pool",
-                    hint="Call corral.run for each prompt; budget= limits them together.",
-                )
-            if prepared.agent.transport.kind != "acp":
-                raise ConfigError(
-                    f"{prepared.agent.name} starts a process for each prompt: no pool can use it",
-                    hint=f"Use an agent that speaks the ACP, such as {DEFAULT_AGENT}.",
-                )
-            if fallback_agents(prepared.run.on_limit):
-                raise ConfigError(
-                    "a pool has one agent: on_limit cannot be a fallback",
-                    hint="Use fail or wait, or corral.run for each prompt.",
-                )
-            self._prepared = prepared
-            self._open = True
+        prepared = self._prepare(self._options)
+        if prepared.agent.transport.kind == "builtin":
+            raise ConfigError(
+                f"{prepared.agent.name} works in this process: there is no process for a pool",
+                hint="Call corral.run for each prompt; budget= limits them together.",
+            )
+        if prepared.agent.transport.kind != "acp":
+            raise ConfigError(
+                f"{prepared.agent.name} starts a process for each prompt: no pool can use it",
+                hint=f"Use an agent that speaks the ACP, such as {DEFAULT_AGENT}.",
+            )
+        if fallback_agents(prepared.run.on_limit):
+            raise ConfigError(
+                "a pool has one agent: on_limit cannot be a fallback",
+                hint="Use fail or wait, or corral.run for each prompt.",
+            )
+        self._prepared = prepared
+        self._open = True
         return self
 
     async def __aexit__(self, *_: object) -> None:

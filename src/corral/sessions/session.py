@@ -153,11 +153,11 @@ class Session:
             return self._next.stderr
         return "" if self._backend is None else self._backend.stderr
 
+    @short_traceback_async
     async def __aenter__(self) -> Session:
         if self._prepared is not None:
             raise RuntimeError("the session is open already")
-        with short_traceback:
-            await self._set_up()
+        await self._set_up()
         return self
 
     async def _set_up(self) -> None:
