@@ -120,6 +120,8 @@ COMPILE := $(BIN)/uv pip compile -q pyproject.toml --universal --python-version 
 lock: .venv/ready
 	$(COMPILE) --upgrade --group dev -o requirements/dev.txt
 	$(COMPILE) --constraints requirements/dev.txt -o requirements/runtime.txt
+	$(BIN)/uv pip compile -q --group receivers --universal --python-version 3.11 --upgrade \
+		--generate-hashes --no-emit-index-url --no-header --no-annotate -o requirements/receivers.txt
 	for tool in node pyright ripgrep; do (cd tools/$$tool && \
 		npm install --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved); done
 
