@@ -49,18 +49,36 @@ def test_the_variables_of_opentelemetry_name_the_endpoint(
     assert receiver.spans
 
 
-def test_an_endpoint_that_refuses_is_an_error_of_the_export(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(401, "401 Unauthorized"), (404, "404 Not Found; is /v1/traces the path"), (500, "500 ")],
+)
+def test_an_endpoint_that_refuses_is_an_error_of_the_export(
+    tmp_path: Path, status: int, reason: str
+) -> None:
     run = stored_run.at(write_events(tmp_path / "log.ndjson", session_events()))
-    with OtlpReceiver(status=401) as receiver, pytest.raises(ProcessFailed) as caught:
+    with OtlpReceiver(status=status) as receiver, pytest.raises(ProcessFailed) as caught:
         otel.send(run, f"{receiver.url}/v1/traces?key=secret-in-the-url", content=False)
-    assert "401" in str(caught.value)
+    assert f"it answered {reason}" in str(caught.value)
     assert "secret-in-the-url" not in str(caught.value)
+
+
+def test_an_endpoint_that_is_gone_is_named_once_and_no_other_logger_is_touched(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        gone = f"http://127.0.0.1:{closed.getsockname()[1]}"
-        exporter = OtlpExporter(gone, timeout=1)
-        assert not exporter.send([span()])
-        assert exporter.problem
+        exporter = OtlpExporter(f"http://127.0.0.1:{closed.getsockname()[1]}")
+        sending = Sender(exporter, "the collector")
+        for _ in range(2):
+            sending.put([span()])
+            assert sending.flush(60) == 1
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "1 spans were not sent to the collector: connection refused"
+    ]
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("opentelemetry") and isinstance(logger, logging.Logger):
+            assert (logger.handlers, logger.propagate, logger.filters) == ([], True, []), name
 
 
 def test_an_endpoint_that_hangs_is_given_up() -> None:
@@ -75,7 +93,7 @@ def test_lost_spans_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> 
         with caplog.at_level(logging.WARNING, "corral.telemetry"):
             lost = sending.flush(0.2)
         assert lost == sender.MAX_QUEUE + 500
-        assert f"{lost:,} spans could not be sent to the collector" in caplog.text
+        assert f"{lost:,} spans were not sent to the collector: no answer" in caplog.text
         sending.put([span()])
         assert sending.flush(60) == 1  # it is not waited for again
 
@@ -83,12 +101,10 @@ def test_lost_spans_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> 
 def test_a_receiver_that_comes_back_gets_spans_again() -> None:
     class Flaky:
         is_up = False
+        problem = ""
 
         def send(self, spans: object) -> bool:
             return self.is_up
-
-        def stop(self) -> None:
-            pass
 
     exporter = Flaky()
     sending = Sender(exporter, "flaky")
@@ -104,11 +120,10 @@ def test_a_receiver_that_comes_back_gets_spans_again() -> None:
 
 def test_an_exporter_that_raises_does_not_end_the_thread() -> None:
     class Broken:
+        problem = ""
+
         def send(self, spans: object) -> bool:
             raise RuntimeError("broken")
-
-        def stop(self) -> None:
-            pass
 
     sending = Sender(Broken(), "broken")
     for _ in range(2):

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from support.event_samples import SESSION, pipeline_events, session_events
 
-from corral.events import Done, Event, Init, Vendor
+from corral.events import (
+    Done,
+    Event,
+    Init,
+    ModelCall,
+    Text,
+    ToolResult,
+    ToolUse,
+    UsageReport,
+    Vendor,
+)
 from corral.export.otel import spans_of
 from corral.telemetry import trace_context
 from corral.telemetry.spans import Span, as_otlp_json, provider_name
 from corral.telemetry.trace_context import TraceContext
+from corral.values import Cost, Usage
 
 PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
 
@@ -76,6 +88,94 @@ def test_a_session_has_a_span_for_each_turn_model_call_tool_and_sub_agent() -> N
     assert [span.attributes["corral.permission"] for span in denied] == ["deny by policy"]
     chat = next(span for span in spans if span.name == "chat gpt-5")
     assert chat.attributes["gen_ai.usage.input_tokens"] == 100
+
+
+def counted(ts: float, model: str, tokens: int, **fields: Any) -> ModelCall:
+    usage = Usage(input=tokens, output=1, cache_write=2)
+    cost = Cost(tokens / 1000, "metered")
+    return ModelCall(model, usage, cost, ts=ts, duration_ms=500, **fields)
+
+
+def test_each_counted_call_is_a_chat_with_what_the_model_got_and_wrote() -> None:
+    model = "gemini:gemini-2.5-flash"
+    events: list[Event] = [
+        Init(ts=1.0, run_id="s.1", agent="corral", model=model, metered=True),
+        Vendor("prompt", "Read it", ts=1.0),
+        counted(2.0, "gemini-2.5-flash-lite", 7, side=True),  # beside the conversation
+        ModelCall(model, ts=2.0, status=429, error="too many requests"),
+        Text("Reading", ts=3.0),
+        counted(3.5, model, 100, first_byte_ms=250),  # after its text
+        UsageReport(Usage(input=100), ts=3.5),
+        ToolUse("c1", "read_file", input={"path": "a"}, ts=4.0),
+        ToolResult("c1", "success", output="hello", ts=5.0),
+        counted(6.0, model, 200),  # before its text
+        Text("Done.", ts=6.5),
+        Done("success", text="Done.", model=model, ts=7.0),
+    ]
+    spans = list(spans_of(events, content=True))
+    chats = [span for span in spans if span.attributes["gen_ai.operation.name"] == "chat"]
+    assert [span.name for span in chats] == [
+        "chat gemini-2.5-flash", "chat gemini-2.5-flash-lite",
+        "chat gemini-2.5-flash", "chat gemini-2.5-flash",
+    ]  # fmt: skip
+    assert [span.attributes.get("gen_ai.usage.input_tokens") for span in chats] == [
+        None, 7, 100, 200,
+    ]  # fmt: skip
+    refused, _, first, last = chats
+    assert (refused.error, refused.attributes["error.type"]) == ("too many requests", "429")
+    assert (first.start, first.end) == (3.0, 3.5)
+    messages = '[{"role":"user","parts":[{"type":"text","content":"Read it"}]}]'
+    call = {"type": "tool_call", "id": "c1", "name": "read_file", "arguments": {"path": "a"}}
+    wrote: dict[str, object] = {
+        "role": "assistant",
+        "parts": [{"type": "text", "content": "Reading"}, call],
+        "finish_reason": "tool_call",
+    }
+    assert first.attributes == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "gcp.gemini",
+        "gen_ai.request.model": "gemini-2.5-flash",
+        "gen_ai.response.model": "gemini-2.5-flash",
+        "gen_ai.response.time_to_first_chunk": 0.25,
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.output_tokens": 1,
+        "gen_ai.usage.cache_write.input_tokens": 2,
+        "corral.cost.usd": 0.1,
+        "corral.cost.source": "metered",
+        "gen_ai.input.messages": messages,
+        "gen_ai.output.messages": json.dumps([wrote], separators=(",", ":")),
+    }
+    result = {"type": "tool_call_response", "id": "c1", "response": "hello"}
+    assert json.loads(str(last.attributes["gen_ai.input.messages"]))[1:] == [
+        wrote, {"role": "tool", "parts": [result]},
+    ]  # fmt: skip
+    turn = named(spans, "invoke_agent corral")
+    assert turn.attributes["gen_ai.response.model"] == "gemini-2.5-flash"
+    answer = json.loads(str(turn.attributes["gen_ai.output.messages"]))
+    assert answer[0]["finish_reason"] == "stop"
+
+
+def test_a_sub_agent_that_works_after_its_call_has_a_span() -> None:
+    model = "gemini:gemini-2.5-flash"
+    events: list[Event] = [
+        Init(ts=1.0, run_id="s.1", agent="corral", model=model),
+        Text("Go", ts=1.5),
+        ToolUse("c1", "spawn_agent", input={"task": "Look"}, ts=2.0),
+        ToolResult("c1", "success", output="agent-1 works on the task", ts=2.1),
+        counted(2.9, model, 50, parent="c1"),
+        Text("Found it", parent="c1", ts=3.0),
+        counted(3.5, model, 100),
+        Text("Done.", ts=4.0),
+        Done("success", ts=5.0),
+    ]
+    spans = list(spans_of(events, content=True))
+    assert tree(spans)["execute_tool spawn_agent"] == ["invoke_agent spawn_agent"]
+    sub_agent = named(spans, "invoke_agent spawn_agent")
+    assert (sub_agent.start, sub_agent.end) == (2.0, 3.0)
+    (chat,) = [span for span in spans if span.parent_id == sub_agent.context.span_id]
+    assert chat.attributes["gen_ai.usage.input_tokens"] == 50
+    assert "Look" in str(chat.attributes["gen_ai.input.messages"])
+    assert "Found it" in str(chat.attributes["gen_ai.output.messages"])
 
 
 def test_a_pipeline_run_is_a_workflow_with_its_nodes_and_agents() -> None:

@@ -3,7 +3,8 @@
 Agents do not report where one model call ends and the next begins. It can be seen in the events:
 what a model writes after the result of a tool is its next step, and so is a message with another
 id. ``StepTracker`` finds the steps while the events come, for the exports of a run and for
-telemetry.
+telemetry. If corral counts the model calls, it also finds out which call a step is the response of
+(``_add_call``).
 
 The agent and each of its sub-agents have their own row of steps. A step is returned when it has
 ended: a later one has started and all its tool calls have their results. So a tracker holds only
@@ -19,6 +20,7 @@ from corral.events import (
     Event,
     FileChange,
     Init,
+    ModelCall,
     PermissionDecision,
     Plan,
     Text,
@@ -103,6 +105,8 @@ class ModelStep(msgspec.Struct, kw_only=True):
     usage: Usage = Usage()
     """The usage that was reported during the step; empty if the agent reports none."""
     cost_usd: float | None = None
+    model_call: ModelCall | None = None
+    """The call that this is the response of, if corral counted it."""
     text_id: str | None = None
     thinking_id: str | None = None
 
@@ -126,6 +130,9 @@ class StepTracker:
         self._asked: dict[str | None, float] = {}
         """When the model of each row was last asked."""
         self._calls: dict[str, StepCall] = {}
+        self._waiting_calls: list[ModelCall] = []
+        """Model calls whose step has not begun."""
+        self._other_calls: list[ModelCall] = []
         self._reported = Usage()
         self._reported_usd = 0.0
 
@@ -144,6 +151,8 @@ class StepTracker:
                 return self._written(event)
             case UsageReport():
                 self._add_usage(event)
+            case ModelCall():
+                self._add_call(event)
             case ToolResult():
                 call = self._calls.pop(event.call_id, None)
                 if call is None:
@@ -166,8 +175,16 @@ class StepTracker:
         """All steps that are under way, those of sub-agents first."""
         rows, self._rows = self._rows, {}
         self._calls.clear()
+        self._other_calls += self._waiting_calls
+        self._waiting_calls = []
         main = rows.pop(None, [])
         return [step for row in [*rows.values(), main] for step in row]
+
+    def take_other_calls(self) -> list[ModelCall]:
+        """The model calls since the last time that no step is the response of: those beside the
+        conversation, those that failed, and those whose response the agent did not report."""
+        calls, self._other_calls = self._other_calls, []
+        return calls
 
     def _written(self, event: Text | Thinking | ToolUse | Plan) -> list[ModelStep]:
         row = self._rows.setdefault(event.parent, [])
@@ -201,6 +218,7 @@ class StepTracker:
             call.has_steps = True
             self._asked.setdefault(event.parent, call.use.ts)
         return ModelStep(
+            model_call=self._take_waiting_call(event.parent),
             turn=self._turn,
             parent=event.parent,
             started=min(self._asked.get(event.parent, event.ts), event.ts),
@@ -208,6 +226,37 @@ class StepTracker:
             text=CutText(limit=self._limit),
             thinking=CutText(limit=self._limit),
         )
+
+    def _add_call(self, call: ModelCall) -> None:
+        """An agent reports what a model wrote while the call goes on, or when it has ended. A call
+        beside the conversation may end in between, so one of those gives way to another call."""
+        if call.error is not None or (call.status or 200) >= 400:
+            self._other_calls.append(call)
+            return
+        # The model proxy does not know which sub-agent makes a call.
+        rows = [self._rows.get(call.parent, [])]
+        rows += [] if call.parent is not None else self._rows.values()
+        for row in rows:
+            step = row[-1] if row else None
+            if step is None or step.is_answered:
+                continue
+            before = step.model_call
+            if before is None or (before.side and not call.side):
+                step.model_call = call
+                self._other_calls += [] if before is None else [before]
+                return
+        self._waiting_calls.append(call)
+
+    def _take_waiting_call(self, parent: str | None) -> ModelCall | None:
+        """The call that a step which begins now is the response of."""
+        fitting = [each for each in self._waiting_calls if each.parent in (None, parent)]
+        if not fitting:
+            return None
+        call = next((each for each in fitting if not each.side), fitting[-1])
+        rest = [each for each in self._waiting_calls if each is not call]
+        self._other_calls += [each for each in rest if each.side]
+        self._waiting_calls = [each for each in rest if not each.side]
+        return call
 
     def _add_usage(self, event: UsageReport) -> None:
         row = self._rows.get(None)

@@ -181,7 +181,6 @@ class LoopThread:
     """An event loop in another thread. Close it, or use ``with``."""
 
     def __init__(self) -> None:
-        self._context = contextvars.copy_context()
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         # Not thread.join(): interrupted once, it takes the thread for ended (before Python 3.13).
         self._ended = threading.Event()
@@ -201,8 +200,10 @@ class LoopThread:
         finally:
             self._ended.set()
 
-    def run(self, work: Awaitable[T]) -> T:
-        """The outcome of the work. An interruption cancels it, and is raised when it has ended."""
+    def run(self, work: Awaitable[T], context: contextvars.Context | None = None) -> T:
+        """The outcome of the work, in the context of the caller. An interruption cancels it, and is
+        raised when it has ended."""
+        context = contextvars.copy_context() if context is None else context
         outcome: list[T] = []
         failure: list[BaseException] = []
         tasks: list[asyncio.Task[None]] = []
@@ -216,7 +217,7 @@ class LoopThread:
                 failure.append(error)
 
         def begin() -> None:
-            task = loop.create_task(main(), context=self._context)
+            task = loop.create_task(main(), context=context)
             task.add_done_callback(lambda _: over.set())
             tasks.append(task)
 
@@ -242,17 +243,18 @@ class LoopThread:
 
     def iterate(self, source: AsyncIterator[T]) -> Generator[T]:
         """The values of an async iterator. Leaving the iteration closes an async generator."""
+        context = contextvars.copy_context()  # a generator must not change it on the way
         with short_traceback:
             try:
                 while True:
                     try:
-                        value = self.run(anext(source))
+                        value = self.run(anext(source), context)
                     except StopAsyncIteration:
                         return
                     yield value
             finally:
                 if isinstance(source, AsyncGenerator):
-                    self.run(source.aclose())
+                    self.run(source.aclose(), context)
 
     def close(self) -> None:
         """Cancel what still runs in the loop, and end its thread."""

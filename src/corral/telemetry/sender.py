@@ -1,26 +1,31 @@
-"""Sends spans to an OTLP endpoint over HTTP, with the exporter of OpenTelemetry's SDK.
+"""Sends spans to an OTLP endpoint over HTTP, encoded by OpenTelemetry's SDK.
 
-The SDK is the extra ``otel``. It reads the usual variables: ``OTEL_EXPORTER_OTLP_ENDPOINT``,
-``OTEL_EXPORTER_OTLP_HEADERS`` and so on.
+The SDK is the extra ``otel``. The usual variables are followed: ``OTEL_EXPORTER_OTLP_ENDPOINT``,
+``OTEL_EXPORTER_OTLP_HEADERS`` and so on. The SDK's own exporter is not used: it reports failures
+only by loggers of its own, which belong to the program that corral is part of.
 
 ``Sender.put`` never waits and never raises. A thread takes the spans from a queue of limited
 length and sends them in batches. If the queue is full, or the endpoint does not answer, spans are
-dropped; ``flush`` waits a limited time, and how many were lost is logged as a warning. An endpoint
-that has failed is hardly waited for again until it answers.
+dropped; ``flush`` waits a limited time, and how many were lost is logged as a warning, with the
+reason; the same reason once, until spans are accepted again. An endpoint that has failed is hardly
+waited for again until it answers.
 
 ``LiveSpans`` sends the spans of a turn while it goes on: the option ``otel``. The parent is
-``TRACEPARENT`` of the run's ``env``, else of corral's environment. The program of the agent gets
-the span of its turn as ``TRACEPARENT``; if it serves several turns, that of the first. The texts of
-the run are sent only if ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is true, the switch
-that all GenAI instrumentations have.
+``TRACEPARENT`` of the run's ``env``, else the caller's active span, else ``TRACEPARENT`` of
+corral's environment. The program of the agent gets the span of its turn as ``TRACEPARENT``; if it
+serves several turns, that of the first. The texts of the run are sent only if
+``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` is true, the switch that all GenAI
+instrumentations have.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import logging
 import queue
 import threading
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol
@@ -29,6 +34,7 @@ from urllib.parse import urlsplit
 from corral.errors import ConfigError, ProcessFailed
 from corral.events import Event
 from corral.system import threads
+from corral.system.clock import Stopwatch
 from corral.system.environment import variable
 from corral.telemetry import spans as telemetry_spans
 from corral.telemetry import trace_context
@@ -40,8 +46,7 @@ if TYPE_CHECKING:
 
 BY_ENVIRONMENT = "env"
 """An endpoint: the one that the variables of OpenTelemetry name."""
-ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-TIMEOUTS = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")
+DEFAULT_ENDPOINT = "http://localhost:4318"
 TRACES_PATH = "/v1/traces"
 MAX_QUEUE = 4096
 """Spans that wait to be sent."""
@@ -51,17 +56,22 @@ FLUSH_SECONDS = 5.0
 RETRY_SECONDS = 0.1
 """The same while the endpoint does not answer."""
 SEND_SECONDS = 10.0
-"""For one request, with its repetitions."""
+"""For one batch, with its repetitions."""
+PAUSES = (0.2, 1.0)
+"""Seconds before each repetition."""
+TEMPORARY = frozenset({429, 502, 503, 504})
+MAX_REASON = 300
+"""Characters of an answer that says why spans were refused."""
 CONTENT_SWITCH = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 INSTALL = "pip install 'corral[otel]'"
 _log = logging.getLogger("corral.telemetry")
 
 
 class SendsSpans(Protocol):
-    """The exporter of the SDK, as this module uses it."""
+    problem: str
+    """Why the last batch was not accepted."""
 
     def send(self, spans: Sequence[Span]) -> bool: ...
-    def stop(self) -> None: ...
 
 
 def check(endpoint: str) -> None:
@@ -94,43 +104,95 @@ def traces_url(endpoint: str) -> str:
     return endpoint if parts.path.strip("/") else endpoint.rstrip("/") + TRACES_PATH
 
 
+def _setting(name: str) -> str:
+    """``OTEL_EXPORTER_OTLP_TRACES_name``, else ``OTEL_EXPORTER_OTLP_name``."""
+    prefix = "OTEL_EXPORTER_OTLP_"
+    return variable(f"{prefix}TRACES_{name}") or variable(f"{prefix}{name}") or ""
+
+
 class OtlpExporter:
     """Sends batches, one at a time, and waits for each."""
 
     def __init__(self, endpoint: str, timeout: float | None = None) -> None:
-        """``timeout``: seconds for a request; else what the variables say, else ``SEND_SECONDS``.
+        """``timeout``: seconds for a batch; else what the variables say, else ``SEND_SECONDS``.
         Raises ``ConfigError``."""
         check(endpoint)
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        import requests
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        from opentelemetry.util.re import parse_env_headers
 
-        if timeout is None and not any(map(variable, TIMEOUTS)):
-            timeout = SEND_SECONDS
-        url = None if endpoint == BY_ENVIRONMENT else traces_url(endpoint)
-        self._exporter = OTLPSpanExporter(endpoint=url, timeout=timeout)
-        self.url = without_login(url or variable(ENDPOINT) or "http://localhost:4318")
+        self._timeout = timeout if timeout is not None else _seconds(_setting("TIMEOUT"))
+        if endpoint == BY_ENVIRONMENT:
+            base = variable("OTEL_EXPORTER_OTLP_ENDPOINT") or DEFAULT_ENDPOINT
+            exact = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+            self._url = exact or base.rstrip("/") + TRACES_PATH
+        else:
+            self._url = traces_url(endpoint)
+        self.url = without_login(self._url)
         """The address, for messages."""
         self.problem = ""
-        """Why the last batch was not accepted."""
-        self._resource = Resource.create(telemetry_spans.resource())
+        self._stopped = threading.Event()
+        self._compression = _setting("COMPRESSION").strip().lower()
+        self._session = requests.Session()
+        self._session.headers.update({"Content-Type": "application/x-protobuf"})
+        if self._compression in ("gzip", "deflate"):
+            self._session.headers["Content-Encoding"] = self._compression
+        self._session.headers.update(parse_env_headers(_setting("HEADERS"), liberal=True))
+        self._session.verify = _setting("CERTIFICATE") or True
+        if certificate := _setting("CLIENT_CERTIFICATE"):
+            key = _setting("CLIENT_KEY")
+            self._session.cert = (certificate, key) if key else certificate
         resource = telemetry_spans.resource()
+        self._resource = Resource.create(resource)
         self._scope = InstrumentationScope(telemetry_spans.SCOPE, str(resource["service.version"]))
-        self._messages = _Messages()
-        logger = logging.getLogger("opentelemetry.exporter")
-        logger.addHandler(self._messages)
-        logger.propagate = False  # it is reported once, at the end
 
     def send(self, spans: Sequence[Span]) -> bool:
-        """Whether the endpoint accepted them."""
-        from opentelemetry.sdk.trace.export import SpanExportResult
+        """Whether the endpoint accepted them; ``problem`` says why not."""
+        from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
-        result = self._exporter.export([self._readable(span) for span in spans])
-        self.problem = "" if result is SpanExportResult.SUCCESS else self._messages.last
-        return result is SpanExportResult.SUCCESS
+        data: bytes = encode_spans([self._readable(span) for span in spans]).SerializeToString()
+        if self._compression == "gzip":
+            data = gzip.compress(data)
+        elif self._compression == "deflate":
+            data = zlib.compress(data)
+        stopwatch = Stopwatch()
+        for pause in (*PAUSES, None):
+            left = max(0.01, self._timeout - stopwatch.seconds)
+            self.problem, is_temporary = self._post(data, left)
+            if not self.problem:
+                return True
+            if not is_temporary or pause is None or pause >= self._timeout - stopwatch.seconds:
+                break
+            self._stopped.wait(pause)
+        return False
+
+    def _post(self, data: bytes, seconds: float) -> tuple[str, bool]:
+        """Send it once. Returns the problem, and whether to try again."""
+        import requests
+
+        try:
+            with self._session.post(
+                self._url, data=data, timeout=seconds, allow_redirects=False, stream=True
+            ) as response:
+                if response.ok and not response.is_redirect:
+                    return "", False
+                text = next(response.iter_content(4 * MAX_REASON), b"").decode("utf-8", "replace")
+        except requests.Timeout:
+            return f"no answer within {self._timeout:g} s", False
+        except (requests.RequestException, OSError, ValueError) as error:
+            return _cause(error), isinstance(error, requests.ConnectionError)
+        status, said = response.status_code, " ".join(text.split())[:MAX_REASON]
+        problem = f"it answered {status} {response.reason or ''}".rstrip()
+        if said and not said.startswith("<"):  # not a page for people
+            problem += f": {said}"
+        if status in (404, 405):
+            problem += f"; is {urlsplit(self._url).path} the path of its OTLP receiver?"
+        return problem, status in TEMPORARY
 
     def stop(self) -> None:
-        self._exporter.shutdown()  # type: ignore[no-untyped-call]
+        self._stopped.set()
+        self._session.close()
 
     def _readable(self, span: Span) -> ReadableSpan:
         from opentelemetry.sdk.trace import Event as SpanEvent
@@ -157,13 +219,21 @@ class OtlpExporter:
         )
 
 
-class _Messages(logging.Handler):
-    """Keeps the last message of the exporter, which says why a batch was not accepted."""
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return SEND_SECONDS
 
-    last = ""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self.last = " ".join(record.getMessage().split())[:300]
+def _cause(error: BaseException) -> str:
+    """What the operating system says, instead of the layers of the HTTP library around it."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror.lower()
+        inner = inner.__cause__ or inner.__context__
+    return " ".join(str(error).split())[:MAX_REASON] or type(error).__name__
 
 
 def without_login(url: str) -> str:
@@ -195,6 +265,8 @@ class Sender:
         self._given_up = 0
         """Spans that are being sent and were already reported as lost."""
         self._is_failing = False
+        self._reported = ""
+        """The last problem that was logged."""
         self._thread: threading.Thread | None = None
 
     def put(self, spans: Sequence[Span]) -> None:
@@ -224,14 +296,21 @@ class Sender:
                 self._lock.wait_for(lambda: not self._unsent, min(wait, RETRY_SECONDS))
             else:
                 self._lock.wait_for(lambda: not self._unsent or self._is_failing, wait)
+            problem = self._exporter.problem
             if self._unsent:
+                if not self._is_failing:
+                    problem = f"no answer within {wait:g} s"
                 self._is_failing = True
         self._drop_all()
         with self._lock:
             lost = self._dropped + self._unsent - self._given_up
             self._dropped, self._given_up = 0, self._unsent
+            is_known = self._reported and (problem or self._reported) == self._reported
+            if lost and not is_known:
+                self._reported = problem = problem or f"more than {MAX_QUEUE:,} at once"
         if lost:
-            _log.warning("%s spans could not be sent to %s", f"{lost:,}", self._name)
+            level = logging.DEBUG if is_known else logging.WARNING
+            _log.log(level, "%s spans were not sent to %s: %s", f"{lost:,}", self._name, problem)
         return lost
 
     async def flush_soon(self) -> None:
@@ -257,10 +336,12 @@ class Sender:
                     batch.append(self._queue.get_nowait())
             try:
                 is_sent = self._exporter.send(batch)
-            except Exception:  # of any code of the SDK: telemetry never fails a run
+            except Exception as error:  # of any code of the SDK: telemetry never fails a run
                 _log.debug("spans were not sent", exc_info=True)
-                is_sent = False
+                self._exporter.problem, is_sent = f"{type(error).__name__}: {error}", False
             with self._lock:
+                if is_sent:
+                    self._reported = ""
                 self._unsent -= len(batch)
                 known = min(self._given_up, len(batch))
                 self._given_up -= known

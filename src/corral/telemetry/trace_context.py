@@ -8,7 +8,9 @@ one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from hashlib import blake2b
 
 import msgspec
@@ -44,11 +46,47 @@ def parse(text: str | None) -> TraceContext | None:
 
 
 def parent_in(env: Mapping[str, str] | None = None) -> TraceContext | None:
-    """The parent span of a run: of the variables that its caller gave, else of corral's own
-    environment."""
+    """The parent span of a run: of the variables that its caller gave, else the caller's active
+    span, else that of corral's own environment."""
     from corral.system.environment import variable
 
-    return parse(variable(VARIABLE, env))
+    return parse((env or {}).get(VARIABLE)) or active_span() or parse(variable(VARIABLE, env))
+
+
+def active_span() -> TraceContext | None:
+    """The span that this task or thread works for, if the program uses OpenTelemetry."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:  # nothing is active in a program that has not loaded it
+        return None
+    context = api.get_current_span().get_span_context()
+    if not context.is_valid:
+        return None
+    return TraceContext(f"{context.trace_id:032x}", f"{context.span_id:016x}")
+
+
+@contextmanager
+def active(span: TraceContext) -> Generator[None]:
+    """Make this the active span. Needs OpenTelemetry."""
+    from opentelemetry import context, trace
+
+    found = trace.SpanContext(
+        int(span.trace_id, 16),
+        int(span.span_id, 16),
+        is_remote=False,
+        trace_flags=trace.TraceFlags(1),
+    )
+    token = context.attach(trace.set_span_in_context(trace.NonRecordingSpan(found)))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+def with_parent(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a run whose parts work in other processes or threads: the caller's active
+    span is not seen there."""
+    span = None if VARIABLE in env else active_span()
+    return {**env, **({} if span is None else {VARIABLE: span.header})}
 
 
 def span_id(*parts: str) -> str:
