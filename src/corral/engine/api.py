@@ -155,7 +155,7 @@ async def run(  # noqa: PLR0913
         transforms=transforms,
         rules=rules,
     )
-    options = {} if options is None else options.copy()
+    options = with_active_span({} if options is None else options.copy())
     of_task = BudgetLimits(
         max_cost=task_max_cost,
         max_total_tokens=task_max_total_tokens,
@@ -224,6 +224,16 @@ async def run(  # noqa: PLR0913
     if check and not result.ok:
         raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
     return result
+
+
+def with_active_span(options: RunKwargs) -> RunKwargs:
+    """The options, which name the caller's active span if spans are sent: the nodes and tasks may
+    run in other processes."""
+    if options.get("otel") is not None:
+        from corral.telemetry import trace_context
+
+        options["env"] = trace_context.with_parent(options.get("env") or {})
+    return options
 
 
 async def _start(

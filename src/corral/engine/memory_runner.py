@@ -104,7 +104,7 @@ class MemoryRun:
         if (endpoint := resources.options.get("otel")) is not None:
             from corral.pipelines.run_spans import LivePipelineSpans
 
-            spans = LivePipelineSpans(endpoint, resources.env)
+            spans = LivePipelineSpans(endpoint, resources.env, graph)
         run_dir = None if folder is None else RunDir(Path(folder).absolute())
         self._projection = Projection(self.run_id, run_dir, spans=spans)
         self._projection.on_event = on_event

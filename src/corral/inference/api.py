@@ -42,6 +42,7 @@ from corral.system.threads import iterate, sync_twin
 
 if TYPE_CHECKING:
     from corral.metering.rate_limits import LimitWaits
+    from corral.telemetry.model_spans import ModelSpans
 
 Models: TypeAlias = str | Sequence[str]
 """A model, or models in the order in which they are tried."""
@@ -86,6 +87,11 @@ class GenerationLoop:
             self._models.all[0], messages, self._toolbox, options.get("tool_choice"), options
         )
         self._steps: list[Step] = []
+        self.spans: ModelSpans | None = None
+        if (endpoint := options.get("otel")) is not None:
+            from corral.telemetry.model_spans import ModelSpans
+
+            self.spans = ModelSpans(endpoint, has_tools=bool(tools))
         self.waits: LimitWaits | None = limit_waits(options) if "on_limit" in options else None
         """The waits for rate limits; None if the call fails at one."""
 
@@ -104,21 +110,38 @@ class GenerationLoop:
     async def run(self, client: Client, options: RequestOptions) -> Generation[None]:
         """Call the model and run tools until a response is the last."""
         step_timeout, retries = options.get("step_timeout"), options.get("retries")
-        while True:
-            try:
-                async with time_limit(step_timeout, "step_timeout", self.waits):
-                    response = await client.complete(
-                        self.request, retries=retries, waits=self.waits
-                    )
-            except CorralError as error:
-                if not self.fall_back(error):
-                    raise
-                continue
-            if not self.add_response(response) or not await self.run_tools(response):
-                return self.generation
+        try:
+            while True:
+                self.start_call()
+                try:
+                    async with time_limit(step_timeout, "step_timeout", self.waits):
+                        response = await client.complete(
+                            self.request, retries=retries, waits=self.waits
+                        )
+                except CorralError as error:
+                    if not self.fall_back(error):
+                        raise
+                    continue
+                if not self.add_response(response) or not await self.run_tools(response):
+                    return self.generation
+        finally:
+            await self.end_spans()
+
+    def start_call(self) -> None:
+        """A request is sent now."""
+        if self.spans is not None:
+            self.spans.start()
+
+    async def end_spans(self) -> None:
+        """No more calls are made."""
+        if self.spans is not None:
+            self.spans.end()
+            await self.spans.flush()
 
     def fall_back(self, error: CorralError) -> bool:
         """Continue with the next model, if there is one and the error is one of availability."""
+        if self.spans is not None:
+            self.spans.add_failure(self.request, error)
         if not self._models.fall_back(error):
             return False
         self._request = replace(self._request, model=self._models.current)
@@ -126,6 +149,8 @@ class GenerationLoop:
 
     def add_response(self, response: Response) -> bool:
         """Add a response. Returns whether ``run_tools`` is next; otherwise it was the last."""
+        if self.spans is not None:
+            self.spans.add_response(self.request, response)
         self._steps.append(Step(response))
         self._messages = (*self._messages, response.message)
         if response.finish_reason.reason != "tool_calls" or len(self._steps) > self._max_rounds:
@@ -134,7 +159,10 @@ class GenerationLoop:
 
     async def run_tools(self, response: Response) -> bool:
         """Run the tools of the response that was added. Returns whether to call the model again."""
+        self.start_call()
         results = await self._toolbox.run_calls(response.tool_calls)
+        if self.spans is not None:
+            self.spans.add_tools(response.tool_calls, results)
         self._steps[-1] = Step(response, results)
         self._messages = (*self._messages, Message("tool", results))
         # The required tool was called. Requiring it again would never end.
@@ -313,14 +341,18 @@ class GenerationStream:
                 generation = self.generation = self._loop.generation
                 for result in self._loop.results:
                     yield _tool_done(result)
+                await self._loop.end_spans()
                 yield Finish(generation.finish_reason, generation.usage, generation.response)
         finally:
             self.close()
+            if self._loop.spans is not None:
+                self._loop.spans.end()
 
     async def _first_batch(self, client: Client) -> list[StreamEvent]:
         """Send the request and read its first events. The caller has none of the response yet, so
         another model may answer."""
         while True:
+            self._loop.start_call()
             self._response = client.stream(
                 self._loop.request, retries=self._retries, waits=self._loop.waits
             )

@@ -55,7 +55,8 @@ class RequestOptions(RequestSettings, total=False):
 
     ``messages`` may be dicts: ``{"role": "user", "content": "…"}``. ``api_key`` and ``base_url``
     are used for this call instead of those of the environment; for models of several vendors they
-    are dicts by vendor.
+    are dicts by vendor. ``otel`` sends OpenTelemetry spans of the call to this OTLP endpoint;
+    ``env``: where the ``OTEL_`` variables say.
     """
 
     messages: Sequence[Message | Mapping[str, object]] | None
@@ -72,6 +73,7 @@ class RequestOptions(RequestSettings, total=False):
     api_key: str | Mapping[str, str] | None
     base_url: str | Mapping[str, str] | None
     client: Client | None
+    otel: str | None
 
 
 EFFORTS: tuple[str, ...] = get_args(Effort)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from corral.events import Vendor
 from corral.pipelines.events import (
     PipelineCompleted,
     PipelineEvent,
@@ -17,9 +18,11 @@ from corral.pipelines.events import (
     StepRetrying,
     StepStarted,
 )
+from corral.pipelines.graph import Graph
+from corral.system.environment import SecretRedactor, named_secrets, variables
 from corral.telemetry import trace_context
-from corral.telemetry.sender import sender_for
-from corral.telemetry.spans import AgentSpans, Span, SpanNote, Value
+from corral.telemetry.sender import sender_for, with_content
+from corral.telemetry.spans import CHAIN, KIND, AgentSpans, Span, SpanNote, Value, input_facts
 from corral.telemetry.trace_context import TraceContext
 
 
@@ -36,9 +39,18 @@ class PipelineSpans:
     """The spans of a pipeline run, of the pipelines that its nodes start, and of its agents, if
     their events are in the stream."""
 
-    def __init__(self, parent: TraceContext | None = None, *, content: bool = False) -> None:
+    def __init__(
+        self,
+        parent: TraceContext | None = None,
+        *,
+        content: bool = False,
+        prompts: Mapping[str, str] | None = None,
+    ) -> None:
+        """``prompts``: of the nodes, by their ids. Without one, a node has that of its agent."""
         self._parent = parent
         self._content = content
+        self._prompts = {} if prompts is None else prompts
+        self._agent_prompts: dict[str, str] = {}
         self._runs: dict[str, _OpenRun] = {}
         self._nodes: dict[str, TraceContext] = {}
         """Node → the span of its visit."""
@@ -66,6 +78,8 @@ class PipelineSpans:
             case _:
                 if not isinstance(event, PipelineEvent):
                     node = event.node or ""
+                    if isinstance(event, Vendor) and event.name == "prompt":
+                        self._agent_prompts.setdefault(node, str(event.data))
                     if node not in self._agents:
                         parent = self._nodes.get(node, self._parent)
                         self._agents[node] = AgentSpans(parent, content=self._content)
@@ -88,11 +102,16 @@ class PipelineSpans:
         agent = self._agents.pop(node, None)
         context = trace_context.of_visit(started.run_id, visit, self._parent)
         attributes: dict[str, Value] = {
+            "gen_ai.operation.name": "execute_node",
+            KIND: CHAIN,
             "corral.run.id": started.run_id,
             "corral.node.id": node,
             "corral.node.kind": started.kind,
             "corral.visit": visit,
         }
+        from_agent = self._agent_prompts.pop(node, "")
+        if self._content and (prompt := self._prompts.get(node) or from_agent):
+            attributes |= input_facts(prompt)
         error: str | None = None
         match end:
             case StepCompleted():
@@ -124,10 +143,13 @@ class PipelineSpans:
         found = [span for visit in list(run.visits) for span in self._of_visit(run, visit, None)]
         attributes: dict[str, Value] = {
             "gen_ai.operation.name": "invoke_workflow",
+            KIND: CHAIN,
             "gen_ai.workflow.name": run.started.name,
             "gen_ai.conversation.id": run_id,
             "corral.run.id": run_id,
         }
+        if self._content and run.started.goal:
+            attributes |= input_facts(run.started.goal)
         error: str | None = None
         match end:
             case PipelineFailed():
@@ -150,12 +172,18 @@ class PipelineSpans:
 
 
 class LivePipelineSpans:
-    """Sends the spans of a pipeline run while it goes on. Those of its agents are sent where the
-    agents run."""
+    """Sends the spans of a pipeline run or a batch while it goes on. Those of its agents are sent
+    where the agents run."""
 
-    def __init__(self, endpoint: str, env: Mapping[str, str]) -> None:
+    def __init__(self, endpoint: str, env: Mapping[str, str], graph: Graph | None = None) -> None:
         """Raises ``ConfigError``."""
-        self._spans = PipelineSpans(trace_context.parent_in(env))
+        redactor = SecretRedactor(named_secrets(variables(env)))
+        nodes = {} if graph is None else graph.nodes
+        self._spans = PipelineSpans(
+            trace_context.parent_in(env),
+            content=with_content(),
+            prompts={id: redactor.clean_text(node.text("prompt")) for id, node in nodes.items()},
+        )
         self._sender = sender_for(endpoint)
 
     def add(self, event: PipelineEvent) -> None:

@@ -29,6 +29,7 @@ import msgspec
 from corral.core.spending import BudgetLimits
 from corral.core.tracebacks import short_traceback_async
 from corral.engine import process_engine
+from corral.engine.batch.batch_spans import BatchSpans, batch_spans
 from corral.engine.batch.batch_store import BatchCommand
 from corral.engine.batch.journal import MemoryTaskJournal
 from corral.engine.batch.results import (
@@ -186,6 +187,7 @@ class Batch(Generic[T_co]):
         self._started = asyncio.Event()
         self._task_ids: Iterable[str] = ()
         self._schema: Schema[object] | None = None
+        self._spans: BatchSpans | None = None
 
     # Public.
 
@@ -293,6 +295,7 @@ class Batch(Generic[T_co]):
             cwd = str(spec.workspace)
             title, own = self._prompt, runner
             with executor.published("batch", spec.name, title=title, cwd=cwd, db=db, budget=own):
+                self._spans = await stack.enter_async_context(batch_spans(spec))
                 await self._run(spec, state, out)
         await self._notify(cwd, db)
 
@@ -331,6 +334,8 @@ class Batch(Generic[T_co]):
             more = [todo.popleft() for _ in range(min(room - len(in_flight), len(todo)))]
             if more:
                 in_flight |= {task.id for task in more}
+                if self._spans is not None:
+                    self._spans.start(more)
                 await state.runner.submit(more)
             if not in_flight:
                 break
@@ -338,6 +343,8 @@ class Batch(Generic[T_co]):
             for task, outcome in await state.runner.finished():
                 in_flight.discard(task)
                 fresh.append(result_of(spec.tasks[task], outcome, state.round))
+                if self._spans is not None:
+                    self._spans.end(fresh[-1])
             # A task that ended at the budget of the batch, not at its own.
             if not has_own_limits and any(each.code == BudgetExceeded.code for each in fresh):
                 self._stopped = "budget"

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from corral.core.spending import LIMITS, BudgetLimits
-from corral.engine.api import as_json, workspace_path
+from corral.engine.api import as_json, with_active_span, workspace_path
 from corral.engine.batch import tasks as batch_tasks
 from corral.engine.batch.results import BatchReport, BatchResult
 from corral.engine.batch.tasks import NODE, BatchTask, TaskInput
@@ -123,7 +123,7 @@ def build_spec(
     from corral.sessions.structured_output import answer_schema
 
     _check_options(options)
-    run = options.run.copy()
+    run = with_active_span(options.run.copy())
     # The attempts of a comparison have their own limits but for the cost.
     limits = take_limits(run, options.task_limits, ("max_cost",) if options.agents else LIMITS)
     model = run.pop("model", None) or ""

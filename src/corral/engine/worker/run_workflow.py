@@ -482,7 +482,7 @@ def _open_projection(run_input: RunInput) -> Projection:
 
         env = {key: str(value) for key, value in as_object(options.get("env")).items()}
         try:
-            spans = LivePipelineSpans(endpoint, env)
+            spans = LivePipelineSpans(endpoint, env, run_input.graph)
             with contextlib.suppress(msgspec.MsgspecError):
                 spans.resume(map(from_json, data[: data.rfind(b"\n") + 1].splitlines()))
         except ConfigError as error:  # this worker has no OpenTelemetry

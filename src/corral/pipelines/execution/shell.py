@@ -25,6 +25,8 @@ from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.scheduler.outcome import MAX_IN_CONTEXT
 from corral.pipelines.templates import PLACEHOLDER, as_text, find
 from corral.system.environment import SecretRedactor
+from corral.telemetry import trace_context
+from corral.telemetry.trace_context import TraceContext
 from corral.values import Json
 
 if TYPE_CHECKING:
@@ -154,12 +156,14 @@ def node_env(work: NodeContext) -> dict[str, str]:
         "ATTRACTOR_LOGS_ROOT": str(work.run_folder.absolute()),
     }
     if work.resources.options.get("otel") is not None:
-        from corral.telemetry import trace_context
-
-        outer = trace_context.parent_in(work.resources.env)
-        span = trace_context.of_visit(work.run_id, work.visit.id, outer)
-        env[trace_context.VARIABLE] = span.header
+        env[trace_context.VARIABLE] = node_span(work).header
     return env
+
+
+def node_span(work: NodeContext) -> TraceContext:
+    """The span of a node's visit, which the spans of its agents and models are below."""
+    outer = trace_context.parent_in(work.resources.env)
+    return trace_context.of_visit(work.run_id, work.visit.id, outer)
 
 
 async def run_command(

@@ -11,6 +11,7 @@ gets those that did not fail, and names the best. The scheduler merges their con
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 
 import msgspec
 
@@ -37,6 +38,7 @@ from corral.pipelines.execution.node_options import (
     read_output_schema,
 )
 from corral.pipelines.execution.run_dir import RunDir
+from corral.pipelines.execution.shell import node_span
 from corral.pipelines.nodes.codergen import (
     apply_report,
     outcome_with_answer,
@@ -47,6 +49,7 @@ from corral.pipelines.scheduler.outcome import Outcome, failed
 from corral.pipelines.simulation import simulated_answer
 from corral.protocol.schema import schema_of
 from corral.system import clock, fs
+from corral.telemetry import trace_context
 from corral.values import Json, JsonObject, as_object, as_objects, as_text
 
 PROMPT = "prompt"
@@ -102,10 +105,14 @@ async def ask_model(work: NodeContext, text: str, schema: JsonObject | None) -> 
     if (budget := budget_of(work)) is not None:
         options["client"] = resources.client().with_middleware(CountedCalls(work, budget))
     generation: Generation
-    if schema is None:
-        generation = await generate(model, text, **options)
-    else:
-        generation = await generate_object(model, schema_of(schema), text, **options)
+    with ExitStack() as stack:
+        if (endpoint := resources.options.get("otel")) is not None:
+            options["otel"] = endpoint
+            stack.enter_context(trace_context.active(node_span(work)))
+        if schema is None:
+            generation = await generate(model, text, **options)
+        else:
+            generation = await generate_object(model, schema_of(schema), text, **options)
     done = Done(
         status="success",
         model=generation.response.model,
