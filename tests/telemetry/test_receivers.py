@@ -24,6 +24,7 @@ from support.installed_agents import installed
 import corral
 from corral.export import otel
 from corral.result import Result
+from corral.run_kwargs import RunKwargs
 from corral.runs import stored_run
 from corral.telemetry import sender, trace_context
 from corral.testing import Call, ModelServer, Script, Turn
@@ -41,7 +42,12 @@ SCRIPT = [
     Turn(text="All done.", usage={"input": 1500, "output": 30}),
 ]
 
-pytestmark = [pytest.mark.slow, pytest.mark.gemini_cli, pytest.mark.claude]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.gemini_cli,
+    pytest.mark.claude,
+    pytest.mark.timeout(1200),
+]
 
 
 @dataclass
@@ -68,9 +74,9 @@ def free_port() -> int:
     return port
 
 
-@pytest.fixture(scope="module")
-def receivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receivers]:
-    bin, folder = install(), tmp_path_factory.mktemp("receivers")
+@pytest.fixture
+def receivers(tmp_path: Path) -> Iterator[Receivers]:
+    bin, folder = install(), tmp_path
     phoenix, grpc, mlflow = free_port(), free_port(), free_port()
     env = {
         **os.environ,
@@ -141,40 +147,38 @@ def phoenix_trace(url: str, trace_id: str) -> Any:
     pytest.fail(f"Phoenix does not show the trace: {answer}")
 
 
-@pytest.mark.parametrize(
-    ("agent", "model"),
-    [
-        ("gemini-cli", "gemini-2.5-flash"),
-        ("claude-cli", "claude-sonnet-4-5"),
-        ("gemini:gemini-2.5-flash", None),
-    ],
-)
 async def test_the_receivers_show_answer_tokens_and_cost(
-    agent: str,
-    model: str | None,
-    receivers: Receivers,
-    workspace: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    receivers: Receivers, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-mlflow-experiment-id=0")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "120")
     monkeypatch.setattr(sender, "FLUSH_SECONDS", 120.0)
     (workspace / "a.txt").write_text("hello")
-    program = {} if model is None else {"program": installed(agent), "model": model}
+    gemini: RunKwargs = {"program": installed("gemini-cli"), "model": "gemini-2.5-flash"}
+    claude: RunKwargs = {"program": installed("claude-cli"), "model": "claude-sonnet-4-5"}
     with ModelServer(Script(SCRIPT, restart="per_conversation")) as server:
-        result: Result = await corral.run(
-            agent,
-            "Read a.txt",
-            policy="reads",
-            cwd=workspace,
-            env=server.env,
-            otel=receivers.phoenix,
-            record=True,
-            **program,
-        )
-    assert result.ok
-    assert result.cost.usd
+        for agent, options in {
+            "gemini-cli": gemini,
+            "claude-cli": claude,
+            "gemini:gemini-2.5-flash": RunKwargs(),
+        }.items():
+            result = await corral.run(
+                agent,
+                "Read a.txt",
+                policy="reads",
+                cwd=workspace,
+                env=server.env,
+                otel=receivers.phoenix,
+                record=True,
+                **options,
+            )
+            assert result.ok, (agent, result.error)
+            check(result, receivers)
+
+
+def check(result: Result, receivers: Receivers) -> None:
+    """The run was sent to Phoenix while it went on; it is sent to MLflow afterwards."""
     session = result.run_id.rpartition(".")[0]
     otel.send(stored_run.find(session), receivers.mlflow, content=True)
     trace_id = trace_context.of_turn(result.run_id, None).trace_id

@@ -77,7 +77,7 @@ def test_an_endpoint_that_is_gone_is_named_once_and_no_other_logger_is_touched(
         "1 spans were not sent to the collector: connection refused"
     ]
     for name, logger in logging.root.manager.loggerDict.items():
-        if name.startswith("opentelemetry") and isinstance(logger, logging.Logger):
+        if name.startswith("opentelemetry.exporter") and isinstance(logger, logging.Logger):
             assert (logger.handlers, logger.propagate, logger.filters) == ([], True, []), name
 
 
