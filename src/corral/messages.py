@@ -130,6 +130,8 @@ class ToolResult(_Part, frozen=True, tag="tool_result"):
     is_error: bool = False
     name: str | None = None
     """The name of the tool; looked up by ``call_id`` if it is not set."""
+    images: tuple[Image, ...] = ()
+    """Pictures of the result. A message has them as parts of its own, after its results."""
 
 
 class Thinking(_Part, frozen=True, tag="thinking"):
@@ -177,6 +179,19 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         content = self.content
         if type(content) is not tuple or not _PART_TYPES.issuperset(map(type, content)):
             msgspec.structs.force_setattr(self, "content", to_parts(content))
+        if self.role == "tool":
+            self._move_images()
+
+    def _move_images(self) -> None:
+        """Every vendor takes images after the results, few take them inside."""
+        content = self.content
+        images = [i for part in content if isinstance(part, ToolResult) for i in part.images]
+        if images:
+            parts = (
+                msgspec.structs.replace(part, images=()) if isinstance(part, ToolResult) else part
+                for part in content
+            )
+            msgspec.structs.force_setattr(self, "content", (*parts, *images))
 
     @classmethod
     def system(cls, *content: str | Part) -> Message:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from base64 import b64encode
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.builtin_agent import (
     MODELS,
@@ -23,6 +25,7 @@ import corral
 from corral import errors
 from corral.errors import ConfigError
 from corral.events import Event, ToolResult, ToolUse
+from corral.models import Image
 from corral.policy import Policy
 from corral.result import Result, result_from_events
 from corral.sessions.tools.hooks import Deny, Edit, Hook, HookAnswer, HookVerdict, ToolRequest
@@ -38,6 +41,7 @@ class Report:
     score: int
 
 
+PIXEL = b"\x89PNG\r\n\x1a\n a dot"
 GOOD = '```json\n{"title": "fine", "score": 3}\n```'
 
 
@@ -333,3 +337,17 @@ async def test_agent_hooks_are_an_error_for_an_agent_that_does_not_ask(workspace
     tools = Tools([], agent_hooks=[Hook()])
     with pytest.raises(ConfigError, match="agent_hooks are not available"):
         await corral.run("gemini-cli", "do it", tools=tools, **scripted_options(workspace))
+
+
+@pytest.mark.parametrize("wire", [*MODELS])
+async def test_an_image_that_a_function_returns_reaches_the_model(
+    ours: BuiltinAgent, wire: str
+) -> None:
+    def look() -> list[object]:
+        return ["a dot", Image(PIXEL)]
+
+    events = await ours.events([call("look"), say("ok")], tools=[look], wire=wire)
+    assert result_from_events(events).ok
+    assert tool_outcomes(events) == [("look", "success")]
+    assert "a dot" in last_tool_result(ours.requests[1], "look")
+    assert b64encode(PIXEL).decode() in msgspec.json.encode(ours.requests[1].body).decode()

@@ -29,7 +29,7 @@ from corral.events import (
     ToolUse,
 )
 from corral.events import ToolResult as ToolResultEvent
-from corral.messages import ToolCall, ToolResult
+from corral.messages import Image, ToolCall, ToolResult
 from corral.policy import Action
 from corral.protocol.ndjson import RawEvent
 from corral.sessions.permissions import PermissionBroker
@@ -58,6 +58,7 @@ class CallOutcome(msgspec.Struct, frozen=True):
     status: ToolStatus
     text: str
     shown: str
+    images: tuple[Image, ...] = ()
 
 
 class ToolExecutor:
@@ -155,7 +156,7 @@ class ToolExecutor:
             )
         )
         shown = self._redactor.clean_text(done.shown)
-        return ToolResult(call.id, shown, is_error=not ok, name=call.name)
+        return ToolResult(call.id, shown, is_error=not ok, name=call.name, images=done.images)
 
     async def _execute_safely(self, call: ToolCall, emit: Emit) -> CallOutcome:
         try:
@@ -236,7 +237,7 @@ class ToolExecutor:
             answer = HookAnswer(done.shown, done.status)
             other = await maybe_await(hook.after(hook_call, answer)) if hook.after else None
             if other is not None:
-                done = CallOutcome(other.status, other.text, other.text)
+                done = CallOutcome(other.status, other.text, other.text, other.images)
         return done
 
     async def _run(self, call: ToolCall, emit: Emit) -> CallOutcome:
@@ -245,7 +246,7 @@ class ToolExecutor:
             functions = self.servers if call.name in self.servers.by_name else self.own
             answer = await functions.call(call.name, call.arguments, call_id=call.id, quiet=True)
             text = self._redactor.clean_text(answer.text)
-            return CallOutcome(answer.status, text, truncate(text, OWN_LIMITS))
+            return CallOutcome(answer.status, text, truncate(text, OWN_LIMITS), answer.images)
 
         pieces = StreamRedactor(self._redactor)
 

@@ -267,7 +267,8 @@ class Toolbox:
             message = f"the arguments of {call.name} are not a JSON object: {call.raw[:200]}"
             return ToolResult(call.id, message, is_error=True, name=call.name)
         answer = await self.tools.call(call.name, call.arguments, call_id=call.id)
-        return ToolResult(call.id, answer.text, is_error=not answer.ok, name=call.name)
+        text, images = answer.text, answer.images
+        return ToolResult(call.id, text, is_error=not answer.ok, name=call.name, images=images)
 
 
 NO_TOOLS = Toolbox(())

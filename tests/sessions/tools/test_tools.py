@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextvars
 import dataclasses
 import functools
@@ -23,10 +24,11 @@ import pydantic
 import pytest
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import TextContent
+from mcp_types import ImageContent, TextContent
 
 from corral import errors
 from corral.events import Event, ToolResult, ToolUse
+from corral.messages import Image
 from corral.policy import Policy
 from corral.sessions.tools.hooks import (
     Deny,
@@ -148,6 +150,35 @@ async def test_arguments_arrive_typed_and_results_leave_as_text() -> None:
 
     assert await answer("plain", None, plain) == HookAnswer("as it is")
     assert await answer("nothing", {}, nothing) == HookAnswer("null")
+
+
+PIXEL = b"\x89PNG\r\n\x1a\n a dot"
+
+
+def screenshot() -> list[object]:
+    """A picture and what it shows."""
+    return ["the page", Image(PIXEL), {"width": 1}]
+
+
+async def test_images_are_part_of_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(PIXEL)
+    (tmp_path / "a.txt").write_text("no picture")
+    picture = Image(PIXEL, "image/png")
+    found = await answer("screenshot", {}, screenshot)
+    assert found == HookAnswer('the page\n[image: image/png]\n{"width":1}', images=(picture,))
+
+    def show(name: str) -> Image:
+        return Image(name)
+
+    found = await answer("show", {"name": str(tmp_path / "a.png")}, show)
+    assert found == HookAnswer("[image: image/png]", images=(picture,))
+    assert await answer("show", {"name": "https://x.org/a.png"}, show) == HookAnswer(
+        "https://x.org/a.png"
+    )
+    for name in ("a.txt", "missing.png"):
+        found = await answer("show", {"name": str(tmp_path / name)}, show)
+        assert found.status == "error"
+        assert "returned an image that cannot be sent" in found.text
 
 
 class Counter:
@@ -528,21 +559,28 @@ async def text_of(client: Client, name: str, arguments: dict[str, Any] | None = 
 
 
 async def test_the_sdks_own_client_lists_and_calls_the_tools(mode: Mode) -> None:
-    async with ToolServer([weather]) as server:
+    async with ToolServer([weather, screenshot]) as server:
         reported = server.mcp_server
         assert reported.name == "corral"
         async with client_of(server, mode) as client:
             assert client.server_info is not None
             assert client.server_info.version == __version__
             assert not server.connected.is_set()
-            (tool,) = (await client.list_tools()).tools
+            tool, _ = (await client.list_tools()).tools
             assert server.connected.is_set()
             assert (tool.name, tool.input_schema) == ("weather", Tool.of(weather).parameters.json)
             outcome = await text_of(client, "weather", {"place": {"city": "Ghent"}})
             assert outcome == '{"city":"Ghent","degrees":[20]}'
+            shown = await client.call_tool("screenshot", {})
+            assert [part.type for part in shown.content] == ["text", "image"]
+            picture = shown.content[1]
+            assert isinstance(picture, ImageContent)
+            assert (base64.b64decode(picture.data), picture.mime_type) == (PIXEL, "image/png")
+            whole = await client.call_tool("weather", {"place": {"city": "Ghent"}})
+            assert whole.structured_content == {"city": "Ghent", "degrees": [20]}
             assert (await text_of(client, "weather", {"place": 5})).startswith("error: ")
             assert (await text_of(client, "nope")).startswith("error: there is no tool")
-            assert server.calls == 3
+            assert server.calls == 5
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": ""}])

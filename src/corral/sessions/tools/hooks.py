@@ -34,6 +34,7 @@ import msgspec
 
 from corral.errors import ConfigError
 from corral.events import ToolKind, ToolStatus
+from corral.messages import Image
 from corral.system import fs
 from corral.system.threads import in_own_thread
 from corral.values import JsonObject
@@ -68,6 +69,8 @@ class HookAnswer(msgspec.Struct, frozen=True):
 
     text: str
     status: ToolStatus = "success"
+    images: tuple[Image, ...] = ()
+    """Pictures, with their bytes and types."""
 
     @property
     def ok(self) -> bool:

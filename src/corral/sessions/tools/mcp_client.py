@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterable
+from base64 import b64decode
+from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from hashlib import blake2b
 from typing import Protocol
@@ -24,6 +25,7 @@ import msgspec
 from corral.core.nesting import decode_json
 from corral.errors import CorralError, ToolFailed
 from corral.events import ToolStatus
+from corral.messages import Image
 from corral.protocol.acp.frames import RpcFrame
 from corral.protocol.ndjson import Lines
 from corral.protocol.schema import Schema
@@ -231,7 +233,7 @@ def _server_tool(client: McpClient, tool: McpTool) -> Tool:
     async def call(**arguments: Json) -> HookAnswer:
         result = await client.call(tool.name, arguments)
         status: ToolStatus = "error" if result.get("isError") is True else "success"
-        return HookAnswer(result_text(result), status)
+        return HookAnswer(result_text(result), status, tuple(_images(result)))
 
     # The server checks the arguments: its schema may use all that JSON Schema has.
     parameters = Schema[dict[str, object]](name, tool.input_schema, _unchecked)
@@ -267,6 +269,16 @@ def result_text(result: JsonObject) -> str:
     if not texts and structured is not None:
         return msgspec.json.encode(structured).decode()
     return "\n".join(texts)
+
+
+def _images(result: JsonObject) -> Iterator[Image]:
+    for block in as_objects(result.get("content")):
+        match block:
+            case {"type": "image", "data": str(data), "mimeType": str(kind)}:
+                with contextlib.suppress(ValueError):
+                    yield Image(b64decode(data, validate=True), kind)
+            case _:
+                pass
 
 
 def _failure(server: McpServer, why: str, hint: str | None = None) -> ToolFailed:

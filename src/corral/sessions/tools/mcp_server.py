@@ -17,6 +17,7 @@ import asyncio
 import hmac
 import json
 import socket
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from importlib import import_module
@@ -34,7 +35,7 @@ from corral.sessions.tools.hooks import HookAnswer
 from corral.sessions.tools.tools import Tool, Tools
 from corral.system.randomness import new_secret
 from corral.system.threads import in_own_thread
-from corral.values import Json, McpServer
+from corral.values import Json, JsonObject, McpServer
 from corral.version import __version__
 
 if TYPE_CHECKING:
@@ -178,8 +179,22 @@ class ToolServer:
             context: Context, params: mcp_types.CallToolRequestParams
         ) -> mcp_types.CallToolResult:
             answer = await self._call(context, params.name, params.arguments)
-            text = mcp_types.TextContent(type="text", text=_unambiguous(answer.text))
-            return mcp_types.CallToolResult(content=[text], is_error=not answer.ok)
+            structured = _as_object(answer.text)
+            text = answer.text if structured is None else msgspec.json.encode(structured).decode()
+            images = (
+                mcp_types.ImageContent(
+                    type="image",
+                    data=b64encode(image.source).decode(),
+                    mime_type=image.media_type or "image/png",
+                )
+                for image in answer.images
+                if isinstance(image.source, bytes)
+            )
+            return mcp_types.CallToolResult(
+                content=[mcp_types.TextContent(type="text", text=text), *images],
+                structured_content=structured,
+                is_error=not answer.ok,
+            )
 
         return Server(
             self.name,
@@ -308,14 +323,14 @@ class ToolServer:
             named[0].cancel()
 
 
-def _unambiguous(text: str) -> str:
-    """The answer's text; JSON that is not an object is put into one. An agent may take such a text
-    for structured content, and then reject it because it is not an object."""
+def _as_object(text: str) -> JsonObject | None:
+    """The value of an answer that is JSON; one that is not an object is put into one. An agent may
+    take such a text for structured content, and then reject it because it is not an object."""
     try:
         value = decode_json(text)
     except msgspec.MsgspecError:
-        return text
-    return text if isinstance(value, dict) else msgspec.json.encode({"result": value}).decode()
+        return None
+    return value if isinstance(value, dict) else {"result": value}
 
 
 async def _body(receive: Receive) -> bytes | None:

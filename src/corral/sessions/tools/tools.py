@@ -29,8 +29,9 @@ from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import msgspec
 
-from corral.errors import ConfigError, SchemaInvalid
+from corral.errors import ConfigError, MediaInvalid, SchemaInvalid
 from corral.events import Event, ToolResult, ToolUse
+from corral.messages import Image, Message
 from corral.protocol.schema import Schema, check, schema_of
 from corral.sessions.tools.hooks import (
     CallFailed,
@@ -45,6 +46,7 @@ from corral.sessions.tools.hooks import (
     maybe_await,
 )
 from corral.system.clock import Stopwatch
+from corral.system.media import load_media
 from corral.system.randomness import random_hex
 from corral.values import Json, JsonObject, as_object
 
@@ -257,14 +259,36 @@ async def _run(tool: Tool, values: dict[str, object]) -> HookAnswer:
     if isinstance(returned, HookAnswer):
         return returned
     try:
-        if isinstance(returned, str):  # a lone surrogate cannot be encoded
-            return HookAnswer(returned.encode("utf-8", "replace").decode())
-        return HookAnswer(msgspec.json.encode(returned, enc_hook=_encoded).decode())
+        return await _answer(returned)
+    except MediaInvalid as error:
+        return HookAnswer(f"{tool.name} returned an image that cannot be sent: {error}", "error")
     except Exception as error:  # a model's own serializer may raise anything
         return HookAnswer(
             f"{tool.name} returned a value that is not JSON: {describe_error(error)}",
             "error",
         )
+
+
+async def _answer(returned: object) -> HookAnswer:
+    """What a function returned: a text, an image, a list with images, or any JSON value."""
+    if isinstance(returned, str):  # a lone surrogate cannot be encoded
+        return HookAnswer(returned.encode("utf-8", "replace").decode())
+    several = returned if isinstance(returned, list | tuple) else [returned]
+    if not any(isinstance(part, Image) for part in several):
+        return HookAnswer(msgspec.json.encode(returned, enc_hook=_encoded).decode())
+    images: list[Image] = []
+    texts: list[str] = []
+    for part in several:
+        if not isinstance(part, Image):
+            texts.append((await _answer(part)).text)
+            continue
+        (loaded,) = (await load_media([Message.user(part)]))[0].content
+        if isinstance(loaded, Image) and isinstance(loaded.source, bytes):
+            images.append(loaded)
+            texts.append(f"[image: {loaded.media_type}]")
+        else:
+            texts.append(str(part.source))  # a URL, which is not fetched here
+    return HookAnswer("\n".join(texts), images=tuple(images))
 
 
 def _name(function: Callable[..., object]) -> str:
