@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 import msgspec
 import pytest
+from support.mcp_servers import notes_server
 from support.sandbox import needs_sandbox
 from support.scripted_acp import agent as peer
 from support.scripted_agent import GOOD, PROGRAM, child_pids
@@ -238,7 +239,7 @@ async def test_secrets_of_the_run_are_not_in_the_recording_and_may_differ(
     workspace: Path, recording_file: Path
 ) -> None:
     def server(value: str) -> corral.McpServer:
-        return corral.McpServer("notes", command=("true",), env={"PLAIN_NAME": value})
+        return notes_server(workspace, PLAIN_NAME=value)
 
     orders = "told session/new"
     await talk(

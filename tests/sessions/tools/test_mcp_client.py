@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from pathlib import Path
 
@@ -19,7 +20,13 @@ from corral.errors import ToolFailed
 from corral.run_kwargs import RunKwargs
 from corral.sessions.prepare import prepare
 from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.tools.mcp_client import McpClient, McpTool, result_text, server_tools
+from corral.sessions.tools.mcp_client import (
+    McpClient,
+    McpTool,
+    open_servers,
+    result_text,
+    server_tools,
+)
 from corral.values import JsonObject
 
 
@@ -38,6 +45,26 @@ async def test_a_program_is_used_and_ends_with_the_connection(tmp_path: Path) ->
     assert processes_matching(str(tmp_path))
     await client.close()
     assert not processes_matching(str(tmp_path))
+
+
+async def test_a_connection_that_is_dropped_or_cancelled_leaves_no_program(tmp_path: Path) -> None:
+    prepared = prepared_run(tmp_path)
+    client = await McpClient.open(notes_server(tmp_path), prepared)
+    assert processes_matching(str(tmp_path))
+    del client
+    gc.collect()
+    silent = McpServer("silent", (sys.executable, "-c", f"input() # {tmp_path}"))
+    (tmp_path / "started").unlink(missing_ok=True)
+    opening = asyncio.create_task(open_servers([notes_server(tmp_path), silent], prepared))
+    async with asyncio.timeout(60):
+        while not (tmp_path / "started").exists():
+            await asyncio.sleep(0.01)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    async with asyncio.timeout(60):
+        while processes_matching(str(tmp_path)):
+            await asyncio.sleep(0.01)
 
 
 async def test_a_program_that_ends_fails_its_calls_with_what_it_wrote_last(tmp_path: Path) -> None:

@@ -178,23 +178,26 @@ class McpClient:
 async def open_servers(servers: Iterable[McpServer], prepared: PreparedRun) -> list[McpClient]:
     """Connect to all servers at once. Raises ``ToolFailed``, which names each that cannot be used,
     with the reason; then none is open."""
-    async with asyncio.TaskGroup() as group:
-        opening = [group.create_task(_try_open(server, prepared)) for server in servers]
-    outcomes = [task.result() for task in opening]
-    clients = [outcome for outcome in outcomes if isinstance(outcome, McpClient)]
-    failures = [outcome for outcome in outcomes if isinstance(outcome, ToolFailed)]
-    if failures:
-        await close_servers(clients)
-        message = "; ".join(failure.message for failure in failures)
-        raise ToolFailed(message, hint=failures[0].hint) from failures[0]
-    return clients
+    clients: list[McpClient] = []
+    failures: list[ToolFailed] = []
 
+    async def open_one(server: McpServer) -> None:
+        try:
+            clients.append(await McpClient.open(server, prepared))
+        except ToolFailed as failure:
+            failures.append(failure)
 
-async def _try_open(server: McpServer, prepared: PreparedRun) -> McpClient | ToolFailed:
     try:
-        return await McpClient.open(server, prepared)
-    except ToolFailed as failure:
-        return failure
+        async with asyncio.TaskGroup() as group:
+            for server in servers:
+                group.create_task(open_one(server))
+        if failures:
+            message = "; ".join(failure.message for failure in failures)
+            raise ToolFailed(message, hint=failures[0].hint) from failures[0]
+    except BaseException:
+        await close_servers(clients)
+        raise
+    return clients
 
 
 async def close_servers(clients: Iterable[McpClient]) -> None:
@@ -328,45 +331,41 @@ async def _start_program(server: McpServer, prepared: PreparedRun) -> _Program:
 
 
 class _Program:
-    """A server on stdin and stdout. One task reads what it writes, for all calls."""
+    """A server on stdin and stdout. There is no reader task, which would keep the program of a
+    dropped session alive: the calls that wait read for all of them, one at a time."""
 
     def __init__(self, process: Process, redactor: SecretRedactor) -> None:
         self._process = process
         self._redactor = redactor
-        self._waiting: dict[int, asyncio.Future[RpcFrame]] = {}
-        self._ended: _Unusable | None = None
-        self._reading = asyncio.get_running_loop().create_task(self._read())
+        self._lines = Lines()
+        self._replies: dict[int, RpcFrame | None] = {}
+        """Of the calls that wait: None until the reply is there."""
+        self._one_reads = asyncio.Lock()
 
     async def send(self, message: JsonObject) -> RpcFrame | None:
-        if self._ended is not None:
-            raise self._ended
         self._process.write(msgspec.json.encode(message) + b"\n")
         number = message.get("id")
         if not isinstance(number, int):
             return None
-        reply: asyncio.Future[RpcFrame] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = reply
+        self._replies[number] = None
         try:
-            return await reply
+            while (reply := self._replies[number]) is None:
+                async with self._one_reads:
+                    if self._replies[number] is None:
+                        await self._read()
+            return reply
         finally:
-            del self._waiting[number]
+            del self._replies[number]
 
     async def _read(self) -> None:
-        lines = Lines()
-        try:
-            while chunk := await self._process.read():
-                for block in lines.feed(chunk):
-                    for line in block.splitlines() if isinstance(block, bytes) else ():
-                        self._receive(line)
+        chunk = await self._process.read()
+        if not chunk:
             ended = await self._process.wait()
             how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
-            why = _Unusable(f"ended with {how}{self._last_words()}")
-        except _Unusable as error:
-            why = error
-        self._ended = why
-        for reply in self._waiting.values():
-            if not reply.done():
-                reply.set_exception(why)
+            raise _Unusable(f"ended with {how}{self._last_words()}")
+        for block in self._lines.feed(chunk):
+            for line in block.splitlines() if isinstance(block, bytes) else ():
+                self._receive(line)
 
     def _receive(self, line: bytes) -> None:
         if not line.lstrip().startswith(b"{"):
@@ -375,10 +374,8 @@ class _Program:
         if isinstance(frame.method, str):
             if frame.id not in (None, msgspec.UNSET):
                 self._process.write(msgspec.json.encode(_answer_to(frame)) + b"\n")
-            return
-        reply = self._waiting.get(frame.id) if isinstance(frame.id, int) else None
-        if reply is not None and not reply.done():
-            reply.set_result(frame)
+        elif isinstance(frame.id, int) and frame.id in self._replies:
+            self._replies[frame.id] = frame
 
     def _last_words(self) -> str:
         stderr = self._redactor.clean_text_part(
@@ -394,8 +391,7 @@ class _Program:
                 async with asyncio.timeout(EXIT_TIME):
                     await self._process.wait()
         finally:
-            await self._process.end(EXIT_TIME)  # its output ends, and so does the task
-            await asyncio.wait([self._reading])
+            await self._process.end(EXIT_TIME)
 
 
 class _Web:
