@@ -27,6 +27,7 @@ EXITS = {
     "PolicyNotEnforceable": 2,
     "SchemaInvalid": 2,
     "PipelineInvalid": 2,
+    "FormatUnsupported": 2,
     "RemoteError": 1,
     "NotInstalled": 12,
     "BrokenInstall": 12,

@@ -10,7 +10,8 @@
     │   │   ├── UnknownProvider     no model vendor with that name
     │   │   ├── MissingKey          a vendor's key is not in the environment
     │   │   ├── MediaInvalid        an image, audio or document that cannot be sent
-    │   │   └── PipelineInvalid     a syntax error in the pipeline, or a lint error
+    │   │   ├── PipelineInvalid     a syntax error in the pipeline, or a lint error
+    │   │   └── FormatUnsupported   stored by another version of corral, in another format
     │   ├── PolicyError
     │   │   └── PolicyNotEnforceable
     │   └── SchemaInvalid           the requested JSON Schema cannot be used
@@ -253,6 +254,13 @@ class PipelineInvalid(ConfigError):
 
     code = "pipeline_invalid"
     phase: Phase = "pipeline"
+
+
+class FormatUnsupported(ConfigError):
+    """A run, session or recording was stored by another version of corral, in a format that this
+    one does not read or continue. Nothing was changed."""
+
+    code = "format_unsupported"
 
 
 class RemoteError(CorralError):

@@ -21,7 +21,8 @@ import msgspec
 from corral.agents import registry
 from corral.comparison import store, task_folders
 from corral.comparison.task_folders import CompareTask
-from corral.core import durations
+from corral.core import durations, stored_formats
+from corral.core.stored_formats import COMPARISON
 from corral.engine.api import as_json
 from corral.engine.batch.spec import AgentChoice
 from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent
@@ -69,7 +70,8 @@ class SkippedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparisonPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    version: int = 1
+    version: int = 0
+    """Its format, set when it is saved (``stored_formats.COMPARISON``)."""
     name: str
     title: str
     created: float
@@ -498,7 +500,8 @@ def save_plan(plan: ComparisonPlan) -> None:
     """Raises ``StorageFailed``."""
     try:
         folder = paths.make_dir(store.folder_of(plan.name))
-        fs.write_atomically(folder / store.PLAN, msgspec.json.encode(plan), sync=True)
+        stored = msgspec.json.encode(msgspec.structs.replace(plan, version=COMPARISON))
+        fs.write_atomically(folder / store.PLAN, stored, sync=True)
     except OSError as error:
         raise StorageFailed(f"the plan of {plan.name} cannot be written: {error}") from error
 
@@ -507,7 +510,9 @@ def load_plan(name: str) -> ComparisonPlan:
     """Raises ``ConfigError``."""
     path = store.folder_of(name) / store.PLAN
     try:
-        return decode_as(path.read_bytes(), ComparisonPlan)
+        stored = path.read_bytes()
+        stored_formats.check_json(f"the comparison {name!r}", stored, "version", COMPARISON)
+        return decode_as(stored, ComparisonPlan)
     except FileNotFoundError as error:
         raise ConfigError(
             f"there is no comparison {name!r}", hint="`corral compare list` shows them."

@@ -106,7 +106,9 @@ def is_same_graph(one: Graph, other: Graph) -> bool:
 
 async def _replay(run: str, db: str | None) -> Replay:
     def read(client: DatabaseClient) -> Replay:
-        return query.replay_run(client, run)[1]
+        row, replay = query.replay_run(client, run)
+        row.check_format()
+        return replay
 
     return await with_client(find(db), read)
 

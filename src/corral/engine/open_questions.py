@@ -53,13 +53,15 @@ async def questions(run: str, *, db: str | None = None) -> list[RunQuestion]:
     """The open questions, those of the run itself first."""
 
     def read(client: DatabaseClient) -> list[RunQuestion]:
-        found = client.list_workflows(prefix=f"{run}/", name=RUN_WORKFLOW, states=OPEN_STATES)
+        nested = client.list_workflows(prefix=f"{run}/", name=RUN_WORKFLOW, states=OPEN_STATES)
+        rows = [*client.list_workflows(ids=[run]), *sorted(nested, key=lambda row: row.id)]
         found_questions: list[RunQuestion] = []
-        for name in [run, *sorted(row.id for row in found)]:
+        for row in rows:
+            name = row.id
             raw = client.get_event(name, QUESTIONS)
             if isinstance(raw, dict):
                 for each in raw.values():
-                    with reading(name):
+                    with reading(name, row.format):
                         asked = unpack(each, Question)
                     timers = list[WorkflowInfo]()
                     if asked.timeout is not None:
@@ -140,7 +142,13 @@ async def send_answer(
     question = asked.question
     message = pack(Answered(id=question.id, answer=reply, by=by))
     key = answer_key(question.id)
-    if not await with_client(find(db), lambda client: client.send(asked.run, message, key=key)):
+
+    def send(client: DatabaseClient) -> bool:
+        for row in client.list_workflows(ids=[asked.run]):
+            row.check_format()
+        return client.send(asked.run, message, key=key)
+
+    if not await with_client(find(db), send):
         raise NoSuchQuestion(
             f"{question.node} of {asked.run} was already answered",
             hint="The first answer counts; `corral pipeline resume` continues the run.",

@@ -2,7 +2,7 @@
 
 They are small by design: long texts of a node are files of the run directory, and a graph is
 stored once, with its run. A field may be added with a default; any other change needs a new
-``adapter.PROTOCOL``.
+``stored_formats.JOURNAL``.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ def replay_run(client: DatabaseClient, run: str) -> tuple[WorkflowInfo, Replay]:
     if row is None or row.name != RUN_WORKFLOW or row.input is None:
         raise run_not_found(run)
     entries = client.journal(run)
-    with reading(run):
+    with reading(run, row.format):
         replay = Replay(unpack(row.input, RunInput))
         for entry in entries:
             replay.feed(entry)
@@ -174,7 +174,7 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
         row = await asyncio.to_thread(client.get_workflow, run)
         if row is None or row.input is None:
             raise run_not_found(run)
-        with reading(run):
+        with reading(run, row.format):
             replay = Replay(unpack(row.input, RunInput))
         agent_events = AgentEventReader(replay)
         reported = 0
@@ -188,7 +188,7 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
             entries = [entry for entry in found if entry.number not in read_numbers]
             for entry in entries:
                 read_numbers.add(entry.number)
-                with reading(run):
+                with reading(run, row.format):
                     replay.feed(entry)
             events = replay.events[reported:]
             reported += len(events)
@@ -222,7 +222,7 @@ def run_output(client: DatabaseClient, run: str) -> PipelineOutput | None:
     ended = client.get_workflow(run)
     if ended is None or ended.output is None:
         return PipelineOutput(status="fail", reason=f"the engine failed: {ended and ended.error}")
-    with reading(run):
+    with reading(run, ended.format):
         return unpack(ended.output, PipelineOutput)
 
 

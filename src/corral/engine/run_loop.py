@@ -15,7 +15,7 @@ A journal starts what the loop asks for and delivers the messages that come of i
 that of a durable run (``corral.engine.worker.run_workflow``) records each call and each message
 in a database. There, a replay after a crash passes the recorded messages to a new loop, which
 makes the same calls in the same order. So nothing here may depend on a clock, on randomness or on
-the environment, and the order of the calls may not change (``database.PROTOCOL``).
+the environment, and the order of the calls may not change (``stored_formats.JOURNAL``).
 
 What people and tools see of a run, its events, directory and spans, is written by the
 ``Projection``, and never read here.

@@ -32,6 +32,7 @@ from corral.engine.dbos.database import (
     WorkflowSubmission,
     find,
     prepare,
+    reading,
     storage_errors,
 )
 from corral.engine.dbos.leases import ExecutorLiveness
@@ -46,7 +47,7 @@ from corral.engine.payloads import (
     pack,
     unpack,
 )
-from corral.errors import ConfigError, StorageFailed
+from corral.errors import ConfigError, FormatUnsupported, StorageFailed
 from corral.pipelines import events, node_kinds
 from corral.pipelines.execution.interviewers import Interviewer
 from corral.pipelines.run_limits import run_limits
@@ -311,16 +312,19 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
             return None
         with closing(ExecutorLiveness(database, is_strict=True)) as liveness:
             if status.state == "running" and liveness.is_alive(status.executor):
+                status.check_format()
                 client.send(run, message)
                 return None
         client.set_labels(run, {"reason": reason})
         client.cancel([run], children=True)
         agent_host_client.close(run, cancel=True)
         ProcessRegistry(paths.process_registry()).reap()  # processes of an engine that was killed
-        with contextlib.suppress(UnreadableRecord):  # it can be cancelled
+        # What cannot be read can be cancelled.
+        with contextlib.suppress(UnreadableRecord, FormatUnsupported):
             row = client.get_workflow(run)
             if row is not None and row.name == RUN_WORKFLOW and row.input is not None:
-                return unpack(row.input, RunInput).config
+                with reading(run, row.format):
+                    return unpack(row.input, RunInput).config
         return None
 
     config = await with_client(database, end)
@@ -344,6 +348,7 @@ async def add_budget(
         rows = client.list_workflows(ids=[run])
         if not rows or rows[0].name not in (RUN_WORKFLOW, BATCH_WORKFLOW):
             return None
+        rows[0].check_format()
         has_ended = rows[0].has_ended
         if rows[0].name == BATCH_WORKFLOW:
             # The workflow of a batch does nothing. Its last round says whether it has ended.
@@ -372,12 +377,17 @@ async def resume(run: str, *, db: str | None = None) -> None:
     has ended, stays as it is."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
-    here = await process_engine.opened(database)
 
-    def move(client: DatabaseClient) -> None:
+    def check(client: DatabaseClient) -> None:
         found = client.list_workflows(ids=[run])
         if not found:
             raise query.run_not_found(run)
+        found[0].check_format()
+
+    await with_client(database, check)  # before an executor is recorded
+    here = await process_engine.opened(database)
+
+    def move(client: DatabaseClient) -> None:
         open_workflows = client.list_workflows(ids=[run], states=OPEN_STATES)
         open_workflows += client.list_workflows(prefix=f"{run}/", states=OPEN_STATES)
         with closing(ExecutorLiveness(database, is_strict=True)) as liveness:

@@ -189,7 +189,7 @@ def _update(db: sqlite3.Connection) -> None:
         for name in (name for name, stamp in on_disk.items() if known.get(name) != stamp):
             if name in known:
                 _delete(db, name)
-            record = store.open_folder(paths.sessions() / name)
+            record = store.open_listed(paths.sessions() / name)
             if record is not None:
                 _insert(db, record, on_disk[name])
     except BaseException:

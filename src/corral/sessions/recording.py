@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.agents.spec import AcpTransport, AgentSpec, InProcess, TurnEnding
+from corral.core.stored_formats import RECORDING
 from corral.errors import ConfigError, CorralError, ReplayMismatch, StorageFailed
 from corral.options import RunOptions
 from corral.sessions.prepared_run import PreparedRun, RecordingFile
@@ -51,7 +52,7 @@ def recorded(prepared: PreparedRun, recording: RecordingFile, spec: ProcessSpec)
     """The same process, with a new take in the recording. Raises ``StorageFailed``."""
     given = {**named_secrets(spec.env), **prepared.environment.secrets}
     head = Head(
-        cassette=format.FORMAT,
+        cassette=RECORDING,
         run=recording.run,
         argv=tuple(spec.argv),
         words=len(prepared.program.argv),

@@ -23,6 +23,7 @@ asked it::
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,8 +33,9 @@ from weakref import WeakMethod
 
 import msgspec
 
+from corral.core import stored_formats
 from corral.core.spending import BudgetState
-from corral.errors import ConfigError, ResumeLost, StorageFailed
+from corral.errors import ConfigError, FormatUnsupported, ResumeLost, StorageFailed
 from corral.events import Event, from_json
 from corral.system import paths
 from corral.system.fs import lock_file, remove_tree, write_all
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from corral.sessions.prepared_run import PreparedRun
     from corral.system.environment import SecretRedactor
 
+
+_log = logging.getLogger("corral.sessions")
 
 META = "meta.json"
 LOCK = "lock"
@@ -66,6 +70,9 @@ class Meta(msgspec.Struct, omit_defaults=True):
     cwd: str
     created: float
     updated: float = 0.0
+    format: int = 0
+    """That of the folder, set when it is saved (``stored_formats.SESSION``). 0: it was saved before
+    formats had numbers."""
     session_id: str | None = None
     """The vendor's. Set only after a turn has ended, or if the agent stores unfinished turns:
     before that there is nothing to continue."""
@@ -164,6 +171,7 @@ class SessionRecord:
         if self.handover is not None and not self._is_handover_saved:
             paths.write_private(self.folder / HANDOVER, msgspec.json.encode(self.handover))
             self._is_handover_saved = True
+        self.meta.format = stored_formats.SESSION
         paths.write_private(self.folder / META, msgspec.json.encode(self.meta))
 
     def append_events(self, events: list[Event]) -> None:
@@ -429,7 +437,7 @@ def all_sessions() -> list[SessionRecord]:
         names = os.listdir(paths.sessions())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found = (open_folder(paths.sessions() / name) for name in names)
+    found = (open_listed(paths.sessions() / name) for name in names)
     return sorted((k for k in found if k), key=lambda k: (k.meta.updated, k.meta.id), reverse=True)
 
 
@@ -460,12 +468,31 @@ def abandoned_folders() -> list[Path]:
 
 
 def open_folder(folder: Path) -> SessionRecord | None:
-    """The session in this folder; None if there is none, or its metadata cannot be read."""
+    """The session in this folder; None if there is none, or its metadata cannot be read. Raises
+    ``FormatUnsupported``."""
     try:
-        meta = decode_as((folder / META).read_bytes(), Meta)
+        stored = (folder / META).read_bytes()
+        stored_formats.check_json(
+            f"session {folder.name}", stored, "format", stored_formats.SESSION
+        )
+        meta = decode_as(stored, Meta)
     except (OSError, msgspec.MsgspecError):
         return None
     return SessionRecord(folder, meta)
+
+
+def open_listed(folder: Path) -> SessionRecord | None:
+    """As ``open_folder``, for lists: a session of another format is left out, and logged once."""
+    try:
+        return open_folder(folder)
+    except FormatUnsupported as error:
+        if error.message not in _reported:
+            _reported.add(error.message)
+            _log.warning("%s", error)
+        return None
+
+
+_reported: set[str] = set()
 
 
 WAITING = "waiting"

@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from support.durable_processes import wait_until
 
 from corral.engine.dbos import client, connections, database
-from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.errors import ConfigError, CorralError, FormatUnsupported, StorageFailed
 
 
 def test_the_default_is_a_private_file_in_corrals_home(tmp_path: Path) -> None:
@@ -130,24 +130,51 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
         prepared(tmp_path)
 
 
-def test_a_newer_protocol_and_open_tasks_of_an_older_one_are_refused(tmp_path: Path) -> None:
-    found = prepared(tmp_path / "x")
-    with sqlite3.connect(tmp_path / "x") as opened:
-        opened.execute(
-            "INSERT INTO application_versions (version_id, version_name, version_timestamp,"
-            " created_at) VALUES ('a', '99', 1, 1)"
-        )
-    with pytest.raises(ConfigError, match="newer corral"):
+BEFORE_LAST = database.SCHEMA - 1
+UNDO_LAST = "ALTER TABLE workflow_status DROP COLUMN creator_xid"
+"""What undoes the last migration of the library in a database file."""
+
+
+@pytest.mark.parametrize("is_undone", [True, False])
+def test_an_interrupted_update_of_tables_is_completed_or_refused_in_one_line(
+    tmp_path: Path, is_undone: bool
+) -> None:
+    """If the change was made and not recorded, the library cannot make it a second time."""
+    path = tmp_path / "x"
+    found = prepared(path)
+    with client.connect(found) as opened:
+        submission = database.WorkflowSubmission(name="n", id="kept", queue="q", payload={})
+        opened.submit(submission)
+    with closing(sqlite3.connect(path)) as changed, changed:
+        changed.execute("UPDATE dbos_migrations SET version = ?", (BEFORE_LAST,))
+        if is_undone:
+            changed.execute(UNDO_LAST)
+    before = path.read_bytes()
+    if is_undone:
         database.prepare(found)
-    with opened:
-        opened.execute("DELETE FROM application_versions")
-        opened.execute(
-            "INSERT INTO workflow_status (workflow_uuid, status, name, application_version,"
-            " created_at, updated_at) VALUES ('w', 'PENDING', 'corral.run', '0', 1, 1)"
-        )
-    opened.close()
-    with pytest.raises(ConfigError, match="older corral"):
-        database.prepare(found)
+    else:
+        with pytest.raises(FormatUnsupported) as raised:
+            database.prepare(found)
+        numbers = f"have version {BEFORE_LAST}, this corral needs version {database.SCHEMA}"
+        assert numbers in str(raised.value)
+        assert "\n" not in str(raised.value)
+        assert path.read_bytes() == before
+    assert sorted(at.name for at in tmp_path.glob("x.new*")) == []
+    with client.connect(found) as opened:
+        assert [row.id for row in opened.list_workflows()] == ["kept"]
+
+
+def test_an_interrupted_update_of_tables_on_a_server_is_completed(new_postgres: str) -> None:
+    import psycopg
+
+    with psycopg.connect(new_postgres) as server:
+        server.execute(b"UPDATE dbos.dbos_migrations SET version = %s", (BEFORE_LAST,))
+        server.execute(b"ALTER TABLE dbos.workflow_status DROP COLUMN creator_xid")
+    database.prepare(database.find(new_postgres))
+    with psycopg.connect(new_postgres) as server:
+        ((version,),) = server.execute(b"SELECT version FROM dbos.dbos_migrations").fetchall()
+        server.execute(b"SELECT creator_xid FROM dbos.workflow_status")
+    assert version == database.SCHEMA
 
 
 CREATES = """

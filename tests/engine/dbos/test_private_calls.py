@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.engine.dbos import database
-from corral.engine.dbos.private_calls import PRIVATE_USES, VERSION
+from corral.engine.dbos.private_calls import PRIVATE_USES, SCHEMA, VERSION
 
 PACKAGE = Path(corral.__file__).parent / "engine" / "dbos"
 KNOWN = {
     "_dbos.DBOS._recover_pending_workflows": "0c94d17fa1bcb61d",
+    "_migration.get_migration_versions": "8d0e2e51859429ae",
+    "_migration.get_sqlite_migration_versions": "567fae788a987732",
     "_recovery._recover_workflow": "aca8ee2da71de2cf",
     "_recovery.recover_pending_workflows": "9f2a97ad0756a741",
     "_serialization.DefaultSerializer": "ae38ad15e95918c0",
@@ -66,7 +67,9 @@ def test_what_private_uses_depend_on_has_not_changed() -> None:
     assert version("dbos").startswith(f"{VERSION}.")
     names = sorted({name for use in PRIVATE_USES for name in use.depends_on})
     assert {name: digest(name) for name in names} == KNOWN, CHANGED
-    assert database.PROTOCOL == 1
+    migrations = import_module("dbos._migration")
+    assert len(migrations.sqlite_migrations) == SCHEMA
+    assert len(migrations.get_dbos_migrations("dbos", True, False)) == SCHEMA
 
 
 def private_names(code: str) -> set[str]:

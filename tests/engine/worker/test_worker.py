@@ -6,9 +6,18 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
+import sys
 
 import pytest
-from support.durable_processes import DurableProcesses, is_alive, parallel_graph, submit, wait_until
+from support.durable_processes import (
+    CHAIN,
+    DurableProcesses,
+    is_alive,
+    parallel_graph,
+    submit,
+    wait_until,
+)
 
 from corral.engine import query, run_list, service
 from corral.pipelines.scheduler.commands import Ended
@@ -284,3 +293,48 @@ def test_a_lease_that_is_lost_for_a_moment_starts_no_node_again(
     wait_until(lambda: processes.attempt_counts()["a.1#1"] == 2, "the node to be taken over")
     (processes.folder / "go").touch()
     assert processes.wait_for_run().status == "success"
+
+
+OTHER_FORMAT = (
+    "from corral.core import stored_formats; stored_formats.JOURNAL += 1;"
+    "from corral.cli.main import main; main()"
+)
+"""The command line of a corral whose runs are stored in another format."""
+SIMULATED = "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; a; start -> a -> exit }"
+
+
+def test_workers_of_two_formats_on_one_queue_each_take_their_own(
+    processes: DurableProcesses,
+) -> None:
+    def start(*words: str) -> subprocess.Popen[str]:
+        argv = [sys.executable, "-c", OTHER_FORMAT, *words, "--queue", "default"]
+        return subprocess.Popen(
+            [*argv, "--db", processes.db],
+            cwd=processes.workspace,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def statuses() -> dict[str, str]:
+        newest_first = asyncio.run(run_list.list_runs(db=processes.db))
+        return {row.id[:1]: row.status for row in reversed(newest_first)}
+
+    (processes.workspace / "d.dot").write_text(SIMULATED)
+    submit(processes, CHAIN, run="r")
+    other_worker = start("worker")
+    done = start("pipeline", "run", "d.dot", "--simulate")
+    output, _ = done.communicate(timeout=60)
+    assert done.returncode == 0, output
+    assert statuses() == {"d": "success", "r": "queued"}
+    other_worker.terminate()
+    said, _ = other_worker.communicate(timeout=60)
+    assert "tasks on the queues of this worker are stored in format" in said
+
+    waiting = start("pipeline", "run", "d.dot", "--simulate")
+    wait_until(lambda: statuses()["d"] == "queued", "the run of the other format to be queued")
+    processes.worker()
+    assert processes.wait_for_run("r").status == "success"
+    assert statuses() == {"d": "queued", "r": "success"}
+    waiting.kill()
+    waiting.communicate()

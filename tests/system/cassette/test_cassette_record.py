@@ -190,7 +190,7 @@ def test_an_incomplete_last_line_is_skipped_and_invalid_lines_are_errors(path: P
     with pytest.raises(ConfigError, match=r"not a recording: .*, line 1"):
         format.read(path)
     path.write_bytes(b'{"cassette":9,"take":"x","run":"x","argv":[]}\n')
-    with pytest.raises(ConfigError, match="a newer corral"):
+    with pytest.raises(ConfigError, match="format 9, and this corral uses format 1: update"):
         format.read(path)
     path.write_bytes(b"")
     with pytest.raises(ConfigError, match="is empty"):

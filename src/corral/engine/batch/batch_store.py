@@ -41,6 +41,7 @@ from typing import TypeVar
 
 import msgspec
 
+from corral.core.stored_formats import JOURNAL
 from corral.engine.batch.results import BatchKind, BatchReport, BatchStatus, BatchSummary
 from corral.engine.batch.tasks import BatchTask, task_visit
 from corral.engine.dbos.client import (
@@ -135,6 +136,7 @@ class BatchCommand(msgspec.Struct, frozen=True, kw_only=True):
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     run_input: RunInput
+    format: int = JOURNAL
 
     @property
     def id(self) -> str:
@@ -198,8 +200,14 @@ class BatchStore(DatabaseClient):
                 return found
             if row.name != BATCH_WORKFLOW:
                 raise ConfigError(f"{name!r} is the name of a run", hint="Choose another name.")
-            with reading(row.id):
-                found.append(Round(number=number, run_input=unpack(row.input, RunInput)))
+            with reading(row.id, row.format):
+                found.append(
+                    Round(
+                        number=number,
+                        run_input=unpack(row.input, RunInput),
+                        format=row.format,
+                    )
+                )
 
     def begin(self, run_input: RunInput, output: str) -> None:
         """Store what the tasks of a round share, unless it is stored. ``output``: the file of

@@ -35,7 +35,7 @@ from corral.engine.dbos.database import (
 )
 from corral.engine.dbos.leases import ExecutorLiveness
 from corral.engine.payloads import BATCH_CLOSED, BATCH_WORKFLOW, unpack
-from corral.errors import ConfigError
+from corral.errors import ConfigError, FormatUnsupported
 from corral.metering.budget_stores import StoredBudget
 from corral.system import paths
 from corral.system.process.tree import ProcessRegistry as Processes
@@ -114,7 +114,7 @@ async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list
             for name, rows in found.items():
                 try:
                     overviews.append(_overview(store, rows, liveness, budgets.get(name)))
-                except UnreadableRecord as error:
+                except (UnreadableRecord, FormatUnsupported) as error:
                     _log.warning("%s", error)
             return overviews
 
@@ -206,12 +206,12 @@ async def cancel_batch(name: str, *, db: str | None = None) -> int:
         rows = batch_rounds(store).get(name)
         if rows is None:
             raise _not_found(name)
+        rounds = store.rounds(name)  # first: what cannot be read is not changed
         tasks = open_tasks(store, rows)
         store.cancel([each.id for each in tasks])
         for row in rows:
             agent_host_client.close(row.id, cancel=True)
         Processes(paths.process_registry()).reap()  # processes of an engine that was killed
-        rounds = store.rounds(name)
         store.close_round(rounds[-1].id, _count_results(store, name, rounds), status="cancelled")
         return len(tasks)
 

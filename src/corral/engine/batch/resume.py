@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from corral.core import stored_formats
+from corral.core.stored_formats import JOURNAL
 from corral.engine import process_engine
 from corral.engine.batch.batch_store import (
     COMMAND,
@@ -150,6 +152,9 @@ async def _resume(
     store_thread: BatchStoreThread, options: BatchOptions, spec: BatchSpec, out: OutputFile | None
 ) -> ResumeState:
     rounds = await store_thread.call(partial(BatchStore.rounds, name=spec.name))
+    for earlier in rounds:
+        if earlier.format != JOURNAL:
+            raise stored_formats.unsupported(f"the batch {spec.name!r}", earlier.format, JOURNAL)
     written_before = None if out is None else out.known
     changed = _check_changes(options, spec, rounds, written_before or {})
     queue, is_limited, here = await _choose_queue(options, spec, store_thread.database)

@@ -4,8 +4,9 @@ Rules, each learned from an experiment:
 
 * Every process is an executor with its own id; with the library's default id a process would
   start again what another process still runs.
-* The application version is our protocol's number, never a hash of the source: editing a comment
-  must not abandon runs.
+* The application version is the number of our format, never a hash of the source: editing a
+  comment must not abandon runs. The library takes and recovers only workflows of its version, so
+  workers of several formats share a queue.
 * A workflow's calls are matched by position on replay: they are never run concurrently.
 * Everything in the journal is JSON. Rows of another kind are neither written nor decoded.
 * The library replaces the default executor of the loop that it runs in, so it gets its
@@ -22,6 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
+from corral.core.stored_formats import JOURNAL
 from corral.engine.dbos import connections, database, private_calls
 from corral.engine.dbos.database import State, from_library
 from corral.errors import lacks_descriptors
@@ -118,7 +120,7 @@ def launch(
     config: DBOSConfig = {
         "name": database.APPLICATION,
         "system_database_url": url,
-        "application_version": str(database.PROTOCOL),
+        "application_version": str(JOURNAL),
         "executor_id": executor,
         "serializer": DBOSPortableJSONSerializer(),
         "log_level": "ERROR",

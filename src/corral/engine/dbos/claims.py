@@ -18,8 +18,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from corral.core.stored_formats import JOURNAL
 from corral.engine.dbos import adapter
-from corral.engine.dbos.database import APPLICATION, PROTOCOL, WorkflowSubmission
+from corral.engine.dbos.database import APPLICATION, WorkflowSubmission
 from corral.engine.dbos.private_calls import table_name
 from corral.system import clock
 from corral.values import Json
@@ -66,7 +67,7 @@ class Claims:
             "executor": self._executor,
             "owner": self._owner,
             "now": _now(),
-            "version": str(PROTOCOL),
+            "version": str(JOURNAL),
             "serialization": self._serializer.name(),
             "application": APPLICATION,
         }

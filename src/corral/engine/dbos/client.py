@@ -22,19 +22,21 @@ import asyncio
 import concurrent.futures
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from corral.core import stored_formats
+from corral.core.stored_formats import JOURNAL
 from corral.engine.dbos import adapter, private_calls
 from corral.engine.dbos.connections import close_engine, open_engine
 from corral.engine.dbos.database import (
     APPLICATION,
     ENDED_STATES,
     OPEN_STATES,
-    PROTOCOL,
     Database,
     State,
     UnreadableRecord,
@@ -90,6 +92,8 @@ class WorkflowInfo(msgspec.Struct, frozen=True, kw_only=True):
     ended: float | None
     recoveries: int
     """How often it was started again after a crash."""
+    format: int = JOURNAL
+    """Of its input, output and journal."""
     input: Json = None
     output: Json = None
     error: str = ""
@@ -97,6 +101,11 @@ class WorkflowInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED_STATES
+
+    def check_format(self) -> None:
+        """Raises ``FormatUnsupported`` unless this corral can continue it."""
+        if self.format != JOURNAL:
+            raise stored_formats.unsupported(repr(self.id), self.format, JOURNAL)
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -327,7 +336,7 @@ def list_top(database: Database, name: str, limit: int | None) -> list[WorkflowI
         with connect(database) as client:
             return client.list_workflows(name=name, limit=limit, top=True)
     columns = "workflow_uuid, status, queue_name, executor_id, attributes, created_at,"
-    columns += " completed_at, recovery_attempts"
+    columns += " completed_at, recovery_attempts, application_version"
     rows = private_calls.read_top_rows(database, columns, name, limit)
     return [
         WorkflowInfo(
@@ -340,6 +349,7 @@ def list_top(database: Database, name: str, limit: int | None) -> list[WorkflowI
             created=_seconds(row[5]) or 0.0,
             ended=_seconds(row[6]),
             recoveries=int_or_none(row[7]) or 0,
+            format=_format(row[8]),
         )
         for row in rows
     ]
@@ -363,6 +373,12 @@ def _labels(stored: object) -> dict[str, Json]:
         return as_object(json.loads(stored))
     except _UNDECODABLE:
         return {}
+
+
+def _format(stored: object) -> int:
+    """Of a row. Another program may have written something else."""
+    text = str(stored)
+    return int(text) if text.isdecimal() else JOURNAL
 
 
 def _seconds(stored: object) -> float | None:
@@ -415,7 +431,7 @@ def _options(submission: WorkflowSubmission) -> EnqueueOptions:
         "workflow_name": submission.name,
         "workflow_id": submission.id,
         "queue_name": submission.queue,
-        "app_version": str(PROTOCOL),
+        "app_version": str(JOURNAL),
         "attributes": submission.labels,
     }
 
@@ -431,6 +447,7 @@ def _info(row: WorkflowStatus) -> WorkflowInfo:
         created=_seconds(row.created_at) or 0.0,
         ended=_seconds(row.completed_at),
         recoveries=int_or_none(row.recovery_attempts) or 0,
+        format=_format(row.app_version),
         input=_first_argument(row.input),
         output=row.output,
         error=str(row.error) if row.error is not None else "",
@@ -556,7 +573,22 @@ def register_queues(
             client.register_queue(queue, poll=poll)
             for limit in limits:
                 client.register_queue(subqueue(queue, limit.resource), limit, poll=poll)
-        return [name for queue in queues for name in [queue, *subqueues(client, queue)]]
+        names = [name for queue in queues for name in [queue, *subqueues(client, queue)]]
+        _report_other_formats(client, [name for name in names if queue_owner(name) is None])
+        return names
+
+
+def _report_other_formats(client: DatabaseClient, queues: Sequence[str]) -> None:
+    """Log what waits on these queues of workers for a worker of another format."""
+    if queues:
+        waiting = client.list_workflows(queues=queues, states=("queued", "delayed"), limit=1000)
+        left = Counter(row.format for row in waiting if row.format != JOURNAL)
+        for format, count in sorted(left.items()):
+            _log.warning(
+                "%d tasks on the queues of this worker are stored in format %d, and this corral"
+                " uses format %d: they are left for a worker of that format",
+                count, format, JOURNAL,
+            )  # fmt: skip
 
 
 def remove_queue(database: Database, queue: str) -> None:

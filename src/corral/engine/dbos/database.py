@@ -26,8 +26,11 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from corral.core import stored_formats
+from corral.core.stored_formats import JOURNAL
 from corral.engine.dbos.connections import CONNECT
-from corral.errors import ConfigError, StorageFailed
+from corral.engine.dbos.private_calls import SCHEMA
+from corral.errors import ConfigError, FormatUnsupported, StorageFailed
 from corral.system import fs, paths
 from corral.values import Json
 
@@ -40,8 +43,6 @@ if TYPE_CHECKING:
 Select: TypeAlias = Callable[[str], Sequence[tuple[object, ...]]]
 """Runs a statement and returns all rows."""
 
-PROTOCOL = 1
-"""The version of the journal: raised only if this corral cannot continue runs of an older one."""
 APPLICATION = "corral"
 INSTALL = "pip install 'corral[engine]'"
 
@@ -96,12 +97,16 @@ class UnreadableRecord(ConfigError):
 
 
 @contextmanager
-def reading(workflow_id: str) -> Generator[None]:
+def reading(workflow_id: str, format: int = JOURNAL) -> Generator[None]:
     """Within the block a record is decoded, or replayed, which has no other input: what fails there
-    becomes ``UnreadableRecord``, and names the workflow."""
+    becomes ``UnreadableRecord``, and names the workflow. If it is of another format, it becomes
+    ``FormatUnsupported``: an older one is read as far as that is possible."""
+    stored_formats.check(repr(workflow_id), format, JOURNAL)
     try:
         yield
     except Exception as error:
+        if format != JOURNAL:
+            raise stored_formats.unsupported(repr(workflow_id), format, JOURNAL) from error
         reason = f"{type(error).__name__}: {error}"
         if isinstance(error, UnreadableRecord):
             reason = error.message
@@ -187,8 +192,9 @@ def find(given: str | None = None) -> Database:
 
 
 def prepare(database: Database) -> None:
-    """Check that it is corral's, writable and of this protocol; create it if it is new. Blocking.
-    Raises ``StorageFailed`` or ``ConfigError``."""
+    """Check that it is corral's and writable; create it if it is new, and update tables of an older
+    version. Its runs may be of several formats: ``WorkflowInfo.format``. Blocking. Raises
+    ``StorageFailed`` or ``ConfigError``."""
     require()
     with storage_errors(database):
         if database.path is not None:
@@ -266,13 +272,13 @@ def _check_file(database: Database, path: Path) -> None:
             opened.rollback()
             tables = {row[0] for row in opened.execute("SELECT name FROM sqlite_master")}
             ours = "dbos_migrations" in tables
-            made = "application_versions" in tables
-
-            def select(statement: str) -> list[tuple[object, ...]]:
-                return opened.execute(statement).fetchall()
-
-            versions = _protocol_versions(select, "application_versions") if made else []
-            left = _count_open_workflows(select, "workflow_status") if made else {}
+            schema = (
+                _schema_version(lambda text: opened.execute(text).fetchall(), "") if ours else 0
+            )
+            holds_runs = "application_versions" in tables or (
+                "workflow_status" in tables
+                and opened.execute("SELECT 1 FROM workflow_status").fetchone() is not None
+            )
     except sqlite3.Error as error:
         raise _explain(database, error) from error
     if tables and not ours:
@@ -280,11 +286,33 @@ def _check_file(database: Database, path: Path) -> None:
             f"{path} is a database of another program",
             hint="Choose another file with --db or CORRAL_DB.",
         )
-    _check_protocol(database, versions, left)
-    if not made:
+    if schema < SCHEMA and holds_runs:
+        _update_file(database, path, schema)
+    elif schema < SCHEMA:
         _create_file(database, path)
-    elif not versions:
-        migrate(database.url)
+
+
+def _update_file(database: Database, path: Path, schema: int) -> None:
+    """Update the tables. A copy is updated first: tables that another program changed, or that an
+    update left incomplete, stay as they are."""
+    copy = path.with_name(path.name + ".new")
+    try:
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+        migrate(f"sqlite:///{copy}")
+    except Exception as error:
+        raise _tables_unsupported(database, schema, error) from error
+    finally:
+        for name in (copy, *path.parent.glob(f"{glob.escape(copy.name)}-*")):
+            name.unlink(missing_ok=True)
+    migrate(database.url)
+
+
+def _tables_unsupported(database: Database, schema: int, error: Exception) -> FormatUnsupported:
+    return FormatUnsupported(
+        f"the tables of {database.shown} have version {schema}, this corral needs version {SCHEMA},"
+        f" and they cannot be updated ({_first_line(error)}): choose another database with --db"
+    )
 
 
 def _create_file(database: Database, path: Path) -> None:
@@ -311,8 +339,7 @@ def _prepare_server(database: Database) -> None:
     Blocking. Raises ``StorageFailed`` or ``ConfigError``."""
     import psycopg
 
-    versions: list[str] = []
-    left: dict[str, int] = {}
+    schema = 0
     try:
         with psycopg.connect(database.url, connect_timeout=CONNECT) as server:
 
@@ -320,10 +347,9 @@ def _prepare_server(database: Database) -> None:
                 return server.execute(statement.encode()).fetchall()
 
             check_pooler(database, server)
-            ((table,),) = select("SELECT to_regclass('dbos.application_versions')")
+            ((table,),) = select("SELECT to_regclass('dbos.dbos_migrations')")
             if table:
-                versions = _protocol_versions(select, "dbos.application_versions")
-                left = _count_open_workflows(select, "dbos.workflow_status")
+                schema = _schema_version(select, "dbos.")
             ((is_read_only,),) = select("SHOW transaction_read_only")
             if is_read_only == "on":
                 raise StorageFailed(
@@ -344,11 +370,12 @@ def _prepare_server(database: Database) -> None:
         raise StorageFailed(
             f"the database {database.shown}: {_first_line(error)}", phase="config"
         ) from error
-    _check_protocol(database, versions, left)
-    if not versions:
+    if schema < SCHEMA:
         try:
             migrate(database.url)
         except Exception as error:
+            if schema:
+                raise _tables_unsupported(database, schema, error) from error
             raise StorageFailed(
                 f"the tables of {database.shown} cannot be created: {_first_line(error)}",
                 hint="Run corral once as the owner of the database.",
@@ -444,35 +471,10 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def _protocol_versions(select: Select, table: str) -> list[str]:
-    """The protocols of all versions of corral that have used the database."""
-    return [str(row[0]) for row in select(f"SELECT version_name FROM {table}")]
-
-
-def _count_open_workflows(select: Select, table: str) -> dict[str, int]:
-    """Protocol -> number of its workflows that have not ended."""
-    states = ", ".join(f"'{state}'" for state in to_library(OPEN_STATES))
-    rows = select(
-        f"SELECT application_version, count(*) FROM {table}"
-        f" WHERE status IN ({states}) AND application_version IS NOT NULL GROUP BY 1"
-    )
-    return {str(name): int(str(count)) for name, count in rows}
-
-
-def _check_protocol(database: Database, versions: list[str], left: dict[str, int]) -> None:
-    ours = PROTOCOL
-    newest = max((int(name) for name in versions if name.isdecimal()), default=ours)
-    if newest > ours:
-        raise ConfigError(
-            f"{database.shown} was written by a newer corral (protocol {newest}, ours is {ours})",
-            hint="Update corral, or choose another database with --db.",
-        )
-    behind = sum(count for name, count in left.items() if name != str(ours))
-    if behind:
-        raise ConfigError(
-            f"{behind} tasks in {database.shown} were started by an older corral and would not end",
-            hint="Let that version finish them, or choose another database with --db.",
-        )
+def _schema_version(select: Select, prefix: str) -> int:
+    """The version of the library's tables; 0 if none was recorded."""
+    rows = select(f"SELECT version FROM {prefix}dbos_migrations")
+    return int(str(rows[0][0])) if rows else 0
 
 
 def migrate(url: str) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from corral.core.stored_formats import JOURNAL
+
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 VERSION = "3.3"
 """The library's version that all this was read in."""
+SCHEMA = 123
+"""The version of its tables, in a file and on a server."""
 
 
 class PrivateUse(NamedTuple):
@@ -98,10 +102,15 @@ PRIVATE_USES = (
     ),
     PrivateUse(
         where=("database",),
-        reason="A database that another version of corral has used is refused before anything runs:"
-        " also by commands that do not import the library, and where its tables do not exist yet.",
-        unnecessary_if="nothing: these tables are documented.",
-        depends_on=("table application_versions", "table workflow_status"),
+        reason="Tables of an older version of the library, or of an interrupted update, are updated"
+        " before anything runs: also by commands that do not import the library.",
+        unnecessary_if="the version of its tables were documented.",
+        depends_on=(
+            "_migration.get_migration_versions",
+            "_migration.get_sqlite_migration_versions",
+            "table application_versions",
+            "table workflow_status",
+        ),
     ),
     PrivateUse(
         where=("connections._begin",),
@@ -153,9 +162,13 @@ def put_back(engine: Engine, workflow_id: str, executor: str, until: float) -> N
 
 
 def select_busy_executors(*, is_file: bool) -> str:
-    """A statement: the executors with workflows that have not ended."""
+    """A statement: the executors with workflows of our format that have not ended. Others are
+    recovered by executors of their format."""
     table = table_name("workflow_status", is_file=is_file)
-    return f"SELECT DISTINCT executor_id FROM {table} WHERE status = 'PENDING'"
+    return (
+        f"SELECT DISTINCT executor_id FROM {table}"
+        f" WHERE status = 'PENDING' AND application_version = '{JOURNAL}'"
+    )
 
 
 def read_top_rows(

@@ -21,7 +21,7 @@ Guarantees
   the recorded messages are passed to a new scheduler, which returns the same commands; the
   journal already has their results, so nothing runs twice.
 * Every call of ``adapter`` is recorded by its position. They are never run concurrently, and
-  their order may not change while ``database.PROTOCOL`` stays the same.
+  their order may not change while ``stored_formats.JOURNAL`` stays the same.
 * The run directory (``Projection``) is written for people. A failure to write it never fails
   the run.
 

@@ -21,12 +21,13 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from corral.core import stored_formats
+from corral.core.stored_formats import RECORDING
 from corral.errors import ConfigError
 from corral.system import fs
 from corral.system.environment import SecretRedactor
 from corral.values import decode_as, is_object
 
-FORMAT = 1
 RUN = "CORRAL_CASSETTE_RUN"
 """The variable that names the run of a take: takes of one run share a file."""
 PIECE = 1024 * 1024
@@ -144,9 +145,8 @@ def read(path: str | Path) -> list[Take]:
             continue
         try:
             if b'"cassette":' in line[:32]:
+                stored_formats.check_json(f"the recording {path}", line, "cassette", RECORDING)
                 head = decode_as(line, Head)
-                if head.cassette > FORMAT:
-                    raise ConfigError(f"the recording was made by a newer corral: {path}")
                 takes[head.take] = Take(head, [])
                 continue
             take_line = decode_as(line, _TakeLine)

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from corral.core.stored_formats import RECORDING
 from corral.errors import StorageFailed
 from corral.system import platform
 from corral.system.cassette import format
@@ -47,7 +48,7 @@ def record(path: str, argv: Sequence[str], *, agent: str | None = None) -> int:
     env = {name: value for name, value in os.environ.items() if name != format.RUN}
     secrets = named_secrets(env)
     head = Head(
-        cassette=format.FORMAT,
+        cassette=RECORDING,
         run=os.environ.get(format.RUN) or os.urandom(8).hex(),
         argv=tuple(argv),
         places=format.places(os.getcwd(), env),
