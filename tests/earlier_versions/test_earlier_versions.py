@@ -1,0 +1,146 @@
+"""What earlier versions of corral stored is read, continued, or refused in one line.
+
+The archives were made by the code of earlier commits (``make.py``). Their databases are of
+format 1, which is shown as far as it can be read, and never continued.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.command_in_process import run_in_process
+
+import corral
+from corral import events
+from corral.core import stored_formats
+from corral.sessions import store
+from corral.system.cassette import format
+from corral.testing import ModelServer, Turn
+
+ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
+PLACE = "/tmp/corral-earlier-version"
+"""Where ``make.py`` ran."""
+UNREADABLE = "20261115-2324-80fd693b"
+"""Its runs have other fields than those of today."""
+
+
+class Stored:
+    """The content of an archive, in corral's home of this test."""
+
+    def __init__(self, archive: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with tarfile.open(archive) as opened:
+            opened.extractall(folder, filter="data")
+        self.name = archive.name.partition(".")[0]
+        self.home, self.work = folder / "home", folder / "work"
+        self.database = self.home / "engine.db"
+        self.monkeypatch = monkeypatch
+        for meta in self.home.glob("sessions/*/meta.json"):
+            meta.write_text(meta.read_text().replace(PLACE, str(folder)))
+        monkeypatch.setenv("CORRAL_HOME", str(self.home))
+        monkeypatch.chdir(self.work)
+
+    def rows(self, name: str) -> dict[str, tuple[str, int]]:
+        """Id → state and format of the workflows with this name."""
+        select = "SELECT workflow_uuid, status, application_version FROM workflow_status"
+        with closing(sqlite3.connect(self.database)) as opened:
+            found = opened.execute(f"{select} WHERE name = ?", (name,)).fetchall()
+        return {str(id): (str(status), int(version)) for id, status, version in found}
+
+    def digest(self) -> dict[str, str]:
+        """Of all that is stored. What SQLite needs while a database is open is not."""
+        return {
+            str(path.relative_to(self.home)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(self.home.rglob("*"))
+            if path.is_file() and not path.name.endswith(("-wal", "-shm", ".index.sqlite"))
+        }
+
+    def run(self, words: str) -> tuple[int, str]:
+        done = run_in_process(words, self.monkeypatch)
+        return done.returncode, done.stdout + done.stderr
+
+    def is_refused(self, words: str) -> bool:
+        """Whether the command says in one line that the format is another one, and nothing else
+        happens. It may succeed."""
+        before = self.digest()
+        code, output = self.run(words)
+        if code == 0:
+            return False
+        assert code == 2, output
+        (line,) = output.strip().splitlines()
+        assert f"is stored in format 1, and this corral uses format {OURS}" in line
+        assert self.digest() == before
+        return True
+
+
+OURS = stored_formats.JOURNAL
+
+
+@pytest.fixture(params=ARCHIVES, ids=lambda path: path.name.partition(".")[0])
+def stored(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Stored:
+    return Stored(request.param, tmp_path / "stored", monkeypatch)
+
+
+def test_archives_of_five_earlier_versions_are_stored() -> None:
+    assert len(ARCHIVES) >= 5
+
+
+def test_sessions_are_shown_and_continued(stored: Stored) -> None:
+    sessions = store.all_sessions()
+    assert sorted(each.meta.agent for each in sessions) == ["corral", "gemini-cli"]
+    for session in sessions:
+        lines = (session.folder / store.EVENTS).read_bytes().splitlines()
+        assert len(list(session.events())) == len(lines)
+        assert not any(isinstance(event, events.Unknown) for event in session.events())
+        code, output = stored.run(f"sessions show {session.meta.id}")
+        assert code == 0, output
+        assert "hello" in output
+    (ours,) = (each.meta.id for each in sessions if each.meta.agent == "corral")
+    with ModelServer([Turn(text="again", repeat="forever")]) as server:
+        env = {**server.env, "GEMINI_API_KEY": "scripted-key-0123456789"}
+        result = corral.run_sync(prompt="Once more", resume=ours, cwd=stored.work, env=env)
+        (request,) = server.requests
+    assert result.text == "again"
+    assert {"Say hello", "hello", "Once more"} <= {*request.texts}
+    assert store.find(ours).meta.format == stored_formats.SESSION
+
+
+def test_the_recording_is_read(stored: Stored) -> None:
+    (take,) = format.read(stored.work / "recording.jsonl")
+    assert b"hello" in b"".join(
+        entry.data
+        for entry in take.entries
+        if isinstance(entry, format.DataEntry) and entry.dir == "out"
+    )
+
+
+def test_runs_and_batches_are_shown_or_refused(stored: Stored) -> None:
+    code, output = stored.run("pipeline runs")
+    assert code == 0, output
+    runs = stored.rows("corral.run")
+    assert len(runs) == 3
+    for run in runs:
+        assert run in output
+        assert stored.is_refused(f"pipeline show {run}") == (stored.name == UNREADABLE)
+    code, output = stored.run("batches list")
+    assert code == 0, output
+    for batch in stored.rows("corral.batch"):
+        if batch in output:
+            assert stored.is_refused(f"batches show {batch}") == (stored.name == UNREADABLE)
+
+
+def test_runs_and_batches_of_another_format_are_not_continued(stored: Stored) -> None:
+    for run, (state, _) in stored.rows("corral.run").items():
+        if state == "ENQUEUED":
+            assert stored.is_refused(f"pipeline resume {run}")
+            assert stored.is_refused(f"pipeline fork {run} --from greet")
+        if run.startswith("gate"):
+            assert stored.is_refused(f"pipeline answer {run} Yes")
+    tasks = "batch tasks.jsonl --prompt 'Say {{id}}' --simulate --name queued --output new.jsonl"
+    assert stored.is_refused(tasks)
