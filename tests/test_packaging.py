@@ -138,6 +138,41 @@ def test_the_extra_all_has_every_other_extra(metadata: Message) -> None:
     assert extras["all"] == set().union(*(extras[name] for name in others))
 
 
+def test_a_build_has_the_commit_in_its_version_and_a_tag_is_a_release(
+    packages: Path, tmp_path: Path
+) -> None:
+    """Built from a repository with two commits, the second of which is tagged; and from an sdist,
+    without git."""
+    with tarfile.open(next(packages.glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+
+    def build(target: str) -> str:
+        folder = tmp_path / "dist"
+        call(sys.executable, "-m", "hatchling", "build", "-t", target, "-d", folder, cwd=source)
+        (built,) = folder.iterdir()
+        built.unlink()
+        return built.name
+
+    def commit() -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        call("git", *who, "commit", "-q", "-m", "x", "--allow-empty", cwd=source)
+        return call("git", "rev-parse", "--short=8", "HEAD", cwd=source).strip()
+
+    of_sdist = email.message_from_bytes((source / "PKG-INFO").read_bytes())["Version"]
+    assert build("wheel") == f"corral-{of_sdist}-py3-none-any.whl"
+    (source / "PKG-INFO").unlink()
+    assert build("wheel") == "corral-0.1.0.dev0-py3-none-any.whl"
+    call("git", "init", "-q", cwd=source)
+    call("git", "add", "-A", cwd=source)
+    assert build("sdist") == f"corral-0.1.0.dev1+g{commit()}.tar.gz"
+    commit()
+    call("git", "tag", "v0.1.0", cwd=source)
+    assert build("sdist") == "corral-0.1.0.tar.gz"
+    (source / "Makefile").write_text("")
+    assert build("sdist").endswith(".dirty.tar.gz")
+
+
 def test_the_installed_command_has_the_version_of_the_package(
     installed: Path, metadata: Message
 ) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import pickle
+import runpy
 import sys
-import tomllib
 import typing
 from pathlib import Path
 
@@ -160,6 +160,6 @@ def test_a_name_whose_module_cannot_be_loaded_without_descriptors_is_an_error_of
         _ = corral.other_defect  # pyright: ignore
 
 
-def test_the_version_is_that_of_the_package() -> None:
-    project = Path(__file__).parents[1] / "pyproject.toml"
-    assert corral.__version__ == tomllib.loads(project.read_text("utf-8"))["project"]["version"]
+def test_the_version_of_a_checkout_is_no_release() -> None:
+    tool = Path(__file__).parents[1] / "tools" / "build_version.py"
+    assert corral.__version__ == f"{runpy.run_path(str(tool))['RELEASE']}.dev0"

@@ -44,8 +44,29 @@ COMMANDS = {
 }
 
 
+def _show_version(context: click.Context, _option: click.Parameter, is_given: bool) -> None:
+    """Of a checkout: the version that a wheel of it would have."""
+    if not is_given or context.resilient_parsing:
+        return
+    from pathlib import Path
+
+    from corral.system import fs
+
+    version = __version__
+    tool = Path(__file__).parents[3] / "tools" / "build_version.py"
+    if version.endswith(".dev0") and fs.is_file(tool):
+        import runpy
+
+        version = runpy.run_path(str(tool))["find_version"]()
+    click.echo(f"corral {version}")
+    context.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, "-V", "--version", message="corral %(version)s")
+@click.option(
+    "-V", "--version", help="Show the version and exit.",
+    is_flag=True, expose_value=False, is_eager=True, callback=_show_version,
+)  # fmt: skip
 @plain_option(
     "--config", "Read this corral.toml and trust it.", type=click.Path(exists=True, dir_okay=False)
 )
