@@ -14,6 +14,10 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    NumberType = click.ParamType[float]
+else:
+    NumberType = click.ParamType  # generic since click 8.4
+
 
 C = TypeVar("C", bound=Callable[..., object])
 
@@ -42,7 +46,7 @@ class Decorator(Protocol):
     def __call__(self, function: C, /) -> C: ...
 
 
-class Duration(click.ParamType[float]):
+class Duration(NumberType):
     """A duration in seconds, written as ``90``, ``30s``, ``5m`` or ``1h30m``."""
 
     name = "duration"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from corral.cli.command_types import plain_option
+from corral.cli.command_types import NumberType, plain_option
 from corral.cli.options import DB, completing, resolve_last
 from corral.cli.ui.progress import TurnProgress
 from corral.cli.ui.signals import signals
@@ -204,7 +204,7 @@ async def show_pipeline(
     return succeeded
 
 
-class _Speed(click.ParamType[float]):
+class _Speed(NumberType):
     name = "speed"
 
     def convert(

@@ -39,7 +39,6 @@ from corral.values import Json, JsonObject, McpServer
 from corral.version import __version__
 
 if TYPE_CHECKING:
-    import mcp_types
     import uvicorn
     from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel import Server
@@ -150,52 +149,67 @@ class ToolServer:
 
     def _mcp(self) -> Server[Any]:
         try:
-            import mcp_types
             from mcp.server.lowlevel import Server
 
+            types: Any = import_module("mcp.types" if hasattr(Server, "call_tool") else "mcp_types")
             import_module("uvicorn.protocols.http.h11_impl")
         except ImportError as error:
             raise NotInstalled(
-                f"serving tools needs the MCP SDK 2.x: {error}",
+                f"serving tools needs the MCP SDK: {error}",
                 hint="pip install 'corral[tools]'",
                 phase="config",
             ) from error
 
+        # The field names of the protocol: those in Python differ between 1.x and 2.x.
         listed = [
-            mcp_types.Tool(
-                name=tool.name,
-                description=tool.description or None,
-                input_schema=tool.parameters.json,
+            types.Tool.model_validate(
+                {
+                    "name": tool.name,
+                    "description": tool.description or None,
+                    "inputSchema": tool.parameters.json,
+                }
             )
             for tool in self.tools.by_name.values()
         ]
-        schemas = {tool.name: tool.input_schema for tool in listed}
 
-        async def on_list(context: Context, params: object) -> mcp_types.ListToolsResult:
+        async def on_list(context: Context | None, params: object) -> Any:
             self.connected.set()
-            return mcp_types.ListToolsResult(tools=listed)
+            return types.ListToolsResult(tools=listed)
 
-        async def on_call(
-            context: Context, params: mcp_types.CallToolRequestParams
-        ) -> mcp_types.CallToolResult:
+        async def on_call(context: Context, params: Any) -> Any:
             answer = await self._call(context, params.name, params.arguments)
             structured = _as_object(answer.text)
             text = answer.text if structured is None else msgspec.json.encode(structured).decode()
             images = (
-                mcp_types.ImageContent(
-                    type="image",
-                    data=b64encode(image.source).decode(),
-                    mime_type=image.media_type or "image/png",
-                )
+                {
+                    "type": "image",
+                    "data": b64encode(image.source).decode(),
+                    "mimeType": image.media_type or "image/png",
+                }
                 for image in answer.images
                 if isinstance(image.source, bytes)
             )
-            return mcp_types.CallToolResult(
-                content=[mcp_types.TextContent(type="text", text=text), *images],
-                structured_content=structured,
-                is_error=not answer.ok,
+            return types.CallToolResult.model_validate(
+                {
+                    "content": [{"type": "text", "text": text}, *images],
+                    "structuredContent": structured,
+                    "isError": not answer.ok,
+                }
             )
 
+        if hasattr(Server, "call_tool"):  # 1.x: a table of handlers, and the context is its own
+            old: Any = Server(self.name)
+
+            async def list_tools(request: object) -> Any:
+                return types.ServerResult(await on_list(None, request))
+
+            async def call_tool(request: Any) -> Any:
+                return types.ServerResult(await on_call(old.request_context, request.params))
+
+            old.request_handlers[types.ListToolsRequest] = list_tools
+            old.request_handlers[types.CallToolRequest] = call_tool
+            return old
+        schemas = {tool.name: tool.input_schema for tool in listed}
         return Server(
             self.name,
             version=__version__,
