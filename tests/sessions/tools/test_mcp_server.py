@@ -9,6 +9,7 @@ import threading
 import urllib.request
 from typing import Any
 
+from corral import __version__
 from corral.sessions.tools.mcp_server import ToolServer
 
 CLIENT = {
@@ -51,7 +52,7 @@ async def test_a_client_lists_and_calls_tools_and_cancels_a_call() -> None:
             return await asyncio.to_thread(post, server, method, params or {}, call_id)
 
         hello = await ask("initialize", CLIENT)
-        assert hello["serverInfo"]["name"] == "corral"
+        assert hello["serverInfo"] == {"name": "corral", "version": __version__}
         assert "tools" in hello["capabilities"]
         tools = {tool["name"]: tool for tool in (await ask("tools/list"))["tools"]}
         assert tools["add"]["description"] == "Adds."

@@ -198,7 +198,8 @@ class ToolServer:
             )
 
         if hasattr(Server, "call_tool"):  # 1.x: a table of handlers, and the context is its own
-            old: Any = Server(self.name)
+            server: Server[Any] = Server(self.name, version=__version__)
+            old: Any = server
 
             async def list_tools(request: object) -> Any:
                 return types.ServerResult(await on_list(None, request))
@@ -208,7 +209,7 @@ class ToolServer:
 
             old.request_handlers[types.ListToolsRequest] = list_tools
             old.request_handlers[types.CallToolRequest] = call_tool
-            return old
+            return server
         schemas = {tool.name: tool.input_schema for tool in listed}
         return Server(
             self.name,
