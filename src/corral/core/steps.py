@@ -131,7 +131,7 @@ class StepTracker:
         """When the model of each row was last asked."""
         self._calls: dict[str, StepCall] = {}
         self._waiting_calls: list[ModelCall] = []
-        """Model calls whose step has not begun."""
+        """Model calls whose step has not started."""
         self._other_calls: list[ModelCall] = []
         self._reported = Usage()
         self._reported_usd = 0.0

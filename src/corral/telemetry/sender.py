@@ -182,10 +182,10 @@ class OtlpExporter:
             return f"no answer within {self._timeout:g} s", False
         except (requests.RequestException, OSError, ValueError) as error:
             return _cause(error), isinstance(error, requests.ConnectionError)
-        status, said = response.status_code, " ".join(text.split())[:MAX_REASON]
+        status, body = response.status_code, " ".join(text.split())[:MAX_REASON]
         problem = f"it answered {status} {response.reason or ''}".rstrip()
-        if said and not said.startswith("<"):  # not a page for people
-            problem += f": {said}"
+        if body and not body.startswith("<"):  # not a page for people
+            problem += f": {body}"
         if status in (404, 405):
             problem += f"; is {urlsplit(self._url).path} the path of its OTLP receiver?"
         return problem, status in TEMPORARY
