@@ -52,6 +52,8 @@ def test_every_ended_attempt_is_a_trial(
         None,
         "killed_by_signal",
     )
+    for config in job.rglob("config.json"):  # without one, harbor reads docker
+        assert json.loads(config.read_text())["environment"]["import_path"].startswith("corral")
     result = json.loads((job / "result.json").read_text())
     stats = result["stats"]
     assert (result["n_total_trials"], stats["n_completed_trials"]) == (4, 4)

@@ -9,7 +9,7 @@ from atif import Trajectory
 from support.event_samples import SESSION, pipeline_events, session_events
 from support.recordings import RECORDINGS
 
-from corral.events import Event, Init, Text, ToolUse, from_json
+from corral.events import Event, Init, Text, ToolUse, Vendor, from_json
 from corral.export import atif
 from corral.pipelines.events import RunEvent
 
@@ -147,3 +147,14 @@ def test_a_trajectory_is_written_in_small_pieces() -> None:
     events: list[Event] = [Init(), *(Text("x" * 1000, message_id=str(n)) for n in range(100))]
     atif.write(events, lambda piece: sizes.append(len(piece)), session_id="s")
     assert max(sizes) < 5_000
+
+
+def test_events_without_prompts_get_the_steps_of_the_user() -> None:
+    """As those of ``on_event``: only the transcript has the prompts."""
+    events = [event for event in session_events() if not isinstance(event, Vendor)]
+    turns = sum(isinstance(event, Init) for event in events)
+    prompts = [f"prompt {number}" for number in range(turns)]
+    written = atif.trajectory(events, session_id="s", prompts=prompts)
+    found = Trajectory.model_validate(written)
+    assert [text for source, text in texts(found) if source == "user"] == prompts
+    assert texts(found)[0] == ("user", prompts[0])

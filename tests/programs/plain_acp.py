@@ -1,4 +1,5 @@
-"""The least that is an agent: it shakes hands, opens sessions, and answers hello."""
+"""The least that is an agent: it shakes hands, opens sessions, and answers hello. With two
+arguments it reports them as its name and version."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ ANSWERS: dict[str, Any] = {
     "session/new": {"sessionId": "s"},
     "session/prompt": {"stopReason": "end_turn"},
 }
+if sys.argv[1:]:
+    ANSWERS["initialize"]["agentInfo"] = dict(zip(("name", "version"), sys.argv[1:], strict=True))
 
 
 def send(**message: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ import pytest
 from corral import errors
 from corral.agents import registry
 from corral.agents.spec import AgentSpec
-from corral.system import paths
+from corral.system import config, paths
 from corral.system.programs import locate, managed_program
+
+PLAIN = Path(__file__).parents[1] / "programs" / "plain_acp.py"
 
 
 @pytest.fixture
@@ -200,3 +204,49 @@ def test_a_program_on_path_comes_before_the_managed_one(agent: AgentSpec, bin_fo
     assert locate(agent, None).source == "managed"
     script(bin_folder / "gemini", "#!/bin/sh\necho 0.60.0\n")
     assert locate(agent, None).source == "PATH"
+
+
+def acp_program(path: Path, *info: str) -> Path:
+    """A program that speaks only ACP, and knows no ``--version``."""
+    command = shlex.join([sys.executable, str(PLAIN), *info])
+    return script(path, f'#!/bin/sh\necho "$#" >> {path}.asked\nexec {command}\n')
+
+
+def test_a_program_that_speaks_only_acp_is_asked_by_acp_and_once(bin_folder: Path) -> None:
+    agent = registry.find("claude-acp")
+    program = acp_program(bin_folder / "claude-agent-acp", agent.package.npm, "9.0.1")
+    for _ in range(2):
+        assert locate(agent, None).version == "9.0.1"
+    assert Path(f"{program}.asked").read_text() == "0\n"
+    acp_program(program, agent.package.npm, "0.1.0 ")
+    with pytest.raises(errors.VersionTooOld, match=r"0\.1\.0 at .* is too old"):
+        locate(agent, None)
+
+
+def test_another_program_with_the_same_name_is_named_and_used_by_its_path(
+    bin_folder: Path,
+) -> None:
+    agent = registry.find("claude-acp")
+    program = acp_program(bin_folder / "claude-agent-acp", "@other/claude-agent-acp", "0.23.1")
+    with pytest.raises(errors.NotInstalled, match=r"is @other/claude-agent-acp 0\.23\.1") as raised:
+        locate(agent, None)
+    assert f"--agent {program}" in str(raised.value.hint)
+    assert config.find_agent(str(program)).name == str(program)
+    acp_program(program, agent.package.npm, "9.0.1")
+    assert config.find_agent(str(program)).name == "claude-acp"
+    # The one that corral installed is used, if there is one.
+    acp_program(program, "@other/claude-agent-acp", "0.23.1")
+    managed = acp_program(managed_program(agent), agent.package.npm, "9.0.2")
+    found = locate(agent, None)
+    assert (found.path, found.version, found.source) == (str(managed), "9.0.2", "managed")
+
+
+@pytest.mark.parametrize("body", ["echo not a protocol", "cat >&2; exec sleep 1000", "exit 3"])
+def test_a_program_that_does_not_answer_is_an_error(
+    bin_folder: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    monkeypatch.setattr("corral.system.programs.VERSION_SECONDS", 0.5)
+    program = script(bin_folder / "codex-acp", f"#!/bin/sh\n{body}\n")
+    with pytest.raises(errors.BrokenInstall, match="did not answer initialize"):
+        locate(registry.find("codex-acp"), None)
+    assert config.find_agent(str(program)).name == "codex-acp"

@@ -88,6 +88,13 @@ def from_table(name: str, table: Mapping[str, object], source: str) -> AgentSpec
     return declared_agent(name, table, source)
 
 
+def from_command(command: str) -> AgentSpec:
+    """Any program that speaks the Agent Client Protocol, also one with the name of a known one."""
+    from corral.agents.acp_command import agent_for
+
+    return agent_for(command)
+
+
 def options_of(table: Mapping[str, object]) -> dict[str, object]:
     """The entries of such a table that are options of the agent's runs."""
     from corral.agents.configured import OWN

@@ -250,12 +250,20 @@ class CheckFlags(TypedDict):
     every: bool
     only: tuple[str, ...]
     program: str | None
+    env: tuple[str, ...]
     attack: bool
     approve: tuple[str, ...]
     sandbox: bool
     concurrency: int
     markdown: bool
     as_json: bool
+
+
+def _run_options(flags: CheckFlags) -> RunKwargs:
+    """The options of each run of a kit."""
+    values = dict(each.split("=", 1) for each in flags["env"] if "=" in each)
+    names = [each for each in flags["env"] if "=" not in each]
+    return {"program": flags["program"], "env": values, "pass_env": names}
 
 
 def check(names: tuple[str, ...], flags: CheckFlags) -> int:
@@ -267,7 +275,7 @@ def check(names: tuple[str, ...], flags: CheckFlags) -> int:
     # A script cannot check people.
     known = [each.name for each in config.all_agents() if "person" not in each.capabilities]
     for name in dict.fromkeys((*(known if flags["every"] else ()), *names)):
-        options: RunKwargs = {"program": flags["program"]}
+        options = _run_options(flags)
         try:
             report = asyncio.run(check_agent(name, only=flags["only"], options=options))
         except NotInstalled as error:
@@ -365,7 +373,7 @@ def _attack_all(
 def _attack_one(name: str, flags: CheckFlags) -> AttackReport | NotInstalled:
     from corral.testing.attack import attack_agent
 
-    options: RunKwargs = {"program": flags["program"]}
+    options = _run_options(flags)
     try:
         return asyncio.run(
             attack_agent(

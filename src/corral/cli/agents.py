@@ -247,6 +247,7 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
 @plain_option("--all every", "All installed agents.")
 @plain_option("--only TIER...", "Only scenarios of this tier.")
 @plain_option("--program TEXT", "The agent's program.  [default: searched]")
+@plain_option("--env NAME...", "Pass this variable to the agent; NAME=VALUE sets it.")
 @plain_option("--attack", "Run the attack kit: does the policy hold?")
 @plain_option("--approve POLICY...", "With --attack, only this policy.")
 @plain_option("--sandbox", "With --attack, in corral's sandbox, which the model tries to leave.")

@@ -40,6 +40,8 @@ EXCEPTIONS = {
 }
 """Codes of missing attempts -> the names that harbor has for them."""
 TIMED_OUT = "AgentTimeoutError"
+ENVIRONMENT: JsonObject = {"import_path": "corral.comparison:compare"}
+"""Where the attempts ran: without one, harbor reads ``docker``."""
 
 
 def write(name: str, output: Path) -> Path:
@@ -62,6 +64,7 @@ def write(name: str, output: Path) -> Path:
             "n_attempts": plan.repeat,
             "n_concurrent_trials": plan.concurrency,
             "agents": agents,
+            "environment": ENVIRONMENT,
         }
         _write_json(job / "config.json", config)
         _write_json(job / "result.json", _job_result(plan, rows))
@@ -85,6 +88,7 @@ def _write_trial(plan: ComparisonPlan, row: AttemptRow, job: Path) -> None:
         "trial_name": folder.name,
         "trials_dir": str(job),
         "agent": {"name": choice.backend, "model_name": row.model or choice.model or None},
+        "environment": ENVIRONMENT,
         "job_id": _id(plan.name),
     }
     _write_json(folder / "config.json", config)

@@ -60,23 +60,28 @@ Write = Callable[[bytes], object]
 _encoder = msgspec.json.Encoder()
 
 
-def write(events: Iterable[RunEvent], out: Write, *, session_id: str) -> None:
-    """Write the trajectory of the events of a session or of a pipeline run."""
+def write(
+    events: Iterable[RunEvent], out: Write, *, session_id: str, prompts: Iterable[str] = ()
+) -> None:
+    """Write the trajectory of the events of a session or of a pipeline run. Stored events have the
+    prompts. For those of ``on_event`` or of a session, ``prompts`` has one for each turn."""
     document = _Document(out, session_id)
     root: _AgentTrajectory | _PipelineTrajectory | None = None
     for event in events:
         if root is None and isinstance(event, PipelineEvent):
             root = _PipelineTrajectory(document)
         elif root is None:
-            root = _AgentTrajectory(document)
+            root = _AgentTrajectory(document, prompts)
         root.add(event)
     (root or _AgentTrajectory(document)).end()
 
 
-def trajectory(events: Iterable[RunEvent], *, session_id: str) -> JsonObject:
-    """The trajectory of these events as an object."""
+def trajectory(
+    events: Iterable[RunEvent], *, session_id: str, prompts: Iterable[str] = ()
+) -> JsonObject:
+    """The trajectory of these events as an object; see ``write``."""
     parts: list[bytes] = []
-    write(events, parts.append, session_id=session_id)
+    write(events, parts.append, session_id=session_id, prompts=prompts)
     return as_object(msgspec.json.decode(b"".join(parts)))
 
 
@@ -184,10 +189,11 @@ class _SubTrajectory(msgspec.Struct):
 
 
 class _AgentTrajectory:
-    """The turns of one agent."""
+    """The turns of one agent. ``prompts`` are those that the events do not have."""
 
-    def __init__(self, document: _Document) -> None:
+    def __init__(self, document: _Document, prompts: Iterable[str] = ()) -> None:
         self._document = document
+        self._prompts = iter(prompts)
         self._tracker = StepTracker()
         self._agent: JsonObject = {"name": "unknown", "version": "unknown"}
         self._model: str | None = None
@@ -221,6 +227,8 @@ class _AgentTrajectory:
                 self._turn_steps, self._has_metrics = 0, False
                 self._status = "unfinished"
                 self._model = event.model or self._model
+                if (text := next(self._prompts, None)) is not None:
+                    self._prompt = Vendor("prompt", text, ts=event.ts)
                 self._agent = {
                     "name": event.agent or "unknown",
                     "version": event.agent_version or "unknown",

@@ -347,7 +347,7 @@ class Turn(Generic[T_co]):
             model=prepared.run.model,
             cwd=prepared.cwd,
             tools=prepared.compiled.controls.tools,
-            agent_version=prepared.program.version,
+            agent_version=self._backend.agent_version or prepared.program.version,
             auth=prepared.auth,
             sandbox=None if prepared.sandbox is None else prepared.sandbox.method,
             sandbox_reason=prepared.sandbox_reason or None,
@@ -458,7 +458,8 @@ class Turn(Generic[T_co]):
             output, error = self._setup.typed.read(answer)
         if error is not None:
             self._backend.add_facts(error)
-            error.agent_version = self._prepared.program.version
+            version = self._backend.agent_version or self._prepared.program.version
+            error.agent_version = version
             if error.retry_after is not None and error.resets_at is None:
                 error.resets_at = clock.now() + error.retry_after
         files, complete = await self._files.compare(normalizer, recorder.warnings)

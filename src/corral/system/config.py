@@ -214,7 +214,13 @@ def find_agent(name: str) -> AgentSpec:
                 return _declared_agent(name, table, path)
         if name.startswith("acp:"):
             return _from_acp_registry(name.removeprefix("acp:"))
-    return agents_registry.find(name)
+    agent = agents_registry.find(name)
+    if agent.program is not None:  # a command with a path
+        from corral.system import programs
+
+        if programs.is_namesake(agent):
+            return agents_registry.from_command(name)
+    return agent
 
 
 def all_agents() -> Iterator[AgentSpec]:

@@ -1,30 +1,44 @@
-"""Find an agent's program and its version.
+"""Find an agent's program, and find out which program and version it is.
 
-Order: ``program=``, ``corral.toml``, ``PATH``, the managed folder. A program that is a Node script
-is started as ``node script``: so a missing Node is known before anything runs. The script of
-a managed agent gets Node's compile cache, if it was filled for this Node
-(``corral.system.install``).
+Order: ``program=``, ``corral.toml``, ``PATH``, the managed folder. If the program on ``PATH``
+cannot be used, the managed one is. A program that is a Node script is started as ``node script``:
+so a missing Node is known before anything runs. The script of a managed agent gets Node's compile
+cache, if it was filled for this Node (``corral.system.install``).
+
+The version is that of the agent's npm package, if the program is in it. Otherwise a program that
+speaks only the Agent Client Protocol is asked by ``initialize``, because many know no
+``--version``, and any other with ``--version``. The version of a user's own command is what it
+reported to its last run.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from corral.agents.spec import AgentSpec
-from corral.errors import BrokenInstall, NotInstalled, VersionTooOld
+from corral.agents.spec import AcpTransport, AgentSpec
+from corral.errors import BrokenInstall, CorralError, NotInstalled, VersionTooOld
 from corral.system import fs, paths
 from corral.values import decode_as
 from corral.version import __version__
 
+if TYPE_CHECKING:
+    from corral.protocol.acp.frames import InitializeResult
+
 VERSION_SECONDS = 30
+LONGEST_REPLY = 1_048_576
 _VERSION_ENV = ("PATH", "HOME")
 # Kept as text: re compiles them when first needed.
 _MACHINE = r"-(linux|darwin|win32)-\w+$"
@@ -61,11 +75,20 @@ def locate(agent: AgentSpec, program: str | None) -> FoundProgram:
     if not agent.programs:
         return FoundProgram("", (), __version__, "built in")
     path, source = _path(agent, agent.program if program is None else program)
+    try:
+        return _check(agent, path, source)
+    except (NotInstalled, VersionTooOld):
+        managed = managed_program(agent)
+        if source != "PATH" or not managed.exists():
+            raise
+        return _check(agent, str(managed), "managed")
+
+
+def _check(agent: AgentSpec, path: str, source: Source) -> FoundProgram:
     argv = _start(path, agent)
-    if not agent.package.tested:
-        return FoundProgram(
-            path, argv, None, source
-        )  # a user's own command: its versions are unknown
+    if not agent.package.tested:  # a user's own command: any version may be used
+        version = paths.known_answer("versions", paths.answer_key(path, agent.name))
+        return FoundProgram(path, argv, version, source)
     packaged = _packaged_version(argv[-1], agent)
     version = packaged or _reported_version(path, argv, agent)
     oldest = agent.package.minimum
@@ -76,6 +99,26 @@ def locate(agent: AgentSpec, program: str | None) -> FoundProgram:
             agent_version=version,
         )
     return FoundProgram(path, argv, version, source, packaged is not None)
+
+
+def remember_version(agent: AgentSpec, program: FoundProgram, version: str | None) -> None:
+    """Remember what a user's own command reported in its handshake."""
+    if version is not None and program.version != version and not agent.package.tested:
+        paths.remember_answer("versions", paths.answer_key(program.path, agent.name), version)
+
+
+def is_namesake(agent: AgentSpec) -> bool:
+    """Whether ``agent.program`` has the name of the agent's program but is another one that speaks
+    the Agent Client Protocol. If it cannot be found out, ``locate`` raises the reason."""
+    if agent.program is None or not _speaks_only_acp(agent):
+        return False
+    try:
+        path, _ = _path(agent, agent.program)
+        argv = _start(path, agent)
+        known = _packaged_version(argv[-1], agent) is not None
+        return not known and _ask_by_acp(path, argv, agent)[0] != agent.package.npm
+    except NotInstalled:
+        return False
 
 
 def helpers(agent: AgentSpec, path: str | None) -> dict[str, str]:
@@ -193,7 +236,16 @@ def _packaged_version(script: str, agent: AgentSpec) -> str | None:
 
 
 def _reported_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str | None:
-    """The version from ``--version``, cached by path, size and modification time."""
+    """The version that the program reports, cached by path, size and modification time."""
+    if _speaks_only_acp(agent):
+        name, version = _ask_by_acp(path, argv, agent)
+        if name != agent.package.npm:
+            raise NotInstalled(
+                f"{path} is {name} {version}, and {agent.name} needs {agent.package.npm}",
+                hint=f"Run: {install_command(agent)}   (or use this program as it is, by its path:"
+                f" --agent {path})",
+            )
+        return version
     key = paths.answer_key(argv[-1])
     known = paths.known_answer("versions", key)
     if known is not None:
@@ -220,6 +272,78 @@ def _reported_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str
         )
     paths.remember_answer("versions", key, found[0])
     return found[0]
+
+
+def _speaks_only_acp(agent: AgentSpec) -> bool:
+    """Whether the program needs no argument to speak the Agent Client Protocol."""
+    return isinstance(agent.transport, AcpTransport) and not agent.transport.arguments
+
+
+def _ask_by_acp(path: str, argv: tuple[str, ...], agent: AgentSpec) -> tuple[str, str]:
+    """The name and the version in the program's reply to ``initialize``, cached as above. It is
+    asked in an empty folder, which is also its home: no settings of the user or of a repository
+    count. Raises ``BrokenInstall``."""
+    key = paths.answer_key(argv[-1], "initialize")
+    if known := paths.known_answer("versions", key):
+        name, _, version = known.partition("\n")
+        return name, version
+    with (
+        TemporaryDirectory(prefix="corral-ask-") as folder,
+        TemporaryFile() as log,
+    ):
+        env = {"HOME": folder, "TMPDIR": folder, "PATH": os.environ.get("PATH", os.defpath)}
+        try:
+            process = subprocess.Popen(
+                argv,
+                env=env,
+                cwd=folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise BrokenInstall(f"{path} cannot be started: {error}") from error
+        end = functools.partial(os.killpg, process.pid, signal.SIGKILL)
+        limit = threading.Timer(VERSION_SECONDS, end)
+        limit.start()
+        try:
+            reply = _initialize(process)
+        finally:
+            limit.cancel()
+            with suppress(ProcessLookupError):
+                end()
+            process.communicate()
+        log.seek(0)
+        stderr = log.read(2000).decode("utf-8", "replace")
+    if not reply.name or not reply.version:
+        raise BrokenInstall(
+            f"{path} did not answer initialize with its name and version",
+            hint=f"Run: {install_command(agent)}",
+            stderr=stderr,
+        )
+    paths.remember_answer("versions", key, f"{reply.name}\n{reply.version}")
+    return reply.name, reply.version
+
+
+def _initialize(process: subprocess.Popen[bytes]) -> InitializeResult:
+    """The reply; an empty one if the program ended, or was ended, before."""
+    from corral.protocol.acp.client import AcpClient, CallFinished, Offer, read_initialize
+    from corral.protocol.acp.frames import InitializeResult
+
+    client = AcpClient()
+    _, question = client.initialize(Offer(), version=__version__)
+    if process.stdin is None or process.stdout is None:
+        raise RuntimeError("the process has no pipes")
+    with suppress(BrokenPipeError):
+        process.stdin.write(question)
+        process.stdin.flush()
+    while line := process.stdout.readline(LONGEST_REPLY):
+        for command in client.receive(line):
+            if isinstance(command, CallFinished):
+                with suppress(CorralError):
+                    return read_initialize(command.result)
+    return InitializeResult()
 
 
 def _parts(version: str) -> tuple[int, ...]:

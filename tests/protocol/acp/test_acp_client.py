@@ -632,7 +632,7 @@ def test_an_error_reply_to_a_prompt_ends_the_turn() -> None:
 
 
 def test_an_agent_with_another_protocol_version_is_rejected() -> None:
-    assert read_initialize({"protocolVersion": 1}).load_session is False
+    assert read_initialize({"protocolVersion": 1}).agent_capabilities.load_session is False
     for version in (2, 0, None, "2025-01-01"):
         with pytest.raises(InvalidRequest) as raised:
             read_initialize({"protocolVersion": version})

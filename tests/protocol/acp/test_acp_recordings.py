@@ -344,7 +344,7 @@ def replies(name: str, method: str) -> list[CallFinished]:
 
 def test_what_an_agent_offers_is_read_from_its_replies() -> None:
     (settled,) = replies("acp-claude-agent099-plain", "initialize")
-    agent = read_initialize(settled.result)
+    agent = read_initialize(settled.result).agent_capabilities
     assert agent.load_session
     assert all(map(agent.offers, ("resume", "list", "close")))
     taken = agent.prompt_capabilities

@@ -48,7 +48,7 @@ class Wired:
         self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
         self.items: list[RawEvent] = []
         settled = self.settle(self.acp.initialize(Offer(read_files=True)))
-        assert not read_initialize(settled.result).offers("resume")
+        assert not read_initialize(settled.result).agent_capabilities.offers("resume")
         settled = self.settle(self.acp.new_session("/w"))
         assert read_session(settled.result).session_id == "/w:"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shlex
 from pathlib import Path
 from typing import Unpack
 
@@ -178,6 +179,27 @@ async def test_the_total_timeout_also_bounds_the_handshake(workspace: Path) -> N
             workspace, "text x", "--fails", "session/new", "silence", timeout=1
         )
     assert code(result) == "startup_timeout"
+
+
+async def test_what_an_agent_printed_before_it_ended_or_hung_is_in_the_error(
+    workspace: Path,
+) -> None:
+    secret = "sk-printed-0123456789abcdef"
+    printed = f"printf 'a banner\\nno license for %s' {secret}"
+    for end, expected in (("exit 3", "(exit 3)"), ("sleep 60", "did not answer initialize within")):
+        name = shlex.join(["sh", "-c", f"{printed}; echo; echo fix it >&2; {end}", "--acp"])
+        options = scripted(workspace, env={"LICENSE_API_KEY": secret}, startup_timeout=1)
+        result = await corral.run(name, "x", **options)
+        assert result.error is not None
+        message = result.error.message
+        assert expected in message
+        assert "a banner" in message
+        assert "no license for" in message
+        assert secret not in message
+    name = shlex.join(["sh", "-c", "printf 'no newline, %09999d' 1; exit 3", "--acp"])
+    result = await corral.run(name, "x", **scripted(workspace))
+    assert "no newline" in ((result.error and result.error.message) or "")
+    assert len((result.error and result.error.message) or "") < 1000
 
 
 @pytest.mark.parametrize("depth", [250, 930, 5000])

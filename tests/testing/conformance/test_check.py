@@ -33,6 +33,30 @@ async def test_an_agent_without_a_probe_uses_its_own_model(workspace: Path) -> N
     assert report.ok
 
 
+def test_a_command_is_checked_with_its_variables_and_its_reported_version(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it reported is also its version in the list of agents, without starting it again."""
+    program = workspace / "mine"
+    program.write_text(f'#!/bin/sh\n[ "$GIVEN$NAMED" = "a=b c" ] && exec {PLAIN} mine "$GIVEN"\n')
+    program.chmod(0o700)
+    (workspace / "own.toml").write_text(f'[agents.mine]\ncommand = "{program} --acp"\n')
+    monkeypatch.setenv("CORRAL_CONFIG", str(workspace / "own.toml"))
+    monkeypatch.setenv("NAMED", " c")
+
+    def corral(*words: str) -> dict[str, object]:
+        command = [CORRAL, "agents", *words, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        shown: dict[str, object] = json.loads(done.stdout)
+        return shown
+
+    report = corral("check", "mine", "--env", "GIVEN=a=b", "--env", "NAMED")
+    assert report["ok"], report
+    assert "a=b" in json.dumps(report["rows"])
+    assert corral("show", "mine")["version"] == "a=b"
+
+
 async def test_an_agent_that_does_not_start_fails_with_the_reason(workspace: Path) -> None:
     report = await check_agent("true --acp")
     assert not report.ok

@@ -64,7 +64,6 @@ from corral.errors import ConfigError, InvalidRequest, PromptError, StreamBroken
 from corral.events import AgentQuestion, Decision, Error, ToolUse, Unknown, Vendor
 from corral.protocol.acp.conversation import AcpConversation
 from corral.protocol.acp.frames import (
-    AgentCapabilities,
     Block,
     ConfigOption,
     Id,
@@ -234,6 +233,10 @@ class AcpClient:
         self._calls[self._last_id] = method, session_id
         data = _line({"id": self._last_id, "method": method, "params": params})
         return self._last_id, data
+
+    def method_of(self, id: int) -> str:
+        """The method of one of our calls that has no reply yet."""
+        return self._calls[id][0]
 
     def initialize(self, offer: Offer, *, name: str = "corral", version: str = "0") -> SentCall:
         self._serve_files(offer)
@@ -580,7 +583,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
     modes: tuple[str, ...]
 
 
-def read_initialize(result: Json) -> AgentCapabilities:
+def read_initialize(result: Json) -> InitializeResult:
     """Read the reply to ``initialize``. Raises ``InvalidRequest`` if the agent uses another
     version of the protocol."""
     reply = _convert_result(result, InitializeResult)
@@ -591,7 +594,7 @@ def read_initialize(result: Json) -> AgentCapabilities:
             hint="Install a version of the agent that supports it, or update corral.",
             phase="handshake",
         )
-    return reply.agent_capabilities
+    return reply
 
 
 def read_session(result: Json, session_id: str = "") -> SessionInfo:

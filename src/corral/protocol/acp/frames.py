@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, as_object, as_text
 
 Id: TypeAlias = int | float | str
 
@@ -235,6 +235,20 @@ class AgentCapabilities(AcpFrame):
 class InitializeResult(AcpFrame):
     protocol_version: int | str | None = None
     agent_capabilities: AgentCapabilities = msgspec.field(default_factory=AgentCapabilities)
+    agent_info: Json = None
+
+    @property
+    def name(self) -> str:
+        """The name of the program, often that of its package; empty if it reports none."""
+        return _short(as_object(self.agent_info).get("name"))
+
+    @property
+    def version(self) -> str | None:
+        return _short(as_object(self.agent_info).get("version")) or None
+
+
+def _short(value: Json) -> str:
+    return "".join(sign for sign in as_text(value) if sign.isprintable()).strip()[:80]
 
 
 class Model(AcpFrame):

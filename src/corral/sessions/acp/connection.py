@@ -48,6 +48,7 @@ import contextlib
 import sys
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ from corral.errors import (
     StartupTimeout,
     StreamBroken,
 )
-from corral.events import Text, Thinking, Vendor
+from corral.events import Log, Text, Thinking, Vendor
 from corral.protocol.acp.client import (
     AcpClient,
     AcpPermissionRequest,
@@ -84,7 +85,7 @@ from corral.sessions.backends.base import AgentProgram
 from corral.sessions.prepare import needs_new_process
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.store import SessionRecord
-from corral.system import mcp_relay
+from corral.system import mcp_relay, programs
 from corral.system.environment import SecretRedactor
 from corral.system.process.process import Exit
 from corral.system.threads import NoThread
@@ -96,6 +97,7 @@ if TYPE_CHECKING:
     from corral.sessions.permissions import Asker
 
 
+PRINTED_LINES = 4
 LATE_CHUNKS = 64
 """How often the output is read before a further prompt: an agent may write without a pause."""
 
@@ -196,9 +198,13 @@ class AcpConnection:
         self._opening = 0
         self._early: dict[str, list[RawEvent]] = {}
         self._reading = False
+        self._printed: deque[str] = deque(maxlen=PRINTED_LINES)
+        """The last lines that are not of the protocol, redacted: often why the agent ended."""
         self.dead: CorralError | None = None
         """Why the connection is dead; None while it is open."""
         self.agent: AgentCapabilities | None = None
+        self.agent_version: str | None = None
+        """What the agent reported in the handshake."""
 
     @classmethod
     async def open(
@@ -216,7 +222,9 @@ class AcpConnection:
             settled = await self.call(
                 self.acp.initialize(offer, version=__version__), self.handshake_timeout
             )
-            self.agent = read_initialize(settled.result)
+            reply = read_initialize(settled.result)
+            self.agent, self.agent_version = reply.agent_capabilities, reply.version
+            programs.remember_version(prepared.agent, prepared.program, reply.version)
             if run.auth_method is not None:
                 sent = self.acp.call("authenticate", None, {"methodId": run.auth_method})
                 await self.call(sent, self.handshake_timeout)
@@ -355,9 +363,13 @@ class AcpConnection:
         self._write(data)
         if not await self.wait_for_reply(id, timeout):
             self._calls.pop(id, None)
+            agent = self.prepared.agent
+            waits = "find out what it waits for: a sign-in, the network, or another program"
+            doctor = f"run `corral agents doctor {agent.name}`"
+            late = f"{agent.title} did not answer {self.acp.method_of(id)} within {timeout:g} s"
             raise StartupTimeout(
-                f"no answer {timeout:g}s after it was asked",
-                hint="Raise startup_timeout, or run `corral agents doctor`.",
+                ": ".join((late, *self._printed)),
+                hint=f"Raise startup_timeout, or {waits if agent.probe is None else doctor}.",
             )
         settled = self._calls.pop(id)
         if settled is None or settled.error is not None:
@@ -420,7 +432,9 @@ class AcpConnection:
             if chunk == b"":
                 # The agent ended by itself: every pending call fails, now.
                 ended = await process.end(self.prepared.run.grace)
-                error = self.prepared.explain(ended, self.program.stderr)
+                self._carry_out(self.acp.receive(b"\n"))  # its last line may have no newline
+                written = "\n".join((self.program.stderr.rstrip(), *self._printed))
+                error = self.prepared.explain(ended, written.lstrip())
                 error = error or StreamBroken("the agent ended by itself")
                 error.exit_code, error.signal = ended.code, ended.signal
                 self._fail_all(error)
@@ -475,6 +489,8 @@ class AcpConnection:
 
     def _deliver(self, emit: Emit) -> None:
         """Items without a session are delivered to every open session."""
+        if emit.session_id is None:
+            self._printed += [item.text[:500] for item in emit.events if isinstance(item, Log)]
         for session in self._sessions.values():
             if emit.session_id in (None, session.session_id):
                 session.inbox.extend(emit.events)

@@ -111,6 +111,12 @@ class AcpBackend(Backend):
         return self._session.session_id if self._session else None
 
     @property
+    def agent_version(self) -> str | None:
+        if self._connection is None or self._prepared.agent.package.tested:
+            return None  # the version of a known program is that of its package
+        return self._connection.agent_version
+
+    @property
     def stays_open(self) -> bool:
         return self._connection is not None and self._connection.dead is None
 

@@ -49,6 +49,11 @@ class Backend(ABC):
         """The agent's session id, if it is known before the agent reports it."""
 
     @property
+    def agent_version(self) -> str | None:
+        """The version that the agent itself reported, once prepared."""
+        return None
+
+    @property
     def stays_open(self) -> bool:
         """Whether the next backend of the session continues the same conversation, also after a
         turn that failed, without loading it."""

@@ -57,7 +57,7 @@ class Stage:
         self.agent = agent
         self.cwd = cwd.resolve()
         self._server = server
-        self._options = options
+        self.options = options
         self._scenario = "".join(c if c.isalnum() else "-" for c in f"{name}-{scenario}")
         self._lanes = 0
         self.lane: Lane | None = None
@@ -85,9 +85,9 @@ class Stage:
             "model": probe.model,
             "timeout": 120,
             "keep": False,
-            **self._options,
+            **self.options,
             **options,
-            "env": {**self._options.get("env", {}), **env},
+            "env": {**self.options.get("env", {}), **env},
         }
 
     async def run(
@@ -154,7 +154,8 @@ def calls_then_answers(call: tuple[str, JsonObject], text: str) -> Callable[[Req
 
 async def starts(stage: Stage) -> str:
     if stage.agent.probe is None:  # with the model it has
-        events = [event async for event in _events(stage, "Answer with the one word: hello", {})]
+        own: RunKwargs = {"cwd": stage.cwd, "timeout": 120, "keep": False, **stage.options}
+        events = [event async for event in _events(stage, "Answer with the one word: hello", own)]
     else:
         options = stage.scripted([Turn(text="hello", repeat="forever")])
         events = [event async for event in _events(stage, "Say hello", options)]
@@ -168,8 +169,7 @@ async def starts(stage: Stage) -> str:
 
 
 async def _events(stage: Stage, prompt: str, options: RunKwargs) -> AsyncGenerator[Event, None]:
-    given: RunKwargs = options or {"cwd": stage.cwd, "timeout": 120, "keep": False}
-    async with session(stage.name, **given) as opened:
+    async with session(stage.name, **options) as opened:
         async for event in opened.prompt(prompt):
             yield event
 
