@@ -189,9 +189,8 @@ def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
         with open(real, "rb") as file:
             head = file.read(4096)
     except OSError as error:
-        raise BrokenInstall(
-            f"{path} cannot be read: {error.strerror}", hint=f"Run: {install_command(agent)}"
-        ) from error
+        hint = f"Run: {install_command(agent)}" if agent.package.npm else None
+        raise BrokenInstall(f"{path} cannot be read: {error.strerror}", hint=hint) from error
     if not (head.startswith(b"#!") and b"node" in head.split(b"\n", 1)[0]):
         return (path,)
     node = fs.find_program("node")

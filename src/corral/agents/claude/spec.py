@@ -112,7 +112,7 @@ QUIRKS = AcpQuirks(
 _ACP = replace(
     _HEADLESS,
     name="claude-acp",
-    aliases=(),
+    aliases=("claude-agent-acp",),
     description="Anthropic's Claude Code, persistent (ACP, through claude-agent-acp)",
     transport=AcpTransport(quirks=QUIRKS, model_at_start=True),
     programs=("claude-agent-acp",),
