@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import asyncio
+import gc
 import os
 import shlex
 import sys
@@ -214,6 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("--list", action="store_true", help="name what is counted")
     listed = parser.parse_args().list
+    gc.disable()  # the nodes of all modules are many objects, and none is garbage
     print_source(listed=listed)
     with tempfile.TemporaryDirectory() as name:
         os.environ["CORRAL_HOME"] = str(Path(name) / "home")

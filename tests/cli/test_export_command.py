@@ -269,7 +269,7 @@ def test_a_durable_run_sends_its_spans_and_becomes_a_page(workspace: Path) -> No
 
 
 NODES = ("build", "command", "done", "start")
-LIMIT = 200 * 1024 * 1024
+LIMIT = 100 * 1024 * 1024
 """Bytes of address space for the data of the child: less than the log."""
 
 
@@ -286,10 +286,10 @@ def large_log(path: Path, megabytes: int) -> None:
 
 
 @pytest.mark.seconds
-def test_a_log_of_200_megabytes_is_written_with_little_memory(tmp_path: Path) -> None:
-    """Data of the child is limited to 200 MB with everything it loads; a log as text alone would
+def test_a_log_of_100_megabytes_is_written_with_little_memory(tmp_path: Path) -> None:
+    """Data of the child is limited to 100 MB with everything it loads; a log as text alone would
     need more."""
-    large_log(tmp_path / "large.ndjson", 200)
+    large_log(tmp_path / "large.ndjson", 100)
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))

@@ -31,7 +31,7 @@ PROGRAMS = {
 }
 """Agent → whether it has a program to be installed."""
 COVERED = {
-    "opencode": ("start", "text", "cancel", "usage", "concurrency"),
+    "opencode": ("start", "text", "errors", "cancel", "resume", "usage", "concurrency"),
     "gemini_cli": (
         *("start", "text", "errors", "cancel", "resume", "usage", "schema", "mcp", "concurrency"),
     ),
