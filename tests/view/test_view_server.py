@@ -23,8 +23,8 @@ import pytest
 from support.view_server import WAIT, Transcript, ViewServer, running_view, tool_call
 
 from corral import events
-from corral.view.app import ENDPOINTS
 from corral.view.auth import HEADERS, ServerAccess
+from corral.view.server import ENDPOINTS
 
 pytestmark = pytest.mark.whole_program
 SESSION = "20260101-000000-aaaaaa"
