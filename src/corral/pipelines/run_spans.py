@@ -177,14 +177,20 @@ class LivePipelineSpans:
 
     def __init__(self, endpoint: str, env: Mapping[str, str], graph: Graph | None = None) -> None:
         """Raises ``ConfigError``."""
-        redactor = SecretRedactor(named_secrets(variables(env)))
-        nodes = {} if graph is None else graph.nodes
+        self._redactor = SecretRedactor(named_secrets(variables(env)))
+        self._prompts: dict[str, str] = {}
+        self._has_content = with_content()
         self._spans = PipelineSpans(
-            trace_context.parent_in(env),
-            content=with_content(),
-            prompts={id: redactor.clean_text(node.text("prompt")) for id, node in nodes.items()},
+            trace_context.parent_in(env), content=self._has_content, prompts=self._prompts
         )
+        for node in () if graph is None else graph.nodes.values():
+            self.set_prompt(node.id, node.text("prompt"))
         self._sender = sender_for(endpoint)
+
+    def set_prompt(self, node: str, prompt: str) -> None:
+        """Before the node ends."""
+        if self._has_content:
+            self._prompts[node] = self._redactor.clean_text(prompt)
 
     def add(self, event: PipelineEvent) -> None:
         self._sender.put(self._spans.add(event))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from opentelemetry.sdk.trace import TracerProvider
 from support.otlp_receiver import OtlpReceiver, attributes
 from support.scripted_agent import scripted_options
@@ -11,7 +12,10 @@ from support.scripted_agent import scripted_options
 import corral
 
 
-async def test_a_batch_is_one_tree_below_the_callers_span(workspace: Path) -> None:
+async def test_a_batch_is_one_tree_below_the_callers_span(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "true")
     prompts = ["init\ntext Done.\nresult", "init\nexit 3"]
     with OtlpReceiver() as receiver:
         options = scripted_options(workspace, otel=receiver.url)
@@ -29,3 +33,4 @@ async def test_a_batch_is_one_tree_below_the_callers_span(workspace: Path) -> No
     assert by_name["invoke_workflow two"].parent_span_id.hex() == caller_id
     assert attributes(by_name["node 2"])["error.type"] == "node_failed"
     assert attributes(by_name["node 1"])["gen_ai.operation.name"] == "execute_node"
+    assert attributes(by_name["node 1"])["input.value"] == prompts[0]

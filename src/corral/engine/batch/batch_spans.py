@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from corral.engine.batch.results import BatchResult
 from corral.engine.batch.spec import BatchSpec
-from corral.engine.batch.tasks import BatchTask
+from corral.engine.batch.tasks import NODE, BatchTask
 from corral.pipelines.events import (
     PipelineCompleted,
     PipelineFailed,
@@ -18,6 +18,7 @@ from corral.pipelines.events import (
     StepStarted,
 )
 from corral.pipelines.run_spans import LivePipelineSpans
+from corral.pipelines.templates import fill
 from corral.system import clock
 
 KIND = "batch_task"
@@ -26,13 +27,15 @@ KIND = "batch_task"
 class BatchSpans:
     """A batch has the spans of a pipeline run, whose nodes are the tasks."""
 
-    def __init__(self, name: str, spans: LivePipelineSpans) -> None:
-        self._name = name
+    def __init__(self, spec: BatchSpec, spans: LivePipelineSpans) -> None:
+        self._name = spec.name
+        self._template = spec.graph.nodes[NODE].text("prompt")
         self._spans = spans
         self._started: set[str] = set()
 
     def start(self, tasks: Iterable[BatchTask]) -> None:
         for task in tasks:
+            self._spans.set_prompt(task.id, fill(self._template, task.fields))
             self._start(task.id, clock.now())
 
     def end(self, result: BatchResult) -> None:
@@ -48,6 +51,7 @@ class BatchSpans:
             self._spans.add(
                 StepFailed(task, reason, attempts, run_id=self._name, node=task, ts=now)
             )
+        self._spans.set_prompt(task, "")  # not needed any more
 
     def _start(self, task: str, ts: float) -> None:
         self._started.add(task)
@@ -64,7 +68,7 @@ async def batch_spans(spec: BatchSpec) -> AsyncGenerator[BatchSpans | None]:
     spans = LivePipelineSpans(endpoint, spec.options.get("env") or {})
     spans.add(PipelineStarted(name, run_id=name, ts=clock.now()))
     try:
-        yield BatchSpans(name, spans)
+        yield BatchSpans(spec, spans)
         spans.add(PipelineCompleted(run_id=name, ts=clock.now()))
     except BaseException as error:
         reason = f"{type(error).__name__}: {error}".removesuffix(": ")
