@@ -88,7 +88,7 @@ def test_errors_hints_and_help_name_commands_that_exist() -> None:
     assert wrong == {}
 
 
-@pytest.mark.parametrize("agent", registry.all_agents(), ids=lambda agent: agent.name)
+@pytest.mark.parametrize("agent", [*registry.all_agents()], ids=lambda agent: agent.name)
 def test_the_command_that_installs_an_agent_finds_it(agent: AgentSpec) -> None:
     if agent.package.npm:
         words = programs.install_command(agent).split()
