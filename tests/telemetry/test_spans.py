@@ -155,6 +155,23 @@ def test_each_counted_call_is_a_chat_with_what_the_model_got_and_wrote() -> None
     assert answer[0]["finish_reason"] == "stop"
 
 
+def test_each_chat_has_its_part_of_the_cost_that_the_agent_reports() -> None:
+    events: list[Event] = [
+        Init(ts=1.0, run_id="s.1", agent="opencode-cli", metered=True),
+        ModelCall("some-model", Usage(input=10), ts=1.5),  # without a known price
+        Text("Reading", ts=2.0),
+        ToolUse("c1", "read", ts=2.1),
+        ToolResult("c1", "success", ts=2.2),
+        UsageReport(Usage(input=10), cost=Cost(0.25, "reported"), ts=2.3),
+        ModelCall("some-model", Usage(input=20), ts=2.5),
+        Text("Done.", ts=3.0),
+        Done("success", cost=Cost(1.0, "reported"), ts=4.0),
+    ]
+    chats = [span for span in spans_of(events) if span.name == "chat some-model"]
+    assert [span.attributes["corral.cost.usd"] for span in chats] == [0.25, 0.75]
+    assert [span.attributes["gen_ai.usage.input_tokens"] for span in chats] == [10, 20]
+
+
 def test_a_sub_agent_that_works_after_its_call_has_a_span() -> None:
     model = "gemini:gemini-2.5-flash"
     events: list[Event] = [

@@ -30,7 +30,7 @@ from corral.events import (
     ToolUse,
     UsageReport,
 )
-from corral.values import Usage
+from corral.values import Cost, Usage
 
 MAX_TEXT = 1_000_000
 """Characters of one text: of a message, of the thinking before it, or of the output of a tool."""
@@ -146,6 +146,8 @@ class StepTracker:
                 self._reported, self._reported_usd = Usage(), 0.0
                 return ended
             case Done():
+                if event.cost.source == "reported" and self._reported_usd:
+                    self._add_cost(event.cost)  # of the last step
                 return self.end()
             case Text() | Thinking() | ToolUse() | Plan():
                 return self._written(event)
@@ -265,9 +267,15 @@ class StepTracker:
         step = row[-1]
         step.usage = step.usage + (event.usage - self._reported)
         self._reported = event.usage
-        if event.cost is not None and event.cost.usd is not None:
-            step.cost_usd = (step.cost_usd or 0.0) + max(0.0, event.cost.usd - self._reported_usd)
-            self._reported_usd = event.cost.usd
+        if event.cost is not None:
+            self._add_cost(event.cost)
+
+    def _add_cost(self, cost: Cost) -> None:
+        """``cost``: of the turn so far."""
+        if cost.usd is not None and (row := self._rows.get(None)):
+            more = max(0.0, cost.usd - self._reported_usd)
+            row[-1].cost_usd = (row[-1].cost_usd or 0.0) + more
+            self._reported_usd = cost.usd
 
 
 def _begins_step(step: ModelStep, event: Text | Thinking | ToolUse | Plan) -> bool:
