@@ -165,7 +165,8 @@ def test_a_build_has_the_commit_in_its_version_and_a_tag_is_a_release(
     assert build("wheel") == "corral-0.1.0.dev0-py3-none-any.whl"
     call("git", "init", "-q", cwd=source)
     call("git", "add", "-A", cwd=source)
-    assert build("sdist") == f"corral-0.1.0.dev1+g{commit()}.tar.gz"
+    first = commit()
+    assert build("sdist") == f"corral-0.1.0.dev1+g{first}.tar.gz"
     commit()
     call("git", "tag", "v0.1.0", cwd=source)
     assert build("sdist") == "corral-0.1.0.tar.gz"

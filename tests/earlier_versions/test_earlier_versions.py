@@ -1,19 +1,23 @@
 """What earlier versions of corral stored is read, continued, or refused in one line.
 
-The archives were made by the code of earlier commits (``make.py``). Their databases are of
-format 1, which is shown as far as it can be read, and never continued.
+The archives were made by the code of earlier commits (``make.py``). Databases of format 1 are shown
+as far as they can be read, and never continued.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shlex
 import sqlite3
+import subprocess
+import sys
 import tarfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.command_in_process import run_in_process
+from support.durable_processes import wait_until
 
 import corral
 from corral import events
@@ -21,6 +25,8 @@ from corral.core import stored_formats
 from corral.sessions import store
 from corral.system.cassette import format
 from corral.testing import ModelServer, Turn
+
+pytestmark = pytest.mark.whole_program
 
 ARCHIVES = sorted(Path(__file__).parent.glob("*.tar.xz"))
 PLACE = "/tmp/corral-earlier-version"
@@ -41,6 +47,9 @@ class Stored:
         self.monkeypatch = monkeypatch
         for meta in self.home.glob("sessions/*/meta.json"):
             meta.write_text(meta.read_text().replace(PLACE, str(folder)))
+        with closing(sqlite3.connect(self.database)) as database, database:
+            moved = "UPDATE workflow_input SET inputs = replace(inputs, ?, ?)"
+            database.execute(moved, (PLACE, str(folder)))
         monkeypatch.setenv("CORRAL_HOME", str(self.home))
         monkeypatch.chdir(self.work)
 
@@ -49,7 +58,14 @@ class Stored:
         select = "SELECT workflow_uuid, status, application_version FROM workflow_status"
         with closing(sqlite3.connect(self.database)) as opened:
             found = opened.execute(f"{select} WHERE name = ?", (name,)).fetchall()
-        return {str(id): (str(status), int(version)) for id, status, version in found}
+        return {
+            str(id): (str(status), stored_formats.journal_format(version))
+            for id, status, version in found
+        }
+
+    @property
+    def is_continued(self) -> bool:
+        return {format for _, format in self.rows("corral.run").values()} == {OURS}
 
     def digest(self) -> dict[str, str]:
         """Of all that is stored. What SQLite needs while a database is open is not."""
@@ -135,12 +151,43 @@ def test_runs_and_batches_are_shown_or_refused(stored: Stored) -> None:
             assert stored.is_refused(f"batches show {batch}") == (stored.name == UNREADABLE)
 
 
-def test_runs_and_batches_of_another_format_are_not_continued(stored: Stored) -> None:
+BATCH = "batch tasks.jsonl --prompt 'Say {{id}}' --simulate --name queued --output new.jsonl"
+
+
+def test_runs_and_batches_are_continued_or_refused(stored: Stored) -> None:
+    if stored.is_continued:
+        check_continued(stored)
+        return
     for run, (state, _) in stored.rows("corral.run").items():
         if state == "ENQUEUED":
             assert stored.is_refused(f"pipeline resume {run}")
             assert stored.is_refused(f"pipeline fork {run} --from greet")
         if run.startswith("gate"):
             assert stored.is_refused(f"pipeline answer {run} Yes")
-    tasks = "batch tasks.jsonl --prompt 'Say {{id}}' --simulate --name queued --output new.jsonl"
-    assert stored.is_refused(tasks)
+    assert stored.is_refused(BATCH)
+
+
+def check_continued(stored: Stored) -> None:
+    """In processes of their own: an engine that is started twice in a test would log to a stream
+    that is closed."""
+
+    def start(words: str) -> subprocess.Popen[bytes]:
+        main = "from corral.cli.main import main; main()"
+        return subprocess.Popen([sys.executable, "-c", main, *shlex.split(words)])
+
+    def states() -> set[str]:
+        rows = {**stored.rows("corral.run"), **stored.rows("corral.node")}
+        return {state for state, _ in rows.values()}
+
+    (gate,) = (run for run in stored.rows("corral.run") if run.startswith("gate"))
+    code, output = stored.run(f"pipeline answer {gate} Yes")
+    assert code == 0, output
+    assert start(f"pipeline resume {gate}").wait(60) == 0
+    worker = start("worker --queue later")
+    try:
+        wait_until(lambda: states() == {"SUCCESS"}, "the worker to take all that was queued")
+    finally:
+        worker.terminate()
+        worker.wait(60)
+    assert start(BATCH).wait(60) == 0
+    assert len((stored.work / "new.jsonl").read_text().splitlines()) == 2

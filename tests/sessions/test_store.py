@@ -11,7 +11,7 @@ from support.descriptors import free_descriptors
 from support.scripted_agent import GOOD, open_descriptors, scripted_options
 
 import corral
-from corral.errors import ConfigError, ResumeLost, StorageFailed
+from corral.errors import ConfigError, FormatUnsupported, ResumeLost, StorageFailed
 from corral.events import Done, Error, Event, Init, Text, Vendor
 from corral.options import RunOptions
 from corral.run_kwargs import RunKwargs
@@ -52,6 +52,20 @@ def test_a_turns_folders_are_private_and_made_once() -> None:
         "/work",
         None,
     )
+
+
+def test_a_session_of_a_newer_format_is_refused_and_left_out_of_lists() -> None:
+    session = stored(5.0)
+    session.close(keep=True)
+    meta = session.folder / store.META
+    newer = meta.read_text().replace('"format":1', '"format":9').replace('"agent"', '"program"')
+    meta.write_text(newer)
+    line = f"session {session.meta.id} is stored in format 9, and this corral uses format 1"
+    with pytest.raises(FormatUnsupported) as raised:
+        store.find(session.meta.id)
+    assert str(raised.value) == f"{line}: update corral"
+    assert store.all_sessions() == []
+    assert meta.read_text() == newer
 
 
 def test_what_was_saved_is_found_again() -> None:

@@ -23,6 +23,18 @@ COMPARISON = 1
 """The plan of a comparison."""
 
 
+def journal_name() -> str:
+    """The format of runs and batches as a database names it. It is no number alone: the corrals of
+    format 1, which named theirs so, refuse a database with a higher number."""
+    return f"format-{JOURNAL}"
+
+
+def journal_format(name: str) -> int:
+    """The format that a database names so; ours if another program wrote it."""
+    number = name.removeprefix("format-")
+    return int(number) if number.isdecimal() else JOURNAL
+
+
 def unsupported(what: str, found: int, ours: int) -> FormatUnsupported:
     """The error for something in a format that this corral does not read or continue."""
     do = "update corral" if found > ours else "use the corral that wrote it"

@@ -17,7 +17,7 @@ import msgspec
 from corral.comparison import store as comparisons
 from corral.core.terminal_text import plain
 from corral.engine.dbos.database import is_installed
-from corral.errors import ConfigError, CorralError
+from corral.errors import ConfigError, CorralError, FormatUnsupported
 from corral.system import clock, fs
 from corral.view.live_runs import ACTIVE, KnownState, LiveRuns, state_of
 from corral.view.pipeline_view import file_stamp, pipeline_summary, question_of
@@ -135,7 +135,7 @@ async def _read_database(db: str | None) -> StoredRuns:
         if run.asks:
             try:
                 asked = await open_questions.questions(run.id, db=db)
-            except UnreadableRecord as error:
+            except (UnreadableRecord, FormatUnsupported) as error:
                 found.warnings.append(error.message)
                 continue
             found.pending += [question_of(run.id, each, db) for each in asked if not each.answered]

@@ -17,7 +17,7 @@ from corral.cli.ui.terminal import echo, echo_json
 from corral.core.spending import LIMITS
 from corral.core.terminal_text import one_line, visible
 from corral.engine.dbos.database import require
-from corral.errors import ConfigError
+from corral.errors import ConfigError, FormatUnsupported
 from corral.runs.find import find_pipeline_run
 
 if TYPE_CHECKING:
@@ -154,9 +154,14 @@ def cancel(name: str, reason: str, db: str | None) -> None:
     from corral.engine import existing_runs
 
     name = find_pipeline_run(name, db)
-    found = asyncio.run(existing_runs.show(name, db=db))
-    if found.output is not None:
-        raise ConfigError(f"{name} has already ended: {found.output.status}")
+    try:
+        found = asyncio.run(existing_runs.show(name, db=db))
+        if found.output is not None:
+            raise ConfigError(f"{name} has already ended: {found.output.status}")
+    except FormatUnsupported:  # a list has what is needed to cancel it
+        rows = asyncio.run(existing_runs.runs(limit=None, db=db))
+        if any(row.ended is not None for row in rows if row.id == name):
+            raise
     asyncio.run(existing_runs.cancel(name, reason=reason, db=db))
     echo(f"{name} is cancelled")
 

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from json import JSONDecodeError
 from typing import TYPE_CHECKING, ParamSpec, TypeAlias, TypeVar
 
-from corral.core.stored_formats import JOURNAL
+from corral.core import stored_formats
 from corral.engine.dbos import connections, database, private_calls
 from corral.engine.dbos.database import State, from_library
 from corral.errors import lacks_descriptors
@@ -120,7 +120,7 @@ def launch(
     config: DBOSConfig = {
         "name": database.APPLICATION,
         "system_database_url": url,
-        "application_version": str(JOURNAL),
+        "application_version": stored_formats.journal_name(),
         "executor_id": executor,
         "serializer": DBOSPortableJSONSerializer(),
         "log_level": "ERROR",

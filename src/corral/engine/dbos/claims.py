@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from corral.core.stored_formats import JOURNAL
+from corral.core import stored_formats
 from corral.engine.dbos import adapter
 from corral.engine.dbos.database import APPLICATION, WorkflowSubmission
 from corral.engine.dbos.private_calls import table_name
@@ -67,7 +67,7 @@ class Claims:
             "executor": self._executor,
             "owner": self._owner,
             "now": _now(),
-            "version": str(JOURNAL),
+            "version": stored_formats.journal_name(),
             "serialization": self._serializer.name(),
             "application": APPLICATION,
         }

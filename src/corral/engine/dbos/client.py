@@ -349,7 +349,7 @@ def list_top(database: Database, name: str, limit: int | None) -> list[WorkflowI
             created=_seconds(row[5]) or 0.0,
             ended=_seconds(row[6]),
             recoveries=int_or_none(row[7]) or 0,
-            format=_format(row[8]),
+            format=stored_formats.journal_format(str(row[8])),
         )
         for row in rows
     ]
@@ -373,12 +373,6 @@ def _labels(stored: object) -> dict[str, Json]:
         return as_object(json.loads(stored))
     except _UNDECODABLE:
         return {}
-
-
-def _format(stored: object) -> int:
-    """Of a row. Another program may have written something else."""
-    text = str(stored)
-    return int(text) if text.isdecimal() else JOURNAL
 
 
 def _seconds(stored: object) -> float | None:
@@ -431,7 +425,7 @@ def _options(submission: WorkflowSubmission) -> EnqueueOptions:
         "workflow_name": submission.name,
         "workflow_id": submission.id,
         "queue_name": submission.queue,
-        "app_version": str(JOURNAL),
+        "app_version": stored_formats.journal_name(),
         "attributes": submission.labels,
     }
 
@@ -447,7 +441,7 @@ def _info(row: WorkflowStatus) -> WorkflowInfo:
         created=_seconds(row.created_at) or 0.0,
         ended=_seconds(row.completed_at),
         recoveries=int_or_none(row.recovery_attempts) or 0,
-        format=_format(row.app_version),
+        format=stored_formats.journal_format(str(row.app_version)),
         input=_first_argument(row.input),
         output=row.output,
         error=str(row.error) if row.error is not None else "",

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from corral.core.stored_formats import JOURNAL
+from corral.core import stored_formats
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -167,7 +167,7 @@ def select_busy_executors(*, is_file: bool) -> str:
     table = table_name("workflow_status", is_file=is_file)
     return (
         f"SELECT DISTINCT executor_id FROM {table}"
-        f" WHERE status = 'PENDING' AND application_version = '{JOURNAL}'"
+        f" WHERE status = 'PENDING' AND application_version = '{stored_formats.journal_name()}'"
     )
 
 

@@ -1,0 +1,43 @@
+"""The types of a journal: what is stored in a format can be read as long as it has its number."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+
+from corral.core.stored_formats import JOURNAL
+from corral.engine.node_runner import AttemptResult, Retrying
+from corral.engine.payloads import AgentAsks, NodeInput, NodesStep, PipelineOutput, RunInput
+from corral.pipelines.scheduler.commands import Message
+
+STORED = Path(__file__).parent / "journal_formats" / f"{JOURNAL}.txt"
+CHANGED = (
+    "a field of what is stored was renamed, removed or has another type or default: if runs of the"
+    " format before cannot be continued, raise JOURNAL in core/stored_formats.py (CONTRIBUTING.md),"
+    " and run this with UPDATE_GOLDENS=1"
+)
+
+
+def fields() -> dict[str, bool]:
+    """Each field of a stored type, with its schema and default → whether it is required."""
+    kinds = [RunInput, NodeInput, NodesStep, AgentAsks, PipelineOutput, AttemptResult, Retrying]
+    _, types = msgspec.json.schema_components([*kinds, *get_args(Message)], ref_template="{name}")
+    return {
+        f"{name}.{field} {json.dumps(schema, sort_keys=True)}": field in type["required"]
+        for name, type in types.items()
+        for field, schema in type["properties"].items()
+    }
+
+
+def test_a_format_changes_only_by_new_fields_with_a_default() -> None:
+    if os.environ.get("UPDATE_GOLDENS") and not STORED.exists():
+        STORED.parent.mkdir(exist_ok=True)
+        STORED.write_text("\n".join(sorted(fields())) + "\n")
+    stored = {*STORED.read_text().splitlines()}
+    assert stored - fields().keys() == set(), CHANGED
+    added = {field for field, is_required in fields().items() if is_required} - stored
+    assert added == set(), "a field that is added to a stored type needs a default"
