@@ -337,7 +337,7 @@ def list_top(database: Database, name: str, limit: int | None) -> list[WorkflowI
             return client.list_workflows(name=name, limit=limit, top=True)
     columns = "workflow_uuid, status, queue_name, executor_id, attributes, created_at,"
     columns += " completed_at, recovery_attempts, application_version"
-    rows = private_calls.read_top_rows(database, columns, name, limit)
+    rows = private_calls.read_top_rows(database.path, columns, name, limit)
     return [
         WorkflowInfo(
             id=row[0],
@@ -362,7 +362,7 @@ def list_nested(database: Database, name: str) -> list[str]:
         with connect(database) as client:
             rows = client.list_workflows(name=name, states=OPEN_STATES)
             return sorted(row.id for row in rows if "/" in row.id)
-    return private_calls.read_nested_ids(database, name, to_library(OPEN_STATES))
+    return private_calls.read_nested_ids(database.path, name, to_library(OPEN_STATES))
 
 
 def _labels(stored: object) -> dict[str, Json]:

@@ -12,14 +12,13 @@ import math
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corral.core import stored_formats
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
-
-    from corral.engine.dbos.database import Database
 
 VERSION = "3.3"
 """The library's version that all this was read in."""
@@ -171,20 +170,18 @@ def select_busy_executors(*, is_file: bool) -> str:
     )
 
 
-def read_top_rows(
-    database: Database, columns: str, name: str, limit: int | None
-) -> list[tuple[Any, ...]]:
+def read_top_rows(file: Path, columns: str, name: str, limit: int | None) -> list[tuple[Any, ...]]:
     """These columns of the workflows with this name in a database file that no other workflow
     started, newest first."""
     statement = (
         f"SELECT {columns} FROM workflow_status WHERE name = ? AND parent_workflow_id IS NULL"
         " ORDER BY created_at DESC LIMIT ?"
     )
-    with closing(sqlite3.connect(str(database.path), timeout=30)) as opened:
+    with closing(sqlite3.connect(file, timeout=30)) as opened:
         return opened.execute(statement, (name, -1 if limit is None else limit)).fetchall()
 
 
-def read_nested_ids(database: Database, name: str, states: Sequence[str]) -> list[str]:
+def read_nested_ids(file: Path, name: str, states: Sequence[str]) -> list[str]:
     """The ids of the workflows with this name in a database file that another workflow started and
     that are in one of these states."""
     marks = ", ".join("?" for _ in states)
@@ -192,7 +189,7 @@ def read_nested_ids(database: Database, name: str, states: Sequence[str]) -> lis
         "SELECT workflow_uuid FROM workflow_status WHERE name = ?"
         f" AND parent_workflow_id IS NOT NULL AND status IN ({marks}) ORDER BY workflow_uuid"
     )
-    with closing(sqlite3.connect(str(database.path), timeout=30)) as opened:
+    with closing(sqlite3.connect(file, timeout=30)) as opened:
         return [str(row[0]) for row in opened.execute(statement, (name, *states))]
 
 
