@@ -12,12 +12,13 @@ AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)
 # Agents of which corral knows no build for this machine.
 NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline)
 
-.PHONY: help demo test test-fast check check-style check-mypy check-pyright bench fuzz chaos table screenshots lock format clean
+.PHONY: help demo test test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos table screenshots lock format clean
 
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
 	@echo "make test       run all tests, with the real agents"
 	@echo "make test-fast  run the tests that take less than a second: about 2 minutes on 2 cores"
+	@echo "make test-lowest  test the lowest versions of the dependencies"
 	@echo "make check      run formatter, linter and both type checkers"
 	@echo "make bench      measure speed against other programs, as ratios"
 	@echo "make fuzz       test the shell rules with 1,000,000 generated commands in real shells"
@@ -40,6 +41,22 @@ test-fast: .venv/ready
 	$(BIN)/python tests/support/run_suite.py \
 		-m "not slow and not real_agent and not postgres and not worker_process \
 			and not whole_program and not seconds" --loop $(LOOP) $(ARGS)
+
+# The lowest versions that pyproject.toml permits. The tests are those of the code that uses each.
+LOWEST := .cache/lowest/bin/python
+LOWEST_TOOLS := aiohttp hypothesis playwright pydot pyte pytest pytest-timeout pytest-xdist trio uvloop
+LOWEST_TESTS := tests/cli/test_command_types.py tests/cli/test_run_command.py tests/engine/dbos \
+	tests/engine/workspace tests/metering/proxy tests/models/gemini/test_vertex.py tests/protocol \
+	tests/sessions/tools/test_mcp_server.py tests/system/http tests/telemetry/test_sender.py \
+	tests/test_events.py tests/view/test_safe_text.py tests/view/test_view_server.py
+test-lowest: .venv/ready
+	$(BIN)/uv venv -q --clear --python $(PYTHON) .cache/lowest
+	$(BIN)/uv pip compile -q pyproject.toml --all-extras --resolution lowest-direct \
+		--python $(LOWEST) --no-header -o .cache/lowest.txt
+	$(BIN)/uv pip install -q --python $(LOWEST) -r .cache/lowest.txt $(LOWEST_TOOLS)
+	$(BIN)/uv pip install -q --python $(LOWEST) --no-deps -e .
+	$(LOWEST) -m pytest -q -n 2 -m "not slow and not browser and not real_agent and not postgres" \
+		$(LOWEST_TESTS)
 
 check: check-style check-mypy check-pyright
 
