@@ -137,6 +137,7 @@ def phoenix_trace(url: str, trace_id: str) -> Any:
         costSummary { total { cost tokens } }
         rootSpan { input { value } output { value } cumulativeTokenCountTotal }
     } } } } }""".replace("TRACE", trace_id)
+    answer: Any = None
     for _ in range(120):
         answer = get(f"{url}/graphql", {"query": query})
         for project in answer["data"]["projects"]["edges"]:
@@ -158,21 +159,15 @@ async def test_the_receivers_show_answer_tokens_and_cost(
     gemini: RunKwargs = {"program": installed("gemini-cli"), "model": "gemini-2.5-flash"}
     claude: RunKwargs = {"program": installed("claude-cli"), "model": "claude-sonnet-4-5"}
     with ModelServer(Script(SCRIPT, restart="per_conversation")) as server:
-        for agent, options in {
+        runs: dict[str, RunKwargs] = {
             "gemini-cli": gemini,
             "claude-cli": claude,
             "gemini:gemini-2.5-flash": RunKwargs(),
-        }.items():
-            result = await corral.run(
-                agent,
-                "Read a.txt",
-                policy="reads",
-                cwd=workspace,
-                env=server.env,
-                otel=receivers.phoenix,
-                record=True,
-                **options,
-            )
+        }
+        for agent, options in runs.items():
+            options.update(policy="reads", record=True)
+            options.update(cwd=workspace, env=server.env, otel=receivers.phoenix)
+            result: Result = await corral.run(agent, "Read a.txt", **options)
             assert result.ok, (agent, result.error)
             check(result, receivers)
 

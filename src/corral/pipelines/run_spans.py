@@ -49,7 +49,7 @@ class PipelineSpans:
         """``prompts``: of the nodes, by their ids. Without one, a node has that of its agent."""
         self._parent = parent
         self._content = content
-        self._prompts = {} if prompts is None else prompts
+        self._prompts: Mapping[str, str] = {} if prompts is None else prompts
         self._agent_prompts: dict[str, str] = {}
         self._runs: dict[str, _OpenRun] = {}
         self._nodes: dict[str, TraceContext] = {}
