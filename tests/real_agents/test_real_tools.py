@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from support.real_agents import RealAgent, for_agents
 
 import corral
 from corral import Policy
+from corral.events import ToolUse
+from corral.models import Image
 from corral.sessions.tools.mcp_server import ToolServer
 from corral.testing import Turn, say
 
@@ -26,27 +29,48 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJ"
+    "RU5ErkJggg=="
+)
+SHOW_IMAGES = ("gemini-acp", "claude-cli", "codex-cli")
+"""Agents that pass images of tools on to the scripted model. Others do it for models they know."""
+
+
 @for_agents(
     lambda record: record.supports("mcp_servers"),
-    every_day=("claude-cli", "codex-cli", "codex-acp"),
+    every_day=("gemini-acp", "claude-cli", "codex-cli", "codex-acp", "opencode-acp"),
 )
-async def test_python_functions_are_tools_of_the_agent(agent: RealAgent) -> None:
+async def test_python_functions_are_tools_of_the_agent(agent: RealAgent, tmp_path: Path) -> None:
     called: list[int] = []
 
-    def double(number: int) -> int:
-        """Doubles a number."""
+    def double(number: int) -> list[object]:
+        """Doubles a number, and shows it."""
         called.append(number)
-        return 2 * number
+        return [2 * number, Image(PICTURE)]
 
     # Not "edits": Copilot's rules cannot protect what an edit may not change.
-    policy = Policy(own_mcp="allow")
-    options = agent.options(steps(agent.mcp_tool("corral", "double", number=21)), policy=policy)
+    policy = Policy(mcp="allow")
+    calls = steps(
+        agent.mcp_tool("corral", "double", number=21), agent.mcp_tool("notes", "keep", text="x")
+    )
+    options = agent.options(calls, policy=policy, mcp_servers=[notes_server(tmp_path)])
     if agent.record.mcp_model is not None:
         options["model"] = agent.record.mcp_model
-    result = await corral.run(agent.name, "which?", tools=[double], **options)
+    events: list[corral.Event] = []
+    result = await corral.run(
+        agent.name, "which?", tools=[double], on_event=events.append, **options
+    )
     assert result.ok, result.error
     assert called == [21]
-    assert "42" in sent_json(agent.turns[-1:])
+    assert (tmp_path / "note.txt").read_text() == "x"
+    sent = sent_json(agent.turns[-1:])
+    assert "42" in sent
+    if agent.name in SHOW_IMAGES:
+        assert base64.b64encode(PICTURE).decode()[:40] in sent
+    uses = [event for event in events if isinstance(event, ToolUse)]
+    assert [use.kind for use in uses] == ["mcp", "mcp"]
+    assert [use.input for use in uses] == [{"number": 21}, {"text": "x"}]
 
 
 @for_agents("gemini-acp")

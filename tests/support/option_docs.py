@@ -31,7 +31,8 @@ def _flag_row(option: click.Option) -> str:
     names = [*option.opts, *option.secondary_opts]
     value = "" if option.is_flag or option.count else f" {option.metavar or ''}".rstrip()
     if isinstance(option.type, click.Choice):
-        value = " " + "\\|".join(str(each) for each in option.type.choices)
+        value = " " + "|".join(str(each) for each in option.type.choices)
+    value = value.replace("|", "\\|")
     shown = ", ".join([*(f"`{name}`" for name in names[:-1]), f"`{names[-1]}{value}`"])
     text = re.sub(r"  \[default: (.*)\]$", r" Default: \1.", option.help or "")
     return f"| {shown} | {text} |"

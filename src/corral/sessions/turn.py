@@ -38,6 +38,7 @@ is saved from the moment that the agent worked.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import weakref
@@ -154,6 +155,7 @@ class Turn(Generic[T_co]):
         self._network: NetworkWatch | None = None
         self._spans: LiveSpans | None = None
         self._failure: CorralError | None = None
+        self._checking: asyncio.Future[None] | None = None
         self._lingered = False
         self._state = "new"
         self.result: Result[T_co] | None = None
@@ -301,9 +303,8 @@ class Turn(Generic[T_co]):
             options = self._redactor.clean_text(str(run.summary()))
             _log.debug("session %s: options: %s", meta.id, options)
         try:
-            if self._setup.check is not None:
-                await self._setup.check()
-            await self._backend.prepare()
+            if await self._check():
+                await self._backend.prepare()
             self._files.claim()
             if run.track_files:
                 await self._files.look(keeps_contents=self._recorder.has_transcript)
@@ -324,6 +325,22 @@ class Turn(Generic[T_co]):
         self._watch_network()
         if self._prepared.agent.open_turns:
             self._publisher.notify(self._redactor.clean_text(self._prompt))
+
+    async def _check(self) -> bool:
+        """Run the check of the setup. It may take long, so ``_fail`` cancels it: then False."""
+        if self._setup.check is None:
+            return True
+        self._checking = asyncio.ensure_future(self._setup.check())
+        try:
+            await asyncio.wait([self._checking])
+        finally:
+            if not self._checking.done():
+                self._checking.cancel()
+                await asyncio.wait([self._checking])
+        if self._checking.cancelled():
+            return False
+        self._checking.result()
+        return True
 
     def _watch_network(self) -> None:
         backend, run = self._backend, self._prepared.run
@@ -534,6 +551,8 @@ class Turn(Generic[T_co]):
     def _fail(self, error: CorralError) -> None:
         if self._failure is None and self._state in ("new", "starting", "running"):
             self._failure = error
+            if self._checking is not None:
+                self._checking.cancel()
             self._backend.end_soon()
             if self._limits is not None:
                 self._limits.stop_waiting()

@@ -168,3 +168,16 @@ async def test_a_session_and_a_pool_check_each_server_once(tmp_path: Path) -> No
         for _ in range(2):
             assert (await pool.run("text hello")).ok
     assert starts.read_text() == "xx"
+
+
+async def test_a_prompt_is_cancelled_while_a_server_is_silent(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    silent = McpServer("silent", ("/bin/sh", "-c", f"touch {started}; exec cat >/dev/null"))
+    options: RunKwargs = {"policy": "all", "mcp_servers": [silent], "cwd": tmp_path}
+    async with corral.session(scripted_agent(), **options) as session, asyncio.timeout(30):
+        turn = session.prompt("text hello")
+        reading = asyncio.create_task(turn.collect())
+        while not started.exists():
+            await asyncio.sleep(0.01)
+        turn.cancel()
+        assert (await reading).status == "interrupted"

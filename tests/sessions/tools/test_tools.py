@@ -576,8 +576,8 @@ async def test_the_sdks_own_client_lists_and_calls_the_tools(mode: Mode) -> None
             picture = shown.content[1]
             assert isinstance(picture, ImageContent)
             assert (base64.b64decode(picture.data), picture.mime_type) == (PIXEL, "image/png")
-            whole = await client.call_tool("weather", {"place": {"city": "Ghent"}})
-            assert whole.structured_content == {"city": "Ghent", "degrees": [20]}
+            typed = await client.call_tool("weather", {"place": {"city": "Ghent"}})
+            assert typed.structured_content == {"city": "Ghent", "degrees": [20]}
             assert (await text_of(client, "weather", {"place": 5})).startswith("error: ")
             assert (await text_of(client, "nope")).startswith("error: there is no tool")
             assert server.calls == 5

@@ -362,7 +362,7 @@ class _Program:
         if not chunk:
             ended = await self._process.wait()
             how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
-            raise _Unusable(f"ended with {how}{self._last_words()}")
+            raise _Unusable(f"ended with {how}{self._last_message()}")
         for block in self._lines.feed(chunk):
             for line in block.splitlines() if isinstance(block, bytes) else ():
                 self._receive(line)
@@ -377,7 +377,7 @@ class _Program:
         elif isinstance(frame.id, int) and frame.id in self._replies:
             self._replies[frame.id] = frame
 
-    def _last_words(self) -> str:
+    def _last_message(self) -> str:
         stderr = self._redactor.clean_text_part(
             self._process.stderr, begin_cut=self._process.stderr_is_cut
         )
