@@ -19,6 +19,7 @@ from corral.options import RunOptions
 from corral.protocol.acp.frames import ToolFields
 from corral.protocol.acp.tool_calls import OpenToolCall
 from corral.protocol.ndjson import TurnEnd
+from corral.values import Json
 
 AGENT = registry.find("codex-acp")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
@@ -136,6 +137,9 @@ def test_a_tool_of_an_mcp_server_is_recognized_by_its_input() -> None:
     call = OpenToolCall("c", QUIRKS)
     call.merge(ToolFields(kind="execute", raw_input={"server": "corral", "tool": "double"}))
     assert (call.tool_use().name, call.tool_use().kind) == ("mcp__corral__double", "mcp")
+    called: Json = {"server": "corral", "tool": "double", "arguments": {"number": 21}}
+    call.merge(ToolFields(raw_input=called))
+    assert call.tool_use().input == {"number": 21}
     plain = OpenToolCall("c", QUIRKS)
     plain.merge(ToolFields(kind="execute", raw_input={"command": "ls"}))
     assert plain.tool_use().kind == "execute"

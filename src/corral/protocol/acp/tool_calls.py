@@ -71,9 +71,11 @@ class OpenToolCall:
     def tool_use(self) -> ToolUse:
         """The ``tool_use`` event for what is known now."""
         fields, quirks = self._fields, self._quirks
+        input = fields.raw_input
         match fields.raw_input:
             case {"server": str(server), "tool": str(tool)} if quirks.mcp_from_input:
                 name = f"mcp__{server}__{tool}"
+                input = as_object(fields.raw_input).get("arguments", input)
             case _:
                 name = self._unavailable_tool() or self._tool_name or fields.kind or "other"
         kind = quirks.kinds.get(name) or KINDS.get(fields.kind or "", "other")
@@ -81,7 +83,6 @@ class OpenToolCall:
             kind = "edit"
         elif quirks.mcp_prefixes and name.startswith(quirks.mcp_prefixes):
             kind = "mcp"
-        input = fields.raw_input
         if not input:
             input = _input_from_content(fields.content or ())
             if kind == "mcp" and fields.status not in FINAL_STATUSES:
