@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from support.command_in_process import run_in_process
 from support.durable_processes import wait_until
+from support.scripted_agent import GOOD
 
 import corral
 from corral import events
@@ -127,13 +128,28 @@ def test_sessions_are_shown_and_continued(stored: Stored) -> None:
     assert store.find(ours).meta.format == stored_formats.SESSION
 
 
-def test_the_recording_is_read(stored: Stored) -> None:
-    (take,) = format.read(stored.work / "recording.jsonl")
+def test_the_recording_is_read_and_replayed(stored: Stored) -> None:
+    """A run that starts the agent in another way differs from its recording."""
+    path = stored.work / "recording.jsonl"
+    env = {"GEMINI_API_KEY": "scripted-key-0123456789"}
+    result = corral.run_sync("gemini-cli", GOOD, replay=path, cwd=stored.work, env=env)
+    assert result.text == "hello" or (result.error and result.error.code == "replay_mismatch")
+    (take,) = format.read(path)
     assert b"hello" in b"".join(
         entry.data
         for entry in take.entries
         if isinstance(entry, format.DataEntry) and entry.dir == "out"
     )
+
+
+def test_the_file_of_results_is_continued(stored: Stored) -> None:
+    results = stored.work / "results.jsonl"
+    before = results.read_bytes()
+    batch = "batch tasks.jsonl --prompt 'Say {{id}}' --simulate --no-durable"
+    code, output = stored.run(f"{batch} --output results.jsonl")
+    assert code == 0, output
+    assert "2 of them earlier" in output
+    assert results.read_bytes() == before
 
 
 def test_runs_and_batches_are_shown_or_refused(stored: Stored) -> None:
