@@ -15,6 +15,7 @@ from sqlalchemy.exc import OperationalError
 from support.durable_processes import wait_until
 
 from corral.engine.dbos import client, connections, database
+from corral.engine.dbos.private_calls import SCHEMA
 from corral.errors import ConfigError, CorralError, FormatUnsupported, StorageFailed
 
 
@@ -130,7 +131,7 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
         prepared(tmp_path)
 
 
-BEFORE_LAST = database.SCHEMA - 1
+BEFORE_LAST = SCHEMA - 1
 UNDO_LAST = "ALTER TABLE workflow_status DROP COLUMN creator_xid"
 """What undoes the last migration of the library in a database file."""
 
@@ -155,7 +156,7 @@ def test_an_interrupted_update_of_tables_is_completed_or_refused_in_one_line(
     else:
         with pytest.raises(FormatUnsupported) as raised:
             database.prepare(found)
-        numbers = f"have version {BEFORE_LAST}, this corral needs version {database.SCHEMA}"
+        numbers = f"have version {BEFORE_LAST}, this corral needs version {SCHEMA}"
         assert numbers in str(raised.value)
         assert "\n" not in str(raised.value)
         assert path.read_bytes() == before
@@ -174,7 +175,7 @@ def test_an_interrupted_update_of_tables_on_a_server_is_completed(new_postgres: 
     with psycopg.connect(new_postgres) as server:
         ((version,),) = server.execute(b"SELECT version FROM dbos.dbos_migrations").fetchall()
         server.execute(b"SELECT creator_xid FROM dbos.workflow_status")
-    assert version == database.SCHEMA
+    assert version == SCHEMA
 
 
 CREATES = """
