@@ -40,9 +40,9 @@ def test_what_a_newer_corral_stored_is_refused_in_one_line(
     before = path.read_bytes()
     with pytest.raises(FormatUnsupported) as raised:
         read(path)
-    said = str(raised.value)
-    assert said.endswith("is stored in format 9, and this corral uses format 1: update corral")
-    assert "\n" not in said
+    message = str(raised.value)
+    assert message.endswith("is stored in format 9, and this corral uses format 1: update corral")
+    assert "\n" not in message
     assert path.read_bytes() == before
 
 

@@ -48,7 +48,7 @@ GATE = """digraph gate {
 
 
 class EarlierVersion:
-    """The code of one commit, with a home of its own."""
+    """The code of one commit, with its own home."""
 
     def __init__(self, commit: str, place: Path) -> None:
         self.place, self.home, self.work = place, place / "home", place / "work"

@@ -58,7 +58,7 @@ def _show_version(context: click.Context, _option: click.Parameter, is_given: bo
         import runpy
 
         version = runpy.run_path(str(tool))["find_version"]()
-    click.echo(f"corral {version}")
+    echo(f"corral {version}")
     context.exit()
 
 

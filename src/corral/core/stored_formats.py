@@ -1,6 +1,6 @@
 """The formats of what corral stores, and the one check of a format that is read.
 
-Each is a number of its own, apart from the version of the package: many versions share a format,
+Each has its own number, apart from the version of the package: many versions share a format,
 and only formats are compared. A field may be added with a default, which old and new corrals read.
 Any other change of a format raises its number (docs/compatibility.md).
 """

@@ -328,8 +328,8 @@ def test_workers_of_two_formats_on_one_queue_each_take_their_own(
     assert done.returncode == 0, output
     assert statuses() == {"d": "success", "r": "queued"}
     other_worker.terminate()
-    said, _ = other_worker.communicate(timeout=60)
-    assert "tasks on the queues of this worker are stored in format" in said
+    reported, _ = other_worker.communicate(timeout=60)
+    assert "tasks on the queues of this worker are stored in format" in reported
 
     waiting = start("pipeline", "run", "d.dot", "--simulate")
     wait_until(lambda: statuses()["d"] == "queued", "the run of the other format to be queued")
