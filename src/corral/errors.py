@@ -600,13 +600,8 @@ def no_descriptor_error(error: BaseException) -> ProcessFailed:
     )
 
 
-def lacks_event_loop(error: BaseException) -> bool:
-    """Whether asyncio was used where its event loop does not run, as in trio."""
-    return isinstance(error, RuntimeError) and str(error) == "no running event loop"
-
-
 def no_event_loop_error() -> ConfigError:
-    """What a caller gets instead of the error, see ``lacks_event_loop``."""
+    """What a caller gets where the event loop of asyncio does not run, as in trio."""
     return ConfigError(
         "this needs the event loop of asyncio, which does not run here",
         hint="In trio call the blocking function in a thread:"

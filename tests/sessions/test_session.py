@@ -39,6 +39,33 @@ async def result_of(workspace: Path, orders: str, **options: Unpack[RunKwargs]) 
     return corral.result_from_events(await events_of(workspace, orders, **options))
 
 
+@pytest.mark.both_loops
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_loop_that_is_closed_in_the_middle_of_a_run_leaves_no_process(
+    workspace: Path, tmp_path: Path
+) -> None:
+    started = asyncio.Event()
+
+    async def run() -> None:
+        async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
+            async for event in session.prompt("init\ntext hello\nhang"):
+                if event.type == "text":
+                    started.set()
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(run())
+    loop.run_until_complete(started.wait())
+    assert child_pids()
+    loop.close()
+    del task, loop
+    gc.collect()
+    assert child_pids() == []
+    [transcript] = (tmp_path / "corral-home" / "sessions").glob("*/events.ndjson")
+    assert "hello" in transcript.read_text()
+    assert asyncio.run(result_of(workspace, GOOD)).ok
+
+
 async def test_a_prompt_becomes_events_and_a_result(workspace: Path) -> None:
     events = await events_of(workspace, "init\necho the prompt\ntext Hel\ntext lo.\nresult")
     assert [type(event) for event in events] == [Init, Text, Text, Done]

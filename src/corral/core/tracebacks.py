@@ -16,7 +16,6 @@ from typing import Any, ParamSpec, TypeVar
 from corral.errors import (
     CorralError,
     lacks_descriptors,
-    lacks_event_loop,
     no_descriptor_error,
     no_event_loop_error,
 )
@@ -32,7 +31,7 @@ class _ShortTraceback(ContextDecorator):
     raises it again. So the frame of the block itself is not shown either.
 
     Without a free descriptor Python itself raises, wherever a file is opened or a module is loaded.
-    That becomes a ``ProcessFailed``; and asyncio's error in a program of trio a ``ConfigError``.
+    That becomes a ``ProcessFailed``.
     """
 
     def __enter__(self) -> None:
@@ -56,8 +55,6 @@ class _ShortTraceback(ContextDecorator):
             error.__traceback__ = None
         elif error is not None and lacks_descriptors(error):
             raise no_descriptor_error(error) from error
-        elif error is not None and lacks_event_loop(error):
-            raise no_event_loop_error() from None
 
 
 short_traceback = _ShortTraceback()
@@ -67,14 +64,23 @@ short_traceback = _ShortTraceback()
 def short_traceback_async(
     function: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
-    """``@short_traceback`` for async functions."""
+    """``@short_traceback`` for async functions. They raise ``ConfigError`` in trio."""
 
     @wraps(function)
     async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        import asyncio  # slow to load: not with the public types
-
         with short_traceback:
-            asyncio.get_running_loop()  # raises before anything has begun
+            require_event_loop()
             return await function(*args, **kwargs)
 
     return call
+
+
+def require_event_loop() -> None:
+    """Raise ``ConfigError`` before anything has begun, if the event loop of asyncio does not run
+    here."""
+    import asyncio  # slow to load: not with the public types
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise no_event_loop_error() from None

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 from msgspec.structs import replace
 
 from corral.core.durations import seconds
-from corral.core.tracebacks import short_traceback
+from corral.core.tracebacks import (
+    require_event_loop,
+    short_traceback,
+    short_traceback_async,
+)
 from corral.errors import ConfigError, CorralError, TotalTimeout
 from corral.inference.client import Client, ResponseStream, default_client
 from corral.inference.request import (
@@ -48,6 +52,7 @@ Models: TypeAlias = str | Sequence[str]
 """A model, or models in the order in which they are tried."""
 
 
+@short_traceback_async
 async def generate(
     model: Models, prompt: PromptInput = None, **options: Unpack[RequestOptions]
 ) -> Generation[None]:
@@ -62,11 +67,10 @@ async def generate(
     retries, a spent quota, an unknown model, refused credentials), the next one is called;
     ``answer.fallbacks`` has the models that failed.
     """
-    with short_traceback:
-        rounds = GenerationLoop(model, prompt, options)
-        client = await rounds.client(options)
-        async with time_limit(options.get("timeout"), "timeout", rounds.waits):
-            return await rounds.run(client, options)
+    rounds = GenerationLoop(model, prompt, options)
+    client = await rounds.client(options)
+    async with time_limit(options.get("timeout"), "timeout", rounds.waits):
+        return await rounds.run(client, options)
 
 
 class GenerationLoop:
@@ -313,6 +317,7 @@ class GenerationStream:
     async def _events(self) -> AsyncGenerator[StreamEvent, None]:
         try:
             with short_traceback:
+                require_event_loop()
                 client = await self._loop.client(self._options)
                 if self._deadline is None:
                     self._deadline = deadline(self._timeout)

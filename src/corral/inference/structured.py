@@ -7,7 +7,11 @@ from typing import Any, Final, Generic, Unpack
 
 from msgspec.structs import replace
 
-from corral.core.tracebacks import short_traceback, short_traceback_async
+from corral.core.tracebacks import (
+    require_event_loop,
+    short_traceback,
+    short_traceback_async,
+)
 from corral.errors import ConfigError, NoObject
 from corral.inference.api import (
     GenerationLoop,
@@ -196,6 +200,8 @@ class ObjectStream(Generic[T_co]):
         return self.generation
 
     async def _values(self) -> AsyncGenerator[Json, None]:
+        with short_traceback:
+            require_event_loop()
         ends = deadline(self._options.get("timeout"))  # for the repairs too
         while True:
             self._stream = GenerationStream(self._loop, self._options, ends)

@@ -175,7 +175,7 @@ class ModelProxy:
     async def wait_closed(self) -> None:
         """Wait, after ``close``, until all calls have been reported."""
         tasks = [each.task for each in self._connections if each.task is not None]
-        if tasks:
+        if tasks and not tasks[0].get_loop().is_closed():
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
 
     def add(self, connection: _AgentConnection) -> None:
@@ -208,7 +208,8 @@ class ModelProxy:
         finally:
             requests.close()
             upstream.close()
-            writer.close()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                writer.close()
 
     async def _handle(
         self, received: ReceivedRequest, writer: asyncio.StreamWriter, upstream: Upstream
@@ -486,7 +487,7 @@ class _AgentConnection(asyncio.StreamReaderProtocol):
         self.end()
 
     def end(self) -> None:
-        if self.task is not None and not self.task.done():
+        if self.task is not None and not self.task.done() and not self._event_loop.is_closed():
             self.task.cancel()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:

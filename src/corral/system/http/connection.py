@@ -36,6 +36,7 @@ one for the next request. Nothing is sent twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import select
@@ -180,7 +181,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._fault is None and not self.ended:
             self._fault = self._broken_error("corral closed the connection")
         if self._transport is not None:
-            self._transport.abort()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._transport.abort()
         self._wake()
 
     # Called by the transport.
@@ -325,7 +327,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         )
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+        if self._waiter is not None and not self._waiter.done() and not self._loop.is_closed():
             self._waiter.set_result(None)
 
     def _fail(self, fault: CorralError) -> None:

@@ -55,6 +55,7 @@ import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
 
 import msgspec
 
@@ -556,8 +557,9 @@ class ChildProcess:
                 _reap_later(self.loop, REAP_PAUSES[0])
 
 
-_running: set[ChildProcess] = set()
-"""Those that were started and have not ended."""
+_running: WeakSet[ChildProcess] = WeakSet()
+"""Those that were started and have not ended. Weak: a child refers to the task that reads from it,
+and so to its ``Process``, which must be dropped with a loop that was closed in the middle."""
 
 
 @atexit.register

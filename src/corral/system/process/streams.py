@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
-from weakref import WeakMethod
+from weakref import WeakMethod, WeakValueDictionary
 
 from corral import errors
 from corral.system import platform
@@ -257,7 +257,10 @@ class _WriteEvents:
     """Reports of writes from the kernel, for all followed files of one loop: a user has only a few
     hundred inotify instances."""
 
-    _open: ClassVar[dict[asyncio.AbstractEventLoop, _WriteEvents]] = {}
+    # Weak: a loop that was closed in the middle must not hold what its files belong to.
+    _open: ClassVar[WeakValueDictionary[asyncio.AbstractEventLoop, _WriteEvents]] = (
+        WeakValueDictionary()
+    )
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> _WriteEvents | None:
@@ -301,7 +304,7 @@ class _WriteEvents:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._fd)
             os.close(self._fd)
-            del _WriteEvents._open[self._loop]
+            _WriteEvents._open.pop(self._loop, None)
 
 
 class Stderr:
