@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from support.builtin_agent import BuiltinAgent, events_of, last_tool_result, tool_outcomes
 from support.mcp_servers import notes_server
@@ -61,7 +62,7 @@ async def test_the_policy_decides_about_the_tools_of_a_server(
 ) -> None:
     servers = [notes_server(tmp_path)]
 
-    def refuse(request: PermissionRequest) -> str:
+    def refuse(request: PermissionRequest) -> Literal["deny"]:
         assert (request.kind, request.title) == ("mcp", KEEP)
         return "deny"
 

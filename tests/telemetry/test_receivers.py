@@ -24,7 +24,6 @@ from support.installed_agents import installed
 import corral
 from corral.export import otel
 from corral.result import Result
-from corral.run_kwargs import RunKwargs
 from corral.runs import stored_run
 from corral.telemetry import sender, trace_context
 from corral.testing import Call, ModelServer, Script, Turn
@@ -61,8 +60,9 @@ def install() -> Path:
     ready = PLACE / f"ready-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]}"
     if not ready.exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", PLACE], check=True)
-        pip = [sys.executable, "-m", "uv", "pip", "install", "-q", "--python", PLACE / "bin/python"]
-        subprocess.run([*pip, "--require-hashes", "--no-deps", "-r", LOCK], check=True)
+        pip = [sys.executable, "-m", "uv", "pip", "install", "-q"]
+        pip += ["--python", str(PLACE / "bin/python"), "--require-hashes", "--no-deps"]
+        subprocess.run([*pip, "-r", str(LOCK)], check=True)
         ready.touch()
     return PLACE / "bin"
 
@@ -90,7 +90,10 @@ def receivers(tmp_path: Path) -> Iterator[Receivers]:
     storage = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
     storage += ["--artifacts-destination", str(folder / "artifacts")]
     address = ["--host", "127.0.0.1", "--port", str(mlflow), "--workers", "1"]
-    commands = [[bin / "phoenix", "serve"], [bin / "mlflow", "server", *address, *storage]]
+    commands = [
+        [str(bin / "phoenix"), "serve"],
+        [str(bin / "mlflow"), "server", *address, *storage],
+    ]
     processes = [
         subprocess.Popen(
             command,
@@ -156,18 +159,24 @@ async def test_the_receivers_show_answer_tokens_and_cost(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "120")
     monkeypatch.setattr(sender, "FLUSH_SECONDS", 120.0)
     (workspace / "a.txt").write_text("hello")
-    gemini: RunKwargs = {"program": installed("gemini-cli"), "model": "gemini-2.5-flash"}
-    claude: RunKwargs = {"program": installed("claude-cli"), "model": "claude-sonnet-4-5"}
+    agents: list[tuple[str, str | None, str | None]] = [
+        ("gemini-cli", installed("gemini-cli"), "gemini-2.5-flash"),
+        ("claude-cli", installed("claude-cli"), "claude-sonnet-4-5"),
+        ("gemini:gemini-2.5-flash", None, None),
+    ]
     with ModelServer(Script(SCRIPT, restart="per_conversation")) as server:
-        runs: dict[str, RunKwargs] = {
-            "gemini-cli": gemini,
-            "claude-cli": claude,
-            "gemini:gemini-2.5-flash": RunKwargs(),
-        }
-        for agent, options in runs.items():
-            options.update(policy="reads", record=True)
-            options.update(cwd=workspace, env=server.env, otel=receivers.phoenix)
-            result: Result = await corral.run(agent, "Read a.txt", **options)
+        for agent, program, model in agents:
+            result: Result = await corral.run(
+                agent,
+                "Read a.txt",
+                program=program,
+                model=model,
+                policy="reads",
+                record=True,
+                cwd=workspace,
+                env=server.env,
+                otel=receivers.phoenix,
+            )
             assert result.ok, (agent, result.error)
             check(result, receivers)
 
