@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +40,15 @@ class Node:
         self.is_open, self.has_started = threading.Event(), threading.Event()
         self.is_open.set()
         handlers.register("t.shared", self.run)
+
+    @contextmanager
+    def waits(self) -> Generator[None]:
+        """Within the block it does not end."""
+        self.is_open.clear()
+        try:
+            yield
+        finally:
+            self.is_open.set()
 
     async def run(self, work: NodeContext) -> Outcome:
         self.has_started.set()
@@ -172,7 +183,7 @@ def abandon(work: Callable[[], Awaitable[object]], node: Node) -> asyncio.Task[o
         loop.run_until_complete(asyncio.to_thread(node.has_started.wait, 60))
         loop.close()
 
-    node.is_open.clear()
+    node.has_started.clear()
     thread = threading.Thread(target=body)
     thread.start()
     thread.join()
@@ -184,12 +195,10 @@ def test_a_run_in_a_loop_that_is_closed_goes_on_as_long_as_the_engine_does(
 ) -> None:
     callers = Callers(new_file, tmp_path)
     with ThreadPoolExecutor(1) as pool:
-        node.is_open.clear()
-        other = pool.submit(callers.run_sync)
-        assert node.has_started.wait(60)
-        node.has_started.clear()
-        left = abandon(lambda: callers.run(run_id="left"), node)
-        node.is_open.set()
+        with node.waits():
+            other = pool.submit(callers.run_sync)
+            assert node.has_started.wait(60)
+            left = abandon(lambda: callers.run(run_id="left"), node)
         assert other.result(60).ok
     assert not left.done()
     wait_for_end()
@@ -200,11 +209,11 @@ def test_an_engine_whose_last_loop_was_closed_ends(
     node: Node, new_file: str, tmp_path: Path
 ) -> None:
     callers = Callers(new_file, tmp_path)
-    left = abandon(lambda: callers.run(run_id="left"), node)
-    wait_for_end()
+    with node.waits():
+        left = abandon(lambda: callers.run(run_id="left"), node)
+        wait_for_end()
     assert not left.done()
     assert pipelines.show_sync("left", db=new_file).output is None
-    node.is_open.set()
     assert pipelines.resume_sync("left", db=new_file).ok
     assert executor.running() is None
 
@@ -217,23 +226,19 @@ def test_a_batch_in_a_loop_that_is_closed_is_continued_in_the_same_engine(
         return await item.item(work)
 
     results = tmp_path / "out.jsonl"
-    batch = partial(corral.batch, ["x", "y"], results=results, simulate=True, db=new_file)
-    node.is_open.clear()
+    callers = Callers(new_file, tmp_path)
+    batch = partial(corral.batch, ["x", "y"], simulate=True, db=new_file, cwd=tmp_path)
     handlers.register("batch.item", task)
     try:
-        with ThreadPoolExecutor(1) as pool:
-            other = pool.submit(Callers(new_file, tmp_path).run_sync)
+        with ThreadPoolExecutor(1) as pool, node.waits():
+            other = pool.submit(callers.run_sync)
             assert node.has_started.wait(60)
-            node.has_started.clear()
-            left = abandon(lambda: batch(cwd=tmp_path).run_to_end(), node)
+            left = abandon(lambda: batch(results=results).run_to_end(), node)
             engine = executor.running()
             wait_for(lambda: can_be_opened(results))
             assert executor.running() is engine
             node.is_open.set()
-            report = corral.batch_sync(
-                ["x", "y"], results=results, simulate=True, db=new_file, cwd=tmp_path
-            )
-            assert report.ok
+            assert callers.batch(results=results).ok
             assert other.result(60).ok
     finally:
         handlers.register("batch.item", item.item)
@@ -255,18 +260,44 @@ def test_a_second_database_is_refused_until_the_first_is_not_used(
 ) -> None:
     first = Callers(new_file, tmp_path)
     second = Callers(str(tmp_path / "other.db"), tmp_path)
-    node.is_open.clear()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(first.run_sync)
-        assert node.has_started.wait(60)
-        with pytest.raises(ConfigError, match=r"on .*engine\.db.* on .*other\.db") as refused:
-            second.run_sync()
-        assert "another process" in str(refused.value.hint)
-        with pytest.raises(ConfigError, match="already runs an engine"):
-            second.batch()
-        node.is_open.set()
+        with node.waits():
+            running = pool.submit(first.run_sync)
+            assert node.has_started.wait(60)
+            with pytest.raises(ConfigError, match=r"on .*engine\.db.* on .*other\.db") as refused:
+                second.run_sync()
+            assert "another process" in str(refused.value.hint)
+            with pytest.raises(ConfigError, match="already runs an engine"):
+                second.batch()
         assert running.result(60).ok
     assert second.run_sync().ok
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_cannot_use_the_engine_of_its_parent(
+    node: Node, new_file: str, tmp_path: Path
+) -> None:
+    """Its threads do not exist there, and its connections are those of the parent."""
+    run = Callers(new_file, tmp_path).run_sync
+    read, write = os.pipe()
+    with ThreadPoolExecutor(1) as pool:
+        with node.waits():
+            running = pool.submit(run)
+            assert node.has_started.wait(60)
+            child = os.fork()
+            if child == 0:
+                signal.alarm(30)
+                try:
+                    run()
+                except BaseException as error:
+                    os.write(write, str(error).encode())
+                finally:
+                    os._exit(0)
+            os.close(write)
+            os.waitpid(child, 0)
+            with os.fdopen(read) as pipe:
+                assert "forked while its parent ran an engine" in pipe.read()
+        assert running.result(60).ok
 
 
 def test_code_in_a_worker_that_runs_a_pipeline_does_not_end_the_worker(

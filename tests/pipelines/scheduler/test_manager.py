@@ -159,8 +159,3 @@ def test_a_manager_that_does_not_observe_sees_nothing() -> None:
     run = SchedulerDriver(MANAGER + "m [manager.actions=wait]")
     wake(run, current_node="build")
     assert "stack.child.current_node" not in run.context
-
-
-def test_open_commands_of_a_manager_can_be_given_again() -> None:
-    run = SchedulerDriver(MANAGER)
-    assert run.scheduler.pending() == [*run.waiting.values()]

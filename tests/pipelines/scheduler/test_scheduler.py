@@ -235,14 +235,6 @@ def test_a_steering_message_changes_the_context() -> None:
     assert run.visit("b").context["advice"] == "be brief"
 
 
-def test_open_commands_can_be_given_again() -> None:
-    run = SchedulerDriver(
-        "s -> p; p [shape=component]; p -> a; p -> g; a -> f; g -> f [label=ok]; f -> e; "
-        "f [type=fan_in]; g [shape=hexagon]"
-    )
-    assert run.scheduler.pending() == [*run.waiting.values()]
-
-
 @pytest.mark.parametrize(
     ("attrs", "fidelity", "thread"),
     [

@@ -147,7 +147,8 @@ def current() -> Executor:
 
 
 def running() -> Executor | None:
-    return _current
+    """The executor of this process; not that of the process that it was forked from."""
+    return _current if _current is not None and _current.process == os.getpid() else None
 
 
 class Executor:
@@ -166,7 +167,8 @@ class Executor:
     ) -> None:
         self.database, self.grace = database, grace
         self._workflows = workflows
-        self.id = f"{slug(socket.gethostname(), limit=40)}-{os.getpid()}-{os.urandom(4).hex()}"
+        self.process = os.getpid()
+        self.id = f"{slug(socket.gethostname(), limit=40)}-{self.process}-{os.urandom(4).hex()}"
         self.own = None if queue_names is not None else own_queue(self.id)
         self.queue_names = tuple(queue_names) if queue_names is not None else (own_queue(self.id),)
         self.limits, self.poll = tuple(limits), poll
@@ -233,6 +235,12 @@ class Executor:
         """The library has one engine per process. Raises ``ConfigError`` if there is another."""
         global _current  # noqa: PLW0603
         with _starting:
+            if _current is not None and _current.process != os.getpid():
+                raise ConfigError(
+                    "this process was forked while its parent ran an engine, so it cannot run one",
+                    hint="Start it as a new program (the method spawn of multiprocessing), or let"
+                    " workers execute the run: queue=.",
+                )
             if _current is not None:
                 shown = _current.database.shown
                 raise ConfigError(f"this process already runs an engine, on {shown}")

@@ -117,10 +117,6 @@ class RunContext:
         del self.state.open[id]
         lane.open.remove(id)
 
-    def open_commands(self) -> list[Command]:
-        """The commands without a reply, built again."""
-        return [self._command(id, opened) for id, opened in self.state.open.items()]
-
     def stop_lane(self, lane: RunLane) -> None:
         """Stop everything that this lane waits for, its own branches first."""
         for fork in [fork for fork in self.state.forks.values() if fork.lane == lane.id]:

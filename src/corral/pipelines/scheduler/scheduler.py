@@ -165,11 +165,6 @@ class Scheduler:
                         self._end(lane, failed(f"node {node.id!r}: {error}", retryable=False))
         return self._advance()
 
-    def pending(self) -> list[Command]:
-        """The commands without a reply, given once more: for a driver that starts with the state
-        of another."""
-        return self._run.open_commands()
-
     def _handle_reply(
         self, message: Ended | Answered | Expired | Woken, opened: Open, lane: RunLane, node: Node
     ) -> None:
