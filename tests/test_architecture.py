@@ -50,6 +50,7 @@ MACHINE = {"asyncio", "os", "time", "subprocess", "socket", "threading", "http",
 NAMED_AS_DATA = {
     "corral.agents.codex.controls": "corral.system.hook_guard",  # the program of a hook
     "corral.agents.corral": "corral.builtin.driver",
+    "corral.publishing.records": "corral.live",  # the public module of an error
     "corral.agents.human": "corral.sessions.backends.human",
 }
 """An agent names what runs it as a string; the layer above loads it."""
@@ -200,6 +201,10 @@ ALLOWED_NAMES = {
     ),
     ("corral.agents.registry", "gemini-acp"),  # the default agent
     ("corral.cli.agents", "gemini"),
+    ("corral.cli.demo", "gemini-2.5-flash"),
+    ("corral.cli.demo", "gemini-cli"),
+    ("corral.cli.demo", "GEMINI_API_KEY"),
+    ("corral.cli.demo", "GOOGLE_GEMINI_BASE_URL"),
     ("corral.core.protected_paths", ".gemini"),
     ("corral.providers", "GeminiCliProvider"),
 }

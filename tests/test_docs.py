@@ -302,6 +302,7 @@ def test_every_environment_variable_is_documented() -> None:
         "CORRAL_CASSETTE_RUN",
         "CORRAL_CASSETTE_SECRETS",
         "CORRAL_OWN_FILES",
+        "CORRAL_MCP_HEADERS",
     }
     found = set(re.findall(r'"(CORRAL_[A-Z_]*[A-Z])"', sources)) - private
     missing = {name for name in found if f"`{name}`" not in page_text("configuration")}

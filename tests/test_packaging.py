@@ -144,8 +144,8 @@ def test_a_build_has_the_commit_in_its_version_and_a_tag_is_a_release(
     """Built from a repository with two commits, the second of which is tagged; and from an sdist,
     without git."""
     with tarfile.open(next(packages.glob("*.tar.gz"))) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (source,) = tmp_path.iterdir()
+        archive.extractall(tmp_path / "sdist", filter="data")
+    (source,) = (tmp_path / "sdist").iterdir()
 
     def build(target: str) -> str:
         folder = tmp_path / "dist"

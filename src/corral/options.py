@@ -411,8 +411,9 @@ def _server(server: object) -> object:
         raise ConfigError(f"MCP server {name!r}: {error}", hint=_SERVER_EXAMPLES) from error
     is_url = rest.startswith(("http://", "https://"))
     url = words.pop(0) if is_url else None
-    form = r"[A-Za-z0-9-]+=.*" if is_url else r"[A-Za-z_][A-Za-z0-9_]*=.*"
-    count = next((n for n, word in enumerate(words) if not re.fullmatch(form, word, re.S)), None)
+    header, variable = re.compile(r"\A[A-Za-z0-9-]+="), re.compile(r"\A[A-Za-z_][A-Za-z0-9_]*=")
+    setting = header if is_url else variable
+    count = next((n for n, word in enumerate(words) if not setting.match(word)), None)
     settings = dict(word.split("=", 1) for word in words[:count])
     command = () if count is None else tuple(words[count:])
     if bool(url) == bool(command):

@@ -18,7 +18,8 @@ import trio
 
 import corral
 from corral import errors, models, pipelines
-from corral.core.tracebacks import short_traceback, short_traceback_async
+from corral.core.tracebacks import short_traceback
+from corral.system.threads import short_traceback_async
 from corral.testing import ModelServer, say
 
 TESTS = Path(__file__).parents[1]
@@ -246,4 +247,4 @@ def test_trio_gets_an_error_that_names_the_blocking_functions(
 
     with pytest.raises(errors.ConfigError, match=r"trio\.to_thread\.run_sync"):
         trio.run(main)
-    assert not (tmp_path / "corral-home").exists()  # nothing has begun
+    assert not (tmp_path / "corral-home").exists()  # nothing was started

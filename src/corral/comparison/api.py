@@ -24,7 +24,6 @@ from corral.comparison.plan import (
 )
 from corral.comparison.summary import ComparisonSummary, summarize
 from corral.comparison.tasks import Tasks
-from corral.core.tracebacks import short_traceback_async
 from corral.engine.batch.api import Batch
 from corral.engine.batch.batch_store import BatchCommand
 from corral.engine.batch.results import BatchReport, BatchResult
@@ -33,7 +32,7 @@ from corral.engine.dbos import database
 from corral.engine.worker.executor import unpack_options
 from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
-from corral.system.threads import in_thread, sync_twin
+from corral.system.threads import in_thread, short_traceback_async, sync_twin
 from corral.values import as_object
 
 PROMPT = "{{prompt}}"

@@ -7,21 +7,10 @@ level ``DEBUG`` the complete traceback is logged first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from contextlib import ContextDecorator
-from functools import wraps
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
 
-from corral.errors import (
-    CorralError,
-    lacks_descriptors,
-    no_descriptor_error,
-    no_event_loop_error,
-)
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from corral.errors import CorralError, lacks_descriptors, no_descriptor_error
 
 
 class _ShortTraceback(ContextDecorator):
@@ -59,28 +48,3 @@ class _ShortTraceback(ContextDecorator):
 
 short_traceback = _ShortTraceback()
 """``with short_traceback:`` in a public function, or ``@short_traceback`` above it."""
-
-
-def short_traceback_async(
-    function: Callable[P, Coroutine[Any, Any, T]],
-) -> Callable[P, Coroutine[Any, Any, T]]:
-    """``@short_traceback`` for async functions. They raise ``ConfigError`` in trio."""
-
-    @wraps(function)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        with short_traceback:
-            require_event_loop()
-            return await function(*args, **kwargs)
-
-    return call
-
-
-def require_event_loop() -> None:
-    """Raise ``ConfigError`` before anything has begun, if the event loop of asyncio does not run
-    here."""
-    import asyncio  # slow to load: not with the public types
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        raise no_event_loop_error() from None

@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from corral.core.display import Card, Displayed, count, spent
 from corral.core.spending import BudgetLimits
-from corral.core.tracebacks import short_traceback, short_traceback_async
+from corral.core.tracebacks import short_traceback
 from corral.engine import fork as durable_fork
 from corral.engine import open_questions, process_engine, query, service
 from corral.engine.dbos import database
@@ -43,7 +43,7 @@ from corral.pipelines.transforms import Transform
 from corral.protocol.schema import schema_of
 from corral.run_kwargs import RunKwargs
 from corral.system import config, fs, paths
-from corral.system.threads import sync_twin
+from corral.system.threads import short_traceback_async, sync_twin
 from corral.values import (
     Cost,
     Json,

@@ -7,11 +7,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Unpack
 
 from corral.core.spending import Amounts, Raise
-from corral.core.tracebacks import short_traceback_async
 from corral.engine import open_questions, query, run_list, service
 from corral.errors import ConfigError
 from corral.pipelines.scheduler.commands import Answer
-from corral.system.threads import sync_twin
+from corral.system.threads import short_traceback_async, sync_twin
 
 if TYPE_CHECKING:
     from corral.events import Decision

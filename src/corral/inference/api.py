@@ -15,11 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 from msgspec.structs import replace
 
 from corral.core.durations import seconds
-from corral.core.tracebacks import (
-    require_event_loop,
-    short_traceback,
-    short_traceback_async,
-)
+from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, CorralError, TotalTimeout
 from corral.inference.client import Client, ResponseStream, default_client
 from corral.inference.request import (
@@ -42,7 +38,7 @@ from corral.model_types import (
     TextDelta,
     ToolDone,
 )
-from corral.system.threads import iterate, sync_twin
+from corral.system.threads import iterate, require_event_loop, short_traceback_async, sync_twin
 
 if TYPE_CHECKING:
     from corral.metering.rate_limits import LimitWaits

@@ -7,11 +7,7 @@ from typing import Any, Final, Generic, Unpack
 
 from msgspec.structs import replace
 
-from corral.core.tracebacks import (
-    require_event_loop,
-    short_traceback,
-    short_traceback_async,
-)
+from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, NoObject
 from corral.inference.api import (
     GenerationLoop,
@@ -26,7 +22,7 @@ from corral.model_types import Response, ResponseFormat, TextDelta
 from corral.protocol.partial_json import NO_VALUE, NoValue, PartialJson
 from corral.protocol.schema import Schema
 from corral.sessions.structured_output import REPAIRS, answer_schema, find, repair_prompt
-from corral.system.threads import sync_twin
+from corral.system.threads import require_event_loop, short_traceback_async, sync_twin
 from corral.values import Json, Output, T, T_co, slug
 
 NoObjectError = NoObject

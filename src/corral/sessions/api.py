@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Unpack
 
-from corral.core.tracebacks import short_traceback, short_traceback_async
+from corral.core.tracebacks import short_traceback
 from corral.errors import CorralError
 from corral.events import Event
 from corral.options import RunOptions
@@ -17,7 +17,7 @@ from corral.result import Result
 from corral.sessions import store
 from corral.sessions.session import Session
 from corral.system import config, programs
-from corral.system.threads import LoopThread, sync_twin, warn_of_blocking
+from corral.system.threads import LoopThread, short_traceback_async, sync_twin, warn_of_blocking
 from corral.values import T
 
 if TYPE_CHECKING:

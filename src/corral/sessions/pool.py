@@ -52,7 +52,6 @@ from msgspec.structs import replace
 
 from corral.agents.registry import DEFAULT_AGENT
 from corral.agents.report import compile_for
-from corral.core.tracebacks import short_traceback_async
 from corral.errors import ConfigError
 from corral.events import Event
 from corral.option_definitions import with_trait
@@ -71,6 +70,7 @@ from corral.sessions.tools.mcp_client import ServerCheck
 from corral.sessions.turn import Turn, TurnSetup
 from corral.system import platform
 from corral.system.environment import SecretRedactor
+from corral.system.threads import short_traceback_async
 
 if TYPE_CHECKING:
     from corral.metering.budget import Budget

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from corral.agents.spec import AcpTransport, InProcess
 from corral.core.display import count
-from corral.core.tracebacks import short_traceback, short_traceback_async
+from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, CorralError, ToolFailed
 from corral.options import fallback_agents
 from corral.policy import Policy, Preset
@@ -39,7 +39,7 @@ from corral.sessions.prepared_run import PreparedRun, resolve_prompt
 from corral.sessions.store import SessionRecord
 from corral.sessions.turn import Turn, TurnSetup
 from corral.system.environment import redactor_of
-from corral.system.threads import in_thread
+from corral.system.threads import in_thread, short_traceback_async
 from corral.values import AgentSession
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Generic
 import msgspec
 
 from corral.core.display import shorten
-from corral.core.tracebacks import short_traceback, short_traceback_async
+from corral.core.tracebacks import short_traceback
 from corral.errors import (
     CorralError,
     EmptyAnswer,
@@ -71,6 +71,7 @@ from corral.sessions.sinks import TurnFiles, TurnPublisher, TurnRecorder, warnin
 from corral.sessions.store import SessionRecord
 from corral.system import clock
 from corral.system.environment import SecretRedactor
+from corral.system.threads import short_traceback_async
 from corral.values import T_co
 
 if TYPE_CHECKING:

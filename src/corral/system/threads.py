@@ -32,7 +32,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from corral.core.tracebacks import short_traceback
-from corral.errors import ProcessFailed
+from corral.errors import ProcessFailed, no_event_loop_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -304,3 +304,26 @@ def _interruptible() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def short_traceback_async(
+    function: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """``@short_traceback`` for async functions. They raise ``ConfigError`` in trio."""
+
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with short_traceback:
+            require_event_loop()
+            return await function(*args, **kwargs)
+
+    return call
+
+
+def require_event_loop() -> None:
+    """Raise ``ConfigError`` before anything is started, if the event loop of asyncio does not run
+    here."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise no_event_loop_error() from None

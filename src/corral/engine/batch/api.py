@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Unpack
 import msgspec
 
 from corral.core.spending import BudgetLimits
-from corral.core.tracebacks import short_traceback_async
 from corral.engine import process_engine
 from corral.engine.batch.batch_spans import BatchSpans, batch_spans
 from corral.engine.batch.batch_store import BatchCommand
@@ -51,7 +50,7 @@ from corral.errors import BudgetExceeded, ConfigError
 from corral.protocol.schema import Schema
 from corral.run_kwargs import RunKwargs
 from corral.system.clock import Stopwatch
-from corral.system.threads import sync_twin
+from corral.system.threads import short_traceback_async, sync_twin
 from corral.values import Output, OutputT, T_co
 
 if TYPE_CHECKING:

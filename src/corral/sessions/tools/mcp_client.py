@@ -2,7 +2,8 @@
 
 Agents leave out a server that does not start or refuses its token, and most of them say nothing. So
 ``ServerCheck`` opens each server once before the agent starts: it must answer ``initialize`` and
-list its tools. Then it is closed, because some servers allow one client only.
+list its tools. Then it is closed, because some servers allow one client only. The SDK of MCP is not
+used: it starts programs outside of the sandbox, and is an extra.
 
 A server is a program, which reads and writes JSON lines, or a URL (streamable HTTP). A program runs
 as the commands of the built-in agent do: in the sandbox if the run has one, without the key of the
@@ -39,7 +40,15 @@ from corral.system.environment import SecretRedactor, for_commands, redactor_of
 from corral.system.http.client import Http, HttpResponse
 from corral.system.process.process import Process, ProcessSpec
 from corral.system.process.tree import shared_registry
-from corral.values import Json, JsonObject, McpServer, as_object, as_objects, text_or_none
+from corral.values import (
+    Json,
+    JsonObject,
+    McpServer,
+    as_object,
+    as_objects,
+    convert_to,
+    text_or_none,
+)
 from corral.version import __version__
 
 PROTOCOL = "2025-11-25"
@@ -129,7 +138,7 @@ class McpClient:
         for _ in range(PAGES):
             page = await self._request("tools/list", {"cursor": cursor} if cursor else {})
             try:
-                self.tools += msgspec.convert(page.get("tools"), tuple[McpTool, ...])
+                self.tools += convert_to(page.get("tools"), tuple[McpTool, ...])
             except msgspec.ValidationError as error:
                 raise _Unusable(f"has an invalid list of tools: {error}") from error
             cursor = text_or_none(page.get("nextCursor"))
