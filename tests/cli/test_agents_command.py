@@ -69,6 +69,16 @@ def test_the_list_says_what_each_agent_is(env: dict[str, str]) -> None:
     assert columns(env, "manual")[3] == "–"
 
 
+def test_the_list_marks_a_version_that_was_never_tested(env: dict[str, str]) -> None:
+    program = Path(env["PATH"]) / "codex"
+    program.write_text("#!/bin/sh\necho codex-cli 99.0.0\n")
+    program.chmod(0o755)
+    state = listed(env)["codex-cli"]
+    assert (state["installed"], state["version"]) == (True, "99.0.0")
+    assert "Codex 99.0.0 was never tested with corral" in str(state["version_warning"])
+    assert columns(env, "codex-cli")[1:3] == ["99.0.0", "(untested)"]
+
+
 def test_the_list_names_the_key_or_the_login_that_was_found(env: dict[str, str]) -> None:
     env["GEMINI_API_KEY"] = "no-real-key"
     login = Path(env["HOME"]) / ".codex" / "auth.json"

@@ -80,6 +80,26 @@ async def test_a_prompt_becomes_events_and_a_result(workspace: Path) -> None:
     )
 
 
+async def test_a_version_that_was_never_tested_is_a_warning_once_per_session(
+    workspace: Path, tmp_path: Path
+) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "package.json").write_text('{"name": "@google/gemini-cli", "version": "9.9.9"}')
+    program = package / "gemini"
+    program.write_text(f'#!/bin/sh\nexec "{PROGRAM}" "$@"\n')
+    program.chmod(0o755)
+    options = scripted_options(workspace, program=program)
+    async with corral.session("gemini-cli", **options) as session:
+        first = [event async for event in session.prompt(GOOD)]
+        second = [event async for event in session.prompt(GOOD)]
+    [found] = [event for event in first if event.type == "error"]
+    assert (found.code, found.level, found.phase) == ("untested_version", "warning", "handshake")
+    assert "Gemini CLI 9.9.9 was never tested with corral" in found.message
+    assert corral.result_from_events(first).ok
+    assert not [event for event in second if event.type == "error"]
+
+
 async def test_run_returns_the_result_and_calls_on_event_for_each_event(workspace: Path) -> None:
     seen: list[corral.Event] = []
     result = await corral.run(

@@ -8,6 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from corral import errors
@@ -167,6 +168,27 @@ def test_a_version_that_is_new_enough_is_used(
 ) -> None:
     node(bin_folder)
     assert locate(agent, str(package(tmp_path / "p", version))).version == version
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("0.58.0", None),
+        ("0.61.0-nightly.2", None),
+        ("0.61.1", "Gemini CLI 0.61.1 was never tested with corral (tested: 0.58.0 to 0.61.0)"),
+        ("1.0.0", "Gemini CLI 1.0.0 was never tested with corral (tested: 0.58.0 to 0.61.0)"),
+        (None, None),
+    ],
+)
+def test_a_version_newer_than_all_tested_ones_is_named(
+    agent: AgentSpec, version: str | None, expected: str | None
+) -> None:
+    package = msgspec.structs.replace(agent.package, minimum="0.58.0", tested="0.61.0")
+    assert msgspec.structs.replace(agent, package=package).version_warning(version) == expected
+
+
+def test_any_version_of_a_command_of_ones_own_may_be_used() -> None:
+    assert registry.find("any --acp").version_warning("9.9.9") is None
 
 
 def test_a_program_given_by_name_is_looked_for_on_path(agent: AgentSpec, bin_folder: Path) -> None:

@@ -11,6 +11,7 @@ the same from their own package through the entry point group
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -58,15 +59,30 @@ ACP_OPTIONS = with_trait("acp")
 
 
 class Package(msgspec.Struct, frozen=True):
-    """Where the program comes from, and which of its versions we know."""
+    """Where the program comes from, and the range of its versions that were tested."""
 
     npm: str
     tested: str
-    """The version that the spec was checked with; ``corral agents install`` installs it."""
+    """The newest version that the spec was checked with; ``corral agents install`` installs it.
+    Empty for a user's own command: any version may be used."""
     minimum: str
+    """The oldest one. An older program is refused, and a newer one than ``tested`` is used with a
+    warning."""
     binaries: Mapping[str, str] = {}
     """Machine (``linux-x86_64``, ``linux-aarch64``) → path of the program below ``node_modules``,
     for a program that npm makes no link to."""
+
+    def place(self, version: str | None) -> Literal["older", "tested", "newer"]:
+        """Where a version is in the range. One that is not known counts as tested."""
+        if not self.tested or version is None:
+            return "tested"
+        if _numbers(version) < _numbers(self.minimum):
+            return "older"
+        return "newer" if _numbers(version) > _numbers(self.tested) else "tested"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version.partition("-")[0])))
 
 
 class Enforced(msgspec.Struct, frozen=True):
@@ -500,6 +516,14 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Prefixes of stderr lines that are left out of error messages."""
     model_aliases: frozenset[str] = frozenset()
     """Model names that the program itself turns into other names."""
+
+    def version_warning(self, version: str | None) -> str | None:
+        """What a person must know about this version: that it was never tested. Else None."""
+        if self.package.place(version) != "newer":
+            return None
+        oldest, newest = self.package.minimum, self.package.tested
+        tested = newest if oldest == newest else f"{oldest} to {newest}"
+        return f"{self.title} {version} was never tested with corral (tested: {tested})"
 
     @property
     def wire(self) -> WireTools | None:

@@ -62,6 +62,7 @@ class DoctorReport(TypedDict):
     # If the agent could be prepared:
     version: NotRequired[str | None]
     tested_version: NotRequired[str]
+    version_warning: NotRequired[str | None]
     program: NotRequired[str]
     found_by: NotRequired[str]
     compile_cache: NotRequired[str | None]
@@ -95,6 +96,7 @@ async def examine(name: str) -> DoctorReport:
             ready = await readiness(prepared)
             report["version"] = prepared.program.version
             report["tested_version"] = prepared.agent.package.tested
+            report["version_warning"] = prepared.agent.version_warning(prepared.program.version)
             report["program"] = prepared.program.path
             report["found_by"] = prepared.program.source
             cache = install.find_compile_cache(prepared.program)
@@ -176,6 +178,8 @@ def format_report(report: DoctorReport) -> str:
         for key in ("agent", "version", "tested_version", "program", "found_by", "compile_cache")
         if report.get(key)
     ]
+    if warning := report.get("version_warning"):
+        lines.append(f"! {warning}")
     if "accepts" in report and "environment" in report and "policy" in report:
         lines.append(f"{'credentials':16}{report.get('credential') or 'none found'}")
         lines.append(f"{'accepted':16}{', '.join(report['accepts']) or 'none needed'}")

@@ -52,6 +52,8 @@ def list_agents(as_json: bool) -> None:
     rows: list[tuple[str, ...]] = []
     for state in found:
         version = str(state["version"] or "–")
+        if state["version_warning"]:
+            version += " (untested)"
         if not state["installed"]:  # why not, unless the program is just missing
             missing = state["code"] == NotInstalled.code
             version = "–" if missing else str(state["code"]).replace("_", " ")
@@ -302,6 +304,7 @@ def _state(agent: AgentSpec) -> JsonObject:
         "version": None,
         "program": None,
         "source": None,
+        "version_warning": None,
         "problem": None,
         "code": None,
     }
@@ -317,4 +320,5 @@ def _state(agent: AgentSpec) -> JsonObject:
         "version": found.version,
         "program": found.path,
         "source": found.source,
+        "version_warning": agent.version_warning(found.version),
     }

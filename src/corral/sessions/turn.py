@@ -315,6 +315,7 @@ class Turn(Generic[T_co]):
                 self._failure = self._failure or limit
             if self._failure is None:  # it may have been cancelled during the snapshot
                 await self._backend.begin(self._fail)
+                self._warn_of_version()
         except RemoteError as error:
             if not self._backend.started and not isinstance(error, ToolFailed):
                 raise
@@ -326,6 +327,14 @@ class Turn(Generic[T_co]):
         self._watch_network()
         if self._prepared.agent.open_turns:
             self._publisher.notify(self._redactor.clean_text(self._prompt))
+
+    def _warn_of_version(self) -> None:
+        """Once per session: what was never tested is used, but not silently."""
+        version = self._backend.agent_version or self._prepared.program.version
+        message = self._prepared.agent.version_warning(version)
+        if message is not None and self._record.meta.session_id is None:
+            untested = warning("untested_version", message)
+            self._backend.emit(msgspec.structs.replace(untested, phase="handshake"))
 
     async def _check(self) -> bool:
         """Run the check of the setup. It may take long, so ``_fail`` cancels it: then False."""

@@ -91,8 +91,8 @@ def _check(agent: AgentSpec, path: str, source: Source) -> FoundProgram:
         return FoundProgram(path, argv, version, source)
     packaged = _packaged_version(argv[-1], agent)
     version = packaged or _reported_version(path, argv, agent)
-    oldest = agent.package.minimum
-    if version is not None and _parts(version) < _parts(oldest):
+    if agent.package.place(version) == "older":
+        oldest = agent.package.minimum
         raise VersionTooOld(
             f"{agent.title} {version} at {path} is too old: {oldest} or newer is needed",
             hint=f"Run: {install_command(agent)}   (or npm install -g {agent.package.npm}@latest)",
@@ -343,8 +343,3 @@ def _initialize(process: subprocess.Popen[bytes]) -> InitializeResult:
                 with suppress(CorralError):
                     return read_initialize(command.result)
     return InitializeResult()
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    found = re.search(_NUMBERS, version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
