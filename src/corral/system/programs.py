@@ -101,9 +101,9 @@ def _check(agent: AgentSpec, path: str, source: Source) -> FoundProgram:
     return FoundProgram(path, argv, version, source, packaged is not None)
 
 
-def remember_version(agent: AgentSpec, program: FoundProgram, version: str | None) -> None:
+def remember_version(agent: AgentSpec, program: FoundProgram, version: str) -> None:
     """Remember what a user's own command reported in its handshake."""
-    if version is not None and program.version != version and not agent.package.tested:
+    if program.version != version and not agent.package.tested:
         paths.remember_answer("versions", paths.answer_key(program.path, agent.name), version)
 
 

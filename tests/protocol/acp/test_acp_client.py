@@ -74,7 +74,7 @@ def content(text: str) -> list[Json]:
 
 
 def prompted(quirks: AcpQuirks = DEFAULT_QUIRKS, session: str = "s") -> AcpClient:
-    acp = AcpClient(quirks)
+    acp = AcpClient(quirks, servers=["x"])
     acp.prompt(session, [TextBlock("go")])
     return acp
 
@@ -372,8 +372,8 @@ def test_tool_kinds_are_mapped_and_an_unknown_kind_is_other(kind: str, expected:
         ),
         (AcpQuirks(name_before_text=": "), {"title": "bash"}, "bash", "other"),
         (AcpQuirks(mcp_prefixes=("mcp_",)), {"name": "mcp_x_add"}, "mcp_x_add", "mcp"),
-        (AcpQuirks(server_prefix="{}_").with_servers(["x"]), {"name": "x_add"}, "x_add", "mcp"),
-        (AcpQuirks(server_prefix="{}_").with_servers(["x"]), {"name": "y_add"}, "y_add", "other"),
+        (AcpQuirks(server_prefix="{}_"), {"name": "x_add"}, "x_add", "mcp"),
+        (AcpQuirks(server_prefix="{}_"), {"name": "y_add"}, "y_add", "other"),
         (DEFAULT_QUIRKS, {"name": "Write", "title": "Write a"}, "Write", "other"),
     ],
 )

@@ -59,6 +59,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from corral.errors import ConfigError, InvalidRequest, PromptError, StreamBroken
 from corral.events import AgentQuestion, Decision, Error, ToolUse, Unknown, Vendor
@@ -207,9 +208,14 @@ class AcpClient:
         self,
         quirks: AcpQuirks = DEFAULT_QUIRKS,
         *,
+        servers: Iterable[str] = (),
         clean: Callable[[bytes], bytes] | None = None,
         limit: int = MAX_LINE_SIZE,
     ) -> None:
+        """``servers``: the names of the MCP servers that the agent gets."""
+        if quirks.server_prefix:
+            prefixes = (quirks.server_prefix.format(name) for name in servers)
+            quirks = replace(quirks, mcp_prefixes=(*quirks.mcp_prefixes, *prefixes))
         self.quirks = quirks
         self.session_meta: Mapping[str, Json] = {}
         """Sent as ``_meta`` with every session that is opened."""

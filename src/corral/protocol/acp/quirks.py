@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -98,13 +98,6 @@ class AcpQuirks(msgspec.Struct, frozen=True, kw_only=True):
     mention_escape: str = ""
     """Text put before each ``@`` at the start of a word: the agent would add the file of that name
     to the prompt, without asking."""
-
-    def with_servers(self, names: Iterable[str]) -> AcpQuirks:
-        """The same for a run with these MCP servers."""
-        if not self.server_prefix:
-            return self
-        prefixes = (self.server_prefix.format(name) for name in names)
-        return msgspec.structs.replace(self, mcp_prefixes=(*self.mcp_prefixes, *prefixes))
 
     @property
     def note_fields(self) -> NoteFields | None:

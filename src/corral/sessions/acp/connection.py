@@ -186,8 +186,8 @@ class AcpConnection:
     ) -> None:
         self.prepared = prepared
         """What the process was started for."""
-        quirks = prepared.acp.quirks.with_servers(server.name for server in prepared.servers)
-        self.acp = AcpClient(quirks, clean=redactor.clean)
+        servers = (server.name for server in prepared.servers)
+        self.acp = AcpClient(prepared.acp.quirks, servers=servers, clean=redactor.clean)
         """The state of the protocol."""
         self.program = AgentProgram(
             prepared, record, redactor, self._on_stderr_item, self._on_fatal_stderr
@@ -224,7 +224,8 @@ class AcpConnection:
             )
             reply = read_initialize(settled.result)
             self.agent, self.agent_version = reply.agent_capabilities, reply.version
-            programs.remember_version(prepared.agent, prepared.program, reply.version)
+            if reply.version is not None:
+                programs.remember_version(prepared.agent, prepared.program, reply.version)
             if run.auth_method is not None:
                 sent = self.acp.call("authenticate", None, {"methodId": run.auth_method})
                 await self.call(sent, self.handshake_timeout)
