@@ -8,7 +8,6 @@ import itertools
 import os
 import re
 import signal
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,21 +65,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _event_loop(request: pytest.FixtureRequest) -> Iterator[None]:
+def _event_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The event loop of this process, also of code that is not async: asyncio's own, or uvloop."""
-    if getattr(request, "param", request.config.getoption("--loop")) == "asyncio":
-        yield
-        return
-    import uvloop
+    if getattr(request, "param", request.config.getoption("--loop")) == "uvloop":
+        import uvloop
 
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        before = asyncio.get_event_loop_policy()
-        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-    try:
-        yield
-    finally:
-        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-            asyncio.set_event_loop_policy(before)
+        # What asyncio.run and asyncio.Runner call, also those of corral. Policies are deprecated.
+        monkeypatch.setattr(asyncio.events, "new_event_loop", uvloop.new_event_loop)
+        monkeypatch.setattr(asyncio, "new_event_loop", uvloop.new_event_loop)
 
 
 @pytest.fixture

@@ -307,7 +307,11 @@ def test_code_in_a_worker_that_runs_a_pipeline_does_not_end_the_worker(
     is_ready = threading.Event()
     workflows = run_workflow.all_workflows()
     here = executor.Executor(find(new_file), workflows, queue_names=["default"], poll=0.1)
-    thread = threading.Thread(target=here.run_here, args=(lambda _: is_ready.set(),))
+
+    def on_ready(_: object) -> None:
+        is_ready.set()
+
+    thread = threading.Thread(target=here.run_here, args=(on_ready,))
     thread.start()
     try:
         assert is_ready.wait(60)

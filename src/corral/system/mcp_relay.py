@@ -9,6 +9,7 @@ It runs as a file, without site packages: the start of an agent waits for it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -63,9 +64,8 @@ class Relay:
 
     def _print(self, data: bytes) -> None:
         reply: Any = json.loads(data)
-        result = reply.get("result") if isinstance(reply, dict) else None
-        if isinstance(result, dict) and isinstance(result.get("protocolVersion"), str):
-            self._headers["MCP-Protocol-Version"] = result["protocolVersion"]
+        with contextlib.suppress(AttributeError, KeyError, TypeError):  # any other message
+            self._headers["MCP-Protocol-Version"] = str(reply["result"]["protocolVersion"])
         with self._writing:
             sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n")
             sys.stdout.buffer.flush()

@@ -29,13 +29,14 @@ import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from corral.core.display import short_traceback
 from corral.errors import ProcessFailed, no_event_loop_error
 
 P = ParamSpec("P")
 T = TypeVar("T")
+AsyncFunction = TypeVar("AsyncFunction", bound=Callable[..., Coroutine[Any, Any, object]])
 
 _REFUSED = "can't start new thread"
 """The message of Python's ``RuntimeError``."""
@@ -306,18 +307,18 @@ def _interruptible() -> Generator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def short_traceback_async(
-    function: Callable[P, Coroutine[Any, Any, T]],
-) -> Callable[P, Coroutine[Any, Any, T]]:
+def short_traceback_async(function: AsyncFunction) -> AsyncFunction:
     """``@short_traceback`` for async functions. They raise ``ConfigError`` in trio."""
 
     @wraps(function)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(*args: object, **kwargs: object) -> object:
         with short_traceback:
             require_event_loop()
             return await function(*args, **kwargs)
 
-    return call
+    # The type is that of the function: for pyright, a context manager must return a CoroutineType,
+    # which mypy does not know to be the type of a call.
+    return cast("AsyncFunction", call)
 
 
 def require_event_loop() -> None:

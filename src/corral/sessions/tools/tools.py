@@ -25,7 +25,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import msgspec
 
@@ -273,7 +273,8 @@ async def _answer(returned: object) -> HookAnswer:
     """What a function returned: a text, an image, a list with images, or any JSON value."""
     if isinstance(returned, str):  # a lone surrogate cannot be encoded
         return HookAnswer(returned.encode("utf-8", "replace").decode())
-    several = returned if isinstance(returned, list | tuple) else [returned]
+    is_list = isinstance(returned, list | tuple)
+    several = cast("Sequence[object]", returned) if is_list else [returned]
     if not any(isinstance(part, Image) for part in several):
         return HookAnswer(msgspec.json.encode(returned, enc_hook=_encoded).decode())
     images: list[Image] = []
