@@ -38,6 +38,7 @@ LAYERS = {
     "testing": 9,
     "view": 9,
     "export": 9,
+    "serving": 9,
     "providers": 10,
     "cli": 10,
 }

@@ -26,6 +26,7 @@ EXITS = {
     "PolicyError": 2,
     "PolicyNotEnforceable": 2,
     "SchemaInvalid": 2,
+    "NotPermitted": 2,
     "PipelineInvalid": 2,
     "FormatUnsupported": 2,
     "RemoteError": 1,

@@ -14,7 +14,8 @@
     │   │   └── FormatUnsupported   stored by another version of corral, in another format
     │   ├── PolicyError
     │   │   └── PolicyNotEnforceable
-    │   └── SchemaInvalid           the requested JSON Schema cannot be used
+    │   ├── SchemaInvalid           the requested JSON Schema cannot be used
+    │   └── NotPermitted            a caller of a server asked for more than is permitted
     └── RemoteError                 the agent, the model or the machine failed
         ├── NotInstalled
         │   └── BrokenInstall
@@ -261,6 +262,12 @@ class FormatUnsupported(ConfigError):
     one does not read or continue. Nothing was changed."""
 
     code = "format_unsupported"
+
+
+class NotPermitted(CallerError):
+    """A caller of a server asked for more than it is permitted. Nothing was started."""
+
+    code = "not_permitted"
 
 
 class RemoteError(CorralError):

@@ -57,6 +57,7 @@ from corral.values import (
 )
 
 if TYPE_CHECKING:
+    from corral.metering.budget import Budget
     from corral.sessions.permissions import Asker
 
 OnEvent: TypeAlias = Callable[[RunEvent], None]
@@ -95,6 +96,7 @@ async def run(  # noqa: PLR0913
     task_max_cost: float | None = None,
     task_max_total_tokens: int | None = None,
     task_max_calls: int | None = None,
+    budget: Budget | None = None,
     options: RunKwargs | None = None,
 ) -> PipelineResult:
     """Run a pipeline (a file, its text, or a graph) to its end, or until it waits for people.
@@ -117,7 +119,8 @@ async def run(  # noqa: PLR0913
     and lint rules. ``options``: options of ``corral.run`` for every agent; their ``max_cost``,
     ``max_total_tokens`` and ``max_calls`` limit all model calls of the run together, like the
     attributes of the graph (the smaller one holds), ``task_max_cost``, ``task_max_total_tokens``
-    and ``task_max_calls`` those of each node.
+    and ``task_max_calls`` those of each node. ``budget`` is a ``Budget`` that other runs share;
+    only in memory.
 
     Errors in the call or the pipeline are raised before anything is spent. With ``check`` any
     result but a success raises ``ProcessFailed``.
@@ -134,8 +137,8 @@ async def run(  # noqa: PLR0913
             "cwd and repository cannot be combined",
             hint="A run works in the folder cwd itself, or in a worktree of the repository.",
         )
-    if durable and ask is not None:
-        raise ConfigError("ask= works only for runs in memory: durable=False")
+    if durable and (ask is not None or budget is not None):
+        raise ConfigError("ask= and budget= work only for runs in memory: durable=False")
     if not durable and (repository is not None or artifacts):
         raise ConfigError(
             "repository and artifacts need a durable run",
@@ -216,6 +219,7 @@ async def run(  # noqa: PLR0913
             run_id=name,
             values=given,
             on_event=on_event,
+            budget=budget,
         )
         async with resources:
             result = await _run_in_memory(started, place, folder)

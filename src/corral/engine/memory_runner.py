@@ -90,10 +90,11 @@ class MemoryRun:
         values: Mapping[str, Json] | None = None,
         on_event: Callable[[RunEvent], None] | None = None,
         parent: MemoryRun | None = None,
+        budget: Budget | None = None,
     ) -> None:
         """``interviewer`` answers the questions of human gates; without one, a question without a
         timeout fails. Without a ``folder`` nothing is written. ``parent``: the run that this one is
-        a node of."""
+        a node of. ``budget`` is the caller's, of which the limits of the graph are a part."""
         self.graph = graph
         self.run_id = run_id or f"run-{random_hex(4)}"
         self.scheduler = Scheduler(graph, run_id=self.run_id, values=values)
@@ -108,7 +109,7 @@ class MemoryRun:
         run_dir = None if folder is None else RunDir(Path(folder).absolute())
         self._projection = Projection(self.run_id, run_dir, spans=spans)
         self._projection.on_event = on_event
-        self._outer_budget = None if parent is None else parent.budget
+        self._outer_budget = budget if parent is None else parent.budget
         self.budget: Budget | None = self._outer_budget
         """What the model calls may use; None: there is no limit."""
         if graph.has_limits:

@@ -132,7 +132,32 @@ async def ask_everyone(
         if local is None:
             raise StorageFailed(f"no one can answer: no socket could be made in {folder()}")
         return await local, "asked"
-    redactor = SecretRedactor(prepared.environment.redacted)
+    pending = pending_of(request, SecretRedactor(prepared.environment.redacted), timeout)
+    if prepared.run.notify is not None:
+        choices: tuple[str, ...] = ("allow_once", "allow_session", "deny", "cancel")
+        if pending.kind == "question":
+            only = pending.fields[0].options if len(pending.fields) == 1 else ()
+            choices = tuple(option.label for option in only)
+        asked = notify.Asked(
+            request_id=pending.request_id,
+            key=pending.key,
+            text=pending.title,
+            input=pending.input,
+            choices=choices,
+            deadline=pending.deadline,
+        )
+        facts = _run_facts(prepared, record, entry.run.title)
+        link.notify(prepared.run, notify.asked_message(facts, pending.kind, asked))
+    question = LiveQuestion(pending, request if isinstance(request, AgentQuestion) else None)
+    given, by = await _first_answer(entry, question, local)
+    return given, "asked" if by == HERE else f"answered with {by}"
+
+
+def pending_of(
+    request: PermissionRequest | AgentQuestion, redactor: SecretRedactor, timeout: float
+) -> Pending:
+    """What others are shown of a request, without secrets. ``timeout``: seconds until it is
+    denied."""
     now = clock.now()
     pending = Pending(
         request_id=request.request_id, key=tokens.new_key(), since=now, deadline=now + timeout
@@ -152,25 +177,7 @@ async def ask_everyone(
             shown = decode_json(redactor.clean(msgspec.json.encode(shown)))
         title = request.title or "a tool call"
         pending = replace(pending, tool_kind=request.kind or "", input=shown)
-    pending = replace(pending, title=shorten(redactor.clean_text(title), LONGEST_TITLE))
-    if prepared.run.notify is not None:
-        choices: tuple[str, ...] = ("allow_once", "allow_session", "deny", "cancel")
-        if pending.kind == "question":
-            only = pending.fields[0].options if len(pending.fields) == 1 else ()
-            choices = tuple(option.label for option in only)
-        asked = notify.Asked(
-            request_id=pending.request_id,
-            key=pending.key,
-            text=pending.title,
-            input=pending.input,
-            choices=choices,
-            deadline=pending.deadline,
-        )
-        facts = _run_facts(prepared, record, entry.run.title)
-        link.notify(prepared.run, notify.asked_message(facts, pending.kind, asked))
-    question = LiveQuestion(pending, request if isinstance(request, AgentQuestion) else None)
-    given, by = await _first_answer(entry, question, local)
-    return given, "asked" if by == HERE else f"answered with {by}"
+    return replace(pending, title=shorten(redactor.clean_text(title), LONGEST_TITLE))
 
 
 async def _first_answer(

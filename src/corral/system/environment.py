@@ -33,7 +33,11 @@ from corral.options import RunOptions
 from corral.system import paths
 from corral.values import SHORTEST_SECRET, McpServer
 
+DEPTH = "CORRAL_DEPTH"
+"""How many agents have called each other until this process (``corral.serving.allowance``)."""
+
 BASE = (
+    DEPTH,
     "PATH",
     "HOME",
     "USER",

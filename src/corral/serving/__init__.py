@@ -1,0 +1,1 @@
+"""Runs for callers: other agents, editors and services that reach corral through a protocol."""
