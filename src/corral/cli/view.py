@@ -38,6 +38,7 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
     printed address, which has a token in it. Ctrl-C ends the server; runs go on.
     """
     require()
+    from corral.system.http import asgi_server
     from corral.view import server
     from corral.view.auth import ServerAccess, is_everywhere
     from corral.view.calls import Services
@@ -49,7 +50,7 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
         found = find(run)
         open_at = f"#/{_PAGES[found.kind]}/{quote(found.id, safe='')}"
     listen = "127.0.0.1" if listen == "localhost" else listen
-    listener = server.bind(listen, port)
+    listener = asgi_server.bind(listen, port)
     bound: int = listener.getsockname()[1]
     access = ServerAccess.create(bound, listen, [socket.gethostname()])
     host = f"[{listen}]" if ":" in listen else listen

@@ -4,7 +4,6 @@ one application; the socket, uvicorn, and a quick end."""
 from __future__ import annotations
 
 import asyncio
-import errno
 import re
 import signal
 import socket
@@ -22,7 +21,6 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from corral.errors import ConfigError
 from corral.system import fs
 from corral.values import Json, JsonObject
 from corral.version import __version__
@@ -151,32 +149,6 @@ def _parameter(name: str, place: str, kind: str = "string", text: str = "") -> J
 
 def _ref(kind: type[msgspec.Struct]) -> JsonObject:
     return {"$ref": _SCHEMA.format(name=kind.__name__)}
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """The socket of the server; port 0 is any free one. Raises ``ConfigError``."""
-    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(kind, socket.SOCK_STREAM)
-    try:
-        # Without this a port stays blocked for a minute after the server has stopped.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(128)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
-                f"port {port} is in use", hint="Choose another one, or leave --port out."
-            ) from error
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            hint="--listen takes an address of this machine.",
-        ) from error
-    except OverflowError as error:
-        listener.close()
-        raise ConfigError("--port must be between 0 and 65535") from error
-    listener.set_inheritable(False)
-    return listener
 
 
 class _ViewServer(uvicorn.Server):

@@ -14,11 +14,10 @@ After the block no task and no socket is open.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import socket
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,13 +32,14 @@ from corral.policy import Policy
 from corral.sessions.prepared_run import PreparedRun
 from corral.sessions.tools.hooks import HookAnswer
 from corral.sessions.tools.tools import Tool, Tools
+from corral.system.http import asgi_server
+from corral.system.http.asgi_server import Message, Receive, Send, has_token, read_body, refuse
 from corral.system.randomness import new_secret
 from corral.system.threads import in_own_thread
 from corral.values import Json, JsonObject, McpServer
 from corral.version import __version__
 
 if TYPE_CHECKING:
-    import uvicorn
     from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel import Server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -47,11 +47,6 @@ if TYPE_CHECKING:
     from corral.sessions.tools.tools import GivenTools
 
     Context = ServerRequestContext[Any]
-
-
-Message = MutableMapping[str, Any]  # as ASGI defines it
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 
 class _Request(Protocol):
@@ -63,8 +58,6 @@ class _Request(Protocol):
 PATH = "/mcp"
 LARGEST = 64 * 1024 * 1024
 """Bytes of a request: as much as a line of an agent's output may have."""
-CANCEL_TIMEOUT = 5.0
-"""Seconds that calls get to end once they are cancelled; then the server ends without them."""
 CALLS = "corral.calls"
 """Where a request keeps the calls that are made for it."""
 
@@ -237,7 +230,6 @@ class ToolServer:
 
     async def _serve(self, server: Server[Any], ready: asyncio.Event) -> None:
         """Serve in one task: the SDK's task groups must end in the task that opens them."""
-        import uvicorn
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
         from mcp.server.transport_security import TransportSecuritySettings
 
@@ -251,54 +243,36 @@ class ToolServer:
             max_request_body_size=LARGEST,
             security_settings=TransportSecuritySettings(allowed_hosts=local),
         )
-        config = uvicorn.Config(
-            self._app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
-            interface="asgi3", proxy_headers=False, server_header=False, date_header=False,
-        )  # fmt: skip
-        config.load()
-        web = uvicorn.Server(config)  # its own serve() would take over the signals
-        web.lifespan = config.lifespan_class(config)
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._end, web, listener)
+            stack.callback(listener.close)
+            stack.push_async_callback(self._end_calls)
             await stack.enter_async_context(self._manager.run())
-            await web.startup(sockets=[listener])
-            ready.set()
-            await self._stop.wait()
-            # No new connection, every call cancelled, every request answered, in bounded time.
-            for listening in web.servers:
-                listening.close()
-            for call in list(self._running):
-                call.cancel()
-            if tasks := set(web.server_state.tasks):
-                await asyncio.wait(tasks, timeout=CANCEL_TIMEOUT)
+            await asgi_server.serve(
+                self._app, listener, on_ready=ready.set, stop=self._stop, on_stop=self._cancel_all
+            )
 
-    async def _end(self, web: uvicorn.Server, listener: socket.socket) -> None:
-        listener.close()
-        for connection in list(web.server_state.connections):
-            connection.transport.abort()
-        left = {*web.server_state.tasks, *self._running}
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=CANCEL_TIMEOUT)
-        await asyncio.sleep(0)  # the transports close in the loop's next round
+    def _cancel_all(self) -> None:
+        for call in list(self._running):
+            call.cancel()
+
+    async def _end_calls(self) -> None:
+        self._cancel_all()
+        if self._running:
+            await asyncio.wait(self._running, timeout=asgi_server.END_TIMEOUT)
 
     async def _app(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI application: check the token, then handle one complete POST."""
-        given: list[tuple[bytes, bytes]] = scope["headers"]
-        headers = dict(given)
-        expected = f"Bearer {self._token}".encode()
-        if not hmac.compare_digest(headers.get(b"authorization", b""), expected):
-            return await _refuse(send, 401, [(b"www-authenticate", b"Bearer")])
+        if not has_token(scope, self._token):
+            return await refuse(send, 401, [(b"www-authenticate", b"Bearer")])
         if self._stop.is_set():
-            return await _refuse(send, 503)
+            return await refuse(send, 503)
         if scope["path"] != PATH:
-            return await _refuse(send, 404)
+            return await refuse(send, 404)
         if scope["method"] != "POST":  # a stream of the server's own, or the end of a session
-            return await _refuse(send, 405, [(b"allow", b"POST")])
-        body = await _body(receive)
+            return await refuse(send, 405, [(b"allow", b"POST")])
+        body = await read_body(receive, LARGEST)
         if body is None:
-            return await _refuse(send, 413)
+            return await refuse(send, 413)
         self._cancel_call(body)
         calls: set[asyncio.Task[HookAnswer]] = set()
         unread = [body]
@@ -346,26 +320,6 @@ def _as_object(text: str) -> JsonObject | None:
     except msgspec.MsgspecError:
         return None
     return value if isinstance(value, dict) else {"result": value}
-
-
-async def _body(receive: Receive) -> bytes | None:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        part: bytes = message.get("body", b"")
-        size += len(part)
-        if size > LARGEST:
-            return None
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-async def _refuse(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    await send({"type": "http.response.start", "status": status,
-                "headers": [*headers, (b"content-length", b"0")]})  # fmt: skip
-    await send({"type": "http.response.body", "body": b""})
 
 
 NOT_OPEN = McpServer(name="corral", url="http://127.0.0.1:1/mcp", own=True)
