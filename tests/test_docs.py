@@ -51,6 +51,8 @@ pytestmark = pytest.mark.whole_program
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+SKILL = (*sorted((ROOT / "src/corral/.agents").rglob("*.md")),)
+"""The pages of the skill: their samples run as well."""
 LANGUAGES = {"python", "console", "sh", "toml", "dot", "json", "text"}
 OVERVIEWS = ("README", "command-line")
 SHORT = 250
@@ -75,7 +77,7 @@ class Block(NamedTuple):
 
 
 def _blocks() -> Iterator[Block]:
-    for page in PAGES:
+    for page in (*PAGES, *SKILL):
         found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
         for number, (language, text) in enumerate(found, 1):
             yield Block(page.stem, number, language, text)
@@ -413,7 +415,7 @@ def test_every_logger_is_documented() -> None:
 
 def test_every_public_name_in_the_text_exists() -> None:
     other = {"corral.toml", "models.toml", "corral.nodes", *loggers()}  # files, entry points
-    for page in PAGES:
+    for page in (*PAGES, *SKILL):
         found = re.findall(r"`(?:await )?((?:corral|pipelines|models)(?:\.\w+)+)", page.read_text())
         for name in set(found) - other:
             resolve(f"corral.{name.removeprefix('corral.')}")
@@ -426,7 +428,8 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_every_link_leads_to_a_page_and_a_heading() -> None:
-    for page in (*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"):
+    others = (ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md")
+    for page in (*PAGES, *SKILL, *others):
         for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             path, _, anchor = link.partition("#")
             if "://" in link:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from support.scripted_agent import GOOD, PROGRAM
+from support.skill_scan import skill_folders
 
 pytestmark = pytest.mark.whole_program
 
@@ -99,6 +100,14 @@ def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert names == {f"corral/{name}" for name in files_below(ROOT / "src" / "corral")}
+
+
+def test_library_skills_finds_the_skill_of_an_installed_wheel(
+    installed: Path, workspace: Path
+) -> None:
+    [folder] = skill_folders(installed.parent, workspace)
+    assert folder.startswith(str(installed.parent))
+    assert folder.endswith("/site-packages/corral/.agents/skills/corral")
 
 
 @pytest.mark.parametrize("folder", ["src", "docs", "examples", "tests", "requirements"])

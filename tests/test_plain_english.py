@@ -34,6 +34,7 @@ GLOBS = (
     "benchmarks/**/*.py",
     "benchmarks/programs/*.sh",
     "Makefile",
+    "src/corral/.agents/**/*.md",
     "src/corral/pipelines/starters/*.dot",
     "src/corral/agents/**/*.py",
     "src/corral/models/**/*.py",

@@ -153,5 +153,6 @@ AGENTS = (
         launch=launch,
         meter_route=behind_url(URL, KEY),
         project_files=OWN,
+        skill_folder=".cline/skills",
     ),
 )

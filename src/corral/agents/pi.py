@@ -360,6 +360,7 @@ AGENT = AgentSpec(
     env_names=(*KEYS, "OPENAI_BASE_URL"),
     secret_env=KEYS,
     project_files=(".pi",),
+    skill_folder=".agents/skills",
     fatal_stderr=("Failed to load extension", "Extension error"),
 )
 AGENTS = (AGENT,)

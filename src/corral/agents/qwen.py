@@ -395,6 +395,7 @@ _HEADLESS = AgentSpec(
     user_settings=".qwen/settings.json",
     user_files=(".qwen/QWEN.md", ".qwen/agents", ".qwen/skills", ".qwen/extensions"),
     project_files=(".qwen",),
+    skill_folder=".qwen/skills",
     ignored_stderr=("Ripgrep not available", "[perf]"),
 )
 _ACP = replace(

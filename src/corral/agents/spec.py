@@ -508,6 +508,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Files in the working directory that the program would obey."""
     parent_files: tuple[str, ...] = ()
     """The same for the working directory and every folder above it."""
+    skill_folder: str = ""
+    """Where the program looks for skills, relative to a project and to the real home. Empty: not
+    known."""
     fatal_stderr: tuple[str, ...] = ()
     """A stderr line that contains one of these means that the policy did not load."""
     read_stderr: Callable[[str], RawEvent | None] | None = None

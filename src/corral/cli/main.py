@@ -36,6 +36,7 @@ COMMANDS = {
     "export": ("corral.cli.export", "Write a run as Markdown, HTML, ATIF, spans or a bundle."),
     "view": ("corral.cli.view", "Open a page that shows stored and running sessions."),
     "prune": ("corral.cli.prune", "Remove sessions, runs, batches and comparisons of long ago."),
+    "skill": ("corral.cli.skill", "Teach other agents to use corral: show or install its skill."),
     "record": ("corral.cli.record", "Record the conversation with a program, and play it back."),
     "config": ("corral.cli.config", "Show and check the configuration."),
     "completion": ("corral.cli.completion", "Print the completion script for a shell."),

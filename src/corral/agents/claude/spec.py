@@ -95,6 +95,7 @@ _HEADLESS = AgentSpec(
     subscription_env=("CLAUDE_CODE_OAUTH_TOKEN",),
     credential_files=launch.CREDENTIAL_FILES,
     user_files=launch.USER_FILES,
+    skill_folder=".claude/skills",
 )
 
 QUIRKS = AcpQuirks(

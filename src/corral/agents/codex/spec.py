@@ -99,6 +99,7 @@ HEADLESS = AgentSpec(
     env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,
     credential_files=launch.CREDENTIAL_FILES,
+    skill_folder=".agents/skills",
     path_bound_files=("*.sqlite", "*.sqlite-*"),
     ignored_stderr=stream.IGNORED_STDERR,
 )

@@ -114,6 +114,7 @@ _HEADLESS = AgentSpec(
     env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,
     parent_files=launch.SKILLS,
+    skill_folder=".agents/skills",
 )
 _ACP = msgspec.structs.replace(
     _HEADLESS,

@@ -134,6 +134,7 @@ _HEADLESS = AgentSpec(
     user_settings=launch.USER_SETTINGS,
     user_files=launch.USER_FILES,
     project_files=launch.PROJECT_FILES,
+    skill_folder=".agents/skills",
     parent_files=launch.PARENT_FILES,
     fatal_stderr=("Policy file error", "Policy file warning"),
     ignored_stderr=stream.IGNORED_STDERR,

@@ -87,6 +87,7 @@ _ACP = AgentSpec(
     ),
     env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,
+    skill_folder=".agents/skills",
     credential_files=(".local/share/opencode/auth.json",),
     parent_files=launch.PROJECT_FILES,
     helpers=launch.HELPERS,
