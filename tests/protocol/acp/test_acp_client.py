@@ -37,8 +37,6 @@ from corral.protocol.acp.client import (
     FileRequest,
     Offer,
     PermissionWithdrawn,
-    SendBytes,
-    mcp_server,
     read_initialize,
     read_session,
 )
@@ -50,8 +48,10 @@ from corral.protocol.acp.frames import (
     Resource,
     ResourceBlock,
     TextBlock,
+    mcp_server,
 )
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
+from corral.protocol.acp.rpc import SendBytes
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import Cost, Json, McpServer, Usage
 

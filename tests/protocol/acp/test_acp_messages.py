@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
 from corral.events import Error, Log, Unknown, Vendor
-from corral.protocol.acp.client import CLOSED, AcpClient, CallFinished, Command, Emit, SendBytes
-from corral.protocol.acp.frames import RpcError
+from corral.protocol.acp.client import AcpClient, CallFinished, Command, Emit
+from corral.protocol.acp.rpc import CLOSED, RpcError, SendBytes
 from corral.protocol.ndjson import RawEvent
 
 

@@ -15,9 +15,9 @@ from corral.protocol.acp.client import (
     Emit,
     Offer,
     PermissionWithdrawn,
-    SendBytes,
 )
 from corral.protocol.acp.frames import TextBlock
+from corral.protocol.acp.rpc import SendBytes
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 

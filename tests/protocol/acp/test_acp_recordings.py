@@ -28,12 +28,12 @@ from corral.protocol.acp.client import (
     FileRequest,
     Offer,
     PermissionWithdrawn,
-    SendBytes,
     read_initialize,
     read_session,
 )
 from corral.protocol.acp.frames import PASSED_THROUGH, Block
 from corral.protocol.acp.quirks import AcpQuirks
+from corral.protocol.acp.rpc import SendBytes
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.event_normalizer import EventNormalizer
 from corral.values import McpServer

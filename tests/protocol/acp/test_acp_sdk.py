@@ -21,12 +21,12 @@ from corral.protocol.acp.client import (
     Emit,
     FileRequest,
     Offer,
-    SendBytes,
     SentCall,
     read_initialize,
     read_session,
 )
 from corral.protocol.acp.frames import TextBlock
+from corral.protocol.acp.rpc import SendBytes
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import McpServer, Usage
 

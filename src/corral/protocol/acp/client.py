@@ -65,21 +65,38 @@ from corral.errors import ConfigError, InvalidRequest, PromptError, StreamBroken
 from corral.events import AgentQuestion, Decision, Error, ToolUse, Unknown, Vendor
 from corral.protocol.acp.conversation import AcpConversation
 from corral.protocol.acp.frames import (
+    PROTOCOL_VERSION,
     Block,
     ConfigOption,
-    Id,
     InitializeResult,
     ListResult,
     PermissionOption,
     PermissionParams,
-    RpcError,
-    RpcFrame,
     SessionResult,
     SessionUpdate,
     TextBlock,
     Update,
+    mcp_server,
+    without_nulls,
 )
 from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
+from corral.protocol.acp.rpc import (
+    CLOSED,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    REQUEST_CANCELLED,
+    RESOURCE_NOT_FOUND,
+    Id,
+    RpcError,
+    RpcFrame,
+    SendBytes,
+    error_reply,
+    our_id,
+    result_reply,
+    rpc_line,
+)
 from corral.protocol.acp.tool_calls import shell_command
 from corral.protocol.ndjson import MAX_LINE_SIZE, SAMPLE_SIZE, JsonLines, RawEvent
 from corral.values import (
@@ -95,27 +112,11 @@ from corral.values import (
     text_or_none,
 )
 
-PROTOCOL_VERSION = 1
-"""If we offer 2, some agents switch to another schema and reject our parameters."""
-INVALID_REQUEST = -32600
-METHOD_NOT_FOUND = -32601
-INVALID_PARAMS = -32602
-INTERNAL_ERROR = -32603
-RESOURCE_NOT_FOUND = -32002
-REQUEST_CANCELLED = -32800
-CLOSED = -32099
-"""Our own code, in the range reserved for implementations: the agent has exited."""
 _MENTION = r"(?<![^\s\ufeff])@"
 
 R = TypeVar("R")
 SentCall: TypeAlias = tuple[int, bytes]
 """The id of a call to the agent, and the bytes to write."""
-
-
-class SendBytes(msgspec.Struct, frozen=True):
-    """Write these bytes to the agent's stdin."""
-
-    data: bytes
 
 
 class Emit(msgspec.Struct, frozen=True):
@@ -237,7 +238,7 @@ class AcpClient:
         """Call any method; for methods that have no function here."""
         self._last_id += 1
         self._calls[self._last_id] = method, session_id
-        data = _line({"id": self._last_id, "method": method, "params": params})
+        data = rpc_line({"id": self._last_id, "method": method, "params": params})
         return self._last_id, data
 
     def method_of(self, id: int) -> str:
@@ -317,7 +318,7 @@ class AcpClient:
         notification: before it, the agent would take that for a denial and continue."""
         self._conversation(session_id).is_cancelling = True
         notice = {"method": "session/cancel", "params": {"sessionId": session_id}}
-        out: list[Command] = [SendBytes(_line(notice))]
+        out: list[Command] = [SendBytes(rpc_line(notice))]
         asks: list[AcpPermissionRequest | AcpQuestion] = list(self._permission_requests.values())
         for ask in asks + list(self._questions.values()):
             if ask.session_id == session_id:
@@ -342,7 +343,7 @@ class AcpClient:
         if answers is not None:
             content = schema_answers(asked.schema, answers, self.quirks.note_fields)
             reply = {"action": "accept", "content": content}
-        return [_reply(request_id, reply)]
+        return [result_reply(request_id, reply)]
 
     def answer_permission(self, request_id: Id, option_id: str | None) -> list[Command]:
         """Reply with the chosen option, or with *cancelled* for ``None``. Returns nothing if the
@@ -357,7 +358,7 @@ class AcpClient:
         outcome: JsonObject = {"outcome": "cancelled"}
         if option_id is not None:
             outcome = {"outcome": "selected", "optionId": option_id}
-        out: list[Command] = [_reply(request_id, {"outcome": outcome})]
+        out: list[Command] = [result_reply(request_id, {"outcome": outcome})]
         if option_id is None or not kinds[option_id].startswith("allow"):
             items = _session_events(out, ask.session_id)
             status: Literal["denied", "cancelled"] = "cancelled" if option_id is None else "denied"
@@ -366,12 +367,12 @@ class AcpClient:
 
     def answer_file_request(self, request_id: Id, result: Json) -> list[Command]:
         """Reply to a ``FileRequest``. A second reply is ignored."""
-        return self._end_file_request(request_id, _reply(request_id, result))
+        return self._end_file_request(request_id, result_reply(request_id, result))
 
     def reject_file_request(
         self, request_id: Id, message: str, code: int = INTERNAL_ERROR
     ) -> list[Command]:
-        return self._end_file_request(request_id, _rejection(request_id, code, message))
+        return self._end_file_request(request_id, error_reply(request_id, code, message))
 
     def answer_missing_file(self, request_id: Id, path: str) -> list[Command]:
         """Reply to the read of a missing file in the way the agent can handle."""
@@ -455,7 +456,7 @@ class AcpClient:
             else:
                 self._handle_notification(frame.method, frame.params, out)
             return
-        id = _our_id(frame.id) if isinstance(frame.id, Id) else -1
+        id = our_id(frame.id) if isinstance(frame.id, Id) else -1
         call = self._calls.pop(id, None)
         if call is not None:
             self._finish_call(id, *call, frame, out)
@@ -497,7 +498,7 @@ class AcpClient:
         if id in self._permission_requests or id in self._questions or id in self._file_requests:
             # The reply could not be distinguished from the reply to the first request.
             message = f"the id {str(id)[:50]!r} belongs to a request that is still open"
-            out.append(_rejection(id, INVALID_REQUEST, message))
+            out.append(error_reply(id, INVALID_REQUEST, message))
             problem = Unknown(params)
         elif method == "session/request_permission":
             self._handle_permission_request(id, params, out)
@@ -508,7 +509,7 @@ class AcpClient:
             out.append(FileRequest(session_id, id, method, params))
         else:
             message = f"Method not found: {method}"
-            out.append(_rejection(id, METHOD_NOT_FOUND, message, {"method": method}))
+            out.append(error_reply(id, METHOD_NOT_FOUND, message, {"method": method}))
             problem = Vendor("refused_call", {"method": method, "params": params})
         if problem is not None:
             _session_events(out, session_id).append(problem)
@@ -517,7 +518,7 @@ class AcpClient:
         try:
             params = convert_to(given, PermissionParams)
         except msgspec.ValidationError as error:
-            out.append(_rejection(id, INVALID_PARAMS, str(error)))
+            out.append(error_reply(id, INVALID_PARAMS, str(error)))
             _session_events(out, _session_id_in(given)).append(Unknown(given))
             return
         session_id = params.session_id
@@ -535,7 +536,7 @@ class AcpClient:
         from corral.protocol.question_forms import schema_fields
 
         if params.get("mode") not in (None, "form"):
-            out.append(_reply(id, {"action": "decline"}))
+            out.append(result_reply(id, {"action": "decline"}))
             return
         schema = params.get("requestedSchema")
         question = AgentQuestion(
@@ -553,7 +554,7 @@ class AcpClient:
             request_id = as_object(params).get("requestId")
             asked = self._questions.pop(request_id, None) if isinstance(request_id, Id) else None
             if asked is not None:  # the agent took an open question back
-                out.append(_rejection(asked.request_id, REQUEST_CANCELLED, "cancelled"))
+                out.append(error_reply(asked.request_id, REQUEST_CANCELLED, "cancelled"))
                 out.append(PermissionWithdrawn(asked.session_id, asked.request_id))
                 return
         session_id = _session_id_in(params)
@@ -565,19 +566,6 @@ class AcpClient:
                 items.append(Unknown(params))
             case _:
                 items.append(Vendor(method, params))
-
-
-def mcp_server(server: McpServer) -> JsonObject:
-    """A server as the agent gets it, with a session."""
-
-    def pairs(values: dict[str, str]) -> list[Json]:
-        return [{"name": name, "value": value} for name, value in values.items()]
-
-    if server.url is not None:
-        headers = pairs(server.headers)
-        return {"type": "http", "name": server.name, "url": server.url, "headers": headers}
-    program, *args = server.command or ("",)
-    return {"name": server.name, "command": program, "args": [*args], "env": pairs(server.env)}
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -650,17 +638,11 @@ def read_session_list(result: Json) -> tuple[list[AgentSession], str | None]:
 def _convert_result(result: Json, kind: type[R]) -> R:
     """The result of a reply as a struct. Raises ``StreamBroken`` if it does not fit."""
     try:
-        return convert_to({} if result is None else _without_nulls(result), kind)
+        return convert_to({} if result is None else without_nulls(result), kind)
     except msgspec.ValidationError as error:
         raise StreamBroken(
             f"the agent sent an invalid reply: {error}", phase="handshake"
         ) from error
-
-
-def _without_nulls(value: Json) -> Json:
-    if isinstance(value, dict):
-        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
-    return [_without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
 def _decode_message(line: bytes | str) -> SessionUpdate | RpcFrame:
@@ -671,27 +653,6 @@ def _decode_message(line: bytes | str) -> SessionUpdate | RpcFrame:
     if frame.method is UNSET and frame.id is UNSET and frame.error is None:
         raise msgspec.ValidationError("not a message: neither a method nor an id")
     return frame
-
-
-def _line(members: Mapping[str, object]) -> bytes:
-    return msgspec.json.encode({"jsonrpc": "2.0", **members}) + b"\n"
-
-
-def _reply(id: Id, result: object) -> SendBytes:
-    return SendBytes(_line({"id": id, "result": result}))
-
-
-def _rejection(id: Id, code: int, message: str, data: Json = None) -> SendBytes:
-    error: JsonObject = {"code": code, "message": message}
-    return SendBytes(_line({"id": id, "error": error if data is None else {**error, "data": data}}))
-
-
-def _our_id(id: Id) -> int:
-    """Our ids are integers. Some agents send them back as text or as 1.0. Returns -1, which is
-    never the id of a call, for anything else."""
-    if isinstance(id, str):
-        return int(id) if len(id) < 20 and id.isascii() and id.isdecimal() else -1
-    return int(id) if isinstance(id, int) or id.is_integer() else -1
 
 
 def _session_id_in(params: Json) -> str | None:

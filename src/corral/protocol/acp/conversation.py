@@ -25,7 +25,6 @@ from corral.protocol.acp.frames import (
     PromptTokens,
     Quota,
     QuotaTokens,
-    RpcError,
     ThoughtChunk,
     ToolCallFrame,
     ToolCallUpdate,
@@ -35,6 +34,7 @@ from corral.protocol.acp.frames import (
     UserChunk,
 )
 from corral.protocol.acp.quirks import AcpQuirks
+from corral.protocol.acp.rpc import RpcError
 from corral.protocol.acp.tool_calls import FINAL_STATUSES, OpenToolCall
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import Cost, Json, Usage, as_object, convert_to, subtract_by_model

@@ -1,8 +1,9 @@
-"""The frames of the Agent Client Protocol, version 1, and of JSON-RPC 2.0 around them.
+"""The frames of the Agent Client Protocol, version 1, as both sides read and write them.
 
-Of what the agent writes, only what a frame cannot do without is required. Everything else is
-optional and may be ``null``: agents omit, add and null fields, and an unknown status or kind must
-not lose a frame. Nulls are removed before the replies of the handshake are converted.
+Of what the other side writes, only what a frame cannot do without is required. Everything else is
+optional and may be ``null``: programs omit, add and null fields, and an unknown status or kind must
+not lose a frame. Nulls are removed before calls and the replies of the handshake are converted
+(``without_nulls``). Written, a field that has its default is left out.
 """
 
 from __future__ import annotations
@@ -12,30 +13,13 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from corral.values import Json, JsonObject, as_object, as_text
+from corral.values import Json, JsonObject, McpServer, as_object, as_text
 
-Id: TypeAlias = int | float | str
-
-
-class RpcError(msgspec.Struct):
-    """The error of a call."""
-
-    code: int | float = 0
-    message: str = ""
-    data: Json = None
+PROTOCOL_VERSION = 1
+"""If we offer 2, some agents switch to another schema and reject our parameters."""
 
 
-class RpcFrame(msgspec.Struct):
-    """A call, a notification (without an id) or a reply (without a method)."""
-
-    id: Id | UnsetType | None = UNSET
-    method: str | UnsetType = UNSET
-    params: Json = None
-    result: Json = None
-    error: RpcError | None = None
-
-
-class AcpFrame(msgspec.Struct, rename="camel"):
+class AcpFrame(msgspec.Struct, rename="camel", omit_defaults=True):
     pass
 
 
@@ -81,8 +65,8 @@ class ThoughtChunk(AcpFrame, gc=False, tag_field="sessionUpdate", tag="agent_tho
     message_id: str | None = None
 
 
-class UserChunk(AcpFrame, gc=False, tag_field="sessionUpdate", tag="user_message_chunk"):
-    pass
+class UserChunk(AcpFrame, tag_field="sessionUpdate", tag="user_message_chunk"):
+    content: Json = None
 
 
 class ToolCallFrame(ToolFields, tag_field="sessionUpdate", tag="tool_call"):
@@ -103,7 +87,7 @@ class PlanUpdate(AcpFrame, tag_field="sessionUpdate", tag="plan"):
     entries: list[PlanEntryFrame]
 
 
-class CostAmount(AcpFrame):
+class CostAmount(AcpFrame, omit_defaults=False):
     amount: float
     currency: str = "USD"
 
@@ -339,3 +323,117 @@ class LinkBlock(
 
 
 Block: TypeAlias = TextBlock | ImageBlock | AudioBlock | ResourceBlock | LinkBlock
+
+
+class NameValue(msgspec.Struct):
+    name: str
+    value: str
+
+
+class McpServerFrame(AcpFrame):
+    """An MCP server that the client names, as a program or at a URL."""
+
+    name: str
+    command: str = ""
+    args: list[str] = []
+    env: list[NameValue] = []
+    type: str = ""
+    """Empty for a program, ``http``; others were not offered."""
+    url: str = ""
+    headers: list[NameValue] = []
+
+
+def mcp_server(server: McpServer) -> JsonObject:
+    """A server as the agent gets it, with a session. The schema requires all these fields."""
+
+    def pairs(values: dict[str, str]) -> list[Json]:
+        return [{"name": name, "value": value} for name, value in values.items()]
+
+    if server.url is not None:
+        headers = pairs(server.headers)
+        return {"type": "http", "name": server.name, "url": server.url, "headers": headers}
+    program, *args = server.command or ("",)
+    return {"name": server.name, "command": program, "args": [*args], "env": pairs(server.env)}
+
+
+class FileSystemCapabilities(AcpFrame):
+    read_text_file: bool = False
+    write_text_file: bool = False
+
+
+class ElicitationCapabilities(AcpFrame):
+    form: Json = None
+
+
+class ClientCapabilities(AcpFrame):
+    """What the client does for the agent."""
+
+    fs: FileSystemCapabilities = msgspec.field(default_factory=FileSystemCapabilities)
+    elicitation: ElicitationCapabilities = msgspec.field(default_factory=ElicitationCapabilities)
+
+
+class InitializeParams(AcpFrame):
+    protocol_version: int | float | str = PROTOCOL_VERSION
+    client_capabilities: ClientCapabilities = msgspec.field(default_factory=ClientCapabilities)
+    client_info: Json = None
+
+
+class NewSessionParams(AcpFrame):
+    cwd: str
+    mcp_servers: list[McpServerFrame] = []
+    additional_directories: list[str] = []
+
+
+class OpenSessionParams(NewSessionParams, kw_only=True):
+    """Of ``session/load`` and ``session/resume``."""
+
+    session_id: str
+
+
+class ListSessionsParams(AcpFrame):
+    cwd: str | None = None
+    cursor: str | None = None
+
+
+class SessionParams(AcpFrame):
+    session_id: str
+
+
+class PromptParams(AcpFrame):
+    session_id: str
+    prompt: list[Block]
+
+
+class SetModeParams(AcpFrame):
+    session_id: str
+    mode_id: str
+
+
+class SetConfigOptionParams(AcpFrame):
+    session_id: str
+    config_id: str
+    value: Json
+
+
+class AuthenticateParams(AcpFrame):
+    method_id: str
+
+
+class PermissionOutcome(AcpFrame):
+    outcome: str = ""
+    option_id: str | None = None
+
+
+class PermissionReply(AcpFrame):
+    outcome: PermissionOutcome = msgspec.field(default_factory=PermissionOutcome)
+
+
+class ElicitationReply(AcpFrame):
+    action: str = ""
+    content: JsonObject = {}
+
+
+def without_nulls(value: Json) -> Json:
+    if isinstance(value, dict):
+        return {key: without_nulls(part) for key, part in value.items() if part is not None}
+    return [without_nulls(part) for part in value] if isinstance(value, list) else value

@@ -73,13 +73,13 @@ from corral.protocol.acp.client import (
     FileRequest,
     Offer,
     PermissionWithdrawn,
-    SendBytes,
     SessionInfo,
     read_initialize,
     read_session,
 )
 from corral.protocol.acp.conversation import failed_turn_end
 from corral.protocol.acp.frames import AgentCapabilities, Block
+from corral.protocol.acp.rpc import SendBytes
 from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.sessions.backends.base import AgentProgram
 from corral.sessions.prepare import needs_new_process

@@ -27,7 +27,7 @@ from corral.core.nesting import decode_json
 from corral.errors import CorralError, ToolFailed
 from corral.events import ToolStatus
 from corral.messages import Image
-from corral.protocol.acp.frames import RpcFrame
+from corral.protocol.acp.rpc import RpcFrame
 from corral.protocol.ndjson import Lines
 from corral.protocol.schema import Schema
 from corral.protocol.sse import SseDecoder
