@@ -81,9 +81,14 @@ DEFINITIONS = (
         ("--image",),
         "FILE",
         "paths",
-        traits=("acp", "pool_prompt", "node"),
+        traits=("acp", "prompt", "pool_prompt", "node"),
     ),
-    Definition("audio", "Audio files for the prompt.", "Prompt", traits=("acp",)),
+    Definition(
+        "audio",
+        "Audio files for the prompt.",
+        "Prompt",
+        traits=("acp", "prompt", "pool_prompt"),
+    ),
     Definition(
         "attachments",
         "Files to send with the prompt.",
@@ -91,7 +96,7 @@ DEFINITIONS = (
         ("--attach",),
         "FILE",
         "paths",
-        traits=("acp", "node"),
+        traits=("acp", "prompt", "pool_prompt", "node"),
     ),
     Definition(
         "expand_files",

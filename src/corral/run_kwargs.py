@@ -23,6 +23,9 @@ class PromptKwargs(TypedDict, total=False):
     model: str | None
     reasoning_effort: Effort | None
     policy: Policy | Preset | None
+    images: Sequence[str | os.PathLike[str]] | None
+    audio: Sequence[str | os.PathLike[str]] | None
+    attachments: Sequence[str | os.PathLike[str]] | None
 
 
 class RunKwargs(TypedDict, total=False):

@@ -66,6 +66,8 @@ async def test_a_timeout_of_one_prompt_ends_only_that_prompt(workspace: Path) ->
         ({"model": " "}, "model is empty"),
         ({"policy": "everything"}, "policy"),
         ({"policy": 7}, "policy"),
+        ({"images": ["missing.png"]}, "does not exist"),
+        ({"audio": ["a.wav"]}, "gemini-cli has no option 'audio'"),
     ],
 )
 async def test_a_wrong_option_is_an_error_before_anything_starts(
@@ -88,6 +90,18 @@ async def test_the_next_process_of_a_stream_agent_gets_the_model(workspace: Path
             await session.run("init\nargv argv.json\ntext x\nresult", model=model)
             reported.append("gemini-2.5-pro" in (workspace / "argv.json").read_text())
     assert reported == [False, True, False]
+
+
+# Files
+
+
+async def test_an_image_is_sent_with_one_prompt(ours: BuiltinAgent) -> None:
+    (ours.workspace / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"0" * 30)
+    async with ours.session([Turn(text="a dot"), Turn(text="none")]) as session:
+        await session.run("What is it?", images=["dot.png"])
+        await session.run("And now?")
+    sent = [str(request.body).count("image/png") for request in ours.requests]
+    assert sent == [1, 1]  # of the first prompt, in the history of the second one
 
 
 # Policy

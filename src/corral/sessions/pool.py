@@ -89,6 +89,8 @@ if TYPE_CHECKING:
         system_prompt: str | None
         prompt_file: str | os.PathLike[str] | None
         images: Sequence[str | os.PathLike[str]]
+        audio: Sequence[str | os.PathLike[str]]
+        attachments: Sequence[str | os.PathLike[str]]
         timeout: float | str
         idle_timeout: float | str
         grace: float

@@ -4,9 +4,9 @@ A ``PreparedRun`` has an existing folder, a program of a known version, a policy
 enforced, and options that the agent supports. Nothing is written to disk here, but for the end of a
 check that a killed corral has left.
 
-In the options of one prompt, ``timeout`` and ``idle_timeout`` are only replaced. ``model``,
-``reasoning_effort`` and ``policy`` are prepared again, as for a new session; the policy may only be
-narrower than the session's. How they take effect:
+In the options of one prompt, ``timeout``, ``idle_timeout`` and the files of the prompt are only
+replaced. ``model``, ``reasoning_effort`` and ``policy`` are prepared again, as for a new session;
+the policy may only be narrower than the session's. How they take effect:
 
 - an agent with one process per prompt: that process is started with them;
 - the built-in agent: the loop gets the other model, tools and rules, and the same history;
@@ -199,14 +199,18 @@ def _check_files_and_services(agent: AgentSpec, run: RunOptions, cwd: str) -> No
         from corral.telemetry import sender
 
         sender.check(run.otel)
+    _check_prompt_files(run, cwd)
+    if agent.runs_git and run.inherit == "nothing":
+        _refuse_git_programs(agent, Path(cwd))
+
+
+def _check_prompt_files(run: RunOptions, cwd: str) -> None:
     for path in (*run.images, *run.audio, *run.attachments):
         full = os.path.join(cwd, path)
         if not os.path.isfile(full):
             raise ConfigError(f"a file for the prompt does not exist: {full}")
         if os.path.getsize(full) > LARGEST_FILE:
             raise ConfigError(f"a file for the prompt is over {LARGEST_FILE:,} bytes: {full}")
-    if agent.runs_git and run.inherit == "nothing":
-        _refuse_git_programs(agent, Path(cwd))
 
 
 def _meter_route(
@@ -390,6 +394,9 @@ def for_prompt(
     checked = RunOptions.build(session.run.agent, chosen)
     if not {"model", "policy", "reasoning_effort"} & chosen.keys():
         run = msgspec.structs.replace(session.run, **{k: getattr(checked, k) for k in chosen})
+        if {"images", "audio", "attachments"} & chosen.keys():
+            _check_supported(session.agent, run)
+            _check_prompt_files(run, session.cwd)
         return msgspec.structs.replace(session, run=run)
     if session.run.replay is not None:
         raise ConfigError("a recording was made with one model and one policy: replay has no other")

@@ -24,7 +24,8 @@ from weakref import WeakMethod, ref
 from msgspec.structs import replace
 
 from corral.agents.spec import AcpTransport, InProcess
-from corral.core.display import count, short_traceback
+from corral.core.display import count
+from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, CorralError, ToolFailed
 from corral.options import fallback_agents
 from corral.policy import Policy, Preset
@@ -341,7 +342,7 @@ class Session:
             self._prepared = self._record = self._next = None
 
     @short_traceback
-    def prompt(
+    def prompt(  # noqa: PLR0913
         self,
         prompt: str | Prompt[OutputT] | Prompt[None] | None = None,
         *,
@@ -351,6 +352,9 @@ class Session:
         model: str | None = None,
         reasoning_effort: Effort | None = None,
         policy: Policy | Preset | None = None,
+        images: Sequence[str | os.PathLike[str]] | None = None,
+        audio: Sequence[str | os.PathLike[str]] | None = None,
+        attachments: Sequence[str | os.PathLike[str]] | None = None,
     ) -> Turn[OutputT]:
         """The next turn. It starts when its events are first read; an earlier turn that was not
         read to its end is ended then.
@@ -367,6 +371,9 @@ class Session:
             "model": model,
             "reasoning_effort": reasoning_effort,
             "policy": policy,
+            "images": images,
+            "audio": audio,
+            "attachments": attachments,
         }
         wanted = output_type(prompt, output)
         full_text = self.full_prompt(prompt)

@@ -47,7 +47,8 @@ from typing import TYPE_CHECKING, Generic
 
 import msgspec
 
-from corral.core.display import short_traceback, shorten
+from corral.core.display import shorten
+from corral.core.tracebacks import short_traceback
 from corral.errors import (
     CorralError,
     EmptyAnswer,

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.engine.batch.tasks import MAX_BYTES, batch_name, find_files
+from corral.engine.batch.files import batch_name, find_files
+from corral.engine.batch.tasks import MAX_BYTES
 from corral.errors import ConfigError
 
 
