@@ -368,7 +368,12 @@ class _Builder:
         verifier = self._verifier(task)
         source = (Path(), "", "")
         if verifier.is_given or task.folder or task.is_empty or self._writes:
-            source = self._source(task)
+            key = (task.folder or ("" if task.is_empty else str(self._cwd)), task.hidden)
+            if key not in self._sources:
+                command.require("a comparison in which agents change files")
+                own = not task.folder and not task.is_empty
+                self._sources[key] = self._from_repository() if own else self._copy(task)
+            source = self._sources[key]
             self._check_hidden(task, *source)
             if verifier.is_given and not self._writes and READ_ONLY not in self.notes:
                 self.notes.append(READ_ONLY)
@@ -426,15 +431,6 @@ class _Builder:
         if task.is_confined and task.folder:
             task_folders.kind_of(task.id, folder, path)
         return path
-
-    def _source(self, task: CompareTask) -> tuple[Path, str, str]:
-        """The repository, the commit and the folder inside for a task."""
-        key = (task.folder or ("" if task.is_empty else str(self._cwd)), task.hidden)
-        if key not in self._sources:
-            command.require("a comparison in which agents change files")
-            own = not task.folder and not task.is_empty
-            self._sources[key] = self._from_repository() if own else self._copy(task)
-        return self._sources[key]
 
     def _from_repository(self) -> tuple[Path, str, str]:
         """The user's own repository at ``HEAD``; a copy of the folder if there is none."""

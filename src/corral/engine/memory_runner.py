@@ -207,18 +207,18 @@ class MemoryRun:
         return [await self._inbox.get()]
 
     def _begin(self, id: str, call: Callable[[C], Awaitable[Message]], command: C) -> None:
-        self._tasks[id] = asyncio.create_task(self._answer(id, call, command))
+        async def perform() -> None:
+            try:
+                message = await call(command)
+            except CorralError as error:
+                message = Ended(id=id, outcome=failed(str(error), retryable=error.retryable))
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+                message = Ended(id=id, outcome=failed(reason, retryable=False))
+            self._tasks.pop(id, None)
+            self._inbox.put_nowait(message)
 
-    async def _answer(self, id: str, call: Callable[[C], Awaitable[Message]], command: C) -> None:
-        try:
-            message = await call(command)
-        except CorralError as error:
-            message = Ended(id=id, outcome=failed(str(error), retryable=error.retryable))
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            message = Ended(id=id, outcome=failed(reason, retryable=False))
-        self._tasks.pop(id, None)
-        self._inbox.put_nowait(message)
+        self._tasks[id] = asyncio.create_task(perform())
 
     async def wait_for_stopped(self) -> None:
         """Wait for cancelled tasks; those that do not end are abandoned."""

@@ -271,7 +271,14 @@ class _AgentTrajectory:
         prompt, self._prompt = self._prompt, None
         if prompt is not None:
             text = prompt.data if isinstance(prompt.data, str) else ""
-            self._document.step("user", _message(text, self._files), prompt.ts)
+            parts: list[Json] = [{"type": "text", "text": text}]
+            for kind, types in (("image", IMAGE_TYPES), ("audio", AUDIO_TYPES)):
+                for path in as_texts(self._files.get(kind)):
+                    media_type = types.get(path.rpartition(".")[2].lower())
+                    if media_type is not None:
+                        source: Json = {"media_type": media_type, "path": path}
+                        parts.append({"type": kind, "source": source})
+            self._document.step("user", parts if len(parts) > 1 else text, prompt.ts)
         self._files = {}
 
     def _write_steps(self, steps: list[ModelStep]) -> None:
@@ -448,17 +455,6 @@ class _PipelineTrajectory:
         }
         facts: JsonObject = {"tool_calls": [call], "observation": {"results": [result]}}
         self._document.step("agent", f"node {node}", event.ts, {**facts, "llm_call_count": 0})
-
-
-def _message(text: str, files: JsonObject) -> Json:
-    """The text of a prompt, with the images and audio files that were sent with it."""
-    parts: list[Json] = [{"type": "text", "text": text}]
-    for kind, types in (("image", IMAGE_TYPES), ("audio", AUDIO_TYPES)):
-        for path in as_texts(files.get(kind)):
-            media_type = types.get(path.rpartition(".")[2].lower())
-            if media_type is not None:
-                parts.append({"type": kind, "source": {"media_type": media_type, "path": path}})
-    return parts if len(parts) > 1 else text
 
 
 def _tool_call(call: StepCall) -> JsonObject:

@@ -188,8 +188,9 @@ def _fields(settings: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: value for name, value in settings.items() if name in SETTING_NAMES}
     fields = {name: value for name, value in fields.items() if value is not None}
     for name in ("temperature", "top_p"):
-        if name in fields:
-            _check_number(name, fields[name])
+        number = number_or_none(fields.get(name, 0))
+        if number is None or not 0 <= number <= 100:
+            raise ConfigError(f"{name} must be a number of 0 or more, got: {fields[name]!r}")
     if (int_or_none(fields.get("max_tokens", 1)) or 0) < 1:
         raise ConfigError(f"max_tokens must be at least 1, got: {fields['max_tokens']!r}")
     if fields.get("reasoning_effort", "none") not in EFFORTS:
@@ -204,12 +205,6 @@ def _fields(settings: Mapping[str, Any]) -> dict[str, Any]:
         tables = fields["provider_options"].items()
         fields["provider_options"] = {name: dict(table) for name, table in tables}
     return fields
-
-
-def _check_number(name: str, value: object) -> None:
-    number = number_or_none(value)
-    if number is None or not 0 <= number <= 100:
-        raise ConfigError(f"{name} must be a number of 0 or more, got: {value!r}")
 
 
 ToolsInput: TypeAlias = Sequence[Tool | ToolSpec | Callable[..., object]] | Tools

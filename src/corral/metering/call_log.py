@@ -74,7 +74,16 @@ class CallLog:
         for prompt in prompts:
             if not prompt.is_uncertain and (emit := prompt.emit()) is not None:
                 prompt.is_uncertain = True
-                emit(_not_assigned())
+                emit(
+                    Error(
+                        CALLS_NOT_ASSIGNED,
+                        "the process serves several prompts, and it is not certain to which of them"
+                        " a model call belongs: the usage is what the agent reports",
+                        recoverable=True,
+                        level="warning",
+                        phase="response",
+                    )
+                )
         return None
 
     def on_call(self, call: MeteredCall) -> None:
@@ -86,7 +95,19 @@ class CallLog:
             self._ended.set()
             emit = prompt.emit()
             if emit is not None and prompt in self._prompts:
-                emit(_event(call))
+                cost, first_byte = call.cost, call.first_byte
+                event = ModelCall(
+                    model=call.model,
+                    usage=call.usage,
+                    cost=replace(cost, source="metered") if cost.source == "computed" else cost,
+                    side=not call.request.tools,
+                    partial=call.is_partial,
+                    status=call.status,
+                    first_byte_ms=None if first_byte is None else round(first_byte * 1000),
+                    duration_ms=round(call.duration * 1000),
+                    error=call.error,
+                )
+                emit(event)
 
     async def wait_for_calls(self, emit: Emit) -> None:
         """Wait until the calls of a prompt have ended. An agent may end its turn when it has seen
@@ -105,9 +126,19 @@ class CallLog:
 
     def on_key(self, owner: object) -> None:
         """A response contained the real key. Without an owner, all prompts report it."""
+        warning = Error(
+            "key_in_response",
+            "a response of the model's service contained the API key: it was cut before the agent"
+            " got the key",
+            recoverable=True,
+            level="warning",
+            hint="Find out which service repeats the key, and replace the key if others see its"
+            " logs.",
+            phase="response",
+        )
         for prompt in [owner] if isinstance(owner, PromptCalls) else self._active():
             if (emit := prompt.emit()) is not None:
-                emit(_key_in_response())
+                emit(warning)
 
     def on_wait(self, text: str) -> None:
         """A model call waits until the budget is raised."""
@@ -134,40 +165,3 @@ def _owner(prompts: Sequence[PromptCalls], request: Sequence[bytes]) -> PromptCa
         each.text != found[-1].text and each.text in found[-1].text for each in found[:-1]
     )
     return found[-1] if found and is_longest else None
-
-
-def _not_assigned() -> Error:
-    return Error(
-        CALLS_NOT_ASSIGNED,
-        "the process serves several prompts, and it is not certain to which of them a model call"
-        " belongs: the usage is what the agent reports",
-        recoverable=True,
-        level="warning",
-        phase="response",
-    )
-
-
-def _key_in_response() -> Error:
-    return Error(
-        "key_in_response",
-        "a response of the model's service contained the API key: it was cut before the agent got"
-        " the key",
-        recoverable=True,
-        level="warning",
-        hint="Find out which service repeats the key, and replace the key if others see its logs.",
-        phase="response",
-    )
-
-
-def _event(call: MeteredCall) -> ModelCall:
-    return ModelCall(
-        model=call.model,
-        usage=call.usage,
-        cost=replace(call.cost, source="metered") if call.cost.source == "computed" else call.cost,
-        side=not call.request.tools,
-        partial=call.is_partial,
-        status=call.status,
-        first_byte_ms=None if call.first_byte is None else round(call.first_byte * 1000),
-        duration_ms=round(call.duration * 1000),
-        error=call.error,
-    )

@@ -230,7 +230,11 @@ class LimitWaits:
         """Wait until the limit ends, and a random part longer."""
         if not self._waiting:
             self._since = clock.Stopwatch()
-            self._stop_time_limits()
+            now = asyncio.get_running_loop().time()
+            for limit in self._time_limits:
+                if (limit_ends := limit.when()) is not None:
+                    self._time_limits[limit] = limit_ends - now
+                    limit.reschedule(None)
         self._waiting += 1
         self._set_state(state)
         try:
@@ -242,22 +246,11 @@ class LimitWaits:
             if not self._waiting:
                 self._last_end = clock.Stopwatch()
                 self._waited += self._since.seconds
-                self._continue_time_limits()
+                now = asyncio.get_running_loop().time()
+                for limit, rest in self._time_limits.items():
+                    if rest is not None and not limit.expired():
+                        limit.reschedule(now + rest)
                 self._set_state(None)
-
-    def _stop_time_limits(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for limit in self._time_limits:
-            ends = limit.when()
-            if ends is not None:
-                self._time_limits[limit] = ends - now
-                limit.reschedule(None)
-
-    def _continue_time_limits(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for limit, left in self._time_limits.items():
-            if left is not None and not limit.expired():
-                limit.reschedule(now + left)
 
     def _set_state(self, state: LimitState | None) -> None:
         if state == self.state:

@@ -141,7 +141,8 @@ class TurnUsages:
 
     def _append_calls(self, started: float, calls: list[ModelCall], *, is_partial: bool) -> None:
         for model, own in _by_model(calls).items():
-            billed = [call for call in own if not _is_free(call)]
+            # A call that the vendor refused, without a report of its usage, costs nothing.
+            billed = [c for c in own if (c.status or 0) < 400 or c.usage.total is not None]
             known = [call.cost for call in billed if call.cost.usd is not None]
             cost = sum(known[1:], start=known[0]) if known else Cost()
             usage = sum((call.usage for call in own), start=Usage())
@@ -180,11 +181,6 @@ def _by_model(calls: list[ModelCall]) -> dict[str, list[ModelCall]]:
     for call in calls:
         found.setdefault(call.model, []).append(call)
     return found
-
-
-def _is_free(call: ModelCall) -> bool:
-    """Whether the vendor refused it, and reported no usage."""
-    return call.status is not None and call.status >= 400 and call.usage.total is None
 
 
 def check_by(by: str) -> None:

@@ -80,9 +80,12 @@ class LogFile:
 
     def lines(self, start: int, end: int) -> list[Line]:
         """The complete lines that begin in a range of bytes."""
-        first = self._next_start(start, end)
-        if first is None:
-            return []
+        first = max(start, 0)
+        if start > 0:
+            at = self.read(start - 1, min(end, self.size) - start + 1).find(b"\n")
+            if at < 0:
+                return []  # no line begins before ``end``
+            first = start + at
         found: list[Line] = []
         offset = first
         *complete, rest = self.read(first, end - first).split(b"\n")
@@ -107,13 +110,6 @@ class LogFile:
             if found:
                 return found[-1]
         return None
-
-    def _next_start(self, start: int, end: int) -> int | None:
-        """Where the first line begins at or after ``start``; None if none does before ``end``."""
-        if start <= 0:
-            return 0
-        at = self.read(start - 1, min(end, self.size) - start + 1).find(b"\n")
-        return None if at < 0 else start + at
 
     def _complete(self, offset: int, data: bytes) -> Line | None:
         pieces = [data]

@@ -86,17 +86,13 @@ def _without_tokens(word: re.Match[bytes]) -> bytes:
     while number < end:
         part = parts[number]
         found = None
-        if number + 2 < end and _may_follow(parts[number + 1], parts[number + 2]):
-            found = TOKEN_BEGIN.search(word.string, at, at + len(part))
+        if number + 2 < end:
+            second, third = parts[number + 1 : number + 3]
+            is_long = min(len(second) - 3, len(third)) >= _TOKEN_PART
+            if is_long and second.startswith(b"eyJ"):
+                found = TOKEN_BEGIN.search(word.string, at, at + len(part))
         used = 1 if found is None else 3
         out.append(part if found is None else part[: found.start() - at] + MARK)
         at += sum(len(each) + 1 for each in parts[number : number + used])
         number += used
     return b".".join(out)
-
-
-def _may_follow(second: bytes, third: bytes) -> bool:
-    """Whether these may be the second and third part of a token."""
-    return (
-        second.startswith(b"eyJ") and len(second) >= _TOKEN_PART + 3 and len(third) >= _TOKEN_PART
-    )

@@ -116,7 +116,16 @@ def usage_report(query: UsageQuery) -> UsageTotals:
 
 def usage(query: UsageQuery) -> list[TurnUsage]:
     """What the turns that meet all conditions have used. Blocking. Raises ``StorageFailed``."""
-    return _read(lambda db: _select_turns(db, query))
+    conditions = _conditions(query, "started")
+    if query.until is not None:
+        conditions["started < ?"] = (query.until,)
+    if query.session is not None:
+        conditions["id = ?"] = (query.session,)
+    if query.model is not None:
+        conditions["instr(model, ?)"] = (query.model,)
+    filter_, values = _where(conditions)
+    select = f"select used from turns {filter_} order by started"
+    return _read(lambda db: (decode_as(used, TurnUsage) for (used,) in db.execute(select, values)))
 
 
 def _read(select: Callable[[sqlite3.Connection], Iterator[T]]) -> list[T]:
@@ -190,8 +199,18 @@ def _update(db: sqlite3.Connection) -> None:
             if name in known:
                 _delete(db, name)
             record = store.open_listed(paths.sessions() / name)
-            if record is not None:
-                _insert(db, record, on_disk[name])
+            if record is None:
+                continue
+            meta = record.meta
+            row = (name, on_disk[name], meta.agent, meta.cwd, meta.updated)
+            encoded = msgspec.json.encode(meta)
+            db.execute("insert into sessions values (?, ?, ?, ?, ?, ?)", (*row, encoded))
+            usages = TurnUsages(meta.id, meta.agent, meta.cwd, meta.model)
+            if body := _text(record, usages):
+                db.execute("insert into texts values (?, ?)", (name, body))
+            for turn in usages.finish():
+                used = (turn.started, turn.agent, turn.cwd, turn.model, msgspec.json.encode(turn))
+                db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", (name, *used))
     except BaseException:
         db.execute("rollback")
         raise
@@ -219,19 +238,6 @@ def _stamps() -> dict[str, int]:
 def _delete(db: sqlite3.Connection, name: str) -> None:
     for table in ("sessions", "texts", "turns"):
         db.execute(f"delete from {table} where id = ?", (name,))
-
-
-def _insert(db: sqlite3.Connection, record: store.SessionRecord, stamp: int) -> None:
-    meta = record.meta
-    row = (record.folder.name, stamp, meta.agent, meta.cwd, meta.updated, msgspec.json.encode(meta))
-    db.execute("insert into sessions values (?, ?, ?, ?, ?, ?)", row)
-    usages = TurnUsages(meta.id, meta.agent, meta.cwd, meta.model)
-    body = _text(record, usages)
-    if body:
-        db.execute("insert into texts values (?, ?)", (record.folder.name, body))
-    for turn in usages.finish():
-        used = (turn.started, turn.agent, turn.cwd, turn.model, msgspec.json.encode(turn))
-        db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", (record.folder.name, *used))
 
 
 def _text(record: store.SessionRecord, usages: TurnUsages) -> str:
@@ -305,19 +311,6 @@ def _select(db: sqlite3.Connection, query: Query) -> Iterator[SessionMatch]:
     )
     for meta, snippet in rows:
         yield SessionMatch(decode_as(meta, store.Meta), " ".join(snippet.split()))
-
-
-def _select_turns(db: sqlite3.Connection, query: UsageQuery) -> Iterator[TurnUsage]:
-    conditions = _conditions(query, "started")
-    if query.until is not None:
-        conditions["started < ?"] = (query.until,)
-    if query.session is not None:
-        conditions["id = ?"] = (query.session,)
-    if query.model is not None:
-        conditions["instr(model, ?)"] = (query.model,)
-    filter_, values = _where(conditions)
-    for (used,) in db.execute(f"select used from turns {filter_} order by started", values):
-        yield decode_as(used, TurnUsage)
 
 
 Conditions: TypeAlias = dict[str, tuple[str | float, ...]]

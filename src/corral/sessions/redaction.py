@@ -119,10 +119,16 @@ class EventRedactor:
             return
         if getattr(event, "call_id", None) is not None and event.parent in self._messages:
             self._release(self._messages.pop(event.parent), out)
-        if isinstance(event, ToolOutput):
-            self._output(event, out)
-        else:
+        if not isinstance(event, ToolOutput):
             out.append(event)
+            return
+        pieces, _ = self._outputs.setdefault(
+            event.call_id, (StreamRedactor(self._redactor), event.parent)
+        )
+        if shown := pieces.add(event.delta):
+            out.append(event if shown == event.delta else replace(event, delta=shown))
+        if not pieces.pending:
+            del self._outputs[event.call_id]
 
     def _tool_call(self, event: ToolUse | ToolResult, out: list[RawEvent]) -> None:
         """The begin or the end of a call, which ends the message before it."""
@@ -134,15 +140,6 @@ class EventRedactor:
             if rest := pieces.finish():
                 out.append(ToolOutput(event.call_id, rest, parent=parent))
         out.append(event)
-
-    def _output(self, event: ToolOutput, out: list[RawEvent]) -> None:
-        pieces, _ = self._outputs.setdefault(
-            event.call_id, (StreamRedactor(self._redactor), event.parent)
-        )
-        if shown := pieces.add(event.delta):
-            out.append(event if shown == event.delta else replace(event, delta=shown))
-        if not pieces.pending:
-            del self._outputs[event.call_id]
 
     def _message(
         self, parent: str | None, message_id: str | None, out: list[RawEvent], *, is_text: bool

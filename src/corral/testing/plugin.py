@@ -66,7 +66,11 @@ class _Cassettes:
         self._is_recording = bool(request.config.getoption("--corral-record"))
 
     def __call__(self, agent: str) -> RunKwargs:
-        path = self._path(agent)
+        # ``cassettes/FILE/TEST.AGENT.ndjson`` beside the test file.
+        folder, file = os.path.split(self._node.path)
+        test = self._node.nodeid.partition("::")[2]
+        name = f"{_safe_name(test)}.{_safe_name(agent)}.ndjson"
+        path = os.path.join(folder, "cassettes", os.path.splitext(file)[0], name)
         if self._is_recording:
             return {"record_to": path}
         if not os.path.exists(path):
@@ -76,13 +80,6 @@ class _Cassettes:
                 pytrace=False,
             )
         return {"replay": path}
-
-    def _path(self, agent: str) -> str:
-        """``cassettes/FILE/TEST.AGENT.ndjson`` beside the test file."""
-        folder, file = os.path.split(self._node.path)
-        test = self._node.nodeid.partition("::")[2]
-        name = f"{_safe_name(test)}.{_safe_name(agent)}.ndjson"
-        return os.path.join(folder, "cassettes", os.path.splitext(file)[0], name)
 
 
 def _safe_name(text: str) -> str:

@@ -156,7 +156,11 @@ class HostFiles:
                 )
             if not fs.is_locked(self.lock):
                 remove_trash(spared=self.home)
-                self._isolate_started_jobs()
+                # The run's host died. Jobs that it had started may have killed it.
+                for folder in self.jobs.iterdir():
+                    if any(folder.glob("started.*")) and self.result(folder.name) is None:
+                        self.isolated(folder.name).open()
+                        (folder / ISOLATED).touch()
             files = self.for_job(name)
             files.open()
             (files.requests / name).touch()
@@ -192,13 +196,6 @@ class HostFiles:
         self.requests.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkfifo(self.fifo, 0o600)
-
-    def _isolate_started_jobs(self) -> None:
-        """Isolate the jobs that had started when the run's host died."""
-        for folder in self.jobs.iterdir():
-            if any(folder.glob("started.*")) and self.result(folder.name) is None:
-                self.isolated(folder.name).open()
-                (folder / ISOLATED).touch()
 
     @contextlib.contextmanager
     def _hold_gate(self) -> Generator[None]:

@@ -50,7 +50,7 @@ from corral.engine.payloads import RunInput
 from corral.engine.worker import executor, node_workflow
 from corral.errors import ConfigError
 from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.scheduler.outcome import Outcome, failed
+from corral.pipelines.scheduler.outcome import failed
 from corral.system import fs, logs, paths
 from corral.system.process.tree import ProcessRegistry
 from corral.values import decode_as
@@ -147,8 +147,24 @@ class _Host:
                 self.running[name] = asyncio.create_task(self._run_job(name, resources))
 
     async def _run_job(self, name: str, resources: NodeResources) -> None:
+        folder = self.files.job(name)
         try:
-            stored = StoredOutcome(outcome=await self._job_outcome(name, resources))
+            job = decode_as((folder / "job.json").read_bytes(), Job)
+            starts = sum(1 for _ in folder.glob("started.*"))
+            if starts >= CRASHES:
+                reason = f"its agent host was killed while it ran, {starts} times"
+                stored = StoredOutcome(outcome=failed(reason, retryable=False))
+            else:
+                (folder / f"started.{starts + 1}").touch()
+                file = Path(job.database) if job.database else None
+                outcome = await node_workflow.run_in_process(
+                    self.run_input,
+                    job.visit,
+                    job.attempt,
+                    resources,
+                    None if file is None else Database(f"sqlite:///{file}", file),
+                )
+                stored = StoredOutcome(outcome=outcome)
         except asyncio.CancelledError:
             stored = StoredOutcome()
         except Exception as error:  # otherwise the worker would wait for ever
@@ -158,23 +174,6 @@ class _Host:
         finally:
             self.running.pop(name, None)
             self.wake.set()
-
-    async def _job_outcome(self, name: str, resources: NodeResources) -> Outcome:
-        folder = self.files.job(name)
-        job = decode_as((folder / "job.json").read_bytes(), Job)
-        starts = sorted(each.name for each in folder.glob("started.*"))
-        if len(starts) >= CRASHES:
-            reason = f"its agent host was killed while it ran, {len(starts)} times"
-            return failed(reason, retryable=False)
-        (folder / f"started.{len(starts) + 1}").touch()
-        file = Path(job.database) if job.database else None
-        return await node_workflow.run_in_process(
-            self.run_input,
-            job.visit,
-            job.attempt,
-            resources,
-            None if file is None else Database(f"sqlite:///{file}", file),
-        )
 
     def _try_exit(self) -> bool:
         """Whether to exit: not if a command has just arrived. No more arrive while the gate is

@@ -235,7 +235,17 @@ class DurableTaskJournal:
                 raise engine.failed
             if self._since_check.seconds > TAKE_OVER:
                 await self.take_over()
-            await self._wait()
+            pause, self._pause = self._pause, min(self._pause * 1.4, LAST_POLL)
+            if not self._running:
+                await asyncio.sleep(pause)
+                continue
+            done, _ = await asyncio.wait(
+                self._running.values(),
+                timeout=min(pause, CHECK),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if done and len(done) < len(self._running):
+                await asyncio.sleep(GATHER)
 
     async def _read_ended(self) -> list[tuple[str, Outcome]]:
         """Tasks that have ended by what the database says."""
@@ -248,20 +258,6 @@ class DurableTaskJournal:
                 attempt.cancel()
         await self._settle_budget(outcomes)
         return [(self.in_flight.pop(key), outcome) for key, outcome in outcomes.items()]
-
-    async def _wait(self) -> None:
-        """Until the next look."""
-        pause, self._pause = self._pause, min(self._pause * 1.4, LAST_POLL)
-        if not self._running:
-            await asyncio.sleep(pause)
-            return
-        done, _ = await asyncio.wait(
-            self._running.values(),
-            timeout=min(pause, CHECK),
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        if done and len(done) < len(self._running):
-            await asyncio.sleep(GATHER)
 
     async def _record(self, workflows: Sequence[str]) -> list[tuple[str, Outcome]]:
         """Store what has ended here. Returns the outcomes that were stored."""

@@ -251,6 +251,7 @@ class Executor:
         """Take no more work; wait up to ``drain`` seconds for running nodes; then leave the rest to
         the executor that recovers it. Blocking, unless called in its thread. If a node blocks the
         loop for ever, the executor is abandoned with a warning that names the node."""
+        global _current  # noqa: PLW0603
         self._deadlines.append(time.monotonic() + drain)
         self.begin_draining()
         if self._thread is None or self._thread is threading.current_thread():
@@ -258,7 +259,14 @@ class Executor:
         if not self._ready.done() or self.responds(drain + BLOCKED):
             self._thread.join(drain + CLOSE + LAUNCH)
         if self._thread.is_alive():
-            self._abandon()
+            # It continues until the process ends; its results are ignored.
+            _log.warning(self.stuck_message)
+            self._stop.set()
+            self._is_abandoned = True
+            _current = None
+            with contextlib.suppress(Exception):  # as far as possible without the loop
+                adapter.close()
+            self.leases.release()
 
     def begin_draining(self) -> None:
         """``stop`` that waits for nothing, in any thread."""
@@ -287,17 +295,6 @@ class Executor:
             f"the engine did not end because {nodes or 'something'} blocks its event loop;"
             " node code must not block. The run can be resumed."
         )
-
-    def _abandon(self) -> None:
-        """Its thread continues until the process ends; its results are ignored."""
-        global _current  # noqa: PLW0603
-        _log.warning(self.stuck_message)
-        self._stop.set()
-        self._is_abandoned = True
-        _current = None
-        with contextlib.suppress(Exception):  # as far as possible without the loop
-            adapter.close()
-        self.leases.release()
 
     def _run(self) -> None:
         global _current  # noqa: PLW0603
@@ -416,7 +413,14 @@ class Executor:
             if not is_held:
                 lost_at = lost_at or time.monotonic()
                 if time.monotonic() - lost_at > self.grace:
-                    self._give_up()
+                    self._fail(
+                        StorageFailed(
+                            f"the database {self.database.shown} was not reachable for"
+                            f" {self.grace:g} s: this worker ends",
+                            hint="Other workers take over its runs, or this one does when it is"
+                            " started again.",
+                        )
+                    )
                     return
             for _ in range(10):
                 if self._stop.is_set():
@@ -439,15 +443,6 @@ class Executor:
                     if is_dead:
                         private_calls.recover(executor)
         self._suspects = suspects
-
-    def _give_up(self) -> None:
-        self._fail(
-            StorageFailed(
-                f"the database {self.database.shown} was not reachable for {self.grace:g} s:"
-                " this worker ends",
-                hint="Other workers take over its runs, or this one does when it is started again.",
-            )
-        )
 
     def _on_unusable(self, error: BaseException) -> None:
         """Called in any thread. Finished work is in the journal; more could not be recorded. The

@@ -1,10 +1,15 @@
-"""The requests that an agent sends to the model proxy, read from its connection.
+"""The requests that an agent sends to the model proxy: read from its connection, and checked.
 
 The target of a request is read once (``parse_target``): what is judged is what is sent. Servers
 read the same target in different ways: ``/v1/messages#/count_tokens`` is ``/v1/messages`` for one
 and an unknown path for another, and so it is with ``models/../files``, ``%2e%2e``, ``//`` and
 ``;a=b``. A target that could have more than one meaning is refused. All others are sent in one
 form: the decoded path, which needs no escapes, and the query, encoded again.
+
+The agent has a dummy key. In the places where the vendor's API expects a key (``KeyPlace``: a
+header, a parameter of the query), a dummy key that is the complete value is replaced by the real
+one, once. Nothing else with a dummy key is sent: a vendor that repeats a part of a request in its
+response would hand the key to the agent. What else stands in such a place is not sent either.
 """
 
 from __future__ import annotations
@@ -13,11 +18,13 @@ import asyncio
 import re
 import zlib
 from collections import deque
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
 import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
+from corral.models.spec import Provider
 from corral.system.http.client import decompressor_for
 
 LARGEST_TARGET = 16 * 1024
@@ -254,3 +261,72 @@ class RequestReader:
             )
         )
         self._is_open = False
+
+
+_OTHER_REQUEST = ("$", "_method")
+"""How parameters begin that turn a request into another one: ``$httpMethod`` of Google's APIs,
+``_method`` of web frameworks."""
+
+
+class RequestCheck:
+    """Checks the requests of one run."""
+
+    def __init__(self, keys: Mapping[str, str], providers: Sequence[Provider]) -> None:
+        """``keys``: dummy → real."""
+        self._keys = keys
+        self._headers: dict[str, list[str]] = {}
+        """Name in lower case → what may stand before a key."""
+        self._parameters: dict[str, list[str]] = {}
+        for place in (place for provider in providers for place in provider.key_places):
+            names = self._headers if place.header else self._parameters
+            name = place.header.lower() or place.parameter
+            names.setdefault(name, []).append(place.prefix)
+
+    def check(self, received: ReceivedRequest, base: str) -> AgentRequest:
+        """The request that is judged and sent, with the real key. ``base`` is the path of the
+        vendor's base URL. Raises ``BadRequest``."""
+        try:
+            target = parse_target(received.target, base)
+        except BadTarget as bad:
+            raise BadRequest(400, f"the target of the request is refused: {bad}") from bad
+        if self._has_dummy(target.path):
+            raise BadRequest(400, "the path of the request contains the key of this run")
+        if any(name.lower().startswith(_OTHER_REQUEST) for name, _ in target.query):
+            raise BadRequest(400, "a parameter of the request would make another request of it")
+        unused = dict(self._keys)
+        headers: list[Header] = []
+        for field, content in received.headers:
+            lower, text = field.decode("latin-1").lower(), content.decode("latin-1").strip()
+            sent = self._sent(self._headers.get(lower), text, unused)
+            if sent is not None and not self._has_dummy(lower):
+                headers.append((field, content if sent == text else sent.encode("latin-1")))
+        query: list[tuple[str, str]] = []
+        for name, value in target.query:
+            sent = self._sent(self._parameters.get(name), value, unused)
+            if sent is not None and not self._has_dummy(name):
+                query.append((name, sent))
+        real = next((key for dummy, key in self._keys.items() if dummy not in unused), None)
+        if real is None:
+            raise BadRequest(401, "the request does not have the key of this run")
+        return AgentRequest(
+            method=received.method,
+            target=RequestTarget(target.path, tuple(query)),
+            headers=tuple(headers),
+            body=received.plain_body(),
+            keeps_open=received.keeps_open,
+            key=real,
+        )
+
+    def _sent(self, prefixes: list[str] | None, text: str, unused: dict[str, str]) -> str | None:
+        """What is sent of a header or parameter; None if it is left out. ``prefixes`` are those of
+        a key, if it is a place for keys; ``unused`` are the keys that have no place yet."""
+        if prefixes is None:
+            return None if self._has_dummy(text) else text
+        for prefix in prefixes:
+            before, dummy = text[: len(prefix)], text[len(prefix) :]
+            if before.lower() == prefix.lower() and dummy in unused:
+                return prefix + unused.pop(dummy)
+        return None
+
+    def _has_dummy(self, text: str) -> bool:
+        return any(dummy in text for dummy in self._keys)

@@ -281,7 +281,16 @@ class JudgedExchange:
         decision = asyncio.ensure_future(self._judge.decide(calls))
         closed = asyncio.ensure_future(self._proxy.agent_side_closed().wait())
         try:
-            while not await _is_done(decision, closed):
+            # The agent gets an empty line from time to time, so that it does not give up.
+            while True:
+                if closed.done():
+                    await asyncio.wait([decision], timeout=CLOSED_SECONDS)
+                else:
+                    first = asyncio.FIRST_COMPLETED
+                    waited_for: list[asyncio.Future[Any]] = [decision, closed]
+                    await asyncio.wait(waited_for, timeout=KEEP_ALIVE_SECONDS, return_when=first)
+                if decision.done():
+                    break
                 self._write(response, b"\n")
                 await self._writer.drain()
         finally:
@@ -302,16 +311,6 @@ class JudgedExchange:
         self._writer.write(LAST_CHUNK)
         await self._writer.drain()
         return True
-
-
-async def _is_done(decision: asyncio.Future[Any], closed: asyncio.Future[Any]) -> bool:
-    """Wait until the agent is due for an empty line. Returns whether the decision was made."""
-    if closed.done():
-        await asyncio.wait([decision], timeout=CLOSED_SECONDS)
-    else:
-        first = asyncio.FIRST_COMPLETED
-        await asyncio.wait([decision, closed], timeout=KEEP_ALIVE_SECONDS, return_when=first)
-    return decision.done()
 
 
 def chunk(data: bytes) -> bytes:

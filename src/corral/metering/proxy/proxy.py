@@ -61,6 +61,7 @@ from corral.metering.proxy.client_requests import (
     AgentRequest,
     BadRequest,
     ReceivedRequest,
+    RequestCheck,
     RequestReader,
 )
 from corral.metering.proxy.open_calls import (
@@ -71,7 +72,6 @@ from corral.metering.proxy.open_calls import (
     Ticket,
     ToolJudge,
 )
-from corral.metering.proxy.request_check import RequestCheck
 from corral.metering.proxy.upstream import ResponseFailed, Upstream, searched_forms
 from corral.models.spec import Provider
 from corral.system.http.request import parse_url
@@ -204,7 +204,9 @@ class ModelProxy:
             _log.exception("a request of the agent failed")
             if not writer.has_begun:
                 text = f"the request failed: {type(error).__name__}: {error}"
-                self.answer(writer, 502, self._without_keys(text), close=True)
+                for key in self._settings.keys.values():
+                    text = text.replace(key, "[REDACTED]")
+                self.answer(writer, 502, text, close=True)
         finally:
             requests.close()
             upstream.close()
@@ -405,11 +407,6 @@ class ModelProxy:
             missing.pop(b"content-length", None)
         lines += [name + b": " + value for name, value in missing.items()]
         return b"\r\n".join([*lines, b"", b""])
-
-    def _without_keys(self, text: str) -> str:
-        for key in self._settings.keys.values():
-            text = text.replace(key, "[REDACTED]")
-        return text
 
     def _find_providers(self) -> Sequence[Provider]:
         if self._providers is None:

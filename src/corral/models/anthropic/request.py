@@ -127,7 +127,11 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
         tools.append(schema)
     turns = _turns(request, provider)
     if cached:
-        _mark_cached(tools, system, turns)
+        # Three of the four blocks that may be cached: the most stable ones.
+        last_user = next((turn.blocks for turn in reversed(turns) if turn.role == "user"), [])
+        for blocks in (tools, system, last_user):
+            if blocks:
+                blocks[-1]["cache_control"] = {**CACHED}
     given: JsonObject = {
         "model": request.model,
         "max_tokens": _max_tokens(request, kind, plan.thinking, warnings),
@@ -291,18 +295,6 @@ class _Turn(msgspec.Struct, frozen=True):
 
     role: str
     blocks: list[JsonObject]
-
-
-def _mark_cached(tools: list[JsonObject], system: list[JsonObject], turns: list[_Turn]) -> None:
-    """Mark up to three of the four blocks that may be cached, the most stable first."""
-    if tools:
-        tools[-1]["cache_control"] = {**CACHED}
-    if system:
-        system[-1]["cache_control"] = {**CACHED}
-    for turn in reversed(turns):
-        if turn.role == "user":
-            turn.blocks[-1]["cache_control"] = {**CACHED}
-            break
 
 
 def _turns(request: Request, provider: Provider) -> list[_Turn]:

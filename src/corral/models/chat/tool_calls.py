@@ -147,7 +147,10 @@ class ChatCalls(CallFormat):
             index = optional_index(call, "index")
             place = number if index is None else index
             known = self._tool_calls.setdefault(place, {})
-            self._is_ambiguous |= _differs(known, call)
+            names = [as_object(one.get("function")).get("name") for one in (known, call)]
+            for before, now in ((known.get("id"), call.get("id")), names):
+                if before and now and before != now:
+                    self._is_ambiguous = True
             _check_call(call)
             _add(known, call)
             if known.get("function" if known.get("type") == "custom" else "custom") is not None:
@@ -156,7 +159,15 @@ class ChatCalls(CallFormat):
         return bool(calls)
 
     def _found(self) -> list[WireCall]:
-        found = [_call(made) for made in self._joined_calls()]
+        found: list[WireCall] = []
+        for made in self._joined_calls():
+            kind = "custom" if made.get("type") == "custom" else "function"
+            function = as_object(made.get(kind))
+            arguments: JsonObject | None = {"input": as_text(function.get("input"))}
+            if kind == "function":
+                arguments = parsed_arguments(as_text(function.get("arguments")))
+            name = as_text(function.get("name"))
+            found.append(wire_call(as_text(made.get("id")), name, arguments))
         if self._is_ambiguous:
             found = [replace(call, problem=_AMBIGUOUS) for call in found]
         return found
@@ -220,14 +231,6 @@ def _check_call(call: JsonObject) -> None:
             optional_text(optional_object(call, field), name)
 
 
-def _differs(known: JsonObject, change: JsonObject) -> bool:
-    """Whether a change gives a call another id or name than it has."""
-    pairs = [(known.get("id"), change.get("id"))]
-    names = (as_object(known.get("function")), as_object(change.get("function")))
-    pairs.append((names[0].get("name"), names[1].get("name")))
-    return any(before and now and before != now for before, now in pairs)
-
-
 class _Pieces(list[Any]):
     """A text in pieces: joining them at each change would take quadratic time."""
 
@@ -259,12 +262,3 @@ def _joined(value: Json) -> Json:
     if is_object(value):
         return {name: _joined(inner) for name, inner in value.items()}
     return [_joined(item) for item in value] if is_list(value) else value
-
-
-def _call(made: JsonObject) -> WireCall:
-    kind = "custom" if made.get("type") == "custom" else "function"
-    function = as_object(made.get(kind))
-    arguments: JsonObject | None = {"input": as_text(function.get("input"))}
-    if kind == "function":
-        arguments = parsed_arguments(as_text(function.get("arguments")))
-    return wire_call(as_text(made.get("id")), as_text(function.get("name")), arguments)

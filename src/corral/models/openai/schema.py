@@ -64,11 +64,6 @@ def _follows_rules(schema: Json) -> bool:
             return False
     if kinds == "array" and "items" not in schema:
         return False
-    return all(map(_follows_rules, _nested(schema)))
-
-
-def _nested(schema: JsonObject) -> list[Json]:
-    """The schemas directly below this one."""
     below: list[Json] = []
     for table in ("properties", "$defs", "definitions"):
         nested = schema.get(table, {})
@@ -77,4 +72,4 @@ def _nested(schema: JsonObject) -> list[Json]:
     below += choices if isinstance(choices, list) else [choices]
     if "items" in schema:
         below.append(schema["items"])
-    return below
+    return all(map(_follows_rules, below))

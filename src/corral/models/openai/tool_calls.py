@@ -159,7 +159,9 @@ class ResponsesCalls(CallFormat):
         is_stored = request.get("store", True) is not False
         # Whether reasoning can be sent back, and only together with what follows it.
         self._is_sealed = is_stored or _SEALED in as_list(request.get("include"))
-        tools = list(_tools(request))
+        tools = as_objects(request.get("tools"))
+        for item in as_objects(request.get("input")):
+            tools = [*tools, *as_objects(item.get("tools"))]  # added by a search for tools
         self._tool_types = {as_text(tool.get("type")) for tool in tools}
         self._namespaces = {
             as_text(tool.get("name")) for tool in tools if tool.get("type") == "namespace"
@@ -410,13 +412,6 @@ class ResponsesCalls(CallFormat):
 
     def closing_body(self, text: str) -> Json:
         return {**self._response, "status": "completed", "output": [_message(text)]}
-
-
-def _tools(request: JsonObject) -> Iterator[JsonObject]:
-    """The tools of a request, and those that a search for tools has added."""
-    yield from as_objects(request.get("tools"))
-    for item in as_objects(request.get("input")):
-        yield from as_objects(item.get("tools"))
 
 
 def _check_part(part: JsonObject, known: Sequence[str]) -> None:

@@ -22,7 +22,6 @@ from corral.events import Error, Event, from_json, to_json
 from corral.pipelines import node_kinds
 from corral.pipelines.execution import handlers, run_dir, simulated_nodes, verdict
 from corral.pipelines.execution.handlers import Handler, NodeContext
-from corral.pipelines.graph import Node
 from corral.pipelines.scheduler.outcome import Outcome, failed, is_dict, not_json, outcome_of_error
 from corral.system.environment import SecretRedactor
 from corral.values import convert_to, decode_as
@@ -54,7 +53,11 @@ async def attempt(work: NodeContext) -> Outcome:
     try:
         handler = simulated_nodes.handler_of(work, handlers.for_node(work.node))
         limit = _time_limit(work)
-        _check_required(work.node)
+        # A program may run a graph that was not linted.
+        for names in node_kinds.find(work.node.kind).required:
+            if not any(work.node.text(name) for name in names):
+                missing = f"no {names[0]}" if len(names) == 1 else f"neither {' nor '.join(names)}"
+                raise ConfigError(f"the {work.node.kind} node {work.node.id} has {missing}")
         if work.writes_files:
             run_dir.clear_node_dir(work.folder)
     except CorralError as error:
@@ -80,15 +83,6 @@ async def attempt(work: NodeContext) -> Outcome:
             # The node has done its work, which may have cost money: a full disk must not undo it.
             return _with_note(outcome, f"status.json could not be written: {error.strerror}")
     return outcome
-
-
-def _check_required(node: Node) -> None:
-    """Raises ``ConfigError`` if the node lacks an attribute that its kind needs: a program may run
-    a graph that was not linted."""
-    for names in node_kinds.find(node.kind).required:
-        if not any(node.text(name) for name in names):
-            missing = f"no {names[0]}" if len(names) == 1 else f"neither {' nor '.join(names)}"
-            raise ConfigError(f"the {node.kind} node {node.id} has {missing}")
 
 
 def _time_limit(work: NodeContext) -> float | None:

@@ -149,21 +149,15 @@ def key_known(graph: Graph, values: Collection[str] = ()) -> Iterator[Problem]:
         if not _is_set(key, graph, set_keys) and key not in mentioned
     }
     for key, uses in islice(unknown.items(), MAX_SUGGESTIONS):
-        near = _find_similar(key, set_keys)
+        # The first word must be similar, too: many keys end with ``.output``.
+        word = [key.partition(".")[0]]
+        similar = get_close_matches(key, set_keys, 3, 0.8)
+        near = next((n for n in similar if get_close_matches(n.partition(".")[0], word)), None)
         if is_open and not near:
             continue
         message = f"nothing sets {key}: {list_names([text for text, _ in uses])}"
         fix = f"Did you mean {near}?" if near else f"Give it with --set {key}=…"
         yield Problem(uses[0][1], message, fix)
-
-
-def _find_similar(key: str, set_keys: Collection[str]) -> str | None:
-    """The most similar key. Its first word must be similar, too: many keys end with ``.output``."""
-    word = key.partition(".")[0]
-    for similar in get_close_matches(key, set_keys, 3, 0.8):
-        if get_close_matches(similar.partition(".")[0], [word]):
-            return similar
-    return None
 
 
 Uses: TypeAlias = dict[str, list[tuple[str, Node | Edge]]]

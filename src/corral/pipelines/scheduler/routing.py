@@ -110,8 +110,12 @@ class Routes:
             held = [edge for condition, edge in edges.conditional if condition.holds(look)]
         if suggested and node.kind == node_kinds.WAIT_HUMAN.name:
             # A person who chose "revise" must not be sent to "approve", whatever holds there.
-            possible = (*held, *edges.unconditional)
-            return next((edge for edge in possible if _is_choice(edge, preferred, suggested)), None)
+            chosen = normalize_label(preferred)
+            for edge in (*held, *edges.unconditional):
+                label = normalize_label(edge.label or edge.target)
+                if edge.target in suggested and label == chosen:
+                    return edge
+            return None
         if held:
             return held[0]
         return _unconditional(edges.unconditional, preferred, suggested)
@@ -176,12 +180,6 @@ class Routes:
             if not condition.holds(look)
         }
         return [edge for edge in self._graph.edges_from(node.id) if id(edge) not in false]
-
-
-def _is_choice(edge: Edge, preferred: str, suggested: tuple[str, ...]) -> bool:
-    """Whether this edge of a human gate is the one that a person chose."""
-    label = edge.label or edge.target
-    return edge.target in suggested and normalize_label(label) == normalize_label(preferred)
 
 
 def _unconditional(edges: list[Edge], preferred: str, suggested: tuple[str, ...]) -> Edge | None:

@@ -102,13 +102,6 @@ LATE_CHUNKS = 64
 """How often the output is read before a further prompt: an agent may write without a pause."""
 
 
-def _relayed(server: McpServer) -> McpServer:
-    """The server at a URL as a program. Its headers are not on the command line."""
-    program = (sys.executable, "-I", "-S", mcp_relay.__file__, server.url or "")
-    headers = msgspec.json.encode(server.headers).decode()
-    return McpServer(server.name, program, env={mcp_relay.HEADERS: headers}, own=server.own)
-
-
 class AcpSession:
     """One session of an agent. Its items wait in ``inbox``. ``carry_out`` executes the commands of
     the answers to its requests."""
@@ -280,7 +273,15 @@ class AcpConnection:
         takes programs only."""
         if self.agent is None or self.agent.mcp_capabilities.http:
             return servers
-        return [_relayed(server) if server.url else server for server in servers]
+        reachable: list[McpServer] = []
+        for server in servers:
+            if server.url:
+                # The headers are not on the command line, which other users can see.
+                env = {mcp_relay.HEADERS: msgspec.json.encode(server.headers).decode()}
+                program = (sys.executable, "-I", "-S", mcp_relay.__file__, server.url)
+                server = McpServer(server.name, program, env=env, own=server.own)  # noqa: PLW2901
+            reachable.append(server)
+        return reachable
 
     async def late_items(self, session: AcpSession, until: float) -> list[RawEvent] | None:
         """Items of the session that came after its turn ended; None when it is quiet. Waits

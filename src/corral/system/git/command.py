@@ -198,11 +198,19 @@ def call(
         raise StorageFailed("git is not installed")
     options = [word for name, value in _OPTIONS.items() for word in ("-c", f"{name}={value}")]
     command = [found, "--no-pager", *options, f"--git-dir={git_dir}", *words]
+    names = (*_BASE_ENV, *_LOGIN_ENV) if access.user_config else _BASE_ENV
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if any(fnmatchcase(name, wanted) for wanted in names)
+    }
+    passed |= {**_ALWAYS, **({} if access.user_config else _NO_USER)}
+    passed |= {"PATH": _path(), "GIT_ALLOW_PROTOCOL": access.protocols}
     try:
         process = subprocess.Popen(
             command,
             cwd=git_dir,
-            env={**_environment(access), **(env or {})},
+            env={**passed, **(env or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -301,17 +309,6 @@ def program() -> str | None:
 def _path() -> str:
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join(folder for folder in folders if os.path.isabs(folder))
-
-
-def _environment(access: GitAccess) -> dict[str, str]:
-    names = (*_BASE_ENV, *_LOGIN_ENV) if access.user_config else _BASE_ENV
-    passed = {
-        name: value
-        for name, value in os.environ.items()
-        if any(fnmatchcase(name, wanted) for wanted in names)
-    }
-    fixed = {"PATH": _path(), "GIT_ALLOW_PROTOCOL": access.protocols}
-    return {**passed, **_ALWAYS, **({} if access.user_config else _NO_USER), **fixed}
 
 
 def _summary_of(words: Iterable[str]) -> str:

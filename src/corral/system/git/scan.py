@@ -359,7 +359,12 @@ def files(
     while pending:
         above, parts, rules = pending.pop()
         folder = os.path.join(base, above) if above else base
-        entries = _list(folder, on_error)
+        entries: list[os.DirEntry[bytes]] = []
+        try:
+            entries += os.scandir(folder)
+        except OSError as error:
+            if on_error is not None:
+                on_error(error)
         looked_at += len(entries)
         if looked_at > MOST_ENTRIES:
             raise TooManyFiles
@@ -381,15 +386,6 @@ def files(
                     yield path
     if scope is not None:
         yield from _ignored_but_tracked(base, tracked, seen)
-
-
-def _list(folder: bytes, on_error: Callable[[OSError], None] | None) -> list[os.DirEntry[bytes]]:
-    try:
-        return list(os.scandir(folder))
-    except OSError as error:
-        if on_error is not None:
-            on_error(error)
-        return []
 
 
 def _ignored_but_tracked(

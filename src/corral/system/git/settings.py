@@ -82,20 +82,14 @@ def _clean(found: Mapping[str, str], key: str) -> str:
     return text.strip()[:200]
 
 
-def _user_files() -> tuple[str, ...]:
-    """The user's own configuration files and the system's."""
-    home, xdg, chosen, system = (os.environ.get(name, "") for name in _LOCATIONS)
-    mine = (chosen, f"{home}/.gitconfig", f"{xdg or f'{home}/.config'}/git/config")
-    return (*mine, system or "/etc/gitconfig")
-
-
 def _user_settings() -> dict[str, str]:
-    values = tuple(os.environ.get(name, "") for name in _LOCATIONS)
+    values = home, xdg, chosen, system = [os.environ.get(name, "") for name in _LOCATIONS]
     changed: list[int] = []
-    for file in filter(None, _user_files()):
+    own = (chosen, f"{home}/.gitconfig", f"{xdg or f'{home}/.config'}/git/config")
+    for file in filter(None, (*own, system or "/etc/gitconfig")):
         with contextlib.suppress(OSError):
             changed.append(os.stat(file).st_mtime_ns)
-    return _read_user_settings(values, tuple(changed))
+    return _read_user_settings(tuple(values), tuple(changed))
 
 
 @functools.lru_cache(maxsize=8)

@@ -18,7 +18,14 @@ import sys
 def main() -> None:
     outside = _socket.socket(fileno=int(sys.argv[1]))
     count = int(sys.argv[2])
-    listeners = [_listen(address) for address in sys.argv[3 : 3 + count]]
+    listeners: list[_socket.socket] = []
+    for address in sys.argv[3 : 3 + count]:
+        host, port = address.split(":")
+        listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+        listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+        listener.bind((host, int(port)))
+        listener.listen(128)
+        listeners.append(listener)
     numbers = b"".join(each.fileno().to_bytes(4, sys.byteorder) for each in listeners)
     outside.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
     outside.close()
@@ -27,15 +34,6 @@ def main() -> None:
     program = sys.argv[3 + count :]
     error = _execute(program)
     sys.exit(f"corral: cannot run {program[0]} in the sandbox: {error.strerror}")
-
-
-def _listen(address: str) -> _socket.socket:
-    host, port = address.split(":")
-    listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-    listener.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-    listener.bind((host, int(port)))
-    listener.listen(128)
-    return listener
 
 
 def _execute(program: list[str]) -> OSError:

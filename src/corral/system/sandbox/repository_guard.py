@@ -181,11 +181,14 @@ class RepositoryGuard:
         found = repositories.find(self._before.folders, self._before.skipped)
         notices: list[GitNotice] = []
         for entry in found.entries[:MOST_REPOSITORIES]:
-            dangers = {
-                part: reasons
-                for part in repositories.read_parts(entry)
-                if (reasons := self._dangers(part))
-            }
+            dangers: dict[GitPart, list[str]] = {}
+            for part in repositories.read_parts(entry):
+                stamp, old = self._parts.get(part.path, (None, None))
+                is_known = stamp == part.stamp or (part.path, part.stamp) in self._reported
+                if not is_known and self._before.can_write(part.path):
+                    reasons = repositories.find_dangers(part, old, self._before.writable)
+                    if reasons:
+                        dangers[part] = reasons
             if dangers:
                 notices.append(self._handle(entry, dangers))
         new = sorted(found.unreadable.difference(self._before.unreadable))
@@ -198,15 +201,6 @@ class RepositoryGuard:
             )
             notices.append(GitNotice("git_unchecked", message))
         return notices
-
-    def _dangers(self, part: GitPart) -> list[str]:
-        """Those that the program made, and that were not reported."""
-        stamp, old = self._parts.get(part.path, (None, None))
-        if stamp == part.stamp or (part.path, part.stamp) in self._reported:
-            return []
-        if not self._before.can_write(part.path):
-            return []
-        return repositories.find_dangers(part, old, self._before.writable)
 
     def _handle(self, entry: str, dangers: Mapping[GitPart, list[str]]) -> GitNotice:
         is_named = os.path.basename(entry).lower() == ".git"

@@ -163,16 +163,12 @@ def markdown(reports: Sequence[AttackReport]) -> str:
             for policy in report.policies
             if policy.policy == name
         }
-        cells: list[Cell] = [
-            cell for cell in CELLS if any(c.cell == cell for p in columns.values() for c in p.cells)
+        marks = [{cell.cell: MARKS[cell.status] for cell in p.cells} for p in columns.values()]
+        missing = [MARKS["refused"] if p.refused else " " for p in columns.values()]
+        rows = [
+            (str(cell), *(known.get(cell, no) for known, no in zip(marks, missing, strict=True)))
+            for cell in CELLS
+            if any(cell in known for known in marks)
         ]
-        rows = [(str(cell), *(_mark(p, cell) for p in columns.values())) for cell in cells]
         tables.append(markdown_table((name, *columns), rows))
     return "\n\n".join([*tables, LEGEND])
-
-
-def _mark(policy: PolicyReport, cell: Cell) -> str:
-    found = next((each for each in policy.cells if each.cell == cell), None)
-    if found is None:
-        return MARKS["refused"] if policy.refused else " "
-    return MARKS[found.status]

@@ -133,7 +133,8 @@ def _call_of_agent(call: Call, declared: Declared, request: Request) -> Call:
     if form is None:
         return call
     cwd = working_directory(request)
-    if act == "write" and (old := _text_of(os.path.join(cwd, values["path"]))) and _is_patch(form):
+    is_patch = any(as_text(value).startswith(_PATCH) for value in form[1].values())
+    if act == "write" and is_patch and (old := _text_of(os.path.join(cwd, values["path"]))):
         # Some agents add only files that do not exist.
         act, form = "edit", _form("edit", declared) or form
         values = {"path": values["path"], "before": old, "after": values["text"]}
@@ -230,10 +231,6 @@ def _fill(value: Json, values: Mapping[str, str], cwd: str, act: Act) -> Json:
             filled = filled.replace(f"{sign}{{{hole}}}", lines)
         filled = filled.replace(f"{{{hole}}}", text)
     return filled
-
-
-def _is_patch(form: Form) -> bool:
-    return any(as_text(value).startswith(_PATCH) for value in form[1].values())
 
 
 def _text_of(path: str) -> str:
