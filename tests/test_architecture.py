@@ -35,6 +35,7 @@ LAYERS = {
     "engine": 8,
     "runs": 9,
     "comparison": 9,
+    "review": 9,
     "testing": 9,
     "view": 9,
     "export": 9,
@@ -43,7 +44,7 @@ LAYERS = {
     "cli": 10,
 }
 """A module imports its own layer and the layers below. Modules beside the packages are layer 0."""
-FACADES = {"corral", "corral.models", "corral.pipelines"}
+FACADES = {"corral", "corral.models", "corral.pipelines", "corral.review"}
 """Packages whose ``__init__`` loads public names from every layer."""
 
 MACHINE = {"asyncio", "os", "time", "subprocess", "socket", "threading", "http", "urllib",
@@ -207,6 +208,7 @@ ALLOWED_NAMES = {
     ("corral.cli.demo", "GEMINI_API_KEY"),
     ("corral.cli.demo", "GOOGLE_GEMINI_BASE_URL"),
     ("corral.core.protected_paths", ".gemini"),
+    ("corral.core.protected_paths", "gemini.md"),
     ("corral.providers", "GeminiCliProvider"),
 }
 

@@ -152,6 +152,8 @@ def answer(request: Request) -> Turn:
         return Turn(calls=[Call("write_file", {"file_path": "NOTES.md", "content": "today"})])
     if "Review this project" in request.last_text:
         return Turn(text='```json\n{"summary": "small", "problems": ["a typo"]}\n```')
+    if "You review a change" in request.last_text:
+        return Turn(text='{"summary": "small", "findings": []}')
     if "Which version" in request.last_text and not request.tool_results:
         return Turn(calls=[Call("mcp_corral_deployed_version", {"service": "api"})])
     if "How is the weather" in request.last_text and not request.tool_results:

@@ -70,6 +70,7 @@ NAMES = [
     "read_before_write",
     "required_order",
     "result_from_events",
+    "review",
     "run",
     "run_sync",
     "schema_of",

@@ -29,7 +29,6 @@ COMPARED = [
     "notebook.ipynb",
     "migrate_claude_agent_sdk.py",
     "migrate_litellm.py",
-    "review_diff.py",
     "python_tool.py",
     "budget_and_limit.py",
 ]

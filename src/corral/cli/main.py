@@ -26,6 +26,8 @@ COMMANDS = {
         "Run pipelines: graphs of agents, commands and people.",
     ),
     "compare": ("corral.cli.compare", "Let several agents do the same tasks; compare them."),
+    "review": ("corral.cli.review", "Let agents review a diff."),
+    "outputs": ("corral.cli.outputs", "Check and apply what a run without rights wants."),
     "batch": ("corral.cli.batch", "Run one prompt for many tasks."),
     "batches": ("corral.cli.batch:batches", "List, show, resume and cancel batches."),
     "worker": ("corral.cli.worker", "Run a worker for pipelines and batches."),

@@ -15,8 +15,9 @@ when the user runs them (``Makefile``, ``package.json``, sources) are ordinary f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from typing import TypeAlias
 
 import msgspec
 
@@ -29,6 +30,8 @@ class Protection(msgspec.Struct, frozen=True):
     """Each is one or more path components, separated by ``/``. ``*`` stands for any characters
     within a component. A name matches at any depth and covers everything below it."""
 
+
+_Pattern: TypeAlias = tuple[Protection, tuple[str, ...]]
 
 GROUPS: tuple[Protection, ...] = (
     Protection(
@@ -95,6 +98,36 @@ GROUPS: tuple[Protection, ...] = (
     ),
 )
 
+UNATTENDED: tuple[Protection, ...] = (
+    Protection(
+        "a CI system runs or obeys it, with rights of its own",
+        (
+            ".github",
+            ".gitlab",
+            ".gitlab-ci.yml",
+            ".circleci",
+            ".buildkite",
+            ".drone.yml",
+            ".pre-commit-config.yaml",
+            ".travis.yml",
+            ".woodpecker*",
+            "azure-pipelines*",
+            "bitbucket-pipelines.yml",
+            "codeowners",
+            "jenkinsfile",
+        ),
+    ),
+    Protection(
+        "coding agents read it as instructions",
+        ("agents.md", "agents.override.md", "claude.md", "copilot.md", "gemini.md", "qwen.md"),
+    ),
+    Protection(
+        "git changes how it treats other files",
+        (".gitattributes", ".gitmodules", ".lfsconfig"),
+    ),
+)
+"""Further names that a patch which no person has seen may not change."""
+
 NAMES: tuple[str, ...] = tuple(name for group in GROUPS for name in group.names)
 
 
@@ -131,8 +164,22 @@ class Links(msgspec.Struct, frozen=True):
 def protection_of(path: str) -> Protection | None:
     """The group that protects this path, or None. ``path`` is relative to the workspace or
     absolute; its components are compared without regard to case, as some file systems do."""
+    return _find(path, _PATTERNS)
+
+
+def unattended_protection_of(path: str) -> Protection | None:
+    """As ``protection_of``, for a change that no person has seen: also ``UNATTENDED``."""
+    return _find(path, (*_PATTERNS, *_UNATTENDED_PATTERNS))
+
+
+def is_instruction(path: str) -> bool:
+    """Whether coding agents read a file of this name as instructions."""
+    return path.rpartition("/")[2].casefold() in UNATTENDED[1].names
+
+
+def _find(path: str, patterns: Iterable[_Pattern]) -> Protection | None:
     parts = [part for part in path.casefold().split("/") if part not in ("", ".")]
-    for group, pattern in _PATTERNS:
+    for group, pattern in patterns:
         size = len(pattern)
         for at in range(len(parts) - size + 1):
             if all(map(fnmatchcase, parts[at : at + size], pattern)):
@@ -171,6 +218,11 @@ def _in_any_case(name: str, special: Mapping[str, str] = {}) -> str:
     return "".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() else special.get(c, c) for c in name)
 
 
-_PATTERNS = tuple(
-    (group, tuple(name.casefold().split("/"))) for group in GROUPS for name in group.names
-)
+def _patterns(groups: Iterable[Protection]) -> tuple[_Pattern, ...]:
+    return tuple(
+        (group, tuple(name.casefold().split("/"))) for group in groups for name in group.names
+    )
+
+
+_PATTERNS = _patterns(GROUPS)
+_UNATTENDED_PATTERNS = _patterns(UNATTENDED)

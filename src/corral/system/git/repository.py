@@ -240,6 +240,44 @@ def write_patch(folder: Path, old: str, new: str, output: IO[bytes]) -> None:
     checked(_DIFF, call(folder, *_DIFF, old, new, output=output, limits=limits))
 
 
+def diff(folder: Path, old: str, new: str, limit: int, *, as_text: str | None = None) -> bytes:
+    """The difference for a reader: renames are found, binary files are named only. ``as_text``:
+    that of this file alone, also if it is binary. Raises ``StorageFailed``, also if it is longer
+    than ``limit`` bytes."""
+    words = ("diff", "--find-renames", "--no-ext-diff", "--no-textconv", "--no-color")
+    options = ("--src-prefix=a/", "--dst-prefix=b/", "--submodule=short")
+    one = () if as_text is None else ("--text", "--", as_text)
+    answer = call(folder, *words, *options, old, new, *one, limits=GitLimits(output=limit))
+    return checked(words, answer).out
+
+
+def merge_base(folder: Path, one: str, other: str) -> str | None:
+    """The commit in which two histories meet; None if it is not known here. Raises
+    ``StorageFailed``."""
+    answer = call(folder, "merge-base", one, other)
+    return None if answer.code == 1 else checked(("merge-base",), answer).text.strip()
+
+
+def messages(folder: Path, old: str, new: str, limit: int) -> str:
+    """The messages of the commits that ``new`` has and ``old`` has not, the newest first, cut at
+    ``limit`` bytes. Raises ``StorageFailed``."""
+    words = ("log", "--no-color", "--format=%B", f"{old}..{new}")
+    answer = call(folder, *words, limits=GitLimits(output=limit))
+    if answer.code and not answer.is_cut:
+        checked(words, answer)
+    return answer.out[:limit].decode("utf-8", "replace").strip()
+
+
+def patched_tree(folder: Path, commit: str, patch: bytes) -> str:
+    """The tree that a patch makes of a commit's files. No file is touched. Raises
+    ``StorageFailed`` if it does not apply."""
+    with stub.temporary() as place:
+        env = {"GIT_INDEX_FILE": str(place / "index")}
+        run(folder, "read-tree", commit, env=env)
+        run(folder, "apply", "--cached", "--whitespace=nowarn", "-", env=env, feed=(patch,))
+        return run(folder, "write-tree", env=env)
+
+
 class IndexEntry(msgspec.Struct, frozen=True, gc=False):
     """A file in the index."""
 

@@ -159,6 +159,17 @@ def is_ignored(chain: Sequence[Rules], parts: Sequence[bytes], *, is_folder: boo
     return False
 
 
+def covers(rules: Rules, path: bytes) -> bool:
+    """Whether rules of an ignore file match a file or a folder above it, and none takes that
+    back."""
+    parts = path.split(b"/")
+    verdicts = [
+        rules.verdict(parts[:depth], is_folder=depth < len(parts))
+        for depth in range(1, len(parts) + 1)
+    ]
+    return next((each for each in reversed(verdicts) if each is not None), False)
+
+
 def _without_trailing_spaces(line: bytes) -> bytes:
     end = len(line)
     while end and line[end - 1 : end] == b" ":

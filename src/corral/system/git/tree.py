@@ -20,7 +20,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -291,6 +291,20 @@ def fill(root: Path, place: Path, commit: str, index: Path) -> None:
     ``StorageFailed``."""
     env = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(place)}
     repository.run(root, "read-tree", "--reset", "-u", commit, env=env)
+
+
+def export(root: Path, place: Path, commit: str, wanted: Callable[[bytes], bool]) -> None:
+    """Write the regular files of a commit whose paths are ``wanted`` into an empty folder, which
+    is in no repository. Links and submodules are left out. Raises ``StorageFailed``."""
+    kept = b"".join(
+        b"%s %s\t%s\0" % (entry.mode.encode(), entry.id.encode(), path)
+        for path, entry in repository.entries(root, commit).items()
+        if entry.mode not in (LINK, SUBMODULE) and wanted(path)
+    )
+    with stub.temporary() as own:
+        env = {"GIT_INDEX_FILE": str(own / "index"), "GIT_WORK_TREE": str(place)}
+        repository.run(root, "update-index", "-z", "--index-info", env=env, feed=(kept,))
+        repository.run(root, "checkout-index", "--all", "--quiet", env=env)
 
 
 def update(root: Path, place: Path, changes: Sequence[TreeDifference], *, force: bool) -> None:
