@@ -4,9 +4,9 @@ Theory of operation
 -------------------
 The text of the change is a stranger's. An agent that reads it may do what it says. So the run that
 reads it can do nothing: the policy is ``reads``, nothing of the repository's settings takes effect
-(``inherit="nothing"``), there are no MCP servers and no further folders, permission requests are
-denied, and the agent works in a copy of the files without ``.git`` (``corral.review.source``). What
-it wants is in its answer: findings with fixed fields. Findings that are not about the diff are
+(``inherit="nothing"``), there are no MCP servers and no further folders, no one answers permission
+requests, and the agent works in a copy of the files without ``.git`` (``corral.review.source``).
+What it wants is in its answer: findings with fixed fields. Findings that are not about the diff are
 dropped here; the texts are made safe where they are written (``corral.review.neutral``).
 
 Order: the diff is made and divided into parts, every agent is checked (``prepare``), and only then
@@ -55,7 +55,7 @@ MAX_ABOUT = 16_000
 FIXED: Final = RunKwargs(
     policy=Policy.read_only(),
     inherit="nothing",
-    permission_mode="deny",
+    permission_mode="prompt",  # there is no one to ask
     mcp_servers=[],
     include_directories=[],
     pass_env=[],
