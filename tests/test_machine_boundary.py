@@ -144,7 +144,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     # Durable runs. Times are written to the database, where several machines compare them.
     "engine/agent_host/client.py": ("file random", "jobs and results are files of this folder"),
     "engine/agent_host/server.py": ("clock file process", "the main loop of a daemon"),
-    "engine/batch/files.py": ("file", "reads the files that become tasks"),
+    "engine/batch/tasks.py": ("file", "reads the files that become tasks"),
     "engine/batch/results.py": ("file", "the results file: appended, synced, locked"),
     "engine/worker/executor.py": ("clock random socket", "the executor's name has the host's"),
     "engine/worker/worker.py": ("clock process", "the main loop of a process: signals"),

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         batch as batch,
         batch_sync as batch_sync,
     )
-    from corral.engine.batch.files import file_tasks as file_tasks
+    from corral.engine.batch.tasks import file_tasks as file_tasks
     from corral.errors import CorralError as CorralError
     from corral.events import Event as Event, from_json as from_json, to_json as to_json
     from corral.policy import Policy as Policy
@@ -96,7 +96,7 @@ _HOMES = {
     "corral.comparison.api": "Comparison compare compare_sync",
     "corral.comparison.summary": "ComparisonSummary",
     "corral.engine.batch.api": "Batch BatchReport BatchResult batch batch_sync",
-    "corral.engine.batch.files": "file_tasks",
+    "corral.engine.batch.tasks": "file_tasks",
     "corral.errors": "CorralError",
     "corral.events": "Event from_json to_json",
     "corral.policy": "Policy",

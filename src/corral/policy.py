@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
+from corral.core.display import short_traceback
 from corral.core.lookup import nearest
 from corral.core.shell_patterns import MAX_LENGTH, accepts, is_literal, matches, parse
-from corral.core.tracebacks import short_traceback
 from corral.errors import PolicyError
 from corral.events import ToolKind
 

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from support.pipeline_command import corral
 
 from corral.errors import ConfigError
-from corral.metering import usage_ledger
-from corral.metering.turn_usage import TurnUsage, UsageQuery
+from corral.metering.turn_usage import TurnUsage, UsageQuery, add_to_ledger
 from corral.sessions import index
 from corral.system import paths
 from corral.values import Usage
@@ -35,9 +34,9 @@ TURN = TurnUsage(
 @pytest.fixture
 def recorded() -> None:
     node = replace(TURN, pipeline="review")
-    usage_ledger.add([node, replace(node, turn=2, model="pro")])
-    usage_ledger.add([replace(TURN, turn=3, batch="many", session="many", cwd="/c")])
-    usage_ledger.add([])
+    add_to_ledger([node, replace(node, turn=2, model="pro")])
+    add_to_ledger([replace(TURN, turn=3, batch="many", session="many", cwd="/c")])
+    add_to_ledger([])
 
 
 @pytest.mark.usefixtures("recorded")

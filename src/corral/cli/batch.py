@@ -248,7 +248,7 @@ def _tasks(
                 hint=f"Did you mean corral batches {arguments[0]}?",
             )
         return Path(arguments[0]), flags["name"]
-    from corral.engine.batch.files import batch_name, find_files
+    from corral.engine.batch.tasks import batch_name, find_files
     from corral.pipelines.templates import placeholders
 
     patterns = (*flags["files"], *arguments)

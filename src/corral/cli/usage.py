@@ -51,12 +51,12 @@ def command(
     end = None if until is None else moment("--until", until)
     if start is not None and end is not None and start >= end:
         raise ConfigError("--since is not before --until")
-    from corral.metering import usage_ledger
+    from corral.metering.turn_usage import read_ledger
     from corral.sessions import index, store
 
     # A run of a pipeline or batch is in the ledger under its id; else it is a session.
     session = None if session is None else resolve_last(session)
-    if session is not None and next(usage_ledger.read(UsageQuery(session=session)), None) is None:
+    if session is not None and next(read_ledger(UsageQuery(session=session)), None) is None:
         session = store.find(session).meta.id
 
     found = index.usage_report(

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 import msgspec
 from msgspec.structs import asdict, replace
 
-from corral.core.display import Card, Displayed, count, spent
+from corral.core.display import Card, Displayed, count, short_traceback, spent
 from corral.core.spending import BudgetLimits
-from corral.core.tracebacks import short_traceback
 from corral.engine import fork as durable_fork
 from corral.engine import open_questions, process_engine, query, service
 from corral.engine.dbos import database
@@ -281,7 +280,6 @@ async def _notify(
     target, on = (options or {}).get("notify"), (options or {}).get("notify_on")
     if not isinstance(target, str):
         return
-    from corral.engine import notifications
     from corral.publishing import notify
 
     shown = None if db is None else database.find(db).shown
@@ -308,7 +306,7 @@ async def _notify(
             tokens=result.tokens or None,
         )
         messages = [notify.end_message(facts, ended)]
-    await notifications.send(target, on, messages)
+    await notify.send_messages(target, on, messages)
 
 
 @short_traceback_async

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 
 from msgspec.structs import replace
 
+from corral.core.display import short_traceback
 from corral.core.durations import seconds
-from corral.core.tracebacks import short_traceback
 from corral.errors import ConfigError, CorralError, TotalTimeout
 from corral.inference.client import Client, ResponseStream, default_client
 from corral.inference.request import (

@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, Unpack
 
 from msgspec.structs import replace
 
-from corral.core.tracebacks import short_traceback
+from corral.core.display import short_traceback
 from corral.errors import ConfigError, NoObject
 from corral.inference.api import (
     GenerationLoop,

@@ -1,29 +1,39 @@
 """What sessions, pipelines and batches have used: tokens and cost, by day, agent, model and more.
 
 ``TurnUsages`` reads what each turn has used from its events; ``totals`` adds that up. The turns of
-sessions are in their index, those of pipelines and batches in the ``usage_ledger``. What no one
-reported is None, not 0, and a sum of known and unknown amounts says how many are not known. Only
-model calls that were sent through the model proxy without a report of their usage are estimated,
-and marked so.
+sessions are in their index, those of pipelines and batches, whose sessions are not stored, in the
+ledger. What no one reported is None, not 0, and a sum of known and unknown amounts says how many
+are not known. Only model calls that were sent through the model proxy without a report of their
+usage are estimated, and marked so.
+
+The ledger is one file per month below corral's home, ``usage/2026-11.ndjson``, with a line for each
+model of each turn. A line is appended when the agent ends, in whatever way, by the process that ran
+it; so a worker on another machine has its own files. Appending needs no lock: a line is one
+``write``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Literal, get_args
 
 import msgspec
 
 from corral.errors import ConfigError
 from corral.events import Done, Event, ModelCall
-from corral.system import clock
-from corral.values import Cost, CostSource, Usage
+from corral.system import clock, fs, paths
+from corral.values import Cost, CostSource, Usage, decoder_for
 
 By = Literal["day", "agent", "model", "project", "session", "pipeline", "batch"]
 UNKNOWN = "unknown"
 SEVERAL = "several models"
 _QUARTER_HOUR = 900
+
+_log = logging.getLogger("corral.metering")
 
 
 class TurnUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -241,3 +251,45 @@ def _sum(key: str, parts: Sequence[TurnUsage]) -> UsageSum:
 
 def _count(parts: Iterable[TurnUsage]) -> int:
     return len({(part.session, part.turn) for part in parts})
+
+
+def add_to_ledger(turns: Iterable[TurnUsage]) -> None:
+    """Append what was used. A file that cannot be written is a warning in the log: the results of
+    the nodes have their cost in any case."""
+    lines = msgspec.json.Encoder().encode_lines(list(turns))
+    if not lines:
+        return
+    month = datetime.fromtimestamp(clock.now(), UTC).strftime("%Y-%m")
+    path = _folder() / f"{month}.ndjson"
+    try:
+        paths.make_dir(path.parent)
+        fs.append(path, lines)
+    except OSError as error:
+        _log.warning("what was used is missing in %s: %s", path, error.strerror or error)
+
+
+def read_ledger(query: UsageQuery) -> Iterator[TurnUsage]:
+    """The turns that meet all conditions. A line that cannot be read, such as one that was cut by
+    a full disk, is left out. Raises ``OSError``."""
+    decoder = decoder_for(TurnUsage)
+    folder = _folder()
+    cwd = None if query.cwd is None else query.cwd.rstrip("/")
+    for path in sorted(folder.glob("*.ndjson")) if fs.is_dir(folder) else []:
+        for line in fs.read_bytes(path).splitlines():
+            try:
+                turn = decoder.decode(line)
+            except msgspec.MsgspecError:
+                continue
+            if (
+                (query.since is None or turn.started >= query.since)
+                and (query.until is None or turn.started < query.until)
+                and query.agent in (None, turn.agent)
+                and query.session in (None, turn.session)
+                and (query.model is None or query.model in turn.model)
+                and (cwd is None or turn.cwd == query.cwd or turn.cwd.startswith(f"{cwd}/"))
+            ):
+                yield turn
+
+
+def _folder() -> Path:
+    return paths.home() / "usage"

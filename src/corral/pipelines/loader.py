@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from corral.core.tracebacks import short_traceback
+from corral.core.display import short_traceback
 from corral.errors import ConfigError, CorralError
 from corral.pipelines import dot_parser, node_kinds
 from corral.pipelines.graph import Graph, Node, Value, dotfile, named_prompt_file

@@ -20,7 +20,8 @@ import hmac
 import logging
 import re
 import shlex
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
@@ -281,3 +282,15 @@ def _shown(target: str) -> str:
         parts = urlsplit(target)
         return f"{parts.scheme}://{parts.hostname or ''}"
     return shlex.split(target)[0]
+
+
+async def send_messages(target: str, on: object, messages: Iterable[RunMessage]) -> None:
+    """Send those messages of a pipeline or batch that ``notify_on`` wants; the agents of its nodes
+    send their own when they need a person. Never raises, and takes a bounded time."""
+    notifier = Notifier(
+        target, lambda problem: warnings.warn(f"not notified: {problem}", stacklevel=2)
+    )
+    for message in messages:
+        if wants(on, message.event):
+            notifier.send(message)
+    await notifier.finish()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Unpack
 
-from corral.core.tracebacks import short_traceback
+from corral.core.display import short_traceback
 from corral.errors import CorralError
 from corral.events import Event
 from corral.options import RunOptions

@@ -31,13 +31,13 @@ from corral.events import (
     Vendor,
     from_json,
 )
-from corral.metering import usage_ledger
 from corral.metering.turn_usage import (
     TurnUsage,
     TurnUsages,
     UsageQuery,
     UsageTotals,
     check_by,
+    read_ledger,
     totals,
 )
 from corral.sessions import store
@@ -106,7 +106,7 @@ def usage_report(query: UsageQuery) -> UsageTotals:
     ``StorageFailed``."""
     check_by(query.by)
     try:
-        others = list(usage_ledger.read(query))
+        others = list(read_ledger(query))
     except OSError as error:
         raise StorageFailed(f"what pipelines and batches used cannot be read: {error}") from error
     if query.by in ("pipeline", "batch"):

@@ -24,8 +24,7 @@ from weakref import WeakMethod, ref
 from msgspec.structs import replace
 
 from corral.agents.spec import AcpTransport, InProcess
-from corral.core.display import count
-from corral.core.tracebacks import short_traceback
+from corral.core.display import count, short_traceback
 from corral.errors import ConfigError, CorralError, ToolFailed
 from corral.options import fallback_agents
 from corral.policy import Policy, Preset

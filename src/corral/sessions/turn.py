@@ -47,8 +47,7 @@ from typing import TYPE_CHECKING, Generic
 
 import msgspec
 
-from corral.core.display import shorten
-from corral.core.tracebacks import short_traceback
+from corral.core.display import short_traceback, shorten
 from corral.errors import (
     CorralError,
     EmptyAnswer,

@@ -31,7 +31,7 @@ from concurrent.futures import Future
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar, cast
 
-from corral.core.tracebacks import short_traceback
+from corral.core.display import short_traceback
 from corral.errors import ProcessFailed, no_event_loop_error
 
 P = ParamSpec("P")

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.engine.batch.files import batch_name, find_files
-from corral.engine.batch.tasks import MAX_BYTES
+from corral.engine.batch.tasks import MAX_BYTES, batch_name, find_files
 from corral.errors import ConfigError
 
 

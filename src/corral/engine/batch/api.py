@@ -302,10 +302,19 @@ class Batch(Generic[T_co]):
         """Send the message of ``notify``, if it is wanted."""
         target = self._options.run.get("notify")
         if target is not None:
-            from corral.engine import notifications
+            from corral.publishing import notify
 
-            message = notifications.batch_message(self.name, self.report, cwd, db)
-            await notifications.send(target, self._options.run.get("notify_on"), [message])
+            report = self.report
+            facts = notify.RunFacts(kind="batch", id=self.name, cwd=cwd, db=db)
+            ended = notify.RunEnd(
+                status=report.stopped or ("success" if report.ok else "fail"),
+                text=f"{report.succeeded:,} of {report.total:,} tasks succeeded,"
+                f" {report.failed:,} failed",
+                seconds=report.seconds,
+                cost_usd=report.cost_usd,
+            )
+            on = self._options.run.get("notify_on")
+            await notify.send_messages(target, on, [notify.end_message(facts, ended)])
 
     async def _run(self, spec: BatchSpec, state: ResumeState, out: OutputFile | None) -> None:
         ordered = _ResultOrder(spec, out, state, in_order=self._options.in_order)

@@ -30,9 +30,8 @@ from msgspec.structs import replace
 from corral.agents.spec import InProcess
 from corral.errors import ConfigError, CorralError, RateLimited, ResumeLost
 from corral.events import Done, Error, Event, ModelCall, ToolResult, ToolUse
-from corral.metering import usage_ledger
 from corral.metering.rate_limits import state_of
-from corral.metering.turn_usage import TurnUsages
+from corral.metering.turn_usage import TurnUsages, add_to_ledger
 from corral.options import fallback_agents
 from corral.pipelines.execution import preamble, run_dir, verdict
 from corral.pipelines.execution.handlers import NodeContext
@@ -472,4 +471,4 @@ def store_usage(work: NodeContext, agent: str, events: Sequence[Event]) -> None:
     names = {"batch" if is_task else "pipeline": work.graph.name}
     # A run has many nodes: their turns must differ.
     first = int(clock.now() * 1e6)
-    usage_ledger.add(replace(turn, turn=first + turn.turn, **names) for turn in usages.finish())
+    add_to_ledger(replace(turn, turn=first + turn.turn, **names) for turn in usages.finish())

@@ -18,7 +18,7 @@ import trio
 
 import corral
 from corral import errors, models, pipelines
-from corral.core.tracebacks import short_traceback
+from corral.core.display import short_traceback
 from corral.system.threads import short_traceback_async
 from corral.testing import ModelServer, say
 
