@@ -34,8 +34,9 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import msgspec
 
@@ -61,7 +62,7 @@ from corral.sessions.warm.client import (
 )
 from corral.sessions.warm.names import StoredName, WarmFiles
 from corral.system import config, fs, logs, paths
-from corral.values import Json, convert_to, decode_as, decoder_for, text_or_none
+from corral.values import Json, convert_to, decode_as, decoder_for, is_object, text_or_none
 
 Given: TypeAlias = str | dict[str, Json] | None
 """A decision, or the answer to a question."""
@@ -271,7 +272,7 @@ class _WarmServer:
                     failed = turn.failed
                     return await turn.collect()
 
-                options = convert_to(prompt_options, PromptKwargs)
+                options = cast("PromptKwargs", _keywords(prompt_options))
                 result = await run_goal(goal, session, request.text, send, options)
                 self._save_name(session)
                 wanted = result if request.wants_result else None
@@ -312,10 +313,7 @@ class _WarmServer:
                 interactive=request.interactive,
                 pid=os.getpid(),
             )
-            keywords = {
-                name: (convert_to(value, Policy) if name == "policy" else value)
-                for name, value in options.items()
-            }
+            keywords = _keywords(options)
             if before is not None and before.session:
                 keywords["resume"] = before.session
             session = Session(agent, keywords, self._ask if request.interactive else None)
@@ -344,6 +342,12 @@ def _check_agent(stored: StoredName, request: WarmRequest) -> None:
             f"session {stored.name!r} of this folder is of {stored.agent}, not of {request.agent}",
             hint="Choose another name, or start anew: corral sessions stop --forget NAME",
         )
+
+
+def _keywords(options: Mapping[str, Json]) -> dict[str, Any]:
+    """The options as a session takes them: a policy came as JSON."""
+    policy = options.get("policy")
+    return {**options, "policy": convert_to(policy, Policy)} if is_object(policy) else {**options}
 
 
 def _check_options(stored: StoredName, request: WarmRequest) -> dict[str, Json]:
