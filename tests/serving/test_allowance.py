@@ -204,12 +204,17 @@ def test_an_empty_or_huge_prompt_is_refused(workspace: Path) -> None:
 
 
 def test_only_named_pipelines_run(workspace: Path) -> None:
-    given = allowance(workspace, pipelines={"review": "/pipelines/review.dot"})
+    file = workspace / "review.dot"
+    file.write_text("digraph { a }")
+    given = allowance(workspace, pipelines={"review": str(file)})
     asked = read_request({"pipeline": "digraph { a }"}, PipelineRequest, set_by=STARTER)
     with pytest.raises(NotPermitted, match="only review"):
         given.check_pipeline(asked)
     asked = read_request({"pipeline": "review", "goal": "x"}, PipelineRequest, set_by=STARTER)
     assert given.check_pipeline(asked).options["policy"] == Policy.read_only()
+    file.write_text("digraph { a [shape=parallelogram, tool_command=evil] }")
+    with pytest.raises(NotPermitted, match="has changed since the server started"):
+        given.check_pipeline(asked)
 
 
 def test_a_client_gets_less_and_the_error_names_its_settings(workspace: Path) -> None:

@@ -37,6 +37,7 @@ COMMANDS = {
     "replay": ("corral.cli.playback:replay", "Play a stored run in the terminal."),
     "export": ("corral.cli.export", "Write a run as Markdown, HTML, ATIF, spans or a bundle."),
     "view": ("corral.cli.view", "Open a page that shows stored and running sessions."),
+    "mcp": ("corral.cli.mcp", "Serve agents and pipelines as tools for other agents (MCP)."),
     "prune": ("corral.cli.prune", "Remove sessions, runs, batches and comparisons of long ago."),
     "skill": ("corral.cli.skill", "Teach other agents to use corral: show or install its skill."),
     "record": ("corral.cli.record", "Record the conversation with a program, and play it back."),

@@ -23,6 +23,7 @@ programs without the variable.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable
@@ -144,6 +145,8 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     """A run works in one of them or below. The first is the one of a request that names none."""
     pipelines: dict[str, str] = {}
     """Name → file. A caller cannot send one: a pipeline runs commands."""
+    digests: dict[str, str] = {}
+    """Of these files, when the server started: an agent of a caller may have changed one since."""
     timeout: float = DEFAULT_TIMEOUT
     """The longest run, in seconds, and the time of a request that names none."""
     limits: BudgetLimits = BudgetLimits()
@@ -169,6 +172,8 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
         force_setattr(self, "folders", tuple(map(fs.real_path, folders)))
         writable = tuple(os.path.join(self.folders[0], each) for each in self.policy.writable)
         force_setattr(self, "policy", replace(self.policy, writable=writable))
+        force_setattr(self, "digests", {n: self.digests.get(n) or _digest(f)
+                                        for n, f in self.pipelines.items()})  # fmt: skip
         for name in ("concurrency", "depth"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got: {getattr(self, name)}")
@@ -194,7 +199,12 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
         win over them: who named the file permits what is in it."""
         if request.pipeline not in self.pipelines:
             raise self.refusal("pipelines", f"pipeline {request.pipeline!r}", self.pipelines)
-        agent, model = self._agent_and_model(RunRequest(prompt="", agent=None))
+        if _digest(self.pipelines[request.pipeline]) != self.digests[request.pipeline]:
+            raise NotPermitted(
+                f"the file of the pipeline {request.pipeline} has changed since the server started:"
+                " it must be started again"
+            )
+        agent, model = self._agent_and_model(RunRequest(prompt=""))
         options = self._options(request, request.cwd, agent)
         if model is not None:
             options["model"] = model
@@ -416,6 +426,13 @@ def policy_text(policy: Policy) -> str:
     """A policy in one line: its preset, or the values that differ from the default."""
     names = (name for name, preset in PRESETS.items() if preset == policy)
     return next(names, repr(policy))
+
+
+def _digest(file: str) -> str:
+    try:
+        return hashlib.sha256(fs.read_bytes(file)).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"the pipeline {file} cannot be read: {error.strerror}") from error
 
 
 def _spec_name(agent: str) -> str:

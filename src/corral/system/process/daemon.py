@@ -92,6 +92,21 @@ def start(module: str, *arguments: str, lock: Path, log: Path) -> bool:
         os.close(lock_fd)
 
 
+def leave_session() -> None:
+    """Continue in a new process with a session of its own; returns only there. The process that
+    was started waits for it, and ends at a signal: so a program that ends what it started does not
+    end what this process still has to do. Call it before there is a thread or an event loop."""
+    child = os.fork()
+    if not child:
+        os.setsid()
+        return
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1):  # else the other side would not see that the child closes them
+        os.dup2(null, fd)
+    _, status = os.waitpid(child, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
 def wake_fifo(fifo: Path) -> None:
     """Wake the daemon that reads this FIFO. Does nothing if no daemon reads it."""
     try:
