@@ -187,13 +187,17 @@ def _serve_streams(allowance: Allowance) -> None:
     from corral.system import standard_streams, threads
 
     async def serve() -> None:
-        work = asyncio.current_task()
-        with standard_streams.claimed() as streams, signals(lambda: work and work.cancel()):
-            try:
-                async with CallerRuns(allowance) as runs:
-                    await serve_streams(McpServer(CallerTools(runs)), streams)
-            except asyncio.CancelledError:
-                return  # a signal: the runs have ended
+        stop = asyncio.Event()
+        with standard_streams.claimed() as streams, signals(stop.set):
+            async with CallerRuns(allowance) as runs:
+                await serve_streams(McpServer(CallerTools(runs)), streams, stop)
+                # A client that closes the connection may have its runs kept; a signal ends them.
+                ending = asyncio.create_task(runs.end())
+                stopping = asyncio.create_task(stop.wait())
+                await asyncio.wait([ending, stopping], return_when=asyncio.FIRST_COMPLETED)
+                stopping.cancel()
+                await runs.end(keeps=False)
+                await ending
 
     threads.run_event_loop(serve())
 
@@ -207,7 +211,7 @@ def _serve_http(allowance: Allowance, flags: McpFlags) -> None:
         ) from error
     from corral.cli.ui.signals import signals
     from corral.serving.caller_runs import CallerRuns
-    from corral.serving.mcp.http import PATH, McpApp
+    from corral.serving.mcp.http_app import PATH, McpApp
     from corral.serving.mcp.server import McpServer
     from corral.serving.mcp.tools import CallerTools
     from corral.system import threads
@@ -238,5 +242,6 @@ def _serve_http(allowance: Allowance, flags: McpFlags) -> None:
                 await asgi_server.serve(
                     app, listener, on_ready=ready, stop=stop, on_stop=app.cancel_all
                 )
+                await runs.end(keeps=False)
 
     threads.run_event_loop(serve())

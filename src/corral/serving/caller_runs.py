@@ -454,12 +454,14 @@ class CallerRuns:
             raise ResumeLost(f"no run of this caller is called {run!r} and goes on")
         return found
 
-    async def end(self) -> None:
-        """The caller has gone away: end its runs, or wait for them if the allowance keeps them."""
-        if not self.allowance.keeps_runs:
+    async def end(self, *, keeps: bool | None = None) -> None:
+        """The caller has gone away: end its runs, or wait for them if the allowance keeps them.
+        ``keeps`` is used instead of what the allowance says."""
+        keeps = self.allowance.keeps_runs if keeps is None else keeps
+        if not keeps:
             for run in self._runs.values():
                 run.cancel()
-        limit = None if self.allowance.keeps_runs else 2 * CANCEL_TIMEOUT
+        limit = None if keeps else 2 * CANCEL_TIMEOUT
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limit)
 

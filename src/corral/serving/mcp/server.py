@@ -12,8 +12,8 @@ result that is an error: the model reads it and can correct itself. JSON-RPC err
 client does wrong: an unknown method, tool or task.
 
 ``serve_streams`` is the transport of a client that started this process. It ends when the client
-closes standard input, or with the task that it runs in; messages whose replies nobody can read are
-cancelled then. Whether the runs go on is decided by who has opened them (``CallerRuns``).
+closes standard input, or at a signal; messages whose replies no one reads are cancelled then.
+Whether the runs go on is decided by who has opened them (``CallerRuns``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from corral.core.nesting import decode_json
 from corral.errors import CorralError
 from corral.protocol.ndjson import Lines, Oversized
 from corral.serving.caller_runs import CallerRun, RunView
-from corral.serving.mcp import tasks, wire
+from corral.serving.mcp import run_tasks, wire
 from corral.serving.mcp.tools import CallerTools, Report, error_result, unknown_tool
 from corral.serving.mcp.wire import Call, RequestId, RpcFailure
 from corral.system.standard_streams import StandardStreams
@@ -119,8 +119,8 @@ class McpServer:
             run = await self._tools.begin(name, arguments)
         except CorralError as error:
             return error_result(error)
-        view = await run.wait(tasks.GRACE)
-        task = await tasks.task_of(view, call)
+        view = await run.wait(run_tasks.GRACE)
+        task = await run_tasks.task_of(view, call)
         return as_object(task["result"]) if "result" in task else {"resultType": "task", **task}
 
     async def _about_task(self, call: Call) -> JsonObject:
@@ -132,11 +132,11 @@ class McpServer:
             view = await self._tools.runs.view(id)
             run = self._find(id)
             if call.method == "tasks/get":
-                return await tasks.task_of(view, call)
+                return await run_tasks.task_of(view, call)
             if run is not None and call.method == "tasks/cancel":
                 run.cancel()
             elif run is not None:
-                tasks.answer(run, call.params.get("inputResponses"))
+                run_tasks.answer(run, call.params.get("inputResponses"))
         except CorralError as error:
             raise RpcFailure(wire.INVALID_PARAMS, error.message) from error
         return {}
@@ -162,8 +162,9 @@ def _reporter(call: Call, send: Send) -> Report:
     return report
 
 
-async def serve_streams(server: McpServer, streams: StandardStreams) -> None:
-    """Serve the program that started this process, until it closes the connection."""
+async def serve_streams(server: McpServer, streams: StandardStreams, stop: asyncio.Event) -> None:
+    """Serve the program that started this process, until it closes the connection, or until
+    ``stop`` is set."""
     working: set[asyncio.Task[None]] = set()
 
     def send(message: JsonObject) -> None:
@@ -181,7 +182,7 @@ async def serve_streams(server: McpServer, streams: StandardStreams) -> None:
 
     lines = Lines()
     try:
-        while data := await streams.read():
+        while data := await _read(streams, stop):
             for block in lines.feed(data):
                 if isinstance(block, Oversized):
                     text = f"a message of {block.size:,} bytes is too large"
@@ -193,7 +194,7 @@ async def serve_streams(server: McpServer, streams: StandardStreams) -> None:
                     task.add_done_callback(working.discard)
             # A cancellation acts on what was read before it, and replies are sent in between.
             await asyncio.sleep(0)
-            while streams.is_full:
+            while streams.is_full and not stop.is_set():
                 await streams.drain(1.0)
     finally:
         server.caller_left()
@@ -202,3 +203,14 @@ async def serve_streams(server: McpServer, streams: StandardStreams) -> None:
         if working:
             await asyncio.wait(working, timeout=LAST_WRITE)
         await streams.drain(LAST_WRITE)
+
+
+async def _read(streams: StandardStreams, stop: asyncio.Event) -> bytes:
+    """The next bytes; ``b""`` at the end, or once ``stop`` is set."""
+    reading, stopping = asyncio.create_task(streams.read()), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
+        return reading.result() if reading.done() and not stop.is_set() else b""
+    finally:
+        reading.cancel()
+        stopping.cancel()

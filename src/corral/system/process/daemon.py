@@ -93,7 +93,7 @@ def start(module: str, *arguments: str, lock: Path, log: Path) -> bool:
 
 
 def leave_session() -> None:
-    """Continue in a new process with a session of its own; returns only there. The process that
+    """Continue in a new process, the leader of a new session; returns only there. The process that
     was started waits for it, and ends at a signal: so a program that ends what it started does not
     end what this process still has to do. Call it before there is a thread or an event loop."""
     child = os.fork()
