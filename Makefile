@@ -51,7 +51,7 @@ LOWEST_TESTS := tests/cli/test_command_types.py tests/cli/test_run_command.py te
 	tests/test_events.py tests/view/test_safe_text.py tests/view/test_view_server.py
 test-lowest: .venv/ready
 	$(BIN)/uv venv -q --clear --python $(PYTHON) .cache/lowest
-	$(BIN)/uv pip compile -q pyproject.toml --all-extras --resolution lowest-direct \
+	$(BIN)/uv pip compile -q pyproject.toml --extra all --resolution lowest-direct \
 		--python $(LOWEST) --no-header -o .cache/lowest.txt
 	$(BIN)/uv pip install -q --python $(LOWEST) -r .cache/lowest.txt $(LOWEST_TOOLS)
 	$(BIN)/uv pip install -q --python $(LOWEST) --no-deps -e .
@@ -139,6 +139,9 @@ lock: .venv/ready
 	$(COMPILE) --constraints requirements/dev.txt -o requirements/runtime.txt
 	$(BIN)/uv pip compile -q --group receivers --universal --python-version 3.11 --upgrade \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate -o requirements/receivers.txt
+	echo certifi | $(BIN)/uv pip compile -q pyproject.toml --group integrations --override - --universal \
+		--python-version 3.12 --upgrade --generate-hashes --no-emit-index-url --no-header --no-annotate \
+		-o requirements/integrations.txt
 	for tool in node pyright ripgrep; do (cd tools/$$tool && \
 		npm install --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved); done
 

@@ -40,6 +40,7 @@ LAYERS = {
     "view": 9,
     "export": 9,
     "serving": 9,
+    "integrations": 10,
     "providers": 10,
     "cli": 10,
 }

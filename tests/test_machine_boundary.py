@@ -153,6 +153,11 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "worktrees that several processes share",
     ),
     "engine/node_runner.py": ("file", "a temporary folder"),
+    # Harnesses.
+    "integrations/harbor/environment.py": (
+        "file",
+        "copies files into and out of a trial's folders",
+    ),
     # Model calls.
     # Running processes: the files by which they see each other.
     "publishing/publisher.py": ("clock file", "since when a process is visible; its folder"),

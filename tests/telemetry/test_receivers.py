@@ -4,13 +4,11 @@ They are installed under ``.cache/receivers`` from ``requirements/receivers.txt`
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from typing import Any
 
 import pytest
 from support.installed_agents import installed
+from support.locked_environment import install
 
 import corral
 from corral.export import otel
@@ -28,9 +27,6 @@ from corral.runs import stored_run
 from corral.telemetry import sender, trace_context
 from corral.testing import Call, ModelServer, Script, Turn
 
-ROOT = Path(__file__).parents[2]
-LOCK = ROOT / "requirements" / "receivers.txt"
-PLACE = ROOT / ".cache" / "receivers"
 START_SECONDS = 300
 SCRIPT = [
     Turn(
@@ -55,18 +51,6 @@ class Receivers:
     mlflow: str
 
 
-def install() -> Path:
-    """The programs of the receivers."""
-    ready = PLACE / f"ready-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:16]}"
-    if not ready.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", PLACE], check=True)
-        pip = [sys.executable, "-m", "uv", "pip", "install", "-q"]
-        pip += ["--python", str(PLACE / "bin/python"), "--require-hashes", "--no-deps"]
-        subprocess.run([*pip, "-r", str(LOCK)], check=True)
-        ready.touch()
-    return PLACE / "bin"
-
-
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -76,7 +60,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def receivers(tmp_path: Path) -> Iterator[Receivers]:
-    bin, folder = install(), tmp_path
+    bin, folder = install("receivers"), tmp_path
     phoenix, grpc, mlflow = free_port(), free_port(), free_port()
     env = {
         **os.environ,

@@ -169,7 +169,7 @@ def read_toml(path: Path, text: str) -> JsonObject:
 # harbor
 
 HARBOR_CONFIG = "task.toml"
-RESERVED = ("/dev", "/proc", "/run", "/tests", "/logs")
+RESERVED = ("/dev", "/proc", "/run", "/runtime", "/tests", "/logs", "/solution")
 """Folders that the sandbox has, besides those of the system."""
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108
 IMAGE_FILES = (
@@ -238,21 +238,31 @@ def _is_free(workdir: str) -> bool:
 
 def _why_not(path: Path, config: Mapping[str, object], environment: JsonObject, prompt: str) -> str:
     """Why the task cannot run here; empty if it can."""
-    found = next((name for name in IMAGE_FILES if fs.exists(path / "environment" / name)), None)
-    workdir = as_text(environment.get("workdir"))
     reasons = {
-        f"it needs the image {environment.get('docker_image')}": environment.get("docker_image"),
-        f"it builds an image (environment/{found})": found,
         "it has several steps": fs.is_dir(path / "steps") or config.get("steps"),
         "its verifier needs another environment": as_object(config.get("verifier")).get(
             "environment"
         ),
         "it has MCP servers": environment.get("mcp_servers"),
-        f"it is for {environment.get('os')}": as_text(environment.get("os")).lower()
-        not in ("", "linux"),
+        "it has no instruction.md": not prompt.strip(),
+    }
+    image, system = (as_text(environment.get(key)) for key in ("docker_image", "os"))
+    found = why_no_sandbox(
+        path / "environment", image=image, os=system, workdir=as_text(environment.get("workdir"))
+    )
+    return found or next((reason for reason, applies in reasons.items() if applies), "")
+
+
+def why_no_sandbox(folder: Path, *, image: str, os: str, workdir: str) -> str:
+    """Why an environment of harbor cannot be a sandbox of this machine; empty if it can. ``folder``
+    has its files."""
+    found = next((name for name in IMAGE_FILES if fs.exists(folder / name)), None)
+    reasons = {
+        f"it needs the image {image}": image,
+        f"it builds an image ({folder.name}/{found})": found,
+        f"it is for {os}": os.lower() not in ("", "linux"),
         f"its workdir cannot be another name of a folder here: {workdir!r}": workdir
         and not _is_free(workdir),
-        "it has no instruction.md": not prompt.strip(),
     }
     return next((reason for reason, applies in reasons.items() if applies), "")
 

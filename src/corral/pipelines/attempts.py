@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -40,6 +41,13 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_given(self) -> bool:
         return bool(self.command or self.layout)
+
+
+def with_real_path(prompt: str, name: str, path: str) -> str:
+    """The prompt with the real path of a folder in place of another name that only the verifier's
+    sandbox has, such as ``/app``."""
+    pattern = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w-])")
+    return pattern.sub(lambda _: path, prompt)
 
 
 class AttemptTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -44,7 +43,14 @@ from corral.errors import (
     StorageFailed,
     from_event,
 )
-from corral.pipelines.attempts import ANSWER, PATCH, VERIFIER_LOG, AttemptRecord, AttemptTask
+from corral.pipelines.attempts import (
+    ANSWER,
+    PATCH,
+    VERIFIER_LOG,
+    AttemptRecord,
+    AttemptTask,
+    with_real_path,
+)
 from corral.pipelines.execution import agent_call, verifier
 from corral.pipelines.execution.handlers import NodeContext
 from corral.pipelines.execution.verifier import Verification
@@ -206,9 +212,7 @@ async def _run_agent(work: NodeContext, task: AttemptTask) -> Result:
     options["label"] = options.get("label") or task.id
     prompt = task.prompt
     if task.verifier.workdir:
-        # The real path replaces the other name of the workspace.
-        name = re.compile(rf"(?<![\w./-]){re.escape(task.verifier.workdir)}(?![\w-])")
-        prompt = name.sub(lambda _: str(work.workspace), prompt)
+        prompt = with_real_path(prompt, task.verifier.workdir, str(work.workspace))
     return await run(
         call.agent,
         work.resources.redactor.clean_text(prompt),

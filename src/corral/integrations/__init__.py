@@ -1,0 +1,1 @@
+"""Adapters: corral's agents and sandbox as parts of other programs. Each needs its own extra."""
