@@ -10,8 +10,8 @@ from corral.comparison.plan import load_plan
 from corral.comparison.summary import AttemptRow, ComparisonSummary, summarize
 from corral.errors import ConfigError
 from corral.pipelines.attempts import PATCH
-from corral.sessions.retention import Pruned
-from corral.system import clock, fs
+from corral.sessions.retention import Pruned, latest_end
+from corral.system import fs
 from corral.system.git import command, repository, worktree
 
 
@@ -93,9 +93,7 @@ def prune(*, older_than: float, dry_run: bool = False) -> list[Pruned]:
     """Remove the comparisons in which nothing has happened for ``older_than`` seconds, with their
     commits; returns them, oldest first. One that runs stays. ``dry_run``: removes nothing. Raises
     ``ConfigError``."""
-    if not older_than >= 0:
-        raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
-    before = clock.now() - older_than
+    before = latest_end(older_than)
     pruned: list[Pruned] = []
     for name in reversed(store.names()):
         changed = store.last_change(name)

@@ -16,9 +16,8 @@ from corral.engine.agent_host import client
 from corral.engine.batch import query
 from corral.engine.batch.batch_store import BatchStore
 from corral.engine.dbos.database import Database, find, storage_errors
-from corral.errors import ConfigError
-from corral.sessions.retention import Pruned
-from corral.system import clock, fs
+from corral.sessions.retention import Pruned, latest_end
+from corral.system import fs
 from corral.system import paths as folders
 
 
@@ -32,9 +31,7 @@ async def prune(
     """Delete the runs and batches that ended more than ``older_than`` seconds ago, oldest first,
     with their directories in corral's home; returns them. ``kinds``: only these. ``dry_run``:
     deletes nothing."""
-    if not older_than >= 0:
-        raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
-    before = clock.now() - older_than
+    before = latest_end(older_than)
     runs = await run_list.list_runs(db=db, limit=None) if "run" in kinds else []
     batches = await query.list_batches(db=db, limit=None) if "batch" in kinds else []
     found = [

@@ -162,26 +162,26 @@ def _open() -> sqlite3.Connection:
         # Everything can be built again: a crash may lose it, and syncing would only cost time.
         db.execute("pragma synchronous = off")
         db.execute("pragma journal_mode = wal")
-        version: int = db.execute("pragma user_version").fetchone()[0]
-        if version != VERSION:
-            _create(db)
+        if _version(db) != VERSION:
+            db.execute("begin immediate")
+            if _version(db) == VERSION:  # another process was faster
+                db.execute("rollback")
+                return db
+            for table in ("sessions", "texts", "turns"):
+                db.execute(f"drop table if exists {table}")
+            for statement in _TABLES.split(";"):
+                db.execute(statement)
+            db.execute(f"pragma user_version = {VERSION}")
+            db.execute("commit")
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _create(db: sqlite3.Connection) -> None:
-    db.execute("begin immediate")
-    if db.execute("pragma user_version").fetchone()[0] == VERSION:
-        db.execute("rollback")  # another process was faster
-        return
-    for table in ("sessions", "texts", "turns"):
-        db.execute(f"drop table if exists {table}")
-    for statement in _TABLES.split(";"):
-        db.execute(statement)
-    db.execute(f"pragma user_version = {VERSION}")
-    db.execute("commit")
+def _version(db: sqlite3.Connection) -> int:
+    version: int = db.execute("pragma user_version").fetchone()[0]
+    return version
 
 
 def _update(db: sqlite3.Connection) -> None:

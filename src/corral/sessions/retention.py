@@ -26,12 +26,17 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     """Directories in corral's home that are removed with it."""
 
 
+def latest_end(older_than: float) -> float:
+    """What ended before this time (seconds since the epoch) is pruned. Raises ``ConfigError``."""
+    if not older_than >= 0:
+        raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
+    return clock.now() - older_than
+
+
 def prune_sessions(*, older_than: float, dry_run: bool = False) -> list[Pruned]:
     """Delete the sessions whose last turn ended more than ``older_than`` seconds ago, with their
     transcripts; returns them, oldest first. ``dry_run``: deletes nothing. Blocking."""
-    if not older_than >= 0:
-        raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
-    before = clock.now() - older_than
+    before = latest_end(older_than)
     found: list[Pruned] = []
     for record in reversed(store.all_sessions()):
         ended = record.meta.updated or record.meta.created
