@@ -19,7 +19,7 @@ ANSWERS: dict[str, Any] = {
     "session/new": {"sessionId": "s"},
     "session/prompt": {"stopReason": "end_turn"},
 }
-if sys.argv[1:]:
+if len(sys.argv) == 3:
     ANSWERS["initialize"]["agentInfo"] = dict(zip(("name", "version"), sys.argv[1:], strict=True))
 
 

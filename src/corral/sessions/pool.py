@@ -278,7 +278,9 @@ class Pool:
                 new_backend(prepared, text),
                 redactor=worker.redactor,
                 setup=TurnSetup(
-                    check=partial(self._server_check.run, prepared), typed=typed, limits=limits
+                    check=partial(self._server_check.run, prepared, record.folder),
+                    typed=typed,
+                    limits=limits,
                 ),
             )
             try:
@@ -402,7 +404,7 @@ class _Worker:
         first, run = self._prepared, prepared.run
         if (prepared.cwd, prepared.project_files) == (first.cwd, first.project_files):
             return
-        prepared.agent.launch(run, prepared.launch_context(self._record.folder), "", None)
+        prepared.check_launch(self._record.folder)
         relative = [
             folder
             for folder in (*run.include_directories, *run.policy.writable)

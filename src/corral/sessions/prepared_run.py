@@ -148,6 +148,11 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             helpers=self.helpers,
         )
 
+    def check_launch(self, folder: Path) -> None:
+        """Raise what would keep the agent from being launched, such as a repository that is not
+        trusted. Nothing is started or written."""
+        self.agent.launch(self.run, self.launch_context(folder), "", None)
+
     def explain(
         self, ended: Exit, stderr: str, finish: TurnEnd | None = None, *, answered: bool = False
     ) -> CorralError | None:

@@ -420,7 +420,7 @@ class Session:
             from corral.sessions.tools.mcp_client import ServerCheck
 
             self._server_check = self._server_check or ServerCheck()
-            setup = replace(setup, check=partial(self._server_check.run, prepared))
+            setup = replace(setup, check=partial(self._server_check.run, prepared, record.folder))
         self._turn = Turn(
             prepared,
             record,

@@ -252,6 +252,20 @@ asyncio.run(main())
 """
 
 
+def test_a_hook_is_renamed_once_by_the_guards_of_several_programs(workspace: Path) -> None:
+    """An agent and its MCP servers have a guard each. The name protects hooks only."""
+    guards = [RepositoryGuard.begin(usual_box(workspace), has_mounts=False) for _ in range(3)]
+    git(workspace, "init", "-q", ".")
+    (workspace / ".git/hooks/pre-commit").write_text("x")
+    (workspace / ".git/remotes").mkdir()
+    (workspace / ".git/remotes/x.quarantined-1").write_text("URL: x")
+    found = [[notice.message for notice in guard.finish()] for guard in guards]
+    assert "hooks/pre-commit" in found[0][0]
+    assert [*(workspace / ".git/hooks").glob("pre-commit.quarantined-*.quarantined-*")] == []
+    assert "remotes/x.quarantined-1" in found[0][0]
+    assert not (workspace / ".git/remotes/x.quarantined-1").exists()
+
+
 @needs_sandbox
 def test_what_a_killed_corral_left_is_checked_by_the_next_one(
     workspace: Path, traps: Traps

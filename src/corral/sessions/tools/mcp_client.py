@@ -19,6 +19,7 @@ from base64 import b64decode
 from collections.abc import Iterable, Iterator
 from contextlib import AsyncExitStack
 from hashlib import blake2b
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -222,11 +223,13 @@ class ServerCheck:
     def __init__(self) -> None:
         self._passed: list[McpServer] = []
 
-    async def run(self, prepared: PreparedRun) -> None:
-        """Raises as ``open_servers``."""
-        if prepared.run.replay is not None:
-            return
+    async def run(self, prepared: PreparedRun, folder: Path) -> None:
+        """``folder``: that of the session. Raises as ``open_servers``, and what keeps the agent
+        from being launched: then no server is started either."""
         new = [each for each in prepared.servers if not each.own and each not in self._passed]
+        if prepared.run.replay is not None or not new:
+            return
+        prepared.check_launch(folder)
         await close_servers(await open_servers(new, prepared))
         self._passed += new
 

@@ -482,7 +482,8 @@ class ChildProcess:
         elif not self._closed:
             self._ended = self.loop.create_future()
             try:
-                for pause in self.tree.end_steps():
+                # An event loop that was closed in the middle of the run cannot wait.
+                for pause in () if self.loop.is_closed() else self.tree.end_steps():
                     # Until the next look at the processes, or until the program exits.
                     waited: Coroutine[Any, Any, object]
                     if self.exit is None:
@@ -491,11 +492,10 @@ class ChildProcess:
                         waited = asyncio.sleep(pause)
                     cancelled |= await _wait_uncancelled(self.loop.create_task(waited))
             finally:
-                # Also if the event loop is being closed: then without a grace period.
                 if not self.tree.gone and not self._closed:
                     self.tree.kill()
                 self._close()
-            if self.gateway is not None:
+            if self.gateway is not None and not self.loop.is_closed():
                 await self.gateway.wait_closed()
             if self.guard is not None:
                 try:

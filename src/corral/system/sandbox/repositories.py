@@ -34,6 +34,9 @@ _LENGTH = len(".git")
 _SETTINGS = ("config", "config.worktree")
 _FOLDERS = ("hooks", "remotes", "branches")
 """Each file of these is a part. The last two name places to fetch from, as git did once."""
+QUARANTINED = ".quarantined-"
+"""In the name of a file that was renamed so that git does not obey it. No hook of git has such a
+name: another program's guard of the same folder must not rename it again."""
 
 
 class GitPart(msgspec.Struct, frozen=True, gc=False):
@@ -138,11 +141,12 @@ def read_parts(entry: str) -> Iterator[GitPart]:
                 for folder in hook_folders(part, top):
                     yield from _read_all(folder)
         for name in _FOLDERS:
-            yield from _read_all(os.path.join(git_dir, name))
+            yield from _read_all(os.path.join(git_dir, name), is_remotes=name != "hooks")
 
 
-def _read_all(folder: str) -> Iterator[GitPart]:
-    """Those in a folder. A link to a folder is a part itself: it can lead elsewhere later."""
+def _read_all(folder: str, *, is_remotes: bool = False) -> Iterator[GitPart]:
+    """Those in a folder. A link to a folder is a part itself: it can lead elsewhere later. git
+    starts hooks of known names only, but any name can be a remote."""
     if os.path.islink(folder):
         yield _read(folder)
     try:
@@ -151,7 +155,9 @@ def _read_all(folder: str) -> Iterator[GitPart]:
     except OSError:
         return
     for path in paths[:MOST_FILES]:
-        if not path.endswith(".sample"):
+        name = os.path.basename(path)
+        is_hook = not name.endswith(".sample") and QUARANTINED not in name
+        if is_hook or is_remotes:
             yield _read(path)
     if len(paths) > MOST_FILES:
         yield GitPart(folder, b"too many files")

@@ -224,7 +224,7 @@ class RepositoryGuard:
                 failed.append(f"{part.path}: {error.strerror}")
             else:
                 renamed.append(new)
-                self._reported.add((new, part.stamp))
+                self._reported.add((new, part.stamp))  # one of remotes is found again
         message = f"git would have started programs in {folder}: {reasons}."
         if renamed:
             message += (
@@ -249,7 +249,7 @@ class RepositoryGuard:
     def _rename(self, part: GitPart, root: str, path: bytes) -> bytes:
         with fs.opened_folder(root, follow=True) as top, fs.parent_below(top, path) as parent:
             folder, name = parent
-            new = name + b".quarantined-" + secrets.token_hex(4).encode()
+            new = name + os.fsencode(repositories.QUARANTINED + secrets.token_hex(4))
             os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
             _, old = self._parts.get(part.path, (None, None))
             if old is not None:
