@@ -8,9 +8,9 @@ unexport PYTHONDONTWRITEBYTECODE
 LOOP ?= asyncio
 # The real agents that the tests use; AGENTS=all adds those that are less common.
 AGENTS ?=
-AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi cline)
+AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi cline goose)
 # Agents of which corral knows no build for this machine.
-NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline)
+NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline goose)
 
 .PHONY: help demo test test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos table screenshots lock format clean
 

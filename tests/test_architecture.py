@@ -208,6 +208,7 @@ ALLOWED_NAMES = {
     ("corral.cli.demo", "gemini-cli"),
     ("corral.cli.demo", "GEMINI_API_KEY"),
     ("corral.cli.demo", "GOOGLE_GEMINI_BASE_URL"),
+    ("corral.agents.goose", "gemini"),  # one of the APIs that it uses
     ("corral.core.protected_paths", ".gemini"),
     ("corral.core.protected_paths", "gemini.md"),
     ("corral.providers", "GeminiCliProvider"),

@@ -87,6 +87,8 @@ def test_the_spec_of_an_agent_is_complete(agent: AgentSpec) -> None:
         assert any(fnmatchcase(name, pattern) for pattern in patterns), name
     assert set(agent.tools.values()) <= set(get_args(ToolKind))
     assert agent.package.minimum <= agent.package.tested
+    assert agent.package.place(agent.package.minimum) == "tested"
+    assert not agent.package.newest or agent.package.place(agent.package.newest) == "tested"
     if isinstance(agent.transport, StreamTransport):
         assert agent.transport.translator() is not agent.transport.translator()
 

@@ -261,6 +261,12 @@ def tools_of_cline(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
     return {*agent.tools} - {*json.loads(text)["disabledTools"]}
 
 
+def tools_of_goose(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
+    [text] = compiled.controls.files.values()
+    developer = json.loads(text)["extensions"]["developer"]
+    return {*developer["available_tools"]} if developer["enabled"] else set()
+
+
 READERS: dict[str, Callable[[CompiledPolicy, AgentSpec], set[str]]] = {
     "gemini": tools_of_gemini,
     "claude": tools_of_claude,
@@ -270,6 +276,7 @@ READERS: dict[str, Callable[[CompiledPolicy, AgentSpec], set[str]]] = {
     "opencode": tools_of_opencode,
     "pi": tools_of_pi,
     "cline": tools_of_cline,
+    "goose": tools_of_goose,
 }
 """The tools that the compiled rules leave to the model, read from the rules themselves."""
 
@@ -433,6 +440,7 @@ def test_the_same_policy_has_the_same_rows_with_every_agent(name: str, situation
         ("claude-cli", "deny (brokered) · git status: allow (brokered)"),
         ("claude-acp", "deny (brokered) · git status: allow (brokered)"),
         ("cline-acp", "deny (brokered) · git status: allow (brokered)"),
+        ("goose-acp", "deny (brokered) · git status: allow (brokered)"),
         ("qwen-acp", "deny (brokered) · git status: allow (brokered)"),
         ("gemini-acp", "deny (brokered) · git status: allow (brokered)"),
         ("gemini-cli", "deny (native) · git status: allow (native)"),

@@ -28,7 +28,7 @@ for line in sys.stdin:
     call = json.loads(line)
     if "id" not in call:
         continue
-    answer: dict[str, object] = {}
+    answer: dict[str, object] | None = {}
     match call["method"]:
         case "initialize":
             answer = {
@@ -44,6 +44,10 @@ for line in sys.stdin:
             (folder / "note.txt").write_text(call["params"]["arguments"]["text"])
             token = os.environ.get("NOTES_TOKEN")
             answer = {"content": [{"type": "text", "text": f"kept, with token {token}"}]}
-        case _:
+        case "ping":
             pass
-    print(json.dumps({"jsonrpc": "2.0", "id": call["id"], "result": answer}), flush=True)
+        case _:
+            answer = None
+    unknown = {"error": {"code": -32601, "message": "no such method"}}
+    reply = unknown if answer is None else {"result": answer}
+    print(json.dumps({"jsonrpc": "2.0", "id": call["id"], **reply}), flush=True)

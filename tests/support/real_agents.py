@@ -61,6 +61,10 @@ class AgentRecord:
     """A phrase from the system prompt of the agent."""
     effort_field: str = ""
     """The field of the model request that has the reasoning effort."""
+    adds_after_prompt: str = ""
+    """How the text begins that it adds after each prompt."""
+    needs_model: bool = False
+    """It has no default model."""
     reads_documents: bool = False
     """It always sends ``AGENTS.md`` to the model."""
     ends_turn_at_denial: bool = False
@@ -241,6 +245,15 @@ RECORDS: Mapping[str, AgentRecord] = {
             name="cline-acp",
             usage=None,
             ends_turn_at_denial=True,
+            asks_always=True,
+            reports_hidden_calls=False,
+        ),
+        AgentRecord(
+            name="goose-acp",
+            usage=Usage(input=120, output=10, coverage="partial"),
+            own_prompt="created by AAIF",
+            adds_after_prompt="\n<turn-context>",
+            needs_model=True,
             asks_always=True,
             reports_hidden_calls=False,
         ),

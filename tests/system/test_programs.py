@@ -175,15 +175,18 @@ def test_a_version_that_is_new_enough_is_used(
     [
         ("0.58.0", None),
         ("0.61.0-nightly.2", None),
-        ("0.61.1", "Gemini CLI 0.61.1 was never tested with corral (tested: 0.58.0 to 0.61.0)"),
-        ("1.0.0", "Gemini CLI 1.0.0 was never tested with corral (tested: 0.58.0 to 0.61.0)"),
+        ("0.62.0", None),
+        ("0.62.1", "Gemini CLI 0.62.1 was never tested with corral (tested: 0.58.0 to 0.62.0)"),
+        ("1.0.0", "Gemini CLI 1.0.0 was never tested with corral (tested: 0.58.0 to 0.62.0)"),
         (None, None),
     ],
 )
 def test_a_version_newer_than_all_tested_ones_is_named(
     agent: AgentSpec, version: str | None, expected: str | None
 ) -> None:
-    package = msgspec.structs.replace(agent.package, minimum="0.58.0", tested="0.61.0")
+    package = msgspec.structs.replace(
+        agent.package, minimum="0.58.0", tested="0.61.0", newest="0.62.0"
+    )
     assert msgspec.structs.replace(agent, package=package).version_warning(version) == expected
 
 

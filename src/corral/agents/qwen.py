@@ -189,8 +189,8 @@ def controls(grants: Grants, run: RunOptions) -> AgentControls:
 
 
 _SERVICES = {
-    "OPENAI_API_KEY": ("openai-chat", "OPENAI_BASE_URL", "https://api.openai.com/v1"),
-    "ANTHROPIC_API_KEY": ("anthropic", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
+    "OPENAI_API_KEY": (("openai-chat",), "OPENAI_BASE_URL", "https://api.openai.com/v1"),
+    "ANTHROPIC_API_KEY": (("anthropic",), "ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
 }
 KEY_HINT = f"Set {' or '.join(_SERVICES)}; of the first, OPENAI_BASE_URL is the service."
 _MODELS = ("OPENAI_MODEL", "QWEN_MODEL", "ANTHROPIC_MODEL")
@@ -231,7 +231,7 @@ def launch_acp(run: RunOptions, place: LaunchContext, _prompt: str, _resume: str
 
 def _launch(run: RunOptions, place: LaunchContext) -> Launch:
     key = find_credentials(place, _SERVICES, "Qwen Code", KEY_HINT)
-    service, url_env, url = _SERVICES[key]
+    (service,), url_env, url = _SERVICES[key]
     check_effort(run, "Qwen Code", _EFFORTS)
     flags = [*place.controls.flags, f"--auth-type={service.removesuffix('-chat')}"]
     flags += [f"--model={run.model}"] if run.model is not None else []

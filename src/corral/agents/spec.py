@@ -63,14 +63,23 @@ class Package(msgspec.Struct, frozen=True):
 
     npm: str
     tested: str
-    """The newest version that the spec was checked with; ``corral agents install`` installs it.
-    Empty for a user's own command: any version may be used."""
+    """The version that all tests are run with; ``corral agents install`` installs it. Empty for a
+    user's own command: any version may be used."""
     minimum: str
-    """The oldest one. An older program is refused, and a newer one than ``tested`` is used with a
-    warning."""
+    """The oldest version of the range. An older program is refused."""
     binaries: Mapping[str, str] = {}
     """Machine (``linux-x86_64``, ``linux-aarch64``) → path of the program below ``node_modules``,
     for a program that npm makes no link to."""
+    newest: str = ""
+    """The newest version of the range, if not ``tested``: it passed the conformance kit and the
+    attack kit. A newer program is used with a warning."""
+    elsewhere: str = ""
+    """Where people get it, if not from npm by this name."""
+
+    @property
+    def install_by_hand(self) -> str:
+        """How to install it without corral."""
+        return self.elsewhere or f"npm install -g {self.npm}@latest"
 
     def place(self, version: str | None) -> Literal["older", "tested", "newer"]:
         """Where a version is in the range. One that is not known counts as tested."""
@@ -78,7 +87,7 @@ class Package(msgspec.Struct, frozen=True):
             return "tested"
         if _numbers(version) < _numbers(self.minimum):
             return "older"
-        return "newer" if _numbers(version) > _numbers(self.tested) else "tested"
+        return "newer" if _numbers(version) > _numbers(self.newest or self.tested) else "tested"
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -369,6 +378,9 @@ class AcpTransport(msgspec.Struct, frozen=True, kw_only=True):
     rename_to_load: Callable[[Sequence[str], str, float], dict[str, str]] | None = None
     """(names of those files, conversation id, time) → old name → new name, for the files that must
     be renamed before the conversation is loaded."""
+    commands_outlive_cancel: bool = False
+    """A command of a cancelled prompt goes on, or what it started does. The process is then ended,
+    and the next prompt loads the conversation in a new one."""
     sessions_per_process: int = 1000
     """The process is replaced after this many sessions: some never free what a session took."""
     bytes_per_process: int = 2 * 1024**3
@@ -524,7 +536,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
         """What a person must know about this version: that it was never tested. Else None."""
         if self.package.place(version) != "newer":
             return None
-        oldest, newest = self.package.minimum, self.package.tested
+        oldest, newest = self.package.minimum, self.package.newest or self.package.tested
         tested = newest if oldest == newest else f"{oldest} to {newest}"
         return f"{self.title} {version} was never tested with corral (tested: {tested})"
 

@@ -86,6 +86,7 @@ def show(name: str, as_json: bool) -> None:
         "transport": agent.transport.kind,
         "package": agent.package.npm,
         "minimum_version": agent.package.minimum,
+        "newest_tested_version": agent.package.newest or agent.package.tested,
         "options": [*sorted(agent.supports)],
         "capabilities": list(agent.capabilities),
         "asks": agent.asks,

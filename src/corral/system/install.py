@@ -57,7 +57,7 @@ def install(agent: AgentSpec) -> programs.FoundProgram:
         raise NotInstalled(
             f"corral cannot install {agent.title} on {programs.machine()}:"
             f" it knows builds for {', '.join(sorted(builds))} only",
-            hint=f"Install it on PATH yourself: npm install -g {agent.package.npm}",
+            hint=f"Install it on PATH yourself: {agent.package.install_by_hand}",
         )
     target = programs.managed_folder(agent)
     program = programs.managed_program(agent)

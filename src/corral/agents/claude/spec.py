@@ -54,6 +54,7 @@ _HEADLESS = AgentSpec(
         npm="@anthropic-ai/claude-code",
         tested="2.1.325",
         minimum="2.1.300",
+        newest="2.1.327",
         binaries={
             "linux-x86_64": "@anthropic-ai/claude-code-linux-x64/claude",
             "linux-aarch64": "@anthropic-ai/claude-code-linux-arm64/claude",
@@ -117,7 +118,12 @@ _ACP = replace(
     description="Anthropic's Claude Code, persistent (ACP, through claude-agent-acp)",
     transport=AcpTransport(quirks=QUIRKS, model_at_start=True),
     programs=("claude-agent-acp",),
-    package=Package(npm="@agentclientprotocol/claude-agent-acp", tested="0.99.0", minimum="0.99.0"),
+    package=Package(
+        npm="@agentclientprotocol/claude-agent-acp",
+        tested="0.99.0",
+        minimum="0.99.0",
+        newest="0.100.0",
+    ),
     capabilities=tuple(each for each in _HEADLESS.capabilities if each != "questions"),
     native_schema=None,
     tool_call_hook="decide",

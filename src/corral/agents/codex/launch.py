@@ -189,7 +189,7 @@ def _service_url(place: LaunchContext) -> str | None:
     return place.env.get("OPENAI_BASE_URL") or (OPENAI if has_key else None)
 
 
-meter_route = behind_key(dict.fromkeys(SECRET_ENV, ("openai", "OPENAI_BASE_URL", OPENAI)))
+meter_route = behind_key(dict.fromkeys(SECRET_ENV, (("openai",), "OPENAI_BASE_URL", OPENAI)))
 
 
 def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:

@@ -66,6 +66,7 @@ HEADLESS = AgentSpec(
         npm="@openai/codex",
         tested="0.166.0",
         minimum="0.166.0",
+        newest="0.169.0",
         binaries={
             f"linux-{machine}": f"@openai/codex-linux-{name}/vendor/{machine}-{_LIBC}/bin/codex"
             for machine, name in (("x86_64", "x64"), ("aarch64", "arm64"))

@@ -55,6 +55,7 @@ _ACP = AgentSpec(
         npm="opencode-ai",
         tested="1.18.18",
         minimum="1.18.18",
+        newest="1.18.33",
         binaries={
             "linux-x86_64": "opencode-linux-x64/bin/opencode",
             "linux-aarch64": "opencode-linux-arm64/bin/opencode",

@@ -123,20 +123,20 @@ def behind_url(url_env: str, key_env: str, unused_env: tuple[str, ...] = ()) -> 
     return route
 
 
-def behind_key(services: Mapping[str, tuple[str, str, str]]) -> Route:
-    """Counted with the first of these keys that is set. Variable of the key → whose API it is, the
-    variable with its URL, and the URL without it."""
+def behind_key(services: Mapping[str, tuple[tuple[str, ...], str, str]]) -> Route:
+    """Counted with the first of these keys that is set. Variable of the key → whose APIs it may
+    use, the variable with their URL, and the URL without it."""
 
     def route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
         key = next((name for name in services if env.get(name)), None)
         if key is None:
             return f"model calls are counted only with {' or '.join(services)}"
-        vendor, url_env, url = services[key]
+        vendors, url_env, url = services[key]
         return MeterRoute(
             url_env=url_env,
             url=env.get(url_env) or url,
             key_env=(key,),
-            vendors=(vendor,),
+            vendors=vendors,
             unused_env=tuple(name for name in services if name != key),
         )
 

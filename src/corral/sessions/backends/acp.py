@@ -98,6 +98,7 @@ class AcpBackend(Backend):
         self._connection: AcpConnection | None = None
         self._session: AcpSession | None = None
         self._call: int | None = None
+        self._was_cancelled = False
         self._timer: asyncio.TimerHandle | None = None
         self._discarding: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -309,6 +310,7 @@ class AcpBackend(Backend):
             session.is_abandoned = True
             connection.wake()
             return
+        self._was_cancelled = True
         connection.cancel(session)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._prepared.run.grace, self._discard_connection)
@@ -345,6 +347,8 @@ class AcpBackend(Backend):
                 grace = self._prepared.run.grace
                 if not await connection.wait_for_reply(call, grace):
                     await self._source.discard(connection)
+            if self._was_cancelled and self._prepared.acp.commands_outlive_cancel:
+                await self._source.discard(connection)
             await session.close()
         if self._timer is not None:
             self._timer.cancel()

@@ -22,8 +22,12 @@ def note(name: str) -> None:
     Path(sys.argv[1], "".join(c for c in name if c.isalnum())).touch()
 
 
-def answer(method: str, params: dict[str, object]) -> dict[str, object]:
+def answer(method: str, params: dict[str, object]) -> dict[str, object] | None:
+    """The result; None for a method that this server does not have, such as ``server/discover``, by
+    which a client finds out whether the server is of the newest protocol."""
     match method:
+        case "ping":
+            return {}
         case "initialize":
             return {
                 "protocolVersion": params["protocolVersion"],
@@ -48,7 +52,7 @@ def answer(method: str, params: dict[str, object]) -> dict[str, object]:
             note(uri.removeprefix("canary://"))
             return {"contents": [{"uri": uri, "text": "read"}]}
         case _:
-            return {}
+            return None
 
 
 def main() -> None:
@@ -56,7 +60,9 @@ def main() -> None:
         call = json.loads(line)
         if "id" in call:
             result = answer(call["method"], call.get("params") or {})
-            print(json.dumps({"jsonrpc": "2.0", "id": call["id"], "result": result}), flush=True)
+            unknown = {"error": {"code": -32601, "message": "no such method"}}
+            reply = unknown if result is None else {"result": result}
+            print(json.dumps({"jsonrpc": "2.0", "id": call["id"], **reply}), flush=True)
 
 
 if __name__ == "__main__":
