@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": ("corral.cli.demo", "Try a real agent with a scripted model: no key, no cost."),
     "run": ("corral.cli.run", "Run an agent with a prompt."),
     "chat": ("corral.cli.chat", "Chat with an agent or a model."),
+    "acp": ("corral.cli.acp", "Be an agent for editors: the Agent Client Protocol."),
     "agents": ("corral.cli.agents", "List, install, inspect and test agents."),
     "models": ("corral.cli.models", "List vendors and models, their limits and prices."),
     "pipeline": (

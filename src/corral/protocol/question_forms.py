@@ -7,7 +7,7 @@ also uses. Both may come from a model or an MCP server: what cannot be understoo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -124,6 +124,50 @@ def schema_answers(
         else:
             content[name] = values.get(value, value) if isinstance(value, str) else value
     return content
+
+
+OTHER = " (other)"
+"""Added to the key of a choice, for the property with a text instead of an option."""
+
+
+def question_schema(fields: Iterable[QuestionField]) -> JsonObject:
+    """The JSON Schema of an elicitation for these fields. ``elicited_answers`` reads the reply."""
+    properties: dict[str, Json] = {}
+    required: list[Json] = []
+    for field in fields:
+        about: JsonObject = {"title": field.header or field.text, "description": field.text}
+        options: list[Json] = [
+            {"const": option.label, "title": option.label, "description": option.description or ""}
+            for option in field.options
+        ]
+        if options and field.multiple:
+            properties[field.key] = {"type": "array", "items": {"anyOf": options}, **about}
+        elif options:
+            properties[field.key] = {"type": "string", "oneOf": options, **about}
+        else:
+            kind = "string" if field.type == "text" else field.type
+            properties[field.key] = {"type": kind, **about}
+            if field.secret:
+                properties[field.key] = {"type": kind, "format": "password", **about}
+        if options and field.free_text:
+            other = f"Another answer to: {field.header or field.text}"
+            properties[field.key + OTHER] = {"type": "string", "title": other}
+        elif field.required:
+            required.append(field.key)
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def elicited_answers(
+    fields: Iterable[QuestionField], content: Mapping[str, Json]
+) -> dict[str, Json]:
+    """The answers in the reply to ``question_schema``, by the keys of the fields."""
+    answers: dict[str, Json] = {}
+    for field in fields:
+        other = content.get(field.key + OTHER)
+        value = other if isinstance(other, str) and other.strip() else content.get(field.key)
+        if value is not None:
+            answers[field.key] = value
+    return answers
 
 
 def _properties(schema: Json) -> list[tuple[str, JsonObject]]:

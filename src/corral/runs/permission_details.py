@@ -20,6 +20,15 @@ class DetailLine(NamedTuple):
     """``bold``, ``green``, ``red`` or ``cyan``."""
 
 
+class FileEdit(NamedTuple):
+    """One change of a file among the arguments of a call."""
+
+    path: str
+    old: str | None
+    """The text that is replaced; None for a new file."""
+    new: str
+
+
 MAX_DEPTH = 6
 """Levels of nested arguments that are laid out; below, they are shown as JSON."""
 LARGEST_FILE = 512 * 1024
@@ -34,6 +43,7 @@ _PATH = ("path", "file_path", "filePath", "absolute_path", "notebook_path")
 _OLD = ("old_text", "old_string", "oldText", "oldString", "old_str")
 _NEW = ("new_text", "new_string", "newText", "newString", "new_str")
 _CONTENT = ("content", "file_text")
+NEW_FILE = " (new file)"
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
@@ -51,6 +61,17 @@ def details(arguments: Json, request_title: str | None, cwd: str = ".") -> list[
         lines += effects
     lines += (DetailLine(line) for line in _arguments(arguments, 0))
     return [line for line in lines if line.text] or [DetailLine("(no details are known)")]
+
+
+def file_edits(arguments: Json, cwd: str) -> list[FileEdit]:
+    """The changes of files in the arguments of a call that is about to be made."""
+    if not is_object(arguments):
+        return []
+    changes = arguments.get("changes")
+    listed: list[Json] = changes if isinstance(changes, list) and changes else [arguments]
+    return [
+        _take_edit(dict(each), cwd)[0] for each in listed if is_object(each) and _is_change(each)
+    ]
 
 
 def _effects(given: JsonObject, cwd: str) -> tuple[list[DetailLine], JsonObject]:
@@ -94,8 +115,8 @@ def _take(change: JsonObject, names: Sequence[str]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _change(change: JsonObject, cwd: str) -> Iterator[DetailLine]:
-    """The change of a file as a diff; ``change`` keeps what is not shown."""
+def _take_edit(change: JsonObject, cwd: str) -> tuple[FileEdit, str]:
+    """The edit, and a note about the file; ``change`` keeps the other arguments."""
     path = _take(change, _PATH) or ""
     old, new = _take(change, _OLD), _take(change, _NEW)
     if old is None:
@@ -105,9 +126,15 @@ def _change(change: JsonObject, cwd: str) -> Iterator[DetailLine]:
         new = _take(change, _CONTENT) or ""
         old, note = _current(os.path.join(cwd, path))
     elif old is None:
-        note = " (new file)"
-    yield DetailLine(f"{one_line(path)}{note}", "bold")
-    yield from _diff(old or "", new)
+        note = NEW_FILE
+    return FileEdit(path, None if note == NEW_FILE else old, new), note
+
+
+def _change(change: JsonObject, cwd: str) -> Iterator[DetailLine]:
+    """The change of a file as a diff; ``change`` keeps what is not shown."""
+    edit, note = _take_edit(change, cwd)
+    yield DetailLine(f"{one_line(edit.path)}{note}", "bold")
+    yield from _diff(edit.old or "", edit.new)
 
 
 def _current(path: str) -> tuple[str, str]:
@@ -116,7 +143,7 @@ def _current(path: str) -> tuple[str, str]:
         with open_regular(path) as file:
             data = file.read(LARGEST_FILE + 1)
     except FileNotFoundError:
-        return "", " (new file)"
+        return "", NEW_FILE
     except OSError as error:
         return "", f" (it cannot be read: {error.strerror})"
     if len(data) > LARGEST_FILE:

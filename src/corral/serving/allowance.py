@@ -183,7 +183,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, request: RunRequest) -> CheckedRun:
         """The options of a permitted run. Whether its session is one of the caller is not checked
         here. Raises ``NotPermitted``, and ``ConfigError`` for wrong values."""
-        _check_prompt(request.prompt)
+        check_prompt(request.prompt)
         agent, model = self._agent_and_model(request)
         options = self._options(request, request.cwd, agent)
         if model is not None:
@@ -440,7 +440,8 @@ def _spec_name(agent: str) -> str:
     return config.find_agent(agent).name
 
 
-def _check_prompt(prompt: str) -> None:
+def check_prompt(prompt: str) -> None:
+    """Raise ``PromptError`` for a prompt that is empty or too long."""
     if not prompt.strip():
         raise PromptError("the prompt is empty")
     if len(prompt) > MAX_PROMPT or len(prompt.encode("utf-8", "replace")) > MAX_PROMPT:

@@ -81,10 +81,21 @@ class QuestionAsker(msgspec.Struct, frozen=True):
         return await self.answer(request) if isinstance(request, AgentQuestion) else "deny"
 
 
+class PermissionAsker(msgspec.Struct, frozen=True):
+    """An ``ask`` for permission requests only. The agent gets no tool for questions."""
+
+    answer: Callable[[PermissionRequest], Awaitable[AnswerLike]]
+
+    async def __call__(self, request: PermissionRequest | AgentQuestion) -> AnswerLike:
+        return await self.answer(request) if isinstance(request, PermissionRequest) else None
+
+
 def answers_of(ask: Asker | None) -> Answers:
     """What a person can be asked with this ``ask``."""
     if ask is None:
         return "nothing"
+    if isinstance(ask, PermissionAsker):
+        return "permissions"
     return "questions" if isinstance(ask, QuestionAsker) else "all"
 
 
@@ -122,9 +133,9 @@ class PermissionBroker:
         self._timeout = timeout
         self._session = session
         remote = session is not None and session[0].run.is_answered_remotely
-        self.can_ask = ask is not None or remote
+        self.can_ask = answers_of(ask) in ("questions", "all") or remote
         """Whether a person can be asked a question."""
-        self._can_ask = answers_of(ask) == "all" or remote
+        self._can_ask = answers_of(ask) in ("permissions", "all") or remote
         """Whether a person can be asked for a permission."""
         self._turn = asyncio.Lock()
 

@@ -80,7 +80,7 @@ def prepare(
 
     ``has_asker``: a person can answer permission requests and questions. If not, what the policy
     would ask about is compiled as denied, and the agent gets no tool for questions; ``questions``
-    is in between. ``own_tools``:
+    and ``permissions`` are in between. ``own_tools``:
     the names of the caller's own functions that the agent is given. ``on_tool_call`` decides about
     each tool call of the agent. ``budget`` is the caller's, of which the run's own limits are a
     part.
@@ -110,12 +110,12 @@ def prepare(
         _existing_folder(os.path.join(cwd, folder), "include_directories")
     for folder in run.policy.writable:
         _existing_folder(os.path.join(cwd, folder), "the policy's writable folder")
-    can_ask = has_asker in (True, "all") or run.is_answered_remotely
+    can_ask = has_asker in (True, "permissions", "all") or run.is_answered_remotely
     mode = run.permission_mode
     run = msgspec.structs.replace(
         run,
         interactive=mode == "auto" or (mode == "prompt" and can_ask),
-        has_person=has_asker not in (False, "nothing") or run.is_answered_remotely,
+        has_person=has_asker in (True, "questions", "all") or run.is_answered_remotely,
         own_tools=tuple(own_tools),
         hooked=on_tool_call is not None,
     )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from corral.sessions.tools.hooks import ToolCallHook
     from corral.system.sandbox.sandbox import Support
 
-Answers: TypeAlias = Literal["nothing", "questions", "all"]
+Answers: TypeAlias = Literal["nothing", "questions", "permissions", "all"]
 """What a person can be asked: ``all`` is permissions and questions."""
 
 

@@ -78,8 +78,8 @@ class StandardStreams:
         if not self._watches:
             self._push()
 
-    async def drain(self, timeout: float) -> None:
-        """Wait until everything is sent, at most this long."""
+    async def drain(self, timeout: float | None = None) -> None:
+        """Wait until everything is sent, at most this long; None: as long as it takes."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._drained.wait()
