@@ -25,6 +25,7 @@ AREAS: Areas = {
     "start": {
         "import": startup.imports,
         "help": startup.helps,
+        "mcp": startup.mcp_servers,
         "instant": runs.instant,
         "sandbox": runs.sandbox,
         "real": runs.real,

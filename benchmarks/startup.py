@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import NamedTuple
 
 from benchmarks.environment import ACPX, CLAUDE_SDK, LITELLM, PROGRAMS, BenchEnvironment
@@ -74,6 +76,36 @@ def helps(bench: BenchEnvironment) -> list[Row]:
         for baseline in baselines
         if baseline.name in costs
     ]
+
+
+def mcp_servers(bench: BenchEnvironment) -> list[Row]:
+    """CPU time of an MCP server that is started, lists its tools and ends with its input."""
+    client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": _CLIENT}
+    messages = (
+        {"id": 1, "method": "initialize", "params": client},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/list"},
+    )
+    given = bench.project / "mcp.ndjson"
+    lines = (json.dumps({"jsonrpc": "2.0", **message}) for message in messages)
+    given.write_text("".join(f"{line}\n" for line in lines))
+
+    def candidate(*argv: str) -> Candidate:
+        def measure() -> float:
+            return program_cpu(argv, bench.env, bench.project, given)
+
+        return Candidate(measure, bench.rounds(ROUNDS))
+
+    # The SDK is among the packages of the benchmarks themselves.
+    names = {
+        "sdk": candidate(sys.executable, str(PROGRAMS / "bare_mcp.py")),
+        "corral": candidate(str(bench.corral), "mcp"),
+    }
+    costs = measure_rounds(names)
+    return [_row(costs, "corral mcp, start", "corral", Baseline("sdk", "bare mcp server", 1.5))]
+
+
+_CLIENT = {"name": "benchmark", "version": "1"}
 
 
 def _candidate(bench: BenchEnvironment, argv: list[str], rounds: int) -> Candidate:

@@ -16,9 +16,9 @@ injected text: the line is for the person who reads its transcript.
 ``Allowance.narrowed`` makes the allowance of one client of a server.
 
 Agents that call agents: each run of a caller has its depth in ``CORRAL_DEPTH``, which agents and
-their commands inherit. A server refuses runs that would be deeper than its allowance says. This
-ends loops of agents; it is no boundary for an agent that may run any command, which can start
-programs without the variable.
+their commands inherit; a server also looks at the processes above it. A server refuses runs that
+would be deeper than its allowance says. This ends loops of agents; it is no boundary for an agent
+that may run any command, which can start programs without the variable.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from corral.system import config, fs
 from corral.system.environment import DEPTH, variable
 from corral.system.path_guard import PathRefused, resolve
 from corral.system.paths import is_inside
+from corral.system.platform import ancestor_values
 from corral.values import Effort, JsonObject, convert_to
 
 CallerAnswers: TypeAlias = Literal["nothing", "questions", "all"]
@@ -179,6 +180,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{name} must be at least 1, got: {getattr(self, name)}")
         if not self.timeout > 0:
             raise ConfigError(f"timeout must be > 0, got: {self.timeout:g}")
+        current_depth()  # while the processes above this one are there
 
     def check(self, request: RunRequest) -> CheckedRun:
         """The options of a permitted run. Whether its session is one of the caller is not checked
@@ -395,10 +397,11 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
 
 def current_depth() -> int:
     """How many agents have called each other until this process. Raises ``ConfigError``."""
-    given = variable(DEPTH) or "0"
-    if not re.fullmatch(r"[0-9]{1,4}", given):
-        raise ConfigError(f"{DEPTH} must be a number, got: {given!r}")
-    return int(given)
+    given = (variable(DEPTH) or "0", *ancestor_values(DEPTH))  # an agent may have dropped it
+    for value in given:
+        if not re.fullmatch(r"[0-9]{1,4}", value):
+            raise ConfigError(f"{DEPTH} must be a number, got: {value!r}")
+    return max(map(int, given))
 
 
 def read_request(given: object, kind: type[R], *, set_by: str) -> R:

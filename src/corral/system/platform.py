@@ -57,6 +57,20 @@ def get_process(pid: int) -> ProcessInfo | None:
     )
 
 
+@functools.cache
+def ancestor_values(name: str) -> tuple[str, ...]:
+    """The values of an environment variable in the processes above this one, as they were started:
+    some programs pass on few variables. Empty where the system does not show them."""
+    values: list[str] = []
+    process = get_process(os.getppid()) if LINUX else None
+    while process is not None and process.pid > 1:
+        for variable in _read(f"/proc/{process.pid}/environ").split(b"\0"):
+            if variable.startswith(name.encode() + b"="):
+                values.append(variable.partition(b"=")[2].decode(errors="replace"))
+        process = get_process(process.ppid)
+    return tuple(values)
+
+
 def children(pid: int) -> list[int]:
     """The children of another process, of all its threads."""
     if not LINUX:

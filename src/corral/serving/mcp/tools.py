@@ -368,7 +368,9 @@ async def shown(view: RunView, offset: int = 0) -> JsonObject:
     outcome = view.outcome
     if outcome is None:
         facts: JsonObject = msgspec.to_builtins(_short_pending(view))
-        return _tool_result(_unfinished(view), facts)
+        text = _unfinished(view)
+        # Claude Code shows the model only the object.
+        return _tool_result(text, {**facts, "next": text})
     data = outcome.text.encode("utf-8", "replace")
     part = data[offset : offset + LARGEST_TEXT].decode("utf-8", "ignore")
     end = offset + len(part.encode())
@@ -387,6 +389,7 @@ async def shown(view: RunView, offset: int = 0) -> JsonObject:
             note += f"; all of it is in {file}"
         if end < len(data):
             note += f"; go on with `result`, run={view.run}, offset={end}"
+        facts["next"] = note[1:]
         lines.append(f"{note}]")
     if outcome.error:
         lines.append(f"Error ({outcome.error_code or outcome.status}): {outcome.error}")
