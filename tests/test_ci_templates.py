@@ -22,7 +22,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from support.real_agents import KEY
 from support.repositories import git, repository
 
@@ -71,8 +71,15 @@ def bodies() -> Iterator[tuple[str, list[tuple[str, str, bytes]]]]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             received.append((self.path, token, body))
             self.send_response(201)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", "2")
             self.end_headers()
+            self.wfile.write(b"{}")
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "2")
+            self.end_headers()
+            self.wfile.write(b"[]")
 
         def log_message(self, format: str, *args: object) -> None:
             pass

@@ -15,7 +15,7 @@ from support.repositories import git, repository
 
 from corral.errors import ConfigError, PermissionRefused, StorageFailed
 from corral.review import outputs
-from corral.review.apply import apply, find_target
+from corral.review.apply import MARK, apply, find_target
 from corral.review.outputs import Allowed, PatchOutput
 
 __all__ = ["repository"]
@@ -27,7 +27,7 @@ class Sent(NamedTuple):
     method: str
     path: str
     token: str
-    body: dict[str, object]
+    body: dict[str, object] | None
 
 
 class Api:
@@ -38,6 +38,8 @@ class Api:
         self.statuses: dict[str, int] = {}
         """End of a path -> status; else it is 201."""
         self.url = ""
+        self.comments: list[dict[str, object]] = [{"id": 5, "user": {"id": 1}, "body": ""}]
+        """What a list has; the last one is the answer for a new comment."""
 
 
 @pytest.fixture
@@ -46,17 +48,26 @@ def api() -> Iterator[Api]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"null")
             token = self.headers["Authorization"] or self.headers["PRIVATE-TOKEN"]
             found.sent.append(Sent(self.command, self.path, token, body))
             status = found.statuses.get(self.path.rpartition("/")[2], 201)
             answer = b'{"message": "No::error::\\n::add-mask::x"}'
+            if status < 300:
+                listed = found.comments if self.command == "GET" else found.comments[-1:]
+                answer = json.dumps(listed if self.command == "GET" else listed[0]).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
 
         def do_PUT(self) -> None:
+            self.do_POST()
+
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def do_DELETE(self) -> None:
             self.do_POST()
 
         def log_message(self, format: str, *args: object) -> None:
@@ -111,7 +122,7 @@ LABELS: tuple[dict[str, object], ...] = (
     {"kind": "label", "name": "bug"},
     {"kind": "label", "name": "docs"},
 )
-NEUTRAL = "\\/merge\n\\@&#8203;octocat"
+NEUTRAL = f"\\/merge\n\\@&#8203;octocat\n\n{MARK}"
 
 
 def test_github_gets_labels_and_a_comment(
@@ -166,7 +177,39 @@ def test_the_token_is_never_in_a_comment(
     file = put(tmp_path, {"kind": "comment", "text": f"The token is {TOKEN}."})
     done = run_in_process(f"outputs apply {file} --github", monkeypatch)
     assert done.returncode == 0, done.stderr
-    assert TOKEN not in str(github.sent[0].body)
+    assert "GITHUB\\\\_TOKEN redacted" in json.dumps(github.sent[0].body)
+
+
+@pytest.mark.parametrize("host", ["github", "gitlab"])
+def test_earlier_comments_of_the_same_user_are_replaced(
+    host: str,
+    github: Api,
+    gitlab: Api,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    user = "user" if host == "github" else "author"
+    api = github if host == "github" else gitlab
+    api.comments = [
+        {"id": number, user: {"id": author}, "body": f"x{mark}"}
+        for number, author, mark in (
+            (1, 1, f"\n\n{MARK}\n"),
+            (2, 2, MARK),  # a stranger wrote the mark
+            (3, 1, f"{MARK} and more"),
+            (4, 1, ""),
+            (5, 1, MARK),  # the new one
+        )
+    ]
+    done = run_in_process(f"outputs apply {put(tmp_path, COMMENT)} --{host} --replace", monkeypatch)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("removed 1 earlier comment\n")
+    places = {
+        "github": "/repos/owner/name/issues/comments/1",
+        "gitlab": "/api/v4/projects/42/merge_requests/7/notes/1",
+    }
+    sent = [(each.method, each.path) for each in api.sent]
+    assert [method for method, _ in sent] == ["POST", "GET", "DELETE"]
+    assert sent[-1] == ("DELETE", places[host])
 
 
 @pytest.mark.parametrize(

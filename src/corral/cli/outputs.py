@@ -73,6 +73,7 @@ def command() -> None:
     "--number", "The pull request or merge request.  [default: that of the CI job]",
     type=click.IntRange(1),
 )  # fmt: skip
+@plain_option("--replace", "Remove the comments that were made in this way before.")
 @plain_option("--cwd DIR", "The repository that a patch changes.", default=".")
 @allow_options
 def apply(
@@ -80,6 +81,7 @@ def apply(
     host: str | None,
     dry_run: bool,
     number: int | None,
+    replace: bool,
     cwd: str,
     **flags: Unpack[AllowFlags],
 ) -> None:
@@ -109,7 +111,7 @@ def apply(
             echo(line)
         return
     threads.run_event_loop(
-        applying.apply(checked, lambda: applying.find_target(chosen, number), echo)
+        applying.apply(checked, lambda: applying.find_target(chosen, number), echo, replace=replace)
     )
 
 

@@ -25,7 +25,6 @@ from typing import Final, Unpack
 import msgspec
 
 from corral.comparison.plan import choose_agents
-from corral.core.spending import LIMITS
 from corral.core.terminal_text import counted, one_line, visible
 from corral.engine.batch.spec import AgentChoice
 from corral.errors import ConfigError, CorralError, PromptError, from_event
@@ -101,7 +100,7 @@ async def run(  # noqa: PLR0913
     diff_only: bool = False,
     max_parts: int = MAX_PARTS,
     concurrency: int = 4,
-    on_note: Callable[[str], None] | None = None,
+    on_note: Callable[[str], object] = str,
     **options: Unpack[RunKwargs],
 ) -> Review:
     """Review a change and return what was found. An empty change is a success and spends nothing.
@@ -130,7 +129,6 @@ async def run(  # noqa: PLR0913
         found = await review.run("main...HEAD", agents=["gemini", "claude"], max_cost=1.00)
         print(found.status, [each.title for each in found.findings])
     """
-    note = on_note or (lambda _: None)
     if change is not None and patch is not None:
         raise ConfigError("a range and a patch are both given", hint="Give one of them.")
     for name, number in ("max_parts", max_parts), ("concurrency", concurrency):
@@ -157,8 +155,8 @@ async def run(  # noqa: PLR0913
         for choice in choices:
             await in_thread(prepared.check, choice, job.folder)
         files_text = counted(len(files), "file")
-        note(f"{found.title}: {files_text} in {counted(len(parts), 'part')}")
-        done = await _run_all(job, choices, prepared, concurrency, note)
+        on_note(f"{found.title}: {files_text} in {counted(len(parts), 'part')}")
+        done = await _run_all(job, choices, prepared, concurrency, on_note)
     return _result(job, done, left_out)
 
 
@@ -252,14 +250,16 @@ class _Options:
     def __init__(self, given: RunKwargs) -> None:
         self.given = given.copy()
         self.given.pop("cwd", None)
-        limits = {name: self.given.pop(name) for name in LIMITS if name in self.given}  # type: ignore[misc]
-        amounts = {name: value for name, value in limits.items() if value is not None}
-        self.budget: Budget | None = None
-        if amounts:
-            self.budget = Budget(**amounts, on_budget=self.given.pop("on_budget", "stop"))
+        shared = Budget(
+            max_cost=self.given.pop("max_cost", None),
+            max_total_tokens=self.given.pop("max_total_tokens", None),
+            max_calls=self.given.pop("max_calls", None),
+            on_budget=self.given.pop("on_budget", "stop"),
+        )
+        self.budget = shared if shared.has_limits else None
 
     def of(self, choice: AgentChoice, folder: Path) -> RunKwargs:
-        options = RunKwargs(**{**self.given, **FIXED, "cwd": folder})
+        options: RunKwargs = {**self.given, **FIXED, "cwd": folder}
         if choice.model:
             options["model"] = choice.model
         return options
@@ -286,7 +286,7 @@ async def _run_all(
     choices: Sequence[AgentChoice],
     options: _Options,
     concurrency: int,
-    note: Callable[[str], None],
+    note: Callable[[str], object],
 ) -> list[_Part]:
     free = asyncio.Semaphore(concurrency)
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from corral.core.terminal_text import one_line
+from corral.core.terminal_text import counted, one_line
 from corral.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -28,9 +28,23 @@ from corral.system import fs
 from corral.system.environment import variable
 from corral.system.http.client import LARGEST_ERROR, Http
 from corral.system.threads import in_thread
-from corral.values import Json, as_object, decode_or_none
+from corral.values import (
+    Json,
+    JsonObject,
+    as_object,
+    as_objects,
+    as_text,
+    decode_or_none,
+    int_or_none,
+)
 
 Host = Literal["github", "gitlab"]
+MARK = "<!-- corral outputs -->"
+"""At the end of each comment. Comments show nothing of it."""
+MAX_PAGES = 10
+"""Pages of 100 comments that are looked at for earlier ones."""
+MAX_ANSWER = 8 * 1024 * 1024
+"""Bytes of an answer of the API that are read."""
 SECONDS = 60.0
 """For one request."""
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -61,7 +75,14 @@ class ApiTarget(msgspec.Struct, frozen=True, kw_only=True):
     host: Host
     url: str
     """Of the issue, pull request or merge request."""
+    comments: str
+    """Below which each comment has its URL."""
     headers: dict[str, str]
+
+    @property
+    def list_url(self) -> str:
+        """Where comments are added and listed."""
+        return f"{self.url}/{'comments' if self.host == 'github' else 'notes'}"
 
     def __repr__(self) -> str:
         return f"ApiTarget({self.url!r})"  # without the token
@@ -86,6 +107,7 @@ def _github(number: int | None) -> ApiTarget:
     return ApiTarget(
         host="github",
         url=f"{base}/repos/{name}/issues/{chosen}",
+        comments=f"{base}/repos/{name}/issues/comments",
         headers={
             "Authorization": f"Bearer {token}",
             "Accept": "application/vnd.github+json",
@@ -120,9 +142,11 @@ def _gitlab(number: int | None) -> ApiTarget:
             " comment.",
         )
     chosen = number or _number(_required("CI_MERGE_REQUEST_IID", "the number"))
+    url = f"{base}/projects/{quote(project, safe='')}/merge_requests/{chosen}"
     return ApiTarget(
         host="gitlab",
-        url=f"{base}/projects/{quote(project, safe='')}/merge_requests/{chosen}",
+        url=url,
+        comments=f"{url}/notes",
         headers={"PRIVATE-TOKEN": token},
     )
 
@@ -140,10 +164,15 @@ def _number(text: str) -> int:
 
 
 async def apply(
-    checked: Checked, find: Callable[[], ApiTarget], on_done: Callable[[str], None]
+    checked: Checked,
+    find: Callable[[], ApiTarget],
+    on_done: Callable[[str], None],
+    *,
+    replace: bool = False,
 ) -> None:
     """Do everything. ``find`` is called if the API is needed; ``on_done`` gets a line for each
-    effect, as soon as it is there. Raises ``ConfigError``, ``StorageFailed`` and the errors of the
+    effect, as soon as it is there. ``replace``: at the end, remove the comments that the same user
+    has made in this way before. Raises ``ConfigError``, ``StorageFailed`` and the errors of the
     API: what was done before stays."""
     target = find() if checked.comments or checked.labels else None
     if checked.patch is not None:
@@ -155,34 +184,67 @@ async def apply(
         if checked.labels:
             labels: list[Json] = [*checked.labels]
             if target.host == "github":
-                await _send(http, target, "POST", "/labels", {"labels": labels})
+                await _send(http, target, "POST", f"{target.url}/labels", {"labels": labels})
             else:
-                await _send(http, target, "PUT", "", {"add_labels": ",".join(checked.labels)})
+                named: JsonObject = {"add_labels": ",".join(checked.labels)}
+                await _send(http, target, "PUT", target.url, named)
             on_done(f"added the labels {', '.join(map(one_line, checked.labels))}")
-        path = "/comments" if target.host == "github" else "/notes"
+        made: list[JsonObject] = []
         for text in checked.comments:
-            await _send(http, target, "POST", path, {"body": text})
+            body: JsonObject = {"body": f"{text}\n\n{MARK}"}
+            made.append(as_object(await _send(http, target, "POST", target.list_url, body)))
             on_done(f"commented ({len(text):,} characters)")
+        if replace and made and (count := await _remove_earlier(http, target, made)):
+            on_done(f"removed {counted(count, 'earlier comment')}")
+
+
+async def _remove_earlier(http: Http, target: ApiTarget, made: Sequence[JsonObject]) -> int:
+    """Remove the comments with our mark. A stranger may write the mark too, but not as the user of
+    the token, whose id is in the answer for the new comment."""
+    author = _author(made[0])
+    own = [comment.get("id") for comment in made]
+    found: list[Json] = []
+    for page in range(1, MAX_PAGES + 1):
+        url = f"{target.list_url}?per_page=100&page={page}"
+        listed = as_objects(await _send(http, target, "GET", url, None))
+        found += [
+            comment.get("id")
+            for comment in listed
+            if author is not None
+            and _author(comment) == author
+            and as_text(comment.get("body")).rstrip().endswith(MARK)
+        ]
+        if len(listed) < 100:
+            break
+    earlier = [each for each in found if isinstance(each, int) and each not in own]
+    for each in earlier:
+        await _send(http, target, "DELETE", f"{target.comments}/{each}", None)
+    return len(earlier)
+
+
+def _author(comment: JsonObject) -> int | None:
+    return int_or_none(as_object(comment.get("user") or comment.get("author")).get("id"))
 
 
 async def _send(
-    http: Http, target: ApiTarget, method: str, path: str, body: dict[str, Json]
-) -> None:
+    http: Http, target: ApiTarget, method: str, url: str, body: JsonObject | None
+) -> Json:
+    """The answer of the API."""
     headers = {**target.headers, "Content-Type": "application/json"}
     try:
         async with asyncio.timeout(SECONDS):
-            response = await http.send(
-                method, target.url + path, msgspec.json.encode(body), headers
-            )
-            answer = b"" if response.is_success else await response.head(LARGEST_ERROR)
+            data = b"" if body is None else msgspec.json.encode(body)
+            response = await http.send(method, url, data, headers)
+            answer = await response.head(MAX_ANSWER if response.is_success else LARGEST_ERROR)
             response.close()
     except TimeoutError as error:
         raise TotalTimeout(f"{target.host} did not answer in {SECONDS:g} s") from error
     if response.is_success:
-        return
+        return decode_or_none(answer)
     message = as_object(decode_or_none(answer)).get("message")
     reason = f": {one_line(str(message))[:200]}" if message else ""
-    text = f"{target.host} refused {method} {path or '/'}: HTTP status {response.status}{reason}"
+    what = f"{method} {urlsplit(url).path}"
+    text = f"{target.host} refused {what}: HTTP status {response.status}{reason}"
     match response.status:
         case 401:
             raise AuthenticationFailed(text, hint="The token is not valid.")
