@@ -194,7 +194,8 @@ def test_a_patch_is_reviewed_with_the_files_of_the_folder_or_without(
     ],
 )
 def test_bad_input_is_an_error_before_anything_is_spent(run: Run, words: str, message: str) -> None:
-    done = run(f"{words}{'' if '--agent' in words else f' --agent {FLASH}'}")
+    chosen = "" if words.startswith("--agent") else f" --agent {FLASH}"
+    done = run(words + chosen)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr.casefold() or message in done.stderr
     assert done.args.requests == []
