@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -123,5 +124,10 @@ def test_the_reviewer_sees_the_new_version_and_nothing_that_could_steer_it(
         assert (place / "file").read_text() == "two\n"
     assert seen == {"file", "new", "c1", "c2", ".gitignore", "sub/ok.md", "run"}
     assert not place.parent.exists()
+    left = [place.parents[1] / name for name in ("old", "new")]
+    for each, age in zip(left, (90_000, 60), strict=True):
+        (each / "files").mkdir(parents=True)
+        os.utime(each, (time.time() - age,) * 2)
     with reviewed_files(source, empty=True) as place:
         assert [*place.iterdir()] == []
+    assert [each.exists() for each in left] == [False, True]

@@ -20,7 +20,7 @@ import msgspec
 from corral.core.protected_paths import is_instruction, is_protected
 from corral.errors import ConfigError, StorageFailed
 from corral.review import diff
-from corral.system import fs, paths
+from corral.system import clock, fs, paths
 from corral.system.git import command, repository, tree, worktree
 from corral.system.randomness import random_hex
 from corral.values import path_from_printable
@@ -31,6 +31,8 @@ MAX_TEXT, MAX_TEXTS = 1024 * 1024, 50
 """Bytes of the diff of a file that git calls binary, and their number, that are looked at."""
 TEXT_SHARE = 0.95
 """Of the bytes of such a diff, if the file is a text: the control characters of a text are few."""
+OLD = 24 * 3600.0
+"""Seconds after which the copy of a review that was killed is removed."""
 MAX_MESSAGES = 16 * 1024
 """Bytes of commit messages that the reviewer sees."""
 _DEFAULT_BRANCHES = (
@@ -159,7 +161,12 @@ def _default_branch(root: Path) -> str:
 def reviewed_files(source: Source, *, empty: bool) -> Generator[Path]:
     """A folder with the files of the new version; with ``empty``, or without a repository, an
     empty one. It is removed at the end. Blocks. Raises ``StorageFailed``."""
-    own = paths.make_dir(paths.home() / "reviews" / random_hex(6))
+    folder = paths.make_dir(paths.home() / "reviews")
+    for name in fs.list_names(folder):  # what killed processes left
+        with suppress(OSError):
+            if clock.now() - fs.status(folder / name).st_mtime > OLD:
+                fs.remove_tree(folder / name)
+    own = paths.make_dir(folder / random_hex(6))
     place = paths.make_dir(own / "files")
     try:
         if source.root is not None and not empty:
