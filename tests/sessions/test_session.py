@@ -41,7 +41,7 @@ async def result_of(workspace: Path, orders: str, **options: Unpack[RunKwargs]) 
 
 @pytest.mark.both_loops
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <coroutine object test_a_loop")
 def test_a_loop_that_is_closed_in_the_middle_of_a_run_leaves_no_process(
     workspace: Path, tmp_path: Path
 ) -> None:
