@@ -25,7 +25,8 @@ STARTER = "the one who started corral mcp"
 
 def allowance(workspace: Path, **fields: Any) -> Allowance:
     fields.setdefault("sources", {"policy": "--approve reads", "agents": "--agent"})
-    return Allowance(set_by=STARTER, **{"folders": (str(workspace),), **fields})
+    fields.setdefault("folders", (str(workspace),))
+    return Allowance(set_by=STARTER, **fields)
 
 
 def request(**fields: Any) -> RunRequest:
@@ -115,8 +116,8 @@ def test_a_command_that_the_starter_named_is_permitted(workspace: Path) -> None:
 
 def test_a_model_must_be_one_of_the_starter(workspace: Path) -> None:
     given = allowance(workspace, agents=("gemini-cli",), models=("gemini:flash", "gemini:pro"))
-    assert given.check(request()).options["model"] == "gemini:flash"
-    assert given.check(request(model="gemini/pro")).options["model"] == "gemini/pro"
+    assert given.check(request()).options.get("model") == "gemini:flash"
+    assert given.check(request(model="gemini/pro")).options.get("model") == "gemini/pro"
     assert "only gemini:flash, gemini:pro" in refused(given, model="gemini:ultra")
 
 
@@ -125,7 +126,7 @@ def test_a_model_must_be_one_of_the_starter(workspace: Path) -> None:
 )
 def test_a_narrower_policy_is_taken(workspace: Path, policy: Any) -> None:
     checked = allowance(workspace, agents=("gemini-cli",)).check(request(policy=policy))
-    assert isinstance(checked.options["policy"], Policy)
+    assert isinstance(checked.options.get("policy"), Policy)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,7 @@ def test_a_writable_folder_of_the_starter_does_not_move_with_the_caller(workspac
     (workspace / "a" / "out").mkdir(parents=True)
     policy = Policy(write="allow", writable=("out",))
     checked = allowance(workspace, policy=policy, agents=("gemini-cli",)).check(request(cwd="a"))
-    chosen = checked.options["policy"]
+    chosen = checked.options.get("policy")
     assert isinstance(chosen, Policy)
     assert chosen.writable == (str(workspace.resolve() / "out"),)
 
@@ -159,7 +160,7 @@ def test_a_folder_must_be_inside_after_links_are_resolved(workspace: Path) -> No
     (workspace / "here").symlink_to(inside)
     given = allowance(workspace)
     for asked in ("inside", str(inside), "here", "inside/../inside"):
-        assert given.check(request(cwd=asked)).options["cwd"] == str(inside.resolve())
+        assert given.check(request(cwd=asked)).options.get("cwd") == str(inside.resolve())
     for asked in ("/", "..", "link", "link/ssh", "inside/../..", "~", "", "loop", "a\0b",
                   f"{workspace}-2", "/proc/self/cwd"):  # fmt: skip
         assert "is not permitted" in refused(given, cwd=asked)
@@ -168,7 +169,11 @@ def test_a_folder_must_be_inside_after_links_are_resolved(workspace: Path) -> No
 def test_limits_may_be_smaller_only(workspace: Path) -> None:
     given = allowance(workspace, timeout=60.0, limits=BudgetLimits(max_cost=2.0))
     options = given.check(request(timeout="30s", max_cost=1, max_calls=5)).options
-    assert (options["timeout"], options["max_cost"], options["max_calls"]) == (30.0, 1, 5)
+    assert (options.get("timeout"), options.get("max_cost"), options.get("max_calls")) == (
+        30.0,
+        1,
+        5,
+    )
     assert "a timeout of 1h is not permitted: at most 1m" in refused(given, timeout="1h")
     assert "max_cost 3 is not permitted: at most 2" in refused(given, max_cost=3)
     for wrong in ({"timeout": -1}, {"max_calls": 0}, {"timeout": "soon"}, {"max_cost": -2}):
@@ -184,7 +189,7 @@ def test_agents_that_call_agents_end_at_the_depth(
         allowance(workspace)
     )
     deeper = allowance(workspace, depth=2).check(request())
-    assert deeper.options["env"] == {"CORRAL_DEPTH": "2"}
+    assert deeper.options.get("env") == {"CORRAL_DEPTH": "2"}
     monkeypatch.setenv("CORRAL_DEPTH", "-1")
     with pytest.raises(ConfigError, match="CORRAL_DEPTH must be a number"):
         allowance(workspace).check(request())
@@ -193,8 +198,8 @@ def test_agents_that_call_agents_end_at_the_depth(
 def test_the_options_of_the_starter_are_in_each_run(workspace: Path) -> None:
     options: Any = {"sandbox": "require", "env": {"A": "1", "CORRAL_DEPTH": "0"}}
     checked = allowance(workspace, options=options).check(request())
-    assert checked.options["sandbox"] == "require"
-    assert checked.options["env"] == {"A": "1", "CORRAL_DEPTH": "1"}
+    assert checked.options.get("sandbox") == "require"
+    assert checked.options.get("env") == {"A": "1", "CORRAL_DEPTH": "1"}
 
 
 def test_an_empty_or_huge_prompt_is_refused(workspace: Path) -> None:
@@ -211,7 +216,7 @@ def test_only_named_pipelines_run(workspace: Path) -> None:
     with pytest.raises(NotPermitted, match="only review"):
         given.check_pipeline(asked)
     asked = read_request({"pipeline": "review", "goal": "x"}, PipelineRequest, set_by=STARTER)
-    assert given.check_pipeline(asked).options["policy"] == Policy.read_only()
+    assert given.check_pipeline(asked).options.get("policy") == Policy.read_only()
     file.write_text("digraph { a [shape=parallelogram, tool_command=evil] }")
     with pytest.raises(NotPermitted, match="has changed since the server started"):
         given.check_pipeline(asked)

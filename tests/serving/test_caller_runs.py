@@ -21,13 +21,25 @@ from corral.serving.allowance import (
     PipelineRequest,
     RunRequest,
 )
-from corral.serving.caller_runs import CallerRuns, RunView
-from corral.testing import Call, hang, say
+from corral.serving.caller_runs import CallerRun, CallerRuns, RunView
+from corral.testing import Call, Request, Turn, hang, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)
 
 ASK = Call("ask_user", {"question": "Which database?", "options": [{"label": "A"}, {"label": "B"}]})
 WRITE = Call("write_file", {"file_path": "new.txt", "content": "x"})
+
+
+def hanging(_: Request) -> Turn:
+    return hang()
+
+
+def saying_ok(_: Request) -> Turn:
+    return say("ok")
+
+
+def saying_fine(_: Request) -> Turn:
+    return say("fine")
 
 
 def allowance(ours: BuiltinAgent, script: Any, **fields: Any) -> Allowance:
@@ -105,10 +117,12 @@ async def test_a_caller_that_goes_away_ends_its_runs(ours: BuiltinAgent) -> None
 
 
 async def test_a_server_that_fails_ends_its_runs(ours: BuiltinAgent) -> None:
+    started: list[CallerRun] = []
     with pytest.raises(KeyError):
         async with CallerRuns(allowance(ours, [hang()], keeps_runs=True)) as runs:
-            run = await runs.start(RunRequest(prompt="x"))
+            started.append(await runs.start(RunRequest(prompt="x")))
             raise KeyError
+    (run,) = started
     assert run.outcome is not None
     assert run.outcome.status == "interrupted"
 
@@ -135,7 +149,7 @@ async def test_what_is_wrong_is_raised_by_start(ours: BuiltinAgent) -> None:
 
 
 async def test_no_more_runs_at_once_than_permitted(ours: BuiltinAgent) -> None:
-    async with CallerRuns(allowance(ours, lambda _: hang(), concurrency=2)) as server:
+    async with CallerRuns(allowance(ours, hanging, concurrency=2)) as server:
         first = server.for_client("a", Narrowing(concurrency=1))
         second = server.for_client("b", Narrowing())
         async with first, second:
@@ -157,9 +171,9 @@ async def test_no_more_runs_at_once_than_permitted(ours: BuiltinAgent) -> None:
 
 
 async def test_all_runs_share_one_budget(ours: BuiltinAgent) -> None:
-    given = allowance(ours, lambda _: say("ok"), limits=BudgetLimits(max_calls=2))
+    given = allowance(ours, saying_ok, limits=BudgetLimits(max_calls=2))
     async with CallerRuns(given) as runs:
-        found = []
+        found: list[Any] = []
         for _ in range(3):
             run = await runs.start(RunRequest(prompt="x"))
             found.append(outcome(await runs.wait(run.id, 30)))
@@ -245,7 +259,7 @@ GATE = PIPELINE.replace("look -> done", 'look -> gate -> done [label="yes"]; gat
 async def test_a_pipeline_runs_within_the_budget(ours: BuiltinAgent) -> None:
     file = ours.workspace / "review.dot"
     file.write_text(PIPELINE)
-    given = allowance(ours, lambda _: say("fine"), pipelines={"review": str(file)},
+    given = allowance(ours, saying_fine, pipelines={"review": str(file)},
                       limits=BudgetLimits(max_calls=1))  # fmt: skip
     async with CallerRuns(given) as runs:
         run = await runs.start_pipeline(PipelineRequest(pipeline="review", goal="the docs"))
@@ -260,7 +274,7 @@ async def test_a_pipeline_runs_within_the_budget(ours: BuiltinAgent) -> None:
 async def test_a_gate_is_answered_by_a_caller_that_may(ours: BuiltinAgent, answers: str) -> None:
     file = ours.workspace / "review.dot"
     file.write_text(GATE)
-    given = allowance(ours, lambda _: say("fine"), pipelines={"r": str(file)}, answers=answers)
+    given = allowance(ours, saying_fine, pipelines={"r": str(file)}, answers=answers)
     async with CallerRuns(given) as runs:
         run = await runs.start_pipeline(PipelineRequest(pipeline="r", goal="x"))
         view = await runs.wait(run.id, 30)

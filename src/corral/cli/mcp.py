@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from corral.cli.command_types import SectionedCommand, option
+from corral.cli.command_types import SectionedCommand, enable_gc, option
 from corral.cli.options import (
     EVERYWHERE,
     FAKE,
@@ -107,6 +107,7 @@ def command(**flags: Unpack[McpFlags]) -> None:
     the files below the current folder. docs/mcp-server.md has the settings of clients.
     """
     allowance = read_allowance(flags)
+    enable_gc()
     if flags["http"]:
         _serve_http(allowance, flags)
         return

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
@@ -39,7 +39,7 @@ from corral.core.lookup import nearest
 from corral.core.nesting import TOO_DEEP, is_too_deep
 from corral.core.spending import LIMITS, BudgetLimits
 from corral.errors import ConfigError, NotPermitted, PromptError
-from corral.events import Decision
+from corral.events import Decision, ToolKind
 from corral.options import KNOWN
 from corral.policy import PRESETS, Policy, is_narrower, policy_from_table
 from corral.run_kwargs import RunKwargs
@@ -49,7 +49,7 @@ from corral.system.environment import DEPTH, variable
 from corral.system.path_guard import PathRefused, resolve
 from corral.system.paths import is_inside
 from corral.system.platform import ancestor_values
-from corral.values import Effort, JsonObject, convert_to
+from corral.values import Effort, JsonObject, convert_to, is_object
 
 CallerAnswers: TypeAlias = Literal["nothing", "questions", "all"]
 """What a caller may answer: the questions of its agents, or also their permission requests and the
@@ -358,7 +358,9 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
             except PathRefused as error:
                 raise self.refusal("policy", "the policy", str(error)) from error
             policy = replace(policy, writable=writable)
-        tools = {} if agent is None else config.find_agent(agent).tools
+        tools: Mapping[str, ToolKind] = {}
+        if agent is not None:
+            tools = config.find_agent(agent).tools
         if not is_narrower(policy, self.policy, tools):
             permitted = f"at most {policy_text(self.policy)}"
             raise self.refusal("policy", f"the policy {policy_text(policy)}", permitted)
@@ -410,14 +412,14 @@ def read_request(given: object, kind: type[R], *, set_by: str) -> R:
     if is_too_deep(given):
         raise ConfigError(f"the request is wrong: {TOO_DEEP}")
     fields = kind.__struct_fields__
-    for name in given if isinstance(given, dict) else ():
+    for name in given if is_object(given) else ():
         if name not in fields:
             if name in KNOWN:
                 raise NotPermitted(
                     f"{name} is not an option of callers, which may set {', '.join(fields)}"
                     f" (set by {set_by})"
                 )
-            advice = nearest(str(name), fields, f"it has {', '.join(fields)}")
+            advice = nearest(name, fields, f"it has {', '.join(fields)}")
             raise ConfigError(f"the request has no field {name!r}: {advice}")
     try:
         return convert_to(given, kind)

@@ -182,8 +182,9 @@ class CallerRun:
         self._turn: Turn | None = None
         self._cancelled = False
         self._listeners: set[Callable[[], None]] = set()
-        self._opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._task: asyncio.Task[None] | None = None
+        self.ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Its id, or why it cannot start."""
+        self.task: asyncio.Task[None] | None = None
 
     @property
     def view(self) -> RunView:
@@ -229,14 +230,14 @@ class CallerRun:
 
     def cancel(self) -> None:
         """End it: its outcome is ``interrupted``. One that does not end is stopped."""
-        if self.outcome is not None or self._cancelled or self._task is None:
+        if self.outcome is not None or self._cancelled or self.task is None:
             return
         self._cancelled = True
         if self._turn is None:
-            self._task.cancel()
+            self.task.cancel()
             return
         self._turn.cancel()
-        asyncio.get_running_loop().call_later(CANCEL_TIMEOUT, self._task.cancel)
+        asyncio.get_running_loop().call_later(CANCEL_TIMEOUT, self.task.cancel)
 
     def answer(self, given: AnswerRequest) -> None:
         """Answer what it asks. Raises ``ConfigError`` and ``NotPermitted``."""
@@ -321,8 +322,8 @@ class CallerRun:
         """It runs now."""
         self.id, self._redactor = id, redactor
         self._activity = "working"
-        if not self._opened.done():
-            self._opened.set_result(id)
+        if not self.ready.done():
+            self.ready.set_result(id)
         self._change()
 
     async def take_turn(self, turn: Turn) -> Result:
@@ -485,20 +486,20 @@ class CallerRuns:
         except NotPermitted:
             work.close()
             raise
-        task = run._task = asyncio.create_task(self._guard(run, work), name="corral-caller-run")
+        task = run.task = asyncio.create_task(self._guard(run, work), name="corral-caller-run")
         self._tasks.add(task)
         self._count(1)
 
         def over(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             self._count(-1)
-            if not run._opened.done():  # the task was cancelled before it began
+            if not run.ready.done():  # the task was cancelled before it began
                 work.close()
-                run._opened.set_exception(Interrupted("the run was cancelled"))
+                run.ready.set_exception(Interrupted("the run was cancelled"))
 
         task.add_done_callback(over)
         try:
-            await asyncio.shield(run._opened)
+            await asyncio.shield(run.ready)
         except asyncio.CancelledError:  # its caller has gone before it had an id
             task.cancel()
             raise
@@ -535,11 +536,11 @@ class CallerRuns:
             run.ended(outcome)
             self._forget_old()
             return
-        if run._opened.done() and not run._opened.cancelled():
+        if run.ready.done() and not run.ready.cancelled():
             run.ended(_failed(failure))
             self._forget_old()
         else:
-            run._opened.set_exception(failure)
+            run.ready.set_exception(failure)
 
     def _count(self, more: int) -> None:
         runs: CallerRuns | None = self
@@ -571,11 +572,12 @@ class CallerRuns:
 
         options: RunKwargs = {**checked.options}
         cwd, model = options.pop("cwd", None), options.pop("model", None)
-        timeout = float(options["timeout"])
+        timeout = float(options.get("timeout", self.allowance.timeout))
         secrets = {**own_secrets(), **named_secrets(options.get("env", {}))}
         part = None if self._budget is None else self._budget.part(f"caller-{id(run)}")
+        limit = asyncio.timeout(timeout)
         try:
-            async with asyncio.timeout(timeout) as limit:
+            async with limit:
                 result = await pipelines.run(
                     Path(self.allowance.pipelines[request.pipeline]),
                     goal=request.goal,

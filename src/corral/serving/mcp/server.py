@@ -25,6 +25,7 @@ import msgspec
 
 from corral.core.nesting import decode_json
 from corral.errors import CorralError
+from corral.protocol.acp import rpc
 from corral.protocol.ndjson import Lines, Oversized
 from corral.serving.caller_runs import CallerRun, RunView
 from corral.serving.mcp import run_tasks, wire
@@ -63,7 +64,7 @@ class McpServer:
             return None
         task = asyncio.current_task()
         if len(self._running) >= MOST_CALLS:
-            return wire.failure(call.id, RpcFailure(wire.INTERNAL_ERROR, "too many open requests"))
+            return wire.failure(call.id, RpcFailure(rpc.INTERNAL_ERROR, "too many open requests"))
         if task is not None:
             self._running[task] = call.id
         try:
@@ -100,15 +101,15 @@ class McpServer:
             case "tasks/get" | "tasks/update" | "tasks/cancel":
                 return await self._about_task(call)
             case _:
-                raise RpcFailure(wire.METHOD_NOT_FOUND, "Method not found", call.method)
+                raise RpcFailure(rpc.METHOD_NOT_FOUND, "Method not found", call.method)
 
     async def _call_tool(self, call: Call, send: Send) -> JsonObject:
         name, arguments = call.params.get("name"), call.params.get("arguments")
         if not isinstance(name, str) or name not in self._tools.names:
             error = unknown_tool(str(name), self._tools.names)
-            raise RpcFailure(wire.INVALID_PARAMS, error.message)
+            raise RpcFailure(rpc.INVALID_PARAMS, error.message)
         if arguments is not None and not isinstance(arguments, dict):
-            raise RpcFailure(wire.INVALID_PARAMS, "arguments must be an object")
+            raise RpcFailure(rpc.INVALID_PARAMS, "arguments must be an object")
         if call.takes_tasks and name in AS_TASKS:
             return await self._start_task(call, name, as_object(arguments))
         return await self._tools.call(name, as_object(arguments), _reporter(call, send))
@@ -128,7 +129,7 @@ class McpServer:
         id = call.params.get("taskId")
         try:
             if not isinstance(id, str):
-                raise RpcFailure(wire.INVALID_PARAMS, "taskId must be a string")
+                raise RpcFailure(rpc.INVALID_PARAMS, "taskId must be a string")
             view = await self._tools.runs.view(id)
             run = self._find(id)
             if call.method == "tasks/get":
@@ -138,7 +139,7 @@ class McpServer:
             elif run is not None:
                 run_tasks.answer(run, call.params.get("inputResponses"))
         except CorralError as error:
-            raise RpcFailure(wire.INVALID_PARAMS, error.message) from error
+            raise RpcFailure(rpc.INVALID_PARAMS, error.message) from error
         return {}
 
     def _find(self, id: str) -> CallerRun | None:
@@ -174,7 +175,7 @@ async def serve_streams(server: McpServer, streams: StandardStreams, stop: async
         try:
             message = decode_json(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            send(wire.failure(None, RpcFailure(wire.PARSE_ERROR, f"not JSON: {error}")))
+            send(wire.failure(None, RpcFailure(rpc.PARSE_ERROR, f"not JSON: {error}")))
             return
         reply = await server.handle(message, send)
         if reply is not None:
@@ -186,7 +187,7 @@ async def serve_streams(server: McpServer, streams: StandardStreams, stop: async
             for block in lines.feed(data):
                 if isinstance(block, Oversized):
                     text = f"a message of {block.size:,} bytes is too large"
-                    send(wire.failure(None, RpcFailure(wire.INVALID_REQUEST, text)))
+                    send(wire.failure(None, RpcFailure(rpc.INVALID_REQUEST, text)))
                     continue
                 for line in filter(None, map(bytes.strip, block.split(b"\n"))):
                     task = asyncio.create_task(work(line))

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import msgspec
 
 from corral.core.nesting import TOO_DEEP, is_too_deep
+from corral.protocol.acp.rpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from corral.values import Json, JsonObject, as_object, is_object
 from corral.version import __version__
 
@@ -27,14 +28,8 @@ TASKS = "io.modelcontextprotocol/tasks"
 META = "io.modelcontextprotocol/"
 SERVER = {"name": "corral", "title": "corral", "version": __version__}
 
-PARSE_ERROR = -32700
-INVALID_REQUEST = -32600
-METHOD_NOT_FOUND = -32601
-INVALID_PARAMS = -32602
-INTERNAL_ERROR = -32603
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
-CANCELLED = -32800
 
 RequestId: TypeAlias = str | int
 
