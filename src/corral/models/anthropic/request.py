@@ -128,8 +128,8 @@ def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     turns = _turns(request, provider)
     if cached:
         # Three of the four blocks that may be cached: the most stable ones.
-        last_user = next((turn.blocks for turn in reversed(turns) if turn.role == "user"), [])
-        for blocks in (tools, system, last_user):
+        of_user = [turn.blocks for turn in turns if turn.role == "user"]
+        for blocks in (tools, system, *of_user[-1:]):
             if blocks:
                 blocks[-1]["cache_control"] = {**CACHED}
     given: JsonObject = {
