@@ -209,6 +209,21 @@ def test_the_tokens_of_the_ci_system_are_removed(run: Run, monkeypatch: pytest.M
     assert [name for name in CI_TOKENS if name in os.environ] == []
 
 
+def test_the_configuration_of_the_folder_has_no_effect_and_the_users_has(
+    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "corral.toml").write_text(
+        'agent = "nothing"\n[defaults]\nmodel = "x"\nretries = 99\n'
+    )
+    done = run(f"--agent {FLASH}", [answer()])
+    assert (done.returncode, done.stderr.count("retries")) == (0, 0), done.stderr
+    user = Path(os.environ["HOME"]) / ".config" / "corral" / "corral.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text('[defaults]\npolicy = "all"\ninherit = "user"\nretries = 99\n')
+    done = run(f"--agent {FLASH}")
+    assert "retries must be between 0 and 9" in done.stderr
+
+
 def test_the_lists_of_the_command_are_those_of_the_review() -> None:
     assert tuple(WRITERS) == FORMATS
     assert SEVERITIES == LEVELS

@@ -23,7 +23,7 @@ from corral.cli.options import (
 from corral.cli.ui.terminal import answer, echo_err
 from corral.errors import ConfigError, PromptError
 from corral.run_kwargs import RunKwargs
-from corral.system import threads
+from corral.system import paths, threads
 
 if TYPE_CHECKING:
     from corral.review.result import Review
@@ -122,6 +122,9 @@ def command(change: str | None, **flags: Unpack[ReviewFlags]) -> int:
     """
     for name in CI_TOKENS:
         os.environ.pop(name, None)
+    # Not the corral.toml of this folder: in CI it is that of the change.
+    user_config = paths.user_config()
+    os.environ.setdefault("CORRAL_CONFIG", str(user_config) if user_config.is_file() else "")
     targets = read_targets(flags["formats"])
     for path in (flags["outputs"], *(target.path for target in targets)):
         _check_folder(path)
