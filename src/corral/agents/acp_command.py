@@ -36,8 +36,9 @@ from corral.protocol.acp.quirks import AcpQuirks
 
 AGENTS = ()
 _SUFFIXES = (".exe", ".cmd", ".js")
-QUIRKS = AcpQuirks(late_updates=0.1)
-"""Some agents report the end of a turn before their last updates; this one may do so too."""
+QUIRKS = AcpQuirks(late_updates=0.1, mcp_prefixes=("mcp_",))
+"""Some agents report the end of a turn before their last updates; this one may do so too. Most have
+this prefix in the names of tools of MCP servers, for which the protocol has no kind."""
 
 
 def agent_for(command: str) -> AgentSpec:

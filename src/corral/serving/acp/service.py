@@ -349,8 +349,8 @@ def capabilities(agent: AgentSpec) -> JsonObject:
 
 
 def _mcp_server(frame: McpServerFrame) -> McpServer:
-    """A server as corral starts it. Names have letters, digits and ``-`` only. A corral that is the
-    client serves the functions of its caller under a name of its own, which stays."""
+    """A server as corral starts it. Names have letters, digits and ``-`` only. If the client is
+    corral itself, the functions of its caller are a server with a reserved name, which stays."""
     if frame.type not in ("", "stdio", "http"):
         raise ConfigError(f"MCP servers of type {frame.type[:50]!r} are not supported")
     name = slug(frame.name, limit=50, default="server")
