@@ -41,6 +41,7 @@ LAYERS = {
     "export": 9,
     "serving": 9,
     "integrations": 10,
+    "serve": 10,
     "providers": 10,
     "cli": 10,
 }

@@ -45,6 +45,7 @@ from corral.pipelines.attribute_definitions import BY_NAME
 from corral.policy import policy_from_table
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
+from corral.serving.http.clients import ClientSettings
 from corral.testing import Call, ModelServer, Request, Script, Turn
 
 pytestmark = pytest.mark.whole_program
@@ -265,6 +266,9 @@ def test_every_toml_block_is_what_the_code_reads() -> None:
     for block in blocks("toml"):
         table = tomllib.loads(block.text)
         match block.page:
+            case "serve":
+                fields = {name for client in table["clients"].values() for name in client}
+                assert fields <= {*ClientSettings.__struct_fields__}
             case "policy":
                 policy_from_table(table, block.name)  # an unknown key raises
             case "testing":
@@ -462,4 +466,7 @@ def test_the_map_of_the_source_tree_has_every_package_and_only_modules_that_exis
     named = set(re.findall(r"\b([a-z]\w*)/", tree))
     assert named == {path.name for path in packages if 1 <= len(path.parts) <= 2}
     core = re.findall(r"\w+", tree.partition("the public types")[0].replace(" 0 ", ""))
-    assert {*core, "live"} == {path.stem for path in source.glob("*.py")} - {"__init__", "__main__"}
+    assert {*core, "live", "serve"} == {path.stem for path in source.glob("*.py")} - {
+        "__init__",
+        "__main__",
+    }

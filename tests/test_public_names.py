@@ -74,6 +74,7 @@ NAMES = [
     "run",
     "run_sync",
     "schema_of",
+    "serve",
     "session",
     "session_sync",
     "to_json",

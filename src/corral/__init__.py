@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         models as models,
         pipelines as pipelines,
         providers as providers,
+        serve as serve,
         review as review,
     )
     from corral.comparison.api import (
@@ -92,7 +93,7 @@ if TYPE_CHECKING:
     from corral.version import __version__ as __version__
 
 _HOMES = {
-    "corral": "errors events live models pipelines providers review",
+    "corral": "errors events live models pipelines providers review serve",
     "corral.comparison.api": "Comparison compare compare_sync",
     "corral.comparison.summary": "ComparisonSummary",
     "corral.engine.batch.api": "Batch BatchReport BatchResult batch batch_sync",

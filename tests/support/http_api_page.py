@@ -1,4 +1,4 @@
-"""docs/http-api.md, made from the table of operations."""
+"""docs/http-api.md and docs/serve-api.md, made from the tables of operations."""
 
 from __future__ import annotations
 
@@ -30,10 +30,23 @@ again with the same key when it changes.
 """
 
 
-def http_api_page(endpoints: Sequence[ApiEndpoint]) -> str:
+SERVE_HEAD = """\
+# The HTTP API of `corral serve`
+
+This page is made from the operations themselves (`UPDATE_GOLDENS=1 pytest
+tests/serving/http/test_serve_api_page.py`). `/openapi.json` of a running server is the same as an
+OpenAPI document. [Agents for services](serve.md) says how to start it, with examples.
+
+Send the token of the client as `Authorization: Bearer TOKEN`. Bodies are JSON. Times are seconds,
+costs are US dollars; fields that are empty are left out. An error has a status of 400 or more and
+the body `{"error": {"code", "message", "hint"}}`.
+"""
+
+
+def http_api_page(endpoints: Sequence[ApiEndpoint], head: str = _HEAD) -> str:
     """The text of the page."""
     schemas = describe(endpoints)["components"]["schemas"]  # type: ignore[index,call-overload]
-    parts = [_HEAD, "\n## Operations\n"]
+    parts = [head, "\n## Operations\n"]
     parts += [_operation(each) for each in endpoints]
     parts.append("\n## Types\n")
     parts += [_type(name, schema) for name, schema in schemas.items()]  # type: ignore[union-attr]
@@ -59,7 +72,7 @@ def _operation(endpoint: ApiEndpoint) -> str:
 
 
 def _event_name(kind: type[msgspec.Struct]) -> str:
-    return {"PipelineEvents": "events"}.get(
+    return {"PipelineEvents": "events", "RunView": "end"}.get(
         kind.__name__, kind.__name__.removesuffix("Update").lower()
     )
 

@@ -198,6 +198,7 @@ AGENTS = (
         supports=(ACP_OPTIONS - {"session_mode", "audio"}) | {"inherit"},
         capabilities=("tools", "files", "resume", "mcp", "usage", "permissions"),
         hosts=("generativelanguage.googleapis.com", "api.anthropic.com", "api.openai.com"),
+        skill_folder=".agents/skills",
         env_names=(*KEYS, *URLS, MODEL),
         controls=controls,
         launch=launch,

@@ -36,6 +36,7 @@ COMMANDS = {
     "usage": ("corral.cli.usage", "Show what sessions have used: tokens and cost."),
     "watch": ("corral.cli.playback:watch", "Follow a run of another process."),
     "replay": ("corral.cli.playback:replay", "Play a stored run in the terminal."),
+    "serve": ("corral.cli.serve", "Serve an HTTP API with which services run agents."),
     "export": ("corral.cli.export", "Write a run as Markdown, HTML, ATIF, spans or a bundle."),
     "view": ("corral.cli.view", "Open a page that shows stored and running sessions."),
     "mcp": ("corral.cli.mcp", "Serve agents and pipelines as tools for other agents (MCP)."),

@@ -98,10 +98,9 @@ class PipelineRequest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=T
     cwd: str | None = None
 
 
-class AnswerRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A caller answers what a run asks."""
+class RunAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A caller answers what one of its runs asks."""
 
-    run: str
     request_id: str = ""
     """Needed if several requests are open."""
     decision: Decision | None = None
@@ -109,6 +108,12 @@ class AnswerRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     text: str | None = None
     answers: JsonObject | None = None
     """The answers to a question with several fields, by their keys."""
+
+
+class AnswerRequest(RunAnswer, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same, with the run in it."""
+
+    run: str
 
 
 class Narrowing(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):

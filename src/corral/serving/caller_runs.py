@@ -64,16 +64,16 @@ from corral.result import Result, ResultBuilder
 from corral.run_kwargs import RunKwargs
 from corral.serving.allowance import (
     Allowance,
-    AnswerRequest,
     CheckedRun,
     Narrowing,
     PipelineRequest,
+    RunAnswer,
     RunRequest,
 )
 from corral.sessions import api, store
 from corral.sessions.permissions import QuestionAsker
 from corral.sessions.session_link import pending_of
-from corral.system import clock
+from corral.system import clock, paths
 from corral.system.environment import SecretRedactor, named_secrets, own_secrets, redactor_of
 from corral.system.paths import is_inside
 from corral.system.threads import in_thread
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from corral.metering.budget import Budget
     from corral.pipelines.events import RunEvent
     from corral.pipelines.scheduler.commands import Answer, Question
+    from corral.sessions.goals import Goal
     from corral.sessions.permissions import Asker
     from corral.sessions.session import Session
     from corral.sessions.turn import Turn
@@ -239,7 +240,7 @@ class CallerRun:
         self._turn.cancel()
         asyncio.get_running_loop().call_later(CANCEL_TIMEOUT, self.task.cancel)
 
-    def answer(self, given: AnswerRequest) -> None:
+    def answer(self, given: RunAnswer) -> None:
         """Answer what it asks. Raises ``ConfigError`` and ``NotPermitted``."""
         found = [
             asked
@@ -411,7 +412,7 @@ class CallerRuns:
         """Start a run; it has its id when this returns. Raises ``CorralError`` for what is wrong or
         not permitted."""
         if request.session is not None:
-            record = await in_thread(self._own_session, request.session)
+            record = await in_thread(self.own_session, request.session)
             found = self._runs.get(request.session)
             if found is not None and found.outcome is None:
                 raise ConfigError(f"{request.session} is still running: wait for it first")
@@ -421,6 +422,7 @@ class CallerRuns:
             cwd = request.cwd or record.meta.cwd
             request = replace(request, agent=agent, model=model, cwd=cwd)
         checked = self.allowance.check(request)
+        _goal(request)
         run = CallerRun("session", self.allowance, checked, "")
         return await self._begin(run, self._drive_session(run, request, checked))
 
@@ -446,7 +448,15 @@ class CallerRuns:
         found = self._runs.get(run)
         if found is not None:
             return found.view
-        return await in_thread(lambda: _stored_view(self._own_session(run)))
+        return await in_thread(lambda: _stored_view(self.own_session(run)))
+
+    def log(self, run: str) -> Path:
+        """The file of events of a session of the caller; it may not exist yet. Blocking. Raises
+        ``ResumeLost``."""
+        found = self._runs.get(run)
+        if found is not None and found.view.kind == "session":
+            return paths.sessions() / run / store.EVENTS
+        return self.own_session(run).folder / store.EVENTS
 
     def find(self, run: str) -> CallerRun:
         """A run in memory. Raises ``ResumeLost``."""
@@ -465,6 +475,11 @@ class CallerRuns:
         limit = None if keeps else 2 * CANCEL_TIMEOUT
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limit)
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until all runs have ended, at most this long."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
 
     async def _stop(self) -> None:
         """No task is left, also if this one is cancelled meanwhile."""
@@ -616,7 +631,7 @@ class CallerRuns:
             count, size = count - 1, size - len(outcome.text)
             del self._runs[name]
 
-    def _own_session(self, name: str) -> store.SessionRecord:
+    def own_session(self, name: str) -> store.SessionRecord:
         """The stored session with exactly this id, if it is one of the caller. Raises
         ``ResumeLost``: whether another one exists is not said."""
         with contextlib.suppress(ResumeLost, ConfigError):
@@ -639,14 +654,24 @@ class _Gates:
 
 
 async def _prompt(run: CallerRun, session: Session, request: RunRequest) -> Result:
-    if request.output_schema is None:
+    goal = _goal(request)
+    if goal is None:
         return await run.take_turn(session.prompt(request.prompt))
+    from corral.sessions.goals import run_goal
+
+    return await run_goal(goal, session, request.prompt, run.take_turn)
+
+
+def _goal(request: RunRequest) -> Goal | None:
+    """What the answer must be, if the request says it. Raises ``SchemaInvalid``."""
+    if request.output_schema is None:
+        return None
     from corral.protocol.schema import schema_of
-    from corral.sessions.goals import Goal, run_goal
+    from corral.sessions.goals import Goal
 
     goal = Goal(output=schema_of(request.output_schema))
     goal.check()
-    return await run_goal(goal, session, request.prompt, run.take_turn)
+    return goal
 
 
 def outcome_of(result: Result) -> Outcome:
@@ -712,7 +737,7 @@ def _name_of(asked: _Open) -> str:
 
 
 def _read_answer(
-    question: PermissionRequest | AgentQuestion | Question, given: AnswerRequest
+    question: PermissionRequest | AgentQuestion | Question, given: RunAnswer
 ) -> object:
     """The value that answers it. Raises ``ConfigError``."""
     if isinstance(question, PermissionRequest):

@@ -8,25 +8,23 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, TypeVar, get_type_hints
+from typing import ClassVar, Literal, TypeVar, get_type_hints
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from corral.engine.dbos.database import is_installed
-from corral.errors import ConfigError, CorralError, ResumeLost
+from corral.errors import CallerError, ConfigError, CorralError, NotPermitted, ResumeLost
 from corral.runs.log_windows import LogFile
 from corral.values import decode_as
 from corral.view.auth import ServerAccess, error_response
 from corral.view.catalog import Catalog
-from corral.view.records import Done, NotFound
+from corral.view.records import BodyTooLarge, Conflict, Done, NotFound, Unavailable
 
 T = TypeVar("T")
 BY = "the page of corral view"
 """Who answers or cancels a run here."""
-MAX_BODY = 1024 * 1024
-"""Bytes of the body of a request."""
 _encoder = msgspec.json.Encoder()
 _log = logging.getLogger("corral.view")
 
@@ -46,15 +44,12 @@ class Services:
 
 
 @dataclass(frozen=True)
-class ApiCall:
-    """One request."""
+class HttpCall:
+    """One request of an HTTP API."""
 
     request: Request
-    services: Services
-
-    @property
-    def catalog(self) -> Catalog:
-        return self.services.catalog
+    max_body: ClassVar[int] = 1024 * 1024
+    """Bytes of the body of a request."""
 
     def path(self, name: str) -> str:
         return str(self.request.path_params[name])
@@ -70,6 +65,43 @@ class ApiCall:
     def path_number(self, name: str) -> int:
         """A whole number of the path. Raises ``ConfigError``."""
         return _number(name, self.path(name), 0)
+
+    @property
+    def cursor(self) -> int | None:
+        """Where a stream goes on."""
+        given = self.request.headers.get("last-event-id") or self.text("after")
+        return None if given is None else max(0, _number("after", given, 0))
+
+    async def data(self) -> bytes:
+        """The body. Raises ``BodyTooLarge``, before it is read if its length is given."""
+        length = self.request.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:15]) > self.max_body:
+            raise BodyTooLarge(f"the body is longer than {self.max_body:,} bytes")
+        data = bytearray()
+        async for piece in self.request.stream():
+            data += piece
+            if len(data) > self.max_body:
+                raise BodyTooLarge(f"the body is longer than {self.max_body:,} bytes")
+        return bytes(data)
+
+    async def body(self, kind: type[T]) -> T:
+        """The decoded body. Raises ``ConfigError``."""
+        data = await self.data()
+        try:
+            return decode_as(data or b"{}", kind)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"the body is not valid: {error}") from error
+
+
+@dataclass(frozen=True)
+class ApiCall(HttpCall):
+    """One request of the page's API."""
+
+    services: Services
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.services.catalog
 
     async def database(self) -> str | None:
         """The database of the run; None is the default one. Raises ``NotFound``."""
@@ -97,24 +129,6 @@ class ApiCall:
     async def start_command(self, *words: str) -> None:
         """Start a command of corral that goes on when this server ends. Raises ``ConfigError``."""
         await asyncio.to_thread(self.services.start_command, words)
-
-    @property
-    def cursor(self) -> int | None:
-        """Where a stream goes on."""
-        given = self.request.headers.get("last-event-id") or self.text("after")
-        return None if given is None else max(0, _number("after", given, 0))
-
-    async def body(self, kind: type[T]) -> T:
-        """The body. Raises ``ConfigError``."""
-        data = bytearray()
-        async for piece in self.request.stream():
-            data += piece
-            if len(data) > MAX_BODY:
-                raise ConfigError(f"the body is longer than {MAX_BODY:,} bytes")
-        try:
-            return decode_as(bytes(data) or b"{}", kind)
-        except msgspec.MsgspecError as error:
-            raise ConfigError(f"the body is not valid: {error}") from error
 
 
 def _number(name: str, given: str | None, default: int) -> int:
@@ -169,7 +183,7 @@ class ApiEndpoint:
         kind = get_type_hints(self.handler)["return"]
         return None if issubclass(kind, Response) else kind
 
-    async def respond(self, call: ApiCall) -> Response:
+    async def respond(self, call: HttpCall) -> Response:
         """Carry out the operation."""
         try:
             if self.method == "GET":
@@ -179,13 +193,9 @@ class ApiEndpoint:
                 result = await (self.handler(call, body) if self.body else self.handler(call))
         except CorralError as error:
             problem = getattr(error, "problem", None)
-            code = getattr(problem, "code", error.code)
-            if isinstance(error, NotFound | ResumeLost):
-                status, code = 404, "not_found"
-            elif problem is not None:
-                status = 409
-            else:
-                status = 400 if isinstance(error, ConfigError) else 500
+            status, code = _status_of(error), getattr(problem, "code", error.code)
+            if status == 404:
+                code = "not_found"
             return error_response(status, code, error.message, error.hint)
         except FileNotFoundError:
             return error_response(404, "not_found", "there is no log")
@@ -197,6 +207,19 @@ class ApiEndpoint:
         if isinstance(result, Response):
             return result
         return Response(_encoder.encode(result), media_type="application/json")
+
+
+def _status_of(error: CorralError) -> int:
+    statuses: tuple[tuple[bool, int], ...] = (
+        (isinstance(error, NotFound | ResumeLost), 404),
+        (getattr(error, "problem", None) is not None or isinstance(error, Conflict), 409),
+        (isinstance(error, BodyTooLarge), 413),
+        (isinstance(error, Unavailable), 503),
+        (isinstance(error, NotPermitted) and error.retryable, 429),
+        (isinstance(error, NotPermitted), 403),
+        (isinstance(error, CallerError), 400),
+    )
+    return next((status for holds, status in statuses if holds), 500)
 
 
 class Endpoints(list[ApiEndpoint]):

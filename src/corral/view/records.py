@@ -40,6 +40,24 @@ class NotFound(ConfigError):
     code = "not_found"
 
 
+class BodyTooLarge(ConfigError):
+    """The body of a request is longer than the server accepts."""
+
+    code = "too_large"
+
+
+class Unavailable(ConfigError):
+    """The server accepts no work now."""
+
+    code = "unavailable"
+
+
+class Conflict(ConfigError):
+    """The request contradicts an earlier one."""
+
+    code = "conflict"
+
+
 class ErrorDetail(msgspec.Struct, kw_only=True):
     code: str
     message: str

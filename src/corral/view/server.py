@@ -83,7 +83,9 @@ _ABOUT = (
 )
 
 
-def describe(endpoints: Iterable[ApiEndpoint]) -> JsonObject:
+def describe(
+    endpoints: Iterable[ApiEndpoint], title: str = "corral view", about: str = _ABOUT
+) -> JsonObject:
     """The OpenAPI document, made from the table of operations and the types."""
     table = [*endpoints]
     kinds = {
@@ -101,7 +103,7 @@ def describe(endpoints: Iterable[ApiEndpoint]) -> JsonObject:
             methods[each.method.lower()] = _operation(each)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "corral view", "version": __version__, "description": _ABOUT},
+        "info": {"title": title, "version": __version__, "description": about},
         "paths": operations,
         "components": {
             "schemas": dict(sorted(schemas.items())),

@@ -1,0 +1,1 @@
+"""Runs for services: an HTTP API with a token for each client."""
