@@ -154,6 +154,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     ),
     "engine/node_runner.py": ("file", "a temporary folder"),
     # Harnesses.
+    "integrations/inspect_ai.py": ("file", "a temporary folder for a sample without one"),
     "integrations/harbor/environment.py": (
         "file",
         "copies files into and out of a trial's folders",

@@ -252,10 +252,8 @@ def test_the_network_and_the_files_are_those_of_the_task(
         solution=f"#!/bin/sh\ncd /logs/artifacts; ln -s {leak} link; mkfifo pipe; echo x > file",
     )
     trials = harbor.run("-a", "oracle")
-    rewards = {
-        task: (each["verifier_result"] or {}).get("rewards") for task, each in trials.items()
-    }
-    assert all(each == {"reward": 1.0} for each in rewards.values()), rewards
+    for task, trial in trials.items():
+        assert trial["verifier_result"] == {"rewards": {"reward": 1.0}}, task
     artifacts = harbor.trial("links") / "artifacts" / "logs" / "artifacts"
     assert [path.name for path in artifacts.iterdir()] == ["file"]
     assert harbor.left() == []

@@ -51,7 +51,7 @@ from corral.runs import stored_run
 from corral.sessions.prepare import prepare
 from corral.sessions.session import Session
 from corral.sessions.turn import Turn
-from corral.system import paths
+from corral.system import config, paths
 from corral.system.threads import in_thread
 from corral.values import Usage
 
@@ -110,7 +110,7 @@ class CorralAgent(BaseAgent):
         parsed = cls.parse_options(kwargs, env)
         if not isinstance(parsed, CorralOptions):
             raise TypeError("harbor did not use the agent's model of its options")
-        agent = parsed.agent or registry.DEFAULT_AGENT
+        agent = parsed.agent or config.default_agent()
         folder = paths.make_dir(paths.home() / "sandboxes")
         try:
             prepare(agent, _options(parsed, None, dict(env or {}), Policy.full(), folder))
@@ -119,7 +119,7 @@ class CorralAgent(BaseAgent):
 
     @property
     def _agent(self) -> str:
-        return self.options.agent or registry.default(self.model_name)
+        return self.options.agent or config.default_agent(self.model_name)
 
     @property
     def _model(self) -> str | None:
@@ -128,7 +128,7 @@ class CorralAgent(BaseAgent):
         model, agent = self.model_name, self._agent
         if model is None or agent == registry.full_name(model):
             return None
-        if self.skip_model_parsing or not registry.find(agent).vendor:
+        if self.skip_model_parsing or not config.find_agent(agent).vendor:
             return model
         return model.partition("/")[2] or model
 

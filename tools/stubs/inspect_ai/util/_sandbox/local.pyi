@@ -1,0 +1,4 @@
+from tempfile import TemporaryDirectory
+
+class LocalSandboxEnvironment:
+    directory: TemporaryDirectory[str]
