@@ -127,7 +127,7 @@ def test_the_reviewer_sees_the_new_version_and_nothing_that_could_steer_it(
     left = [place.parents[1] / name for name in ("old", "new")]
     for each, age in zip(left, (90_000, 60), strict=True):
         (each / "files").mkdir(parents=True)
-        os.utime(each, (time.time() - age,) * 2)
+        os.utime(each, (time.time() - age, time.time() - age))
     with reviewed_files(source, empty=True) as place:
         assert [*place.iterdir()] == []
     assert [each.exists() for each in left] == [False, True]

@@ -11,6 +11,7 @@ resolved (``corral.system.path_guard``): the workspace itself may be below ``.cl
 
 Documents that agents read (``AGENTS.md``, ``CLAUDE.md``, ``GEMINI.md``) and files that run only
 when the user runs them (``Makefile``, ``package.json``, sources) are ordinary files and not listed.
+A patch that no person has seen may not change some of these either (``UNATTENDED``).
 """
 
 from __future__ import annotations
