@@ -8,7 +8,7 @@ import itertools
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -143,7 +143,7 @@ def blocks(*content: Any) -> list[Any]:
 @contextlib.asynccontextmanager
 async def editor(
     *arguments: str, env: Mapping[str, str] | None = None, answer: Answer = allow
-) -> AsyncIterator[Editor]:
+) -> AsyncGenerator[Editor]:
     """An initialized client of ``corral acp ARGUMENTS``."""
     process = await asyncio.create_subprocess_exec(
         *COMMAND,

@@ -23,9 +23,9 @@ from corral.protocol.acp.server import (
     UpdateEncoder,
 )
 
-INITIALIZE = {"id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
-NEW = {"id": 1, "method": "session/new", "params": {"cwd": "/w", "mcpServers": []}}
-PROMPT = {
+INITIALIZE: dict[str, Any] = {"id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
+NEW: dict[str, Any] = {"id": 1, "method": "session/new", "params": {"cwd": "/w", "mcpServers": []}}
+PROMPT: dict[str, Any] = {
     "id": 2,
     "method": "session/prompt",
     "params": {"sessionId": "s", "prompt": [{"type": "text", "text": "hi"}]},
@@ -152,7 +152,7 @@ def test_sessions_are_prompted_at_the_same_time(server: AcpServer) -> None:
     server.receive(line({**NEW, "id": 7}))
     server.reply(7, {"sessionId": "t"}, opens="t")
     server.receive(line(PROMPT))
-    params = {"sessionId": "t", "prompt": []}
+    params: dict[str, Any] = {"sessionId": "t", "prompt": []}
     [call] = server.receive(line({"id": 8, "method": "session/prompt", "params": params}))
     assert isinstance(call, ClientCall)
 

@@ -137,20 +137,21 @@ async def test_the_model_is_an_option_of_a_session(model: ModelServer, workspace
 async def test_what_the_one_who_started_corral_forbids_is_refused(
     model: ModelServer, workspace: Path, tmp_path: Path
 ) -> None:
-    server = {"name": "x", "command": "/bin/true", "args": [], "env": []}
+    server: dict[str, Any] = {"name": "x", "command": "/bin/true", "args": [], "env": []}
     link = workspace / "out"
     link.symlink_to(tmp_path)
     async with editor(
         *MODEL, "--approve", "reads", "--folder", str(workspace), env=model.env
     ) as client:
-        for cwd, servers, text in (
+        refused: list[tuple[object, list[dict[str, Any]], str]] = [
             (tmp_path, [], "set by the one who started corral acp: --folder"),
             (link, [], "--folder"),
             (workspace / ".." / "..", [], "--folder"),
             ("relative", [], "absolute"),
             (workspace, [server], "--approve reads"),
             (workspace, [{"type": "sse", "name": "x", "url": "http://x"}], "--approve reads"),
-        ):
+        ]
+        for cwd, servers, text in refused:
             with pytest.raises(RpcFailed, match=text) as failed:
                 await client.call("session/new", cwd=str(cwd), mcpServers=servers)
             assert failed.value.code == -32602
@@ -189,7 +190,7 @@ async def test_a_session_is_listed_loaded_resumed_and_closed(
         assert [each["sessionId"] for each in listed["sessions"]] == [session]
         assert listed["sessions"][0]["title"] == "Write it"
         assert (await client.call("session/list", cwd=str(tmp_path)))["sessions"] == []
-        opening = {"sessionId": session, "mcpServers": []}
+        opening: dict[str, Any] = {"sessionId": session, "mcpServers": []}
         for id, cwd, code in (
             ("last", workspace, -32002),
             ("../x", workspace, -32602),

@@ -63,7 +63,7 @@ def _strictest(ceiling: Policy, preset: Policy) -> Policy:
         return ceiling
 
     def stricter(one: Verdict, other: Verdict) -> Verdict:
-        return max(one, other, key=VERDICTS.index)
+        return one if VERDICTS.index(one) > VERDICTS.index(other) else other
 
     verdicts: dict[str, Verdict] = {
         name: stricter(ceiling.verdict(name), preset.verdict(name)) for name in CAPABILITIES

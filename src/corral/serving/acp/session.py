@@ -52,7 +52,7 @@ from corral.serving.allowance import check_prompt
 from corral.sessions.session import Session
 from corral.sessions.turn import Turn
 from corral.system import fs, paths
-from corral.values import Effort, Json, JsonObject, convert_to
+from corral.values import Effort, Json, JsonObject, as_object, convert_to
 
 if TYPE_CHECKING:
     from corral.run_kwargs import PromptKwargs
@@ -145,7 +145,7 @@ class ServedSession:
         """Raises ``ConfigError`` for an option or a value that is not offered."""
         if not isinstance(value, str):
             raise ConfigError(f"the value of {name[:100]!r} must be a text")
-        offered = {each["id"] for each in self.options if isinstance(each, dict)}
+        offered = [as_object(each).get("id") for each in self.options]
         if name not in offered:
             raise ConfigError(f"no option is called {name[:100]!r}")
         if name == "mode":
