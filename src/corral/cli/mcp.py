@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from typing import TYPE_CHECKING, Unpack
 
 import click
@@ -50,6 +51,9 @@ def command(**flags: Unpack[McpFlags]) -> None:
         return
     if flags["port"] or flags["listen"] != "127.0.0.1":
         raise ConfigError("--port and --listen need --http")
+    if sys.stdin.isatty():
+        echo("corral: stdin is a terminal; a client starts this command (docs/mcp-server.md)",
+             err=True)  # fmt: skip
     if allowance.keeps_runs:
         from corral.system.process.daemon import leave_session
 

@@ -47,6 +47,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral.core.display import shorten
+from corral.core.durations import seconds
 from corral.core.durations import text as duration_text
 from corral.core.question_replies import AnswerLike, read_reply
 from corral.errors import (
@@ -58,7 +59,6 @@ from corral.errors import (
     TotalTimeout,
 )
 from corral.events import AgentQuestion, PermissionRequest, QuestionField, QuestionOption, ToolUse
-from corral.options import RunOptions
 from corral.publishing.records import Pending
 from corral.result import Result, ResultBuilder
 from corral.run_kwargs import RunKwargs
@@ -100,6 +100,8 @@ KEPT = 100
 KEPT_CHARACTERS = 20_000_000
 CANCEL_TIMEOUT = 15.0
 """Seconds that a run gets to end by itself once it is cancelled."""
+ANSWER_TIMEOUT = 300.0
+"""Seconds, as of ``RunOptions``."""
 LONGEST_ACTIVITY = 200
 
 
@@ -193,7 +195,7 @@ class CallerRun:
         state: State = "waiting" if self._asked else "running" if self.id else "starting"
         if self.outcome is not None:
             state = "ended"
-        seconds = clock.now() - self._started if self._seconds is None else self._seconds
+        age = clock.now() - self._started if self._seconds is None else self._seconds
         return RunView(
             run=self.id,
             kind=self._kind,
@@ -201,7 +203,7 @@ class CallerRun:
             agent=self._checked.agent if self._kind == "session" else "",
             pipeline=self._name,
             cwd=str(self._checked.options.get("cwd", "")),
-            seconds=round(seconds, 3),
+            seconds=round(age, 3),
             activity="" if self.outcome is not None else self._activity,
             steps=self._steps,
             pending=mine,
@@ -214,12 +216,12 @@ class CallerRun:
         self._listeners.add(listener)
         return lambda: self._listeners.discard(listener)
 
-    async def wait(self, seconds: float) -> RunView:
+    async def wait(self, timeout: float) -> RunView:
         """Wait until it has ended or asks the caller something, at most this long."""
         changed = asyncio.Event()
         remove = self.on_change(changed.set)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(timeout):
                 while self.outcome is None and not any(e.mine for e in self._asked.values()):
                     await changed.wait()
                     changed.clear()
@@ -269,8 +271,8 @@ class CallerRun:
         """Answers a request of the agent: with the caller's answer."""
         is_question = isinstance(request, AgentQuestion)
         mine = self._allowance.answers in (("questions", "all") if is_question else ("all",))
-        timeout = RunOptions.build("", {}).answer_timeout
-        pending = pending_of(request, self._redactor, timeout)
+        timeout = self._checked.options.get("answer_timeout", ANSWER_TIMEOUT)
+        pending = pending_of(request, self._redactor, seconds(timeout))
         answer: AnswerLike = await self._wait_for_answer(_Open(pending, request, mine))
         return answer
 
@@ -436,11 +438,11 @@ class CallerRuns:
         """The runs in memory, the newest first."""
         return [run.view for run in reversed(self._runs.values())]
 
-    async def wait(self, run: str, seconds: float) -> RunView:
+    async def wait(self, run: str, timeout: float) -> RunView:
         """Wait until the run has ended or asks the caller something. Raises ``ResumeLost`` for one
         that is not the caller's."""
         found = self._runs.get(run)
-        return await self.view(run) if found is None else await found.wait(seconds)
+        return await self.view(run) if found is None else await found.wait(timeout)
 
     async def view(self, run: str) -> RunView:
         """The run as it is now, from the store if it is no longer in memory. Raises

@@ -75,6 +75,18 @@ async def test_a_run_that_takes_longer_is_waited_for_with_progress(
         assert (await client.call("wait", run=run))["isError"]
 
 
+async def test_no_call_takes_as_long_as_clients_wait(
+    ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tools.FIRST_WAIT < tools.MAX_WAIT < 60
+    monkeypatch.setattr(tools, "MAX_WAIT", 0.05)
+    async with CallerRuns(allowance(ours, [hang()])) as runs:
+        client = connect(runs)
+        run = (await client.call("start", prompt="x"))["structuredContent"]["run"]
+        facts = (await client.call("wait", run=run, seconds=9e9))["structuredContent"]
+        assert facts["state"] == "running"
+
+
 async def test_several_agents_work_at_once(ours: BuiltinAgent) -> None:
     async with CallerRuns(allowance(ours, saying_ok)) as runs:
         client = connect(runs)

@@ -25,8 +25,8 @@ from corral.system.http.asgi_server import Message, Receive, Send, has_token, re
 from corral.values import Json, JsonObject, as_object
 
 PATH = "/mcp"
-LARGEST = 64 * 1024 * 1024
-"""Bytes of a message."""
+LARGEST = 16 * 1024 * 1024
+"""Bytes of a message: twice those of the longest prompt."""
 HEADER_MISMATCH = -32020
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _NAMED = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId",

@@ -144,13 +144,16 @@ class CallerTools:
         asked = self._read(arguments, WaitRequest)
         seconds = min(max(asked.seconds, 0.0), MAX_WAIT)
         view = await self.runs.view(asked.run)
-        if view.outcome is None and view.state != "ended":
-            try:
-                view = await _watch(self.runs.find(asked.run), seconds, report)
-            except CorralError:  # another process runs it
-                await asyncio.sleep(min(seconds, 1.0))
+        try:
+            run = self.runs.find(asked.run)
+        except CorralError:  # it ended long ago, or another process runs it
+            left = seconds
+            while view.outcome is None and left > 0:
+                await asyncio.sleep(min(left, 1.0))
+                left -= 1.0
                 view = await self.runs.view(asked.run)
-        return await shown(view)
+            return await shown(view)
+        return await shown(await _watch(run, seconds, report))
 
     async def _result(self, arguments: JsonObject, _: Report) -> JsonObject:
         asked = self._read(arguments, ResultRequest)
