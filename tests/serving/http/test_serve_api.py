@@ -124,12 +124,6 @@ async def test_a_repeated_request_with_a_key_gets_the_same_run(ours: BuiltinAgen
         other = await ann.start("hello", wait=30)
         assert other["run"] != answers[0][1]["run"]
         assert len(ours.requests) == 2
-        failing = {"prompt": "hello", "agent": "nobody"}
-        for _ in range(2):  # a failed start is not remembered
-            assert (await ann.post("/v1/runs", failing, **{"Idempotency-Key": "k2"}))[0] in (
-                400,
-                403,
-            )
         status, _ = await ann.post("/v1/runs", body, **{"Idempotency-Key": "k" * 201})
         assert status == 400
 
@@ -204,6 +198,17 @@ async def test_a_revoked_client_is_refused_and_its_runs_and_streams_end(
         while server.service.running:
             await asyncio.sleep(0.01)
         assert (await server.client("bob").start("hello", wait=30))["outcome"]["text"] == "new"
+
+
+async def test_a_start_that_failed_is_tried_again_with_the_same_key(ours: BuiltinAgent) -> None:
+    async with served(allowance(ours, [hang("x"), say("two")], concurrency=1)) as server:
+        ann = server.client("ann")
+        run = (await ann.start("hello"))["run"]
+        body, key = {"prompt": "again"}, {"Idempotency-Key": "k1"}
+        assert (await ann.post("/v1/runs", body, **key))[0] == 429
+        await ann.post(f"/v1/runs/{run}/cancel?wait=30")
+        status, view = await ann.post("/v1/runs?wait=30", body, **key)
+        assert (status, view["outcome"]["text"]) == (200, "two")
 
 
 async def test_limits_of_clients_are_within_those_of_the_server(
