@@ -154,6 +154,7 @@ def test_trials_have_reward_tokens_and_trajectory_or_an_exception(
     harbor.task("image", files={"Dockerfile": "FROM alpine"})
     harbor.task("hangs", "Hang", agent="timeout_sec = 5")
     harbor.task("limited", "Limit")
+    harbor.task("user", agent='timeout_sec = 120\nuser = "agent"')
     trials = harbor.run("-a", f"{MODULE}:CorralAgent", "--ak", BUILT_IN, env=server.env)
 
     works = trials["works"]
@@ -173,7 +174,11 @@ def test_trials_have_reward_tokens_and_trajectory_or_an_exception(
     assert str(steps[0].message).startswith(f"Write hello to {harbor.sandboxes}/")
 
     assert trials["fails"]["verifier_result"] == {"rewards": {"reward": 0.0}}
-    for task, kind in (("image", "SandboxBuildFailedError"), ("limited", "ApiRateLimitError")):
+    for task, kind in (
+        ("image", "SandboxBuildFailedError"),
+        ("limited", "ApiRateLimitError"),
+        ("user", "RuntimeError"),
+    ):
         assert trials[task]["exception_info"]["exception_type"] == kind
         assert trials[task]["verifier_result"] is None, "an infrastructure failure is no verdict"
     assert trials["image"]["exception_info"]["exception_message"] == (

@@ -133,9 +133,11 @@ class CorralAgent(BaseAgent):
         return model.partition("/")[2] or model
 
     async def setup(self, environment: BaseEnvironment) -> None:
-        """Make every check of a run. Raises ``ValueError`` for another environment and
-        ``CorralError``."""
-        options = self._run_options(_sandbox(environment))
+        """Make every check of a run. Raises ``ValueError`` for another environment,
+        ``RuntimeError`` for another user, and ``CorralError``."""
+        sandbox = _sandbox(environment)
+        sandbox.check_user()
+        options = self._run_options(sandbox)
         prepared = await in_thread(prepare, self._agent, options)
         self._version = prepared.program.version
 

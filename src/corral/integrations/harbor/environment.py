@@ -188,6 +188,12 @@ class SandboxEnvironment(BaseEnvironment):
 
     # Commands.
 
+    def check_user(self, user: str | int | None = None) -> None:
+        """Raises ``RuntimeError`` if the task wants this to run as another user."""
+        named = self._resolve_user(user)
+        if named not in USERS:
+            raise RuntimeError(f"corral's sandbox has no user {named!r}: it runs everything as you")
+
     def _sandbox(self) -> Sandbox:
         """Raises ``SandboxFailed`` and ``ConfigError``."""
         run = RunOptions.build(BUILT_IN, {"sandbox": "require", "policy": Policy.full()})
@@ -214,9 +220,7 @@ class SandboxEnvironment(BaseEnvironment):
     ) -> ExecResult:
         """Run a command to its end, with all that it started. Raises ``RuntimeError`` if it takes
         longer than ``timeout_sec``."""
-        named = self._resolve_user(user)
-        if named not in USERS:
-            raise RuntimeError(f"corral's sandbox has no user {named!r}: it runs commands as you")
+        self.check_user(user)
         shell = fs.find_program("bash") or "sh"
         folder = shlex.quote(cwd or self.workdir)
         seconds = float(timeout_sec or NO_TIMEOUT)
