@@ -636,7 +636,7 @@ class CallerRuns:
     def own_session(self, name: str) -> store.SessionRecord:
         """The stored session with exactly this id, if it is one of the caller. Raises
         ``ResumeLost``: whether another one exists is not said."""
-        with contextlib.suppress(ResumeLost, ConfigError):
+        with contextlib.suppress(ResumeLost, ConfigError, ValueError):  # a NUL is in no path
             record = store.find(name)
             meta = record.meta
             inside = any(is_inside(meta.cwd, folder) for folder in self.allowance.folders)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, TypeVar, get_type_hints
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from corral.engine.dbos.database import is_installed
@@ -197,6 +197,8 @@ class ApiEndpoint:
             if status == 404:
                 code = "not_found"
             return error_response(status, code, error.message, error.hint)
+        except ClientDisconnect:
+            return error_response(400, "disconnected", "the client left before its body was read")
         except FileNotFoundError:
             return error_response(404, "not_found", "there is no log")
         except OSError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.builtin_agent import MODELS, BuiltinAgent, model_env
-from support.serve_api import clients_file, served
+from support.serve_api import ServeClient, clients_file, served
 
 from corral.core.spending import BudgetLimits
 from corral.events import from_json
@@ -78,7 +78,7 @@ async def test_a_client_sees_its_own_runs_only(ours: BuiltinAgent, two_clients: 
         ended = (await ann.start("hello", wait=30))["run"]
         running = (await ann.start("hello"))["run"]
         assert (await bob.get("/v1/runs"))[1] == {"runs": []}
-        for name in (ended, running, running[:-3], "last", "..", "%2e%2e%2fx", ""):
+        for name in (ended, running, running[:-3], "last", "..", "%2e%2e%2fx", "a%00b", ""):
             for method, rest in (
                 ("GET", ""),
                 ("GET", "/events"),
@@ -245,6 +245,32 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_read(ours: Built
             "/v1/runs", {"prompt": "x" * (MAX_PROMPT + 1)}
         )
         assert (status, error["error"]["code"]) == (400, "prompt")
+
+
+async def test_a_client_that_leaves_is_no_error_and_its_run_goes_on(
+    ours: BuiltinAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(allowance(ours, [hang("x")])) as server:
+        ann = server.client("ann")
+        run = (await ann.start("hello"))["run"]
+        await ann.stream(run, most=1)
+        host, port = server.base.removeprefix("http://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST /v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n{_header(ann)}\r\n\r\n"
+        writer.write(f"{head}{{".encode())
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        writer.close()
+        while not server.service.counts["responses", "400"]:
+            await asyncio.sleep(0.01)
+        while server.service.counts["streams", ""]:
+            await asyncio.sleep(0.01)
+        assert caplog.text == ""
+        assert (await ann.get(f"/v1/runs/{run}"))[1]["state"] == "running"
+
+
+def _header(client: ServeClient) -> str:
+    return f"Authorization: {client.headers['Authorization']}"
 
 
 async def test_draining_is_not_ready_starts_nothing_and_serves_the_rest(
