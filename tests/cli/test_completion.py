@@ -40,7 +40,7 @@ def completed(*words: str, cwd: Path) -> list[str]:
 
 
 def test_bash_completes_commands_agents_and_models(workspace: Path) -> None:
-    assert completed("corral", "se", cwd=workspace) == ["sessions"]
+    assert completed("corral", "ses", cwd=workspace) == ["sessions"]
     assert completed("corral", "run", "--agent", "gemini-", cwd=workspace) == [
         "gemini-acp",
         "gemini-cli",
