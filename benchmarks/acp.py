@@ -21,6 +21,8 @@ PROMPTS = 60
 """Enough prompts for more than one process of the pool."""
 QUICK_PROMPTS = 30
 MEMORY_PROMPTS = 1_000
+SERVED = 5_000
+"""Pieces of the answer that goes through ``corral acp``."""
 
 Figures: TypeAlias = Mapping[str, Any]
 """What a benchmark program printed."""
@@ -29,7 +31,7 @@ Round: TypeAlias = dict[str, dict[str, Any]]
 
 
 def acp(bench: BenchEnvironment) -> list[Row]:
-    return [*updates(bench), *prompts(bench), *memory(bench)]
+    return [*updates(bench), *prompts(bench), *served(bench), *memory(bench)]
 
 
 def updates(bench: BenchEnvironment) -> list[Row]:
@@ -120,6 +122,42 @@ def prompts(bench: BenchEnvironment) -> list[Row]:
         row("session", f"one session, {count} prompts with its start", "cpu", None),
         first("pool", "pool, two concurrent: time to the first text"),
         first("session", "one session: time to the first text"),
+    ]
+
+
+def served(bench: BenchEnvironment) -> list[Row]:
+    """CPU of the real Gemini CLI for one long answer, alone and behind ``corral acp``: with all
+    processes, and their start."""
+    from corral.testing import ModelServer, Turn
+
+    found = sorted((MANAGED / "agents" / "gemini").glob("*/node_modules/.bin/gemini"))
+    if not found or not shutil.which("node"):
+        return []
+    program = str(found[-1])
+    pieces = [f"some words of an answer to the prompt {number}, " for number in range(SERVED)]
+    with ModelServer(lambda _: Turn(text=pieces)) as model:
+        env = {**bench.env, **model.env}
+        script = [str(bench.python), str(PROGRAMS / "acp_served.py"), "go"]
+        behind = [str(bench.corral), "acp", "--agent", "gemini-acp", "--program", program]
+
+        def measure(*command: str) -> Measure:
+            return lambda: run_json([*script, *command], env, bench.project)
+
+        candidates = {"alone": measure(program, "--acp"), "behind": measure(*behind)}
+        rounds = _rounds(candidates, bench.rounds(PROMPT_ROUNDS))
+
+    def used(figures: Figures) -> float:
+        return float(figures["cpu"])
+
+    ratio = _ratio(rounds, used, "behind", "alone")
+    return [
+        Row(
+            f"Gemini CLI behind corral acp, {SERVED:,} updates, CPU",
+            ms(_median(rounds, used, "behind")),
+            f"alone {ms(_median(rounds, used, 'alone'))}",
+            ratio,
+            at_most(1.1, ratio),
+        )
     ]
 
 

@@ -27,7 +27,15 @@ import msgspec
 
 from corral.core.question_replies import AnswerLike, text_of
 from corral.errors import ConfigError, ContentRefused, ContextLengthExceeded, Interrupted
-from corral.events import AgentQuestion, Done, Event, PermissionDecision, PermissionRequest
+from corral.events import (
+    AgentQuestion,
+    Done,
+    Event,
+    PermissionDecision,
+    PermissionRequest,
+    Text,
+    Thinking,
+)
 from corral.protocol.acp.frames import (
     ElicitationReply,
     PermissionOption,
@@ -63,6 +71,9 @@ OPTIONS = (
     PermissionOption("deny", "Reject", "reject_once"),
 )
 """Their ids are the decisions of corral."""
+TOGETHER = 0.01
+"""Seconds in which pieces of text are collected: an update costs most where it is sent and read,
+and some agents send a few characters in each."""
 SHOWN_FIRST = 1.0
 """Seconds that a request waits for the updates that came before it."""
 STOP_REASONS = {
@@ -174,8 +185,11 @@ class ServedSession:
                 turn.cancel()
             while batch := await turn.next_batch():
                 await self._show(batch)
-                if isinstance(last := batch[-1], Done):
+                last = batch[-1]
+                if isinstance(last, Done):
                     done = last
+                elif isinstance(last, Text | Thinking):
+                    await asyncio.sleep(TOGETHER)
         except Interrupted:
             if not self._is_cancelled:
                 raise
