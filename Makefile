@@ -12,7 +12,7 @@ AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)
 # Agents of which corral knows no build for this machine.
 NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline goose)
 
-.PHONY: help demo test test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos table screenshots lock format clean
+.PHONY: help demo test test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos table programs screenshots lock format clean
 
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
@@ -24,6 +24,7 @@ help:
 	@echo "make fuzz       test the shell rules with 1,000,000 generated commands in real shells"
 	@echo "make chaos      run 1,000 faulted runs and check their ends (COUNT=, SEED=)"
 	@echo "make table      run the conformance and attack kits and update the tables in docs/"
+	@echo "make programs   try other programs that speak ACP, and update their table in docs/agents.md"
 	@echo "make screenshots  make the screenshots of the page (needs Chromium)"
 	@echo "make lock       compile the lock files again"
 
@@ -95,6 +96,9 @@ table: .venv/ready agents
 	sed -i -e '/^<!-- attack/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- attack/r .cache/attack.md' docs/testing.md
 	$(BIN)/corral agents check --attack --sandbox --all --approve offline --approve offline-reads --markdown --concurrency 4 > .cache/sandbox.md
 	sed -i -e '/^<!-- sandbox/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- sandbox/r .cache/sandbox.md' docs/testing.md
+
+programs: .venv/ready tools/node/node_modules/.ready
+	PYTHONPATH=tests $(BIN)/python -m support.acp_programs $(ARGS)
 
 # Of generated runs, with the scripted agent: no key. FOLDER= keeps all of them.
 screenshots: .venv/ready

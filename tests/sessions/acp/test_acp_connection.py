@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shlex
+import sys
 from pathlib import Path
 from typing import Unpack
 
@@ -252,3 +253,27 @@ async def test_text_after_the_end_of_a_turn_does_not_begin_the_next_answer(
     assert corral.result_from_events(events).text == "two"
     late = [event.data for event in events if isinstance(event, Vendor)]
     assert "LATE" in late
+
+
+LOCKED = """import json, sys
+for line in sys.stdin:
+    call = json.loads(line)
+    methods = [{"id": "api-key", "name": "Key"}, {"id": "browser", "name": "Browser"}]
+    reply = {"result": {"protocolVersion": 1, "agentCapabilities": {}, "authMethods": methods}}
+    if call["method"] == "session/new":
+        reply = {"error": {"code": -32000, "message": "Authentication required"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": call["id"], **reply}), flush=True)
+"""
+
+
+async def test_the_error_of_a_program_that_needs_a_sign_in_names_its_methods(
+    workspace: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "locked.py"
+    program.write_text(LOCKED)
+    command = shlex.join([sys.executable, str(program)])
+    result = await corral.run(command, "hello", **scripted(workspace))
+    assert code(result) == "authentication"
+    assert result.error is not None
+    assert result.error.hint is not None
+    assert "for auth_method: api-key, browser" in result.error.hint

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from corral.values import Json, JsonObject, McpServer, as_object, as_text
+from corral.values import Json, JsonObject, McpServer, as_object, as_objects, as_text
 
 PROTOCOL_VERSION = 1
 """If we offer 2, some agents switch to another schema and reject our parameters."""
@@ -220,6 +220,13 @@ class InitializeResult(AcpFrame):
     protocol_version: int | str | None = None
     agent_capabilities: AgentCapabilities = msgspec.field(default_factory=AgentCapabilities)
     agent_info: Json = None
+    auth_method_list: Json = msgspec.field(default=None, name="authMethods")
+
+    @property
+    def auth_methods(self) -> tuple[str, ...]:
+        """The ids of the ways to sign in."""
+        ids = (_short(each.get("id")) for each in as_objects(self.auth_method_list))
+        return tuple(filter(None, ids))
 
     @property
     def name(self) -> str:

@@ -55,6 +55,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral.errors import (
+    AuthenticationFailed,
     ConfigError,
     CorralError,
     PolicyNotLoaded,
@@ -198,6 +199,8 @@ class AcpConnection:
         self.agent: AgentCapabilities | None = None
         self.agent_version: str | None = None
         """What the agent reported in the handshake."""
+        self._auth_methods: tuple[str, ...] = ()
+        """What a user could choose for a program of which corral has no record."""
 
     @classmethod
     async def open(
@@ -217,6 +220,8 @@ class AcpConnection:
             )
             reply = read_initialize(settled.result)
             self.agent, self.agent_version = reply.agent_capabilities, reply.version
+            if run.auth_method is None and not prepared.agent.package.npm:
+                self._auth_methods = reply.auth_methods
             if reply.version is not None:
                 programs.remember_version(prepared.agent, prepared.program, reply.version)
             if run.auth_method is not None:
@@ -381,6 +386,9 @@ class AcpConnection:
             if settled is not None and settled.error is not None:
                 finish = failed_turn_end(settled.error)
             why = self.prepared.explain(Exit(0, None), self.program.stderr, finish)
+            if isinstance(why, AuthenticationFailed) and self._auth_methods:
+                methods = ", ".join(self._auth_methods)
+                why.hint = f"{why.hint} The methods that it has for auth_method: {methods}."
             raise why or ProcessFailed(finish.message or "the call failed")
         return settled
 
