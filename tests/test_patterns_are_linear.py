@@ -69,10 +69,9 @@ MADE: dict[tuple[str, str], str | Examples] = {
         "match", r"yes[:,.]?\s+(?=\S)"
     ),
     ("corral.pipelines.nodes.data", "node.text('pattern')"): AUTHORS,
-    (
-        "corral.pipelines.nodes.compare_attempt",
-        r"f'(?<![\\w./-]){re.escape(task.verifier.workdir)}(?![\\w-])'",
-    ): Examples("finditer", r"(?<![\w./-])/app/sub(?![\w-])"),
+    ("corral.pipelines.attempts", r"f'(?<![\\w./-]){re.escape(name)}(?![\\w-])'"): Examples(
+        "finditer", r"(?<![\w./-])/app/sub(?![\w-])"
+    ),
     ("corral.protocol.acp.conversation", "quirks.error_pattern"): Examples(
         "finditer",
         *{
