@@ -35,6 +35,7 @@ from corral.testing import Call, Turn, call, hang, say
 pytest_plugins = ("support.builtin_agent_fixture",)
 
 
+@pytest.mark.both_loops
 async def test_text_thoughts_and_tools_are_reported_until_the_last_answer(
     ours: BuiltinAgent,
 ) -> None:

@@ -118,6 +118,7 @@ def chunked(pieces: list[bytes]) -> bytes:
     return head + b"\r\n" + body + b"0\r\n\r\n"
 
 
+@pytest.mark.both_loops
 async def test_only_authentication_host_and_encoding_of_a_request_are_changed() -> None:
     stream = recorded_streams("gemini")[0]
     async with exchange(respond_with(event_stream(stream))) as line:
@@ -737,6 +738,7 @@ async def test_a_response_with_the_real_key_is_cut_before_it(kind: str, step: in
 @pytest.mark.parametrize(
     "failure", [RuntimeError, TypeError, ConnectionResetError, TimeoutError, asyncio.CancelledError]
 )
+@pytest.mark.both_loops
 async def test_a_failure_in_the_proxy_itself_is_an_error_502(
     failure: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
