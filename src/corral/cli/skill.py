@@ -52,7 +52,9 @@ def show(plugin: bool) -> None:
 )
 @plain_option("--force", "Replace a skill that differs.")
 def install(agents: tuple[str, ...], user: bool, cwd: str | None, force: bool) -> None:
-    """Copy the skill to where agents look for skills, in this project or in your home folder.
+    """Copy the skill to where agents look for skills.
+
+    That is a folder of this project, or of your home.
 
     A skill that is there and differs (of another version of corral, or changed by you) is kept,
     unless --force is given.
