@@ -56,7 +56,8 @@ _SERVICES = {
     "ANTHROPIC_API_KEY": (("anthropic",), "ANTHROPIC_HOST", "https://api.anthropic.com"),
     "OPENAI_API_KEY": (("openai-chat", "openai"), "OPENAI_BASE_URL", "https://api.openai.com/v1"),
 }
-KEYS, URLS = tuple(_SERVICES), tuple(url for _, url, _ in _SERVICES.values())
+KEYS: tuple[str, ...] = tuple(_SERVICES)
+URLS: tuple[str, ...] = tuple(url for _, url, _ in _SERVICES.values())
 MODEL = "GOOSE_MODEL"
 HINT = f"Set {' or '.join(KEYS)}: the first of them that is set chooses the service."
 CONFIG = ".config/goose/config.yaml"

@@ -90,9 +90,9 @@ class BuiltinDriver:
         tools: Sequence[Tool | Callable[..., Any]] | Tools,
     ) -> None:
         self.record = record
-        self.events = EventQueue()
-        self.mailbox = Mailbox()
-        self.totals = TurnTotals()
+        self.events: EventQueue = EventQueue()
+        self.mailbox: Mailbox = Mailbox()
+        self.totals: TurnTotals = TurnTotals()
         self._ask = ask
         self._own = tools if isinstance(tools, Tools) else Tools(tools)
         self._secrets: dict[str, str] = {}
@@ -101,7 +101,9 @@ class BuiltinDriver:
         self._server_tools = Tools(())
         self.fail: Fail = lambda _: None
         """Ends the current turn."""
-        self.subagents = Subagents(self._new_subagent_loop, self.events.put, self._interrupt)
+        self.subagents: Subagents = Subagents(
+            self._new_subagent_loop, self.events.put, self._interrupt
+        )
         self._granted: set[tuple[str, str | None]] = set()
         self._history: History | None = None
         self._loop: Loop | None = None
@@ -120,7 +122,7 @@ class BuiltinDriver:
         provider, name = split_model(model)
         client = Client(environ=dict(prepared.environment.agent_values))
         self._clients.append(client)
-        self.service_url = client.check(model)
+        self.service_url: str = client.check(model)
         self._client = client
         self.prepared = prepared
         self.model = model
@@ -188,7 +190,7 @@ class BuiltinDriver:
             more.append(
                 ask_user_tool(self._broker, self.events.put, self._interrupt, self._redactor)
             )
-        self.executor = self._make_executor([*selected, *more])
+        self.executor: ToolExecutor = self._make_executor([*selected, *more])
         self._sub_executor = self._make_executor(selected)
 
     async def connect_servers(self) -> None:

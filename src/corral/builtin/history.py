@@ -40,7 +40,7 @@ class History:
         self._ends_mid_line = False
         self._prompt: Message | None = None
         self.messages: list[Message] = []
-        self.was_stored = path is not None and fs.exists(path)
+        self.was_stored: bool = path is not None and fs.exists(path)
         """Whether there was a file with messages."""
         if path is not None and self.was_stored:
             self.messages, self._ends_mid_line = _read(path)

@@ -113,7 +113,7 @@ class TurnTotals:
         self.reset()
 
     def reset(self) -> None:
-        self.usage = Usage()
+        self.usage: Usage = Usage()
         self.usage_by_model: dict[str, Usage] = {}
         self._usd: float | None = 0.0
         self.model: str | None = None

@@ -87,7 +87,7 @@ class ToolExecutor:
         self._is_interrupted = False
         """A person ended the run: calls that wait for the lock must not start."""
         self._granted = granted
-        self.busy = 0
+        self.busy: int = 0
         """Calls in progress. While there are any, silence is not idleness: each call and each
         permission request has its own deadline."""
 

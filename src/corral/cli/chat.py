@@ -165,11 +165,11 @@ class Chat:
         self._ids: list[str] = []
         """The sessions of this chat, the newest last."""
         self.resume_token: str | None = None
-        self.spent = ChatUsage()
-        self.code = 0
+        self.spent: ChatUsage = ChatUsage()
+        self.code: int = 0
         """The exit code of the last turn."""
         self.files: FileHistory | None = None
-        self.no_files = "no file was changed yet"
+        self.no_files: str = "no file was changed yet"
         """Why there is no history of files."""
 
     @property

@@ -112,7 +112,7 @@ def exportable() -> Iterable[tuple[str, str]]:
     return found
 
 
-sessions = _completing(_sessions)
-runs = _completing(partial(_folders, "runs"))
-batches = _completing(partial(_folders, "batches"))
-comparisons = _completing(partial(_folders, "comparisons"))
+sessions: Complete = _completing(_sessions)
+runs: Complete = _completing(partial(_folders, "runs"))
+batches: Complete = _completing(partial(_folders, "batches"))
+comparisons: Complete = _completing(partial(_folders, "comparisons"))

@@ -142,7 +142,7 @@ FAKE = option(
 )
 
 
-policy_options = all_of(
+policy_options: Decorator = all_of(
     (
         option(
             "Permissions",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import click
 
-from corral.cli.command_types import all_of, plain_option
+from corral.cli.command_types import Decorator, all_of, plain_option
 from corral.cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError
 from corral.system import threads
@@ -29,7 +29,7 @@ class AllowFlags(TypedDict):
     max_files: int
 
 
-allow_options = all_of(
+allow_options: Decorator = all_of(
     (
         plain_option("--comments", "Number of comments.", type=click.IntRange(0, 20), default=1),
         plain_option("--label NAME...", "A label that may be added."),

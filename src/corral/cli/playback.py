@@ -53,7 +53,7 @@ class Pace:
     def __init__(self, speed: float | None, longest: float) -> None:
         self._speed, self._longest = speed, longest
         self._last: float | None = None
-        self.ended = asyncio.Event()
+        self.ended: asyncio.Event = asyncio.Event()
 
     async def wait(self, ts: float) -> None:
         last, self._last = self._last, ts or self._last
@@ -76,9 +76,9 @@ class Playback:
         self._events = events
         self._ended = ended
         self._quiet = quiet
-        self.failed = False
-        self.is_over = False
-        self.in_turn = False
+        self.failed: bool = False
+        self.is_over: bool = False
+        self.in_turn: bool = False
         """A turn has started and has not ended."""
         self.notes: tuple[str, ...] = ()
 

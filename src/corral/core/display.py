@@ -154,5 +154,5 @@ class _ShortTraceback(ContextDecorator):
             raise no_descriptor_error(error) from error
 
 
-short_traceback = _ShortTraceback()
+short_traceback: _ShortTraceback = _ShortTraceback()
 """``with short_traceback:`` in a public function, or ``@short_traceback`` above it."""

@@ -96,8 +96,8 @@ class MemoryRun:
         timeout fails. Without a ``folder`` nothing is written. ``parent``: the run that this one is
         a node of. ``budget`` is the caller's, of which the limits of the graph are a part."""
         self.graph = graph
-        self.run_id = run_id or f"run-{random_hex(4)}"
-        self.scheduler = Scheduler(graph, run_id=self.run_id, values=values)
+        self.run_id: str = run_id or f"run-{random_hex(4)}"
+        self.scheduler: Scheduler = Scheduler(graph, run_id=self.run_id, values=values)
         self._depth: int = 0 if parent is None else parent._depth + 1
         self._interviewer = interviewer
         self._on_event = on_event

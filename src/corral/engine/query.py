@@ -278,7 +278,7 @@ LOOKED, LOADED, NODES = "look", "load ", "nodes"
 class Replay:
     def __init__(self, run_input: RunInput) -> None:
         self.run_input = run_input
-        self.scheduler = Scheduler(
+        self.scheduler: Scheduler = Scheduler(
             run_input.graph, run_id=run_input.run_id, values=run_input.values
         )
         self.events: list[PipelineEvent] = []

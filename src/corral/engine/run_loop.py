@@ -144,7 +144,7 @@ class EventNumbering:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self.count = 0
+        self.count: int = 0
 
     def of(self, command: Command | Retrying, at: float) -> PipelineEvent | None:
         """The event of this command; None if it has none."""

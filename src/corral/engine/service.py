@@ -186,7 +186,9 @@ class RunFollower:
         on_event: Callable[[events.RunEvent], None] | None = None,
         reported: int = 0,
     ) -> None:
-        self.run, self.db, self.interviewer = run, db, interviewer
+        self.run: str = run
+        self.db: str | None = db
+        self.interviewer: Interviewer | None = interviewer
         self._on_event, self._reported, self._is_new = on_event, reported, reported == 0
         self._open: set[str] = set()
         """Open questions of the run itself. Those of nested runs are read from the database."""

@@ -228,7 +228,7 @@ class Toolbox:
     """Functions that run here, and specs whose calls the caller runs."""
 
     def __init__(self, given: ToolsInput) -> None:
-        self.tools = _NONE
+        self.tools: Tools = _NONE
         self.specs: tuple[ToolSpec, ...] = ()
         self._passive: frozenset[str] = frozenset()
         if not isinstance(given, Tools) and not given:

@@ -131,7 +131,9 @@ class ModelChoice:
 
     def __init__(self, given: str | Sequence[str]) -> None:
         """Raises ``ConfigError`` if there is no model."""
-        self.all = (canonical(given),) if isinstance(given, str) else tuple(map(canonical, given))
+        self.all: tuple[str] | tuple[str, ...] = (
+            (canonical(given),) if isinstance(given, str) else tuple(map(canonical, given))
+        )
         if not self.all:
             raise ConfigError("the list of models is empty")
         self.failed: tuple[Fallback, ...] = ()

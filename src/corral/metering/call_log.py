@@ -37,10 +37,10 @@ class PromptCalls:
     dropped session must end its agent."""
 
     def __init__(self, emit: Emit, session_id: str, text: str) -> None:
-        self.emit = weakref.WeakMethod(emit)
-        self.session_id = session_id.encode()
+        self.emit: weakref.WeakMethod[Emit] = weakref.WeakMethod(emit)
+        self.session_id: bytes = session_id.encode()
         quoted = msgspec.json.encode(text)
-        self.text = quoted[1:-1] if len(text) >= UNMISTAKABLE else quoted
+        self.text: bytes = quoted[1:-1] if len(text) >= UNMISTAKABLE else quoted
         self.is_uncertain = False
         """A call was made that may be its own."""
         self.open_calls = 0

@@ -223,7 +223,7 @@ class CallMeter:
         self._is_success = False
         self._is_broken = False
         self._ended_well = False
-        self.streamed_bytes = 0
+        self.streamed_bytes: int = 0
         """Bytes of the answer that have come, as text."""
 
     def start(self, status: int, media_type: str) -> None:

@@ -17,7 +17,10 @@ from corral.pipelines.graph import Node, Value
 PROPERTIES = ("llm_model", "llm_provider", "model", "agent", "reasoning_effort", "max_tokens")
 ALIASES = {"provider": "llm_provider", "backend": "agent"}
 """Other names of a property."""
-REPLACES = {"model": ("llm_model", "llm_provider"), "llm_model": ("model",)}
+REPLACES: dict[str, tuple[str, ...]] = {
+    "model": ("llm_model", "llm_provider"),
+    "llm_model": ("model",),
+}
 """Property -> properties of lower precedence that it makes meaningless."""
 
 _SKIP = re.compile(r"(?:\s++|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/)*+")

@@ -28,7 +28,10 @@ UNKNOWN_TYPE = "internal.unknown_type"
 shape."""
 UNREAD_PROMPT = "internal.unread_prompt"
 """The attribute that stores for the linter why the file of a prompt was not read."""
-ENDS = {node_kinds.START.name: ("start",), node_kinds.EXIT.name: ("exit", "end")}
+ENDS: dict[str, tuple[str, ...]] = {
+    node_kinds.START.name: ("start",),
+    node_kinds.EXIT.name: ("exit", "end"),
+}
 """Kind -> ids of nodes that are of this kind if they have neither a shape nor a type."""
 
 

@@ -236,7 +236,7 @@ class JsonLines(Generic[F]):
         decoder: msgspec.json.Decoder[F] = decoder_for(common)
         self._decode_lines = decoder.decode_lines
         self._decode = decode or decoder.decode
-        self.last_line = b""
+        self.last_line: bytes = b""
         """The last raw line, for the facts of an error."""
 
     def receive(self, chunk: bytes, note: Note) -> Iterator[list[F]]:

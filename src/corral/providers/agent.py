@@ -34,7 +34,7 @@ DEFAULT_APPROVAL = "auto_edit"
 """Files may be edited; no commands, no network."""
 _MALFORMED = ("malformed_line", "oversized_line")
 
-log = logging.getLogger("corral.providers")
+log: logging.Logger = logging.getLogger("corral.providers")
 
 FsAbility = Literal["local-write", "local-read", "write-only", "none"]
 

@@ -53,9 +53,9 @@ class LogFile:
     def __init__(self, path: Path) -> None:
         self._file = open_regular(path)
         about = fs.status(self._file.fileno())
-        self.size = about.st_size
-        self.identity = (about.st_dev, about.st_ino)
-        self.modified = about.st_mtime
+        self.size: int = about.st_size
+        self.identity: tuple[int, int] = (about.st_dev, about.st_ino)
+        self.modified: float = about.st_mtime
 
     def __enter__(self) -> LogFile:
         return self

@@ -169,7 +169,7 @@ class CallerRun:
 
     def __init__(self, kind: Kind, allowance: Allowance, checked: CheckedRun, name: str) -> None:
         """``name``: of the pipeline."""
-        self.id = ""
+        self.id: str = ""
         """Set once it runs."""
         self.outcome: Outcome | None = None
         self._kind: Kind = kind

@@ -133,7 +133,7 @@ class PermissionBroker:
         self._timeout = timeout
         self._session = session
         remote = session is not None and session[0].run.is_answered_remotely
-        self.can_ask = answers_of(ask) in ("questions", "all") or remote
+        self.can_ask: bool = answers_of(ask) in ("questions", "all") or remote
         """Whether a person can be asked a question."""
         self._can_ask = answers_of(ask) in ("permissions", "all") or remote
         """Whether a person can be asked for a permission."""

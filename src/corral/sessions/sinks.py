@@ -64,9 +64,9 @@ class TurnRecorder:
         self._redactor = redactor
         self._previous_session_id = record.meta.session_id
         self.warnings: list[Error] = []
-        self.has_transcript = run.record
+        self.has_transcript: bool = run.record
         """Whether the events are stored."""
-        self.is_kept = run.keep and (run.record or not record.is_pooled)
+        self.is_kept: bool = run.keep and (run.record or not record.is_pooled)
         """Whether the session's record is stored, so that it can be resumed."""
         if record.is_temporary and self.is_kept:
             self.is_kept = self.has_transcript = False

@@ -514,9 +514,9 @@ class QuestionFile:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.prompt = folder / "prompt.md"
-        self.answer = folder / "answer.md"
-        self.draft = folder / "draft.md"
+        self.prompt: Path = folder / "prompt.md"
+        self.answer: Path = folder / "answer.md"
+        self.draft: Path = folder / "draft.md"
         """The file that the editor opens."""
         self._original_prompt = folder / ".asked"
 

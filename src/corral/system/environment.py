@@ -370,7 +370,7 @@ class StreamRedactor:
         self._redactor = redactor
         self._values = redactor.values
         self._find_first_char = _find_first_char(redactor.values)
-        self.pending = ""
+        self.pending: str = ""
         """What is held back."""
 
     def add(self, piece: str) -> str:

@@ -49,9 +49,9 @@ class HookSocket:
         self._sandboxed = sandboxed
         self._tasks: set[asyncio.Task[None]] = set()
         self._discard: Callable[[], object] | None = None
-        self.command = ""
+        self.command: str = ""
         """The command line of the hook, for a POSIX shell; empty until it is open."""
-        self.folder = ""
+        self.folder: str = ""
         """What the command reads."""
         self.port: int | None = None
         """What it connects to, for a sandbox."""

@@ -37,7 +37,11 @@ _WANTED: dict[type[Media], tuple[str, ...]] = {
 _SYNONYMS = {"audio/x-wav": "audio/wav", "audio/vnd.wave": "audio/wav", "audio/wave": "audio/wav"}
 """Names of one type that Python uses, by its version and the machine's tables. Models accept one.
 """
-DEFAULT_TYPES = {Image: "image/png", Audio: "audio/wav", Document: "application/pdf"}
+DEFAULT_TYPES: dict[type[Image | Audio | Document], str] = {
+    Image: "image/png",
+    Audio: "audio/wav",
+    Document: "application/pdf",
+}
 
 
 async def load_media(messages: Iterable[Message]) -> tuple[Message, ...]:

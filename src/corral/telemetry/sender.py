@@ -129,9 +129,9 @@ class OtlpExporter:
             self._url = exact or base.rstrip("/") + TRACES_PATH
         else:
             self._url = traces_url(endpoint)
-        self.url = without_login(self._url)
+        self.url: str = without_login(self._url)
         """The address, for messages."""
-        self.problem = ""
+        self.problem: str = ""
         self._stopped = threading.Event()
         self._compression = _setting("COMPRESSION").strip().lower()
         self._session = requests.Session()

@@ -67,8 +67,8 @@ class Catalog:
     """The list of runs of one server."""
 
     def __init__(self) -> None:
-        self.logs = SessionLogs()
-        self.sessions = SessionViews(self.logs)
+        self.logs: SessionLogs = SessionLogs()
+        self.sessions: SessionViews = SessionViews(self.logs)
         self._databases = Databases()
         self._folders = FolderRuns()
         self._kept: dict[str, _Kept] = {}

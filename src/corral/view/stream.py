@@ -114,7 +114,7 @@ class LogFollower:
     def __init__(self, path: Path, after: int | None) -> None:
         self._path = path
         self._builder = ItemBuilder()
-        self.position = 0
+        self.position: int = 0
         self._after = after
 
     def start(self) -> None:

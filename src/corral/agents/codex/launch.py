@@ -12,6 +12,7 @@ import tomllib
 
 from corral.agents.codex.controls import HOOKS, MODE_ACP, hook, toml_list
 from corral.agents.shared.launch import (
+    Route,
     behind_key,
     refuse_project_files,
     refuse_user_settings,
@@ -189,7 +190,7 @@ def _service_url(place: LaunchContext) -> str | None:
     return place.env.get("OPENAI_BASE_URL") or (OPENAI if has_key else None)
 
 
-meter_route = behind_key(dict.fromkeys(SECRET_ENV, (("openai",), "OPENAI_BASE_URL", OPENAI)))
+meter_route: Route = behind_key(dict.fromkeys(SECRET_ENV, (("openai",), "OPENAI_BASE_URL", OPENAI)))
 
 
 def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:

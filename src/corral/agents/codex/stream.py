@@ -82,7 +82,9 @@ _SHELLS = frozenset(
 )
 _ITEMS = frame_types(Items, ("item.started", "item.updated", "item.completed"))
 Frame: TypeAlias = ThreadStarted | TurnStarted | Items | TurnCompleted | TurnFailed | ErrorLine
-Frames = union_of([ThreadStarted, TurnStarted, TurnCompleted, TurnFailed, ErrorLine], _ITEMS)
+Frames: object = union_of(
+    [ThreadStarted, TurnStarted, TurnCompleted, TurnFailed, ErrorLine], _ITEMS
+)
 
 CHANGES: dict[str, FileKind] = {"add": "created", "update": "modified", "delete": "deleted"}
 

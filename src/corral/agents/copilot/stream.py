@@ -126,7 +126,7 @@ _SILENT = (
 """Known frames without new information. A frame in neither list becomes ``unknown``."""
 
 _NAMES = frame_types(CopilotFrame, _KNOWN)
-Frames = union_of([CopilotResult], _NAMES, frame_types(Nothing, _SILENT))
+Frames: object = union_of([CopilotResult], _NAMES, frame_types(Nothing, _SILENT))
 
 
 def translator() -> Translate:

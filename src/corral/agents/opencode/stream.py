@@ -81,7 +81,7 @@ class OpenCodeFrame(msgspec.Struct, frozen=True):
 _NAMES = frame_types(
     OpenCodeFrame, ("step_start", "text", "reasoning", "tool_use", "step_finish", "error")
 )
-Frames = union_of(_NAMES)
+Frames: object = union_of(_NAMES)
 
 
 def translator() -> Translate:

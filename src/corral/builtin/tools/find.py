@@ -174,7 +174,7 @@ class MatchCollector:
 
     def __init__(self, workspace: Workspace, base: Path, most: int) -> None:
         self.lines: list[str] = []
-        self.full = False
+        self.full: bool = False
         self._workspace = workspace
         self._base = base
         self._most = most

@@ -57,11 +57,17 @@ class Workspace:
         ``protects``, no protected name (``corral.core.protected_paths``) is written; ``.git`` never
         is. Commands run in ``sandbox``. Raises ``ConfigError`` if a path is not a folder."""
         self.protects = protects
-        self.root = _existing(Path(root))
-        self.writable = (self.root, *(_existing(self.root / folder) for folder in writable))
-        self.readable = (*self.writable, *(_existing(self.root / folder) for folder in extra))
-        self.env = dict(env or {})
-        self.pass_env = frozenset(pass_env)
+        self.root: Path = _existing(Path(root))
+        self.writable: tuple[Path, ...] = (
+            self.root,
+            *(_existing(self.root / folder) for folder in writable),
+        )
+        self.readable: tuple[Path, ...] = (
+            *self.writable,
+            *(_existing(self.root / folder) for folder in extra),
+        )
+        self.env: dict[str, str] = dict(env or {})
+        self.pass_env: frozenset[str] = frozenset(pass_env)
         self.scratch = scratch
         self.sandbox = sandbox
 

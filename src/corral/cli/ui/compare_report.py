@@ -34,7 +34,7 @@ class CompareProgress(BatchProgress):
         """``answers``: whether answers may be printed."""
         super().__init__(enabled=enabled)
         self._answers = answers
-        self.prints_answers = False
+        self.prints_answers: bool = False
 
     def begin(self, plan: ComparisonPlan) -> None:
         self.prints_answers = (

@@ -57,9 +57,10 @@ class PipelinePrinter:
         db: str | None = None,
         durable: bool = True,
     ) -> None:
-        self.progress = PipelineProgress(graph, enabled=not quiet and not as_json)
-        self.as_json, self.quiet = as_json, quiet
-        self.name = ""
+        self.progress: PipelineProgress = PipelineProgress(graph, enabled=not quiet and not as_json)
+        self.as_json: bool = as_json
+        self.quiet: bool = quiet
+        self.name: str = ""
         self._durable = durable
         self._db = database_option(db)
         self._redactor = SecretRedactor(
@@ -217,8 +218,8 @@ class NodeState:
         self.kind = kind
         self.mark = "○"
         self.visits = 0
-        self.started = 0.0
-        self.duration = 0.0
+        self.started: float = 0.0
+        self.duration: float = 0.0
         self.activity = ""
 
 
@@ -232,7 +233,7 @@ class PipelineProgress(LiveProgress):
         super().__init__(enabled=enabled, live=live)
         self.asks = asks
         self._steps = {node.id: NodeState(node.kind) for node in graph.nodes.values()}
-        self.done = 0
+        self.done: int = 0
 
     def show(self, event: run_events.RunEvent) -> None:
         """Update the node of this event, and print the line that it is worth, if any."""

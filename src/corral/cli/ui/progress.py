@@ -63,7 +63,7 @@ class TurnProgress(LiveProgress):
         self._repeated = ""
         """The last warning, to print it once."""
         self._hides_status = False
-        self.answer_with = ""
+        self.answer_with: str = ""
         """The command that answers permission requests, if no one is asked here."""
         self._waiting: asyncio.TimerHandle | None = None
 

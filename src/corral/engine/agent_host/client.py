@@ -69,16 +69,17 @@ class HostFiles:
     directory of the run's host)."""
 
     def __init__(self, folder: Path, home: Path | None = None) -> None:
-        self.folder, self.home = folder, home or folder
-        self.is_isolated = home is not None
-        self.lock = folder / "lock"
-        self.fifo = folder / "wake"
-        self.requests = folder / "requests"
-        self.log = folder / "host.log"
-        self.gate = self.home / "gate"
-        self.run = self.home / "run.json"
-        self.jobs = self.home / "jobs"
-        self.end = self.home / "end"
+        self.folder: Path = folder
+        self.home: Path = home or folder
+        self.is_isolated: bool = home is not None
+        self.lock: Path = folder / "lock"
+        self.fifo: Path = folder / "wake"
+        self.requests: Path = folder / "requests"
+        self.log: Path = folder / "host.log"
+        self.gate: Path = self.home / "gate"
+        self.run: Path = self.home / "run.json"
+        self.jobs: Path = self.home / "jobs"
+        self.end: Path = self.home / "end"
 
     @classmethod
     def for_run(cls, run_id: str) -> HostFiles:

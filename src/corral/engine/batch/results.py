@@ -267,9 +267,14 @@ class BatchTally:
     """Counts results; gives a report at any time."""
 
     def __init__(self, name: str, total: int) -> None:
-        self.name, self.total = name, total
-        self.succeeded = self.failed = self.earlier = self.unpriced = self.tokens = 0
-        self.cost = 0.0
+        self.name: str = name
+        self.total: int = total
+        self.succeeded: int = 0
+        self.failed: int = 0
+        self.earlier: int = 0
+        self.unpriced: int = 0
+        self.tokens: int = 0
+        self.cost: float = 0.0
         self._slowest: list[tuple[str, float]] = []
         self._failures: dict[str, list[BatchResult]] = {}
         self._counts: dict[str, int] = {}
@@ -361,7 +366,7 @@ class OutputFile:
             self._lock(fd)
             if not os.path.samestat(os.fstat(fd), os.stat(path)):
                 raise ConfigError(f"another process has just written {path}", hint="Try again.")
-            self.known = self._read()
+            self.known: dict[str, BatchResult[Any]] = self._read()
         except BaseException:
             self.close()
             raise

@@ -43,7 +43,7 @@ _FILE_NAME = re.compile(r"[\w-][\w.-]{0,199}", re.ASCII)
 """The ids of executors, as ``worker.executor`` makes them."""
 _held_here: set[str] = set()
 """Executors of this process."""
-taking_over = threading.RLock()
+taking_over: contextlib.AbstractContextManager[bool] = threading.RLock()
 """Held while this process takes over the work of a dead executor: it holds that executor's lease
 then, which must not look like an executor that is alive."""
 

@@ -165,19 +165,24 @@ class Executor:
         poll: float = 1.0,
         grace: float = GRACE,
     ) -> None:
-        self.database, self.grace = database, grace
+        self.database: Database = database
+        self.grace: float = grace
         self._workflows = workflows
-        self.process = os.getpid()
-        self.id = f"{slug(socket.gethostname(), limit=40)}-{self.process}-{os.urandom(4).hex()}"
-        self.own = None if queue_names is not None else own_queue(self.id)
-        self.queue_names = tuple(queue_names) if queue_names is not None else (own_queue(self.id),)
-        self.limits, self.poll = tuple(limits), poll
+        self.process: int = os.getpid()
+        host = slug(socket.gethostname(), limit=40)
+        self.id: str = f"{host}-{self.process}-{os.urandom(4).hex()}"
+        self.own: str | None = None if queue_names is not None else own_queue(self.id)
+        self.queue_names: tuple[str, ...] = (
+            tuple(queue_names) if queue_names is not None else (own_queue(self.id),)
+        )
+        self.limits: tuple[QueueLimit, ...] = tuple(limits)
+        self.poll: float = poll
         self.all_queues: list[str] = []
-        self.leases = leases.open_leases(database)
-        self.draining = False
-        self.closing = False
+        self.leases: leases.Leases = leases.open_leases(database)
+        self.draining: bool = False
+        self.closing: bool = False
         self.failed: CorralError | None = None
-        self.resource_cache = ResourceCache()
+        self.resource_cache: ResourceCache = ResourceCache()
         self.on_close: list[Callable[[], None]] = []
         """Called when it is closed."""
         self.on_sweep: list[Callable[[Executor], None]] = []

@@ -152,14 +152,15 @@ class DatabaseJournal:
     """Records each call and each message in the database."""
 
     def __init__(self, run_input: RunInput, on_retry: Callable[[Retrying], None]) -> None:
-        self.run_input, self.id = run_input, run_input.run_id
-        self.config = run_input.config.on_this_machine()
+        self.run_input: RunInput = run_input
+        self.id: str = run_input.run_id
+        self.config: RunConfig = run_input.config.on_this_machine()
         """With the folders of this machine; ``run_input`` is the same on all machines."""
         self.on_retry = on_retry
-        self.queue = executor.current().own or run_input.queue
+        self.queue: str = executor.current().own or run_input.queue
         poll = executor.current().poll
-        self.local = node_workflow.LocalNodes(run_input, poll)
-        self.has_mail = False
+        self.local: node_workflow.LocalNodes = node_workflow.LocalNodes(run_input, poll)
+        self.has_mail: bool = False
         """Whether a step has seen a message in the inbox, which is received next."""
         self.in_flight: dict[str, str] = {}
         """Id of a visit, child run or wait -> its workflow id."""
@@ -167,7 +168,7 @@ class DatabaseJournal:
         self.timers: dict[str, str] = {}
         self.pending: list[Message] = []
         """Messages known from the run that this one continues; taken before the inbox."""
-        self.steer_count = 0
+        self.steer_count: int = 0
         self.waits: set[str] = set()
 
     async def next(self) -> list[Message]:

@@ -25,6 +25,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from harbor.agents.base import BaseAgent
 from harbor.agents.capabilities import AgentCapabilities
@@ -63,7 +64,7 @@ DECIDED = ("cwd", "policy", "approval_mode", "allowed_tools", "sandbox", "record
 class CorralOptions(AgentOptions):
     """``agent``, and the options of ``corral.run``, such as ``max_cost``."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
     agent: str | None = None
 
 
@@ -78,7 +79,9 @@ class CorralAgent(BaseAgent):
             -a corral.integrations.harbor:CorralAgent --ak agent=claude --ak max_cost=1
     """
 
-    capabilities = AgentCapabilities(atif=True, native_web_tools=True, reasoning_effort=True)
+    capabilities: ClassVar[AgentCapabilities] = AgentCapabilities(
+        atif=True, native_web_tools=True, reasoning_effort=True
+    )
     options_model = CorralOptions
     options: CorralOptions
     _version: str | None = None

@@ -85,6 +85,8 @@ _HEADER_VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 class JudgedCall(OpenModelCall):
     """Collects the body for the gate, decoded. An error is encoded again for the agent."""
 
+    held: bytes
+
     def __init__(self, request: ModelRequest, ticket: Ticket | None, *, holds_limits: bool) -> None:
         super().__init__(request, ticket, holds_limits=holds_limits)
         self._pieces: list[bytes] = []

@@ -85,7 +85,7 @@ class OpenRequest:
     def __init__(self) -> None:
         self.error: str | None = None
         self.is_complete = False
-        self.has_begun = False
+        self.has_begun: bool = False
         """Whether the agent got a part of the response."""
         self.keeps_open = True
         """Whether the agent's connection can be used again after the call."""
@@ -93,7 +93,7 @@ class OpenRequest:
         """Whether the request was sent to the vendor."""
         self.owner: object = None
         """What it belongs to."""
-        self.response = VendorResponse(self)
+        self.response: VendorResponse = VendorResponse(self)
 
     def on_head(self, response: VendorResponse) -> None:
         pass
@@ -128,8 +128,8 @@ class OpenModelCall(OpenRequest):
         self._holds_limits = holds_limits
         self._limit_body: bytearray | None = None
         self._limit_headers: dict[str, str] = {}
-        self.held = b""
-        self.added_usage = request.added_usage
+        self.held: bytes = b""
+        self.added_usage: bytes | None = request.added_usage
         self._request = request
         self._ticket = ticket
         self._meter = CallMeter(request)
@@ -209,7 +209,7 @@ class OpenModelCall(OpenRequest):
         self._count()
         meter.end(complete=self.is_complete)
         if self.error is None and not self.is_complete:
-            self.error = ABANDONED
+            self.error: str | None = ABANDONED
         # The vendor bills a request that it got, also if no one waits for the response.
         is_partial = meter.is_partial or (self.is_sent and self._status is None)
         usage = meter.usage

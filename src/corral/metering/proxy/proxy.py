@@ -146,8 +146,10 @@ class ModelProxy:
         self._server: asyncio.Server | None = None
         self._connections: set[_AgentConnection] = set()
         self._providers: Sequence[Provider] | None = None
-        self.port = 0
-        self.dummy_keys = {name: f"corral-{random_hex(20)}" for name in settings.keys}
+        self.port: int = 0
+        self.dummy_keys: dict[str, str] = {
+            name: f"corral-{random_hex(20)}" for name in settings.keys
+        }
         """What the agent gets instead of the real keys, by the same names."""
         # The path of the base URL, as it is sent, without a slash at its end.
         target = self._target
@@ -435,7 +437,7 @@ class ModelProxy:
 class AgentWriter(asyncio.StreamWriter):
     """Sends to the agent."""
 
-    has_begun = False
+    has_begun: bool = False
     """Whether something was sent in answer to the last request."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -455,7 +457,7 @@ class _AgentConnection(asyncio.StreamReaderProtocol):
         self._transport_open: asyncio.BaseTransport | None = None
         self.task: asyncio.Task[None] | None = None
         self._is_held = False
-        self.is_half_closed = asyncio.Event()
+        self.is_half_closed: asyncio.Event = asyncio.Event()
 
     def set_held(self, *, is_held: bool) -> None:
         """Its request waits for a rate limit."""

@@ -46,7 +46,7 @@ class KeyScan:
 
     def __init__(self, keys: tuple[bytes, ...]) -> None:
         self._keys = keys
-        self.held = b""
+        self.held: bytes = b""
         """The end of what came, if it could be the beginning of a key."""
 
     def receive(self, data: bytes) -> bytes:
@@ -147,17 +147,17 @@ class VendorResponse:
         and trailers."""
         self._held: list[bytes] = []
         """Bytes that are not returned yet: what they contain could be the beginning of a key."""
-        self.has_key = False
+        self.has_key: bool = False
         """Whether a key was found in it."""
-        self.is_unreadable = False
+        self.is_unreadable: bool = False
         """Its compression is not supported or wrong, so its body is not read."""
-        self.status = 0
-        self.head = b""
+        self.status: int = 0
+        self.head: bytes = b""
         """The head as it came, once it is complete."""
         self.fields: dict[bytes, bytes] = {}
         """Headers, names in lower case."""
-        self.is_complete = False
-        self.keeps_open = False
+        self.is_complete: bool = False
+        self.keeps_open: bool = False
 
     def refuse_keys(self, keys: tuple[bytes, ...]) -> None:
         """A response with one of these fails: nothing from the beginning of the key on is returned

@@ -6,6 +6,7 @@ that a response looks the same for every vendor.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias, get_args
 
 import msgspec
@@ -143,8 +144,10 @@ DELTAS = {
 BLOCKS = {"text", "thinking", "redacted_thinking", "tool_use"}
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-decode = decoder_for(Event).decode
-decode_whole = decoder_for(WholeMessage | ErrorEvent).decode
+decode: Callable[[bytes | str], Event] = decoder_for(Event).decode
+decode_whole: Callable[[bytes | str], WholeMessage | ErrorEvent] = decoder_for(
+    WholeMessage | ErrorEvent
+).decode
 
 
 FINISHES: dict[str, Reason] = {

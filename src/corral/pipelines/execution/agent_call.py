@@ -246,7 +246,7 @@ class OutcomeReport:
 
     def __init__(self, wanted: Wanted, channel: Channel, path: str = "") -> None:
         self.channel: Channel = channel
-        self.instruction = verdict.instruction(wanted, channel, path)
+        self.instruction: str = verdict.instruction(wanted, channel, path)
         self.verdict: NodeVerdict | None = None
         self._wanted = wanted
 
@@ -344,7 +344,7 @@ class Hooks:
         self._post = post
         self._asks = asks
         hook = Hook(self._before if pre else None, self._after if post else None)
-        self.tools = Tools([], agent_hooks=[hook]) if asks else None
+        self.tools: Tools | None = Tools([], agent_hooks=[hook]) if asks else None
 
     async def _before(self, call: ToolRequest) -> Deny | None:
         wrong = await self._run(self._pre, self._input("pre", call.id, call.name, call.arguments))

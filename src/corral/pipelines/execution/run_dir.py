@@ -91,7 +91,7 @@ class RunDir:
     """Every method raises ``StorageFailed`` if the disk cannot be written."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._visits = self.path / VISITS
         self._events: int | None = None
         self._outcomes: dict[str, tuple[Outcome, msgspec.Raw]] = {}

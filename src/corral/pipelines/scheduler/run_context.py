@@ -44,7 +44,7 @@ class RunContext:
     def __init__(self, graph: Graph, state: State) -> None:
         self.graph = graph
         self.state = state
-        self.routes = Routes(graph)
+        self.routes: Routes = Routes(graph)
         self.ready: deque[RunLane] = deque()
         """Lanes that are at a node which they have not entered yet."""
         self._commands: list[Command] = []

@@ -68,7 +68,7 @@ class AcpConversation:
         self._reported_by_model: dict[str, Usage] = {}
         """Usage of earlier turns, for agents whose reply counts the entire session."""
         self._replaying = replaying
-        self.is_cancelling = False
+        self.is_cancelling: bool = False
         """The turn was cancelled, and its end has not come yet."""
         self._message_id: str | None = None
         self._open: dict[str, OpenToolCall] = {}

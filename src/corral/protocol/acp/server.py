@@ -173,7 +173,7 @@ class AcpServer:
     ) -> None:
         """``capabilities`` are reported to the client as they are. ``steering``: turns that are
         under way take further texts. ``limit``: bytes of one line."""
-        self.client = ClientCapabilities()
+        self.client: ClientCapabilities = ClientCapabilities()
         """What the client does for us, once it is initialized."""
         self._about: JsonObject = {
             "protocolVersion": PROTOCOL_VERSION,

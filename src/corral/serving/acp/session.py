@@ -121,15 +121,17 @@ class ServedSession:
         self.session = session
         prepared = session.prepared
         agent, run = prepared.agent, prepared.run
-        self.id = session.id
-        self.modes = modes_within(run.policy, agent.tools)
-        self.mode = self.modes[0]
+        self.id: str = session.id
+        self.modes: list[Mode] = modes_within(run.policy, agent.tools)
+        self.mode: Mode = self.modes[0]
         self._models = models_for(agent, run.model)
         self._model = run.model
         self._has_effort = "reasoning_effort" in agent.supports
         self._effort: Effort | None = run.reasoning_effort
-        self.updates = SessionUpdates(prepared.cwd, vendor_of_model(agent, run.model))
-        self.encoder = UpdateEncoder(self.id)
+        self.updates: SessionUpdates = SessionUpdates(
+            prepared.cwd, vendor_of_model(agent, run.model)
+        )
+        self.encoder: UpdateEncoder = UpdateEncoder(self.id)
 
     @property
     def state(self) -> JsonObject:

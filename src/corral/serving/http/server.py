@@ -48,7 +48,7 @@ class ClientRuns:
 
     def __init__(self, runs: CallerRuns) -> None:
         self.runs = runs
-        self.closing = asyncio.Event()
+        self.closing: asyncio.Event = asyncio.Event()
         """Its streams end."""
         self._started: dict[str, tuple[bytes, asyncio.Future[CallerRun]]] = {}
 
@@ -99,9 +99,9 @@ class RunServer:
             allowance.narrowed(client.settings, client.name)
         self.counts: Counter[tuple[str, str]] = Counter()
         """(metric, label) -> number."""
-        self.is_open = False
+        self.is_open: bool = False
         """Whether runs can be started."""
-        self.is_entered = False
+        self.is_entered: bool = False
         self._allowance = allowance
         self._clients = clients
         self._file = file

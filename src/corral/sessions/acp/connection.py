@@ -181,9 +181,9 @@ class AcpConnection:
         self.prepared = prepared
         """What the process was started for."""
         servers = (server.name for server in prepared.servers)
-        self.acp = AcpClient(prepared.acp.quirks, servers=servers, clean=redactor.clean)
+        self.acp: AcpClient = AcpClient(prepared.acp.quirks, servers=servers, clean=redactor.clean)
         """The state of the protocol."""
-        self.program = AgentProgram(
+        self.program: AgentProgram = AgentProgram(
             prepared, record, redactor, self._on_stderr_item, self._on_fatal_stderr
         )
         self._calls: dict[int, CallFinished | None] = {}

@@ -147,7 +147,9 @@ class AcpBackend(Backend):
             self._failed_to_open = error.phase not in ("config", "spawn")
             raise
         self._connection = connection
-        self.notes = connection.program.launch.notes if connection.program.launch else ()
+        self.notes: tuple[str, ...] = (
+            connection.program.launch.notes if connection.program.launch else ()
+        )
         session = self._source.session
         if session is None:
             session = await self._open(connection)

@@ -141,7 +141,7 @@ class AgentProgram:
         """``on_item`` gets the events for lines of stderr, ``on_fatal`` a line that says that the
         agent did not take the policy. Both are methods of what owns this object, and held
         weakly."""
-        self.prepared = prepared
+        self.prepared: PreparedRun = prepared
         """What the program is started with."""
         self._record = record
         self._redactor = redactor

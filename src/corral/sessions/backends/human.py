@@ -42,7 +42,7 @@ class HumanDriver:
         _ask: Asker | None,
         tools: GivenTools,
     ) -> None:
-        self.prepared = prepared
+        self.prepared: PreparedRun = prepared
         self.record = record
         self.redactor = redactor
         if tools:
@@ -54,7 +54,7 @@ class HumanDriver:
             raise ConfigError(
                 "via='terminal', but there is no terminal", hint="Use via='file' instead."
             )
-        self.editor = terminal.editor_command() if via == "editor" else ()
+        self.editor: tuple[str, ...] = terminal.editor_command() if via == "editor" else ()
 
     def turn(self, prompt: str, prepared: PreparedRun) -> HumanTurn:
         self.prepared = prepared

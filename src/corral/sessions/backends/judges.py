@@ -124,7 +124,7 @@ class WireJudge:
         self._denies_network = denies_network
         self._emit, self._fail = weak_callback(turn.emit), weak_callback(turn.fail)
         self._numbers = count(1)
-        self.questions = PermissionQuestions(broker, self._emit, granted)
+        self.questions: PermissionQuestions = PermissionQuestions(broker, self._emit, granted)
 
     @classmethod
     def of(

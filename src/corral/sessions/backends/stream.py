@@ -132,7 +132,8 @@ class StreamBackend(Backend):
         )
         if program.meter is not None:
             program.meter.subscribe(self.emit)
-        self._stdin, self.notes = launch.stdin, launch.notes
+        self._stdin = launch.stdin
+        self.notes: tuple[str, ...] = launch.notes
         if self._transport.two_way is not None:
             self._stdin = await self._with_files(launch, self._transport.two_way)
 

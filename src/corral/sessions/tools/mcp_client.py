@@ -96,7 +96,7 @@ class McpClient:
     def __init__(self, server: McpServer, transport: _Transport) -> None:
         self.server = server
         self.tools: tuple[McpTool, ...] = ()
-        self.is_open = True
+        self.is_open: bool = True
         self._transport = transport
         self._id = 0
 

@@ -74,11 +74,11 @@ class ToolServer:
     ) -> None:
         """``agent_reports``: the agent's own stream reports each call, so the tools'
         ``on_event`` is not called."""
-        self.tools = tools if isinstance(tools, Tools) else Tools(tools)
+        self.tools: Tools = tools if isinstance(tools, Tools) else Tools(tools)
         self.name = name
-        self.calls = 0
+        self.calls: int = 0
         """How many calls came in."""
-        self.connected = asyncio.Event()
+        self.connected: asyncio.Event = asyncio.Event()
         """Set once a client has listed the tools: an agent really knows them."""
         self._quiet = agent_reports
         self._token = new_secret()

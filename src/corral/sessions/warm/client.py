@@ -159,7 +159,7 @@ class WarmTurn:
         self._writer: asyncio.StreamWriter | None = None
         self._cancelled = False
         self.accepted: Accepted | None = None
-        self.failed = False
+        self.failed: bool = False
         """As ``Turn.failed``."""
         self.notes: tuple[str, ...] = ()
         """As ``Turn.notes``."""

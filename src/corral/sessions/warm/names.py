@@ -40,9 +40,9 @@ class WarmFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lock = folder / "lock"
-        self.meta = folder / "session.json"
-        self.log = folder / "log"
+        self.lock: Path = folder / "lock"
+        self.meta: Path = folder / "session.json"
+        self.log: Path = folder / "log"
 
     @classmethod
     def of(cls, name: str, cwd: str) -> WarmFiles:

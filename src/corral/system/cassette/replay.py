@@ -57,7 +57,9 @@ class Folders:
     """Folders by name, with their paths in one run."""
 
     def __init__(self, folders: Mapping[str, str]) -> None:
-        self.folders = {name: path for name, path in folders.items() if len(path) > 1}
+        self.folders: dict[str, str] = {
+            name: path for name, path in folders.items() if len(path) > 1
+        }
         longest = sorted(self.folders.items(), key=lambda pair: (-len(pair[1]), pair[0] != "cwd"))
         self._names: dict[str, str] = {}
         for name, path in longest:
@@ -123,8 +125,8 @@ class ReplayMatcher:
     """What is known about one recording while it is replayed."""
 
     def __init__(self, recorded: Mapping[str, str], current: Mapping[str, str]) -> None:
-        self.recorded = Folders(recorded)
-        self.current = Folders(current)
+        self.recorded: Folders = Folders(recorded)
+        self.current: Folders = Folders(current)
         self._call_ids: dict[str, Json] = {}
         """Ids of our calls, recorded → current. The agent's own ids stay as recorded."""
         self._names: dict[str, str] = {}

@@ -60,16 +60,16 @@ class IgnoreRule:
 
     def __init__(self, line: bytes) -> None:
         """Raises ``ValueError`` if the pattern can match nothing."""
-        self.is_negated = line.startswith(b"!")
+        self.is_negated: bool = line.startswith(b"!")
         pattern = line[1:] if self.is_negated else line
-        self.is_folder_only = pattern.endswith(b"/")
+        self.is_folder_only: bool = pattern.endswith(b"/")
         if self.is_folder_only:
             pattern = pattern[:-1]
         if not pattern:
             raise ValueError("empty")
         self.name: re.Pattern[bytes] | None = None
         self.components: list[Component] = []
-        self.source = b""
+        self.source: bytes = b""
         """Of the expression for ``name``."""
         if b"/" not in pattern:
             self.source = _expression(pattern)

@@ -279,7 +279,7 @@ class HttpResponse:
         self._origin = origin
         self._return = return_connection
         self._is_complete = False
-        self.status = connection.status
+        self.status: int = connection.status
         fields = connection.fields
         self._fields = fields
         self._decompressor: Decompressor | None = None

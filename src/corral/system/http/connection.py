@@ -77,7 +77,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._read_timeout = read_timeout
         self._on_lost = on_lost
         self._pieces: list[bytes] = []
-        self.on_body = self._pieces.append  # called by the parser, without Python code in between
+        # Called by the parser, without Python code in between.
+        self.on_body: Callable[[bytes], None] = self._pieces.append
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
         self._feed = self._parser.feed_data
         self._transport: asyncio.Transport | None = None
@@ -86,13 +87,16 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._deadline = 0.0
         self._paused = False
         self._busy = False
-        self.lost = False
+        self.lost: bool = False
         self._idle_until = 0.0
         self._reset()
 
     def _reset(self) -> None:
-        self.began = self.ended = self.keeps = self._until_close = False
-        self.status = 0
+        self.began: bool = False
+        self.ended: bool = False
+        self.keeps: bool = False
+        self._until_close = False
+        self.status: int = 0
         self.fields: dict[bytes, bytes] = {}
         """Headers of the response, names in lower case."""
         self._fault: CorralError | None = None

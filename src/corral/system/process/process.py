@@ -372,8 +372,8 @@ class ChildProcess:
         self.tree = tree
         self.feed = feed
         self.out = out
-        self.recording = spec.recording
-        self.err = Stderr(loop, err, spec.stderr_tail, spec.on_stderr, spec.recording)
+        self.recording: Writer | None = spec.recording
+        self.err: Stderr = Stderr(loop, err, spec.stderr_tail, spec.on_stderr, spec.recording)
         self.gateway: Gateway | None = None
         """The connections of a sandboxed program."""
         self.guard = guard

@@ -73,6 +73,7 @@ class StdinPipe:
     def __init__(self, loop: asyncio.AbstractEventLoop, recording: Writer | None = None) -> None:
         self._loop = loop
         self._recording = recording
+        self.child_fd: int
         self.child_fd, self._fd = os.pipe()
         os.set_blocking(self._fd, False)
         self._waiting = bytearray()
@@ -144,6 +145,7 @@ class Pipe:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, big: bool = True) -> None:
         self._loop = loop
+        self.child_fd: int
         self._fd, self.child_fd = os.pipe()
         os.set_blocking(self._fd, False)
         self._grown = big and Pipe._big < BIG_PIPES and platform.grow_pipe(self._fd, PIPE_SIZE)
@@ -199,6 +201,7 @@ class FollowedFile:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, folder: Path) -> None:
         self._loop = loop
+        self.child_fd: int
         self._fd, self.child_fd = platform.scratch_file(folder)
         self._offset = 0
         self._punched: int | None = 0

@@ -117,19 +117,19 @@ class ProcessTree:
         self.root = root
         self.mark = mark
         self.number = number
-        self.root_exit_time = math.inf if self._ours else 0.0
+        self.root_exit_time: float = math.inf if self._ours else 0.0
         """Set by the watcher of the root, when it has exited; saves a look at it."""
         self.is_sandboxed = False
         """The root is the program that made the sandbox. TERM would end it and thereby, at once,
         everything inside, so only what is inside gets TERM. The root ends after it."""
-        self.gone = False
+        self.gone: bool = False
         """Whether the last attempt to end the run left nothing of it."""
-        self.is_blind = False
+        self.is_blind: bool = False
         """Whether the last look found no processes, or one could not be signalled, because there
         was no free descriptor."""
         self.registry: ProcessRegistry | None = None
         """It has an entry of this run, which is removed as soon as nothing of the run is left."""
-        self.reaped = not self._ours
+        self.reaped: bool = not self._ours
         self._patience = math.inf
         self._known = {} if start_time is None else {root: start_time}
         if self._ours:

@@ -68,7 +68,7 @@ class Targets:
             ctypes.CDLL(None).syscall(number, b"user", name, text, len(text), SESSION_KEYRING)
         self._shared = _SharedMemory(self._names["login"])
         files = [*self._planted, *_existing_logins(login)]
-        self.digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+        self.digests: list[str] = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
         self.values: Mapping[str, str] = {
             **self._names,
             "shared": str(self._shared.key),
@@ -199,14 +199,14 @@ class Arena:
         self._login = login
         self.targets: Targets | None = None
         self.links = links
-        self.cwd = root / "workspace"
-        self.outside = root / "outside"
-        self.notes = self.cwd / "notes" if login is not None else root / "notes"
-        self.recording = self.cwd / "recorded" / "session.ndjson"
+        self.cwd: Path = root / "workspace"
+        self.outside: Path = root / "outside"
+        self.notes: Path = self.cwd / "notes" if login is not None else root / "notes"
+        self.recording: Path = self.cwd / "recorded" / "session.ndjson"
         """Of the session that is attacked in the sandbox. Commands of an agent that runs in this
         process must not use it either."""
-        self.key = f"attack-key-{secrets.token_hex(12)}"
-        self.planted = f"planted-{secrets.token_hex(12)}"
+        self.key: str = f"attack-key-{secrets.token_hex(12)}"
+        self.planted: str = f"planted-{secrets.token_hex(12)}"
         self._names: dict[int, str] = {}
         self._shared = {
             "cwd": str(self.cwd),
@@ -223,7 +223,7 @@ class Arena:
         self._before: dict[str, bytes] = {}
 
     def __enter__(self) -> Self:
-        self.address = RecordingServer()
+        self.address: RecordingServer = RecordingServer()
         self._process = subprocess.Popen(
             ["sleep", "1000000"], env={"CANARY": self._shared["process"]}, start_new_session=True
         )

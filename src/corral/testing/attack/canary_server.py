@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
-TOOLS = [
+TEXT: dict[str, object] = {
+    "type": "object",
+    "properties": {"text": {"type": "string"}},
+    "required": ["text"],
+}
+TOOLS: list[dict[str, object]] = [
     {"name": "keep", "description": "Keeps a note.", "inputSchema": TEXT},
     {
         "name": "peek",

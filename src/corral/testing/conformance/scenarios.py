@@ -55,7 +55,7 @@ class Stage:
     ) -> None:
         self.name = name
         self.agent = agent
-        self.cwd = cwd.resolve()
+        self.cwd: Path = cwd.resolve()
         self._server = server
         self.options = options
         self._scenario = "".join(c if c.isalnum() else "-" for c in f"{name}-{scenario}")

@@ -67,7 +67,7 @@ class RequestRefused(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.answer = ServerResponse(
+        self.answer: ServerResponse = ServerResponse(
             status=status,
             headers=(("Content-Type", "application/json"),),
             pieces=[msgspec.json.encode({"error": {"code": status, "message": message}})],
