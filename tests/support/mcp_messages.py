@@ -8,7 +8,7 @@ from support.builtin_agent import MODELS, BuiltinAgent, model_env
 
 from corral.serving.allowance import Allowance
 from corral.serving.mcp import wire
-from corral.serving.mcp.server import McpServer
+from corral.serving.mcp.server import McpService
 
 
 def allowance(ours: BuiltinAgent, script: Any, **fields: Any) -> Allowance:
@@ -38,7 +38,7 @@ def modern(*, tasks: bool = False, **capabilities: Any) -> dict[str, Any]:
 class Connection:
     """A client that sends one message at a time."""
 
-    def __init__(self, server: McpServer) -> None:
+    def __init__(self, server: McpService) -> None:
         self.server = server
         self.notes: list[dict[str, Any]] = []
         self._count = 0

@@ -15,7 +15,7 @@ import msgspec
 
 from corral.serving.allowance import Allowance
 from corral.serving.http.application import ServeApp
-from corral.serving.http.clients import Client, hash_of, one_client, read_clients
+from corral.serving.http.clients import ServiceClient, hash_of, one_client, read_clients
 from corral.serving.http.server import RunServer
 from corral.system.http import asgi_server
 
@@ -105,7 +105,7 @@ class Served(NamedTuple):
 @asynccontextmanager
 async def served(allowance: Allowance, clients: Path | None = None) -> AsyncGenerator[Served]:
     """The application behind a real socket; without a file of clients, ``ann`` is the only one."""
-    known: dict[str, Client] = {"default": one_client(TOKENS["ann"])}
+    known: dict[str, ServiceClient] = {"default": one_client(TOKENS["ann"])}
     service = RunServer(allowance, known if clients is None else read_clients(clients), clients)
     listener, stop, ready = asgi_server.bind("127.0.0.1", 0), asyncio.Event(), asyncio.Event()
     base = f"http://127.0.0.1:{listener.getsockname()[1]}"

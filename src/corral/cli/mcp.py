@@ -64,7 +64,7 @@ def command(**flags: Unpack[McpFlags]) -> None:
 def _serve_streams(allowance: Allowance) -> None:
     from corral.cli.ui.signals import signals
     from corral.serving.caller_runs import CallerRuns
-    from corral.serving.mcp.server import McpServer, serve_streams
+    from corral.serving.mcp.server import McpService, serve_streams
     from corral.serving.mcp.tools import CallerTools
     from corral.system import standard_streams, threads
 
@@ -72,7 +72,7 @@ def _serve_streams(allowance: Allowance) -> None:
         stop = asyncio.Event()
         with standard_streams.claimed() as streams, signals(stop.set):
             async with CallerRuns(allowance) as runs:
-                await serve_streams(McpServer(CallerTools(runs)), streams, stop)
+                await serve_streams(McpService(CallerTools(runs)), streams, stop)
                 # A client that closes the connection may have its runs kept; a signal ends them.
                 ending = asyncio.create_task(runs.end())
                 stopping = asyncio.create_task(stop.wait())
@@ -94,7 +94,7 @@ def _serve_http(allowance: Allowance, flags: McpFlags) -> None:
     from corral.cli.ui.signals import signals
     from corral.serving.caller_runs import CallerRuns
     from corral.serving.mcp.http_app import PATH, McpApp
-    from corral.serving.mcp.server import McpServer
+    from corral.serving.mcp.server import McpService
     from corral.serving.mcp.tools import CallerTools
     from corral.system import threads
     from corral.system.http import asgi_server
@@ -120,7 +120,7 @@ def _serve_http(allowance: Allowance, flags: McpFlags) -> None:
         stop = asyncio.Event()
         with signals(stop.set):
             async with CallerRuns(allowance) as runs:
-                app = McpApp(McpServer(CallerTools(runs)), token)
+                app = McpApp(McpService(CallerTools(runs)), token)
                 await asgi_server.serve(
                     app, listener, on_ready=ready, stop=stop, on_stop=app.cancel_all
                 )

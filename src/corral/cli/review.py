@@ -63,7 +63,7 @@ class ReviewFlags(RunKwargs):
     quiet: bool
 
 
-class Target(NamedTuple):
+class _OutputTarget(NamedTuple):
     """Where the review is written in one format."""
 
     format: str
@@ -142,9 +142,9 @@ def command(change: str | None, **flags: Unpack[ReviewFlags]) -> int:
     return _exit_code(found, flags["fail_on"])
 
 
-def read_targets(given: Sequence[str]) -> list[Target]:
+def read_targets(given: Sequence[str]) -> list[_OutputTarget]:
     """The values of ``--format``. Raises ``ConfigError``."""
-    targets: list[Target] = []
+    targets: list[_OutputTarget] = []
     for each in given or ("text",):
         name, equals, path = each.partition("=")
         if name not in FORMATS or (equals and not path):
@@ -152,7 +152,7 @@ def read_targets(given: Sequence[str]) -> list[Target]:
                 f"--format {each}: it must be NAME or NAME=FILE",
                 hint=f"NAME is one of {', '.join(FORMATS)}.",
             )
-        targets.append(Target(name, path or None))
+        targets.append(_OutputTarget(name, path or None))
     if sum(target.path is None for target in targets) > 1:
         raise ConfigError(
             "two formats are for stdout", hint="Give a file for one: --format sarif=review.sarif."
@@ -216,7 +216,7 @@ def _run(change: str | None, patch: bytes | None, about: str, flags: ReviewFlags
     return threads.run_event_loop(run())
 
 
-def _write(found: Review, targets: Sequence[Target], outputs: str | None) -> None:
+def _write(found: Review, targets: Sequence[_OutputTarget], outputs: str | None) -> None:
     from corral.review.formats import FORMATS as WRITERS
     from corral.review.neutral import log_text
     from corral.review.outputs import encode, of_review

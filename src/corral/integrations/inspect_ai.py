@@ -88,7 +88,7 @@ def corral_agent(agent: str | None = None, **options: Unpack[RunKwargs]) -> Agen
         elif system:
             prompt = f"{system}\n\n{prompt}"
         async with _folder(chosen) as folder, Session(name, {**chosen, "cwd": folder}) as session:
-            conversation = _Conversation(state, name)
+            conversation = _AgentConversation(state, name)
             await _follow(session.prompt(prompt), conversation)
         done = conversation.done
         error = None if done is None or done.error is None else from_event(done.error)
@@ -99,7 +99,7 @@ def corral_agent(agent: str | None = None, **options: Unpack[RunKwargs]) -> Agen
     return execute
 
 
-async def _follow(turn: Turn, conversation: _Conversation) -> None:
+async def _follow(turn: Turn, conversation: _AgentConversation) -> None:
     """Record the events of a turn while they come. If that is cancelled or a limit is reached, the
     agent is ended, and the rest is recorded."""
     events: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -159,7 +159,7 @@ def _texts(messages: Sequence[ChatMessage]) -> tuple[str, str]:
     return "\n\n".join(system), "\n\n".join(user)
 
 
-class _Conversation:
+class _AgentConversation:
     """The steps of the agent as messages of the sample, and as model calls of inspect."""
 
     def __init__(self, state: AgentState, agent: str) -> None:

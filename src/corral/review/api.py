@@ -33,7 +33,7 @@ from corral.policy import Policy
 from corral.protocol.schema import schema_of
 from corral.review import diff, source
 from corral.review.diff import ChangedFile
-from corral.review.findings import Answer, Finding, accept, merge
+from corral.review.findings import Finding, ReviewAnswer, accept, merge
 from corral.review.result import Review, ReviewRun
 from corral.review.source import Source
 from corral.run_kwargs import RunKwargs
@@ -272,7 +272,7 @@ class _Options:
         check_model_key(prepared.agent, prepared.run)
 
 
-class _Part(msgspec.Struct, frozen=True):
+class _PartReview(msgspec.Struct, frozen=True):
     """How one run ended."""
 
     run: ReviewRun
@@ -287,10 +287,10 @@ async def _run_all(
     options: _Options,
     concurrency: int,
     note: Callable[[str], object],
-) -> list[_Part]:
+) -> list[_PartReview]:
     free = asyncio.Semaphore(concurrency)
 
-    async def review(choice: AgentChoice, part: int) -> _Part:
+    async def review(choice: AgentChoice, part: int) -> _PartReview:
         async with free:
             done = await _run_one(job, choice, part, options)
         state = done.run.error or counted(len(done.findings), "finding")
@@ -306,14 +306,14 @@ async def _run_all(
     return [task.result() for task in tasks]
 
 
-async def _run_one(job: _Job, choice: AgentChoice, part: int, options: _Options) -> _Part:
+async def _run_one(job: _Job, choice: AgentChoice, part: int, options: _Options) -> _PartReview:
     holder = f"{choice.name}/{part}"
     budget = None if options.budget is None else options.budget.part(holder)
     try:
         result = await api.run(
             choice.backend,
             job.prompt(part),
-            output=schema_of(Answer),
+            output=schema_of(ReviewAnswer),
             budget=budget,
             **options.of(choice, job.folder),
         )
@@ -335,13 +335,15 @@ async def _run_one(job: _Job, choice: AgentChoice, part: int, options: _Options)
         error_code="" if error is None else error.code,
     )
     if error is not None or result is None:
-        return _Part(run)
-    answer: Answer = result.output
+        return _PartReview(run)
+    answer: ReviewAnswer = result.output
     findings, dropped = accept(answer.findings, job.files, choice.name)
-    return _Part(run, answer.summary.strip()[:2_000], tuple(findings), dropped)
+    return _PartReview(run, answer.summary.strip()[:2_000], tuple(findings), dropped)
 
 
-def _result(job: _Job, done: Sequence[_Part], left_out: tuple[tuple[str, str], ...]) -> Review:
+def _result(
+    job: _Job, done: Sequence[_PartReview], left_out: tuple[tuple[str, str], ...]
+) -> Review:
     costs = [each.run.cost_usd for each in done if not each.run.error or each.run.cost_usd]
     known = [cost for cost in costs if cost is not None]
     return Review(

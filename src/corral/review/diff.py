@@ -33,7 +33,7 @@ _KINDS: tuple[tuple[bytes, ChangeKind], ...] = (
 )
 
 
-class Hunk(msgspec.Struct):
+class DiffHunk(msgspec.Struct):
     """Lines that belong together, each with its mark: a blank, ``+`` or ``-``."""
 
     old_start: int
@@ -52,7 +52,7 @@ class ChangedFile(msgspec.Struct, kw_only=True):
     """Of a file that was renamed or copied."""
     kind: ChangeKind = "modified"
     is_binary: bool = False
-    hunks: list[Hunk] = []
+    hunks: list[DiffHunk] = []
 
     @property
     def name(self) -> str:
@@ -149,10 +149,10 @@ class _Parser:
         elif line.startswith((b"Binary files ", b"GIT binary patch")):
             file.is_binary = True
 
-    def _hunk(self, header: re.Match[bytes]) -> Hunk:
+    def _hunk(self, header: re.Match[bytes]) -> DiffHunk:
         old_start, old_left = int(header[1]), int(header[2] or 1)
         new_start, new_left = int(header[3]), int(header[4] or 1)
-        hunk = Hunk(old_start, new_start, new_left, old_left, [])
+        hunk = DiffHunk(old_start, new_start, new_left, old_left, [])
         while old_left or new_left:
             if self._at >= len(self._lines):
                 raise self._broken("ends too early")

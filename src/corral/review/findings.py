@@ -46,7 +46,7 @@ class ReportedFinding(msgspec.Struct, frozen=True):
     suggestion: Annotated[str, _About(description="The lines as they should be, or nothing.")] = ""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ReviewAnswer(msgspec.Struct, frozen=True):
     """What an agent answers."""
 
     summary: Annotated[str, _About(description="What the change does, in one to three sentences.")]

@@ -20,7 +20,7 @@ class DetailLine(NamedTuple):
     """``bold``, ``green``, ``red`` or ``cyan``."""
 
 
-class FileEdit(NamedTuple):
+class ProposedEdit(NamedTuple):
     """One change of a file among the arguments of a call."""
 
     path: str
@@ -63,7 +63,7 @@ def details(arguments: Json, request_title: str | None, cwd: str = ".") -> list[
     return [line for line in lines if line.text] or [DetailLine("(no details are known)")]
 
 
-def file_edits(arguments: Json, cwd: str) -> list[FileEdit]:
+def file_edits(arguments: Json, cwd: str) -> list[ProposedEdit]:
     """The changes of files in the arguments of a call that is about to be made."""
     if not is_object(arguments):
         return []
@@ -115,7 +115,7 @@ def _take(change: JsonObject, names: Sequence[str]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _take_edit(change: JsonObject, cwd: str) -> tuple[FileEdit, str]:
+def _take_edit(change: JsonObject, cwd: str) -> tuple[ProposedEdit, str]:
     """The edit, and a note about the file; ``change`` keeps the other arguments."""
     path = _take(change, _PATH) or ""
     old, new = _take(change, _OLD), _take(change, _NEW)
@@ -127,7 +127,7 @@ def _take_edit(change: JsonObject, cwd: str) -> tuple[FileEdit, str]:
         old, note = _current(os.path.join(cwd, path))
     elif old is None:
         note = NEW_FILE
-    return FileEdit(path, None if note == NEW_FILE else old, new), note
+    return ProposedEdit(path, None if note == NEW_FILE else old, new), note
 
 
 def _change(change: JsonObject, cwd: str) -> Iterator[DetailLine]:

@@ -105,7 +105,7 @@ ANSWER_TIMEOUT = 300.0
 LONGEST_ACTIVITY = 200
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a run ended. ``status`` is that of a ``Result`` or of a ``PipelineResult``."""
 
     status: str
@@ -148,10 +148,10 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the caller may answer."""
     waits_for_person: bool = False
     """It asks something that the caller may not answer."""
-    outcome: Outcome | None = None
+    outcome: RunOutcome | None = None
 
 
-class _Open:
+class _OpenRequest:
     """Something that a run asks."""
 
     def __init__(
@@ -171,7 +171,7 @@ class CallerRun:
         """``name``: of the pipeline."""
         self.id: str = ""
         """Set once it runs."""
-        self.outcome: Outcome | None = None
+        self.outcome: RunOutcome | None = None
         self._kind: Kind = kind
         self._allowance = allowance
         self._checked = checked
@@ -180,7 +180,7 @@ class CallerRun:
         self._seconds: float | None = None
         self._activity = "starting"
         self._steps = 0
-        self._asked: dict[str, _Open] = {}
+        self._asked: dict[str, _OpenRequest] = {}
         self._redactor = SecretRedactor({})
         self._turn: Turn | None = None
         self._cancelled = False
@@ -273,7 +273,7 @@ class CallerRun:
         mine = self._allowance.answers in (("questions", "all") if is_question else ("all",))
         timeout = self._checked.options.get("answer_timeout", ANSWER_TIMEOUT)
         pending = pending_of(request, self._redactor, seconds(timeout))
-        answer: AnswerLike = await self._wait_for_answer(_Open(pending, request, mine))
+        answer: AnswerLike = await self._wait_for_answer(_OpenRequest(pending, request, mine))
         return answer
 
     async def ask_gate(self, question: Question) -> Answer:
@@ -296,10 +296,10 @@ class CallerRun:
             deadline=question.deadline,
             fields=(QuestionField("answer", text, options=options),),
         )
-        answer: Answer = await self._wait_for_answer(_Open(pending, question, True))
+        answer: Answer = await self._wait_for_answer(_OpenRequest(pending, question, True))
         return answer
 
-    async def _wait_for_answer(self, asked: _Open) -> Any:
+    async def _wait_for_answer(self, asked: _OpenRequest) -> Any:
         key = asked.pending.request_id
         while key in self._asked:  # of another agent of the same pipeline
             key += "+"
@@ -358,7 +358,7 @@ class CallerRun:
             self._activity = activity
             self._change()
 
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, outcome: RunOutcome) -> None:
         """It has ended. The first outcome counts."""
         if self.outcome is None:
             self.outcome, self._seconds = outcome, clock.now() - self._started
@@ -496,7 +496,7 @@ class CallerRuns:
         if cancelled is not None:
             raise cancelled
 
-    async def _begin(self, run: CallerRun, work: Coroutine[Any, Any, Outcome]) -> CallerRun:
+    async def _begin(self, run: CallerRun, work: Coroutine[Any, Any, RunOutcome]) -> CallerRun:
         """Start the task of a run, and wait until it has its id."""
         try:
             self._check_concurrency()
@@ -536,7 +536,7 @@ class CallerRuns:
                 raise error
             runs = runs._parent
 
-    async def _guard(self, run: CallerRun, work: Coroutine[Any, Any, Outcome]) -> None:
+    async def _guard(self, run: CallerRun, work: Coroutine[Any, Any, RunOutcome]) -> None:
         """Run the work to its end: whatever happens, the run has an outcome, or ``start``
         raises."""
         failure: BaseException
@@ -567,7 +567,7 @@ class CallerRuns:
 
     async def _drive_session(
         self, run: CallerRun, request: RunRequest, checked: CheckedRun
-    ) -> Outcome:
+    ) -> RunOutcome:
         part = None if self._budget is None else self._budget.part(f"caller-{id(run)}")
         try:
             async with api.session(
@@ -584,7 +584,7 @@ class CallerRuns:
 
     async def _drive_pipeline(
         self, run: CallerRun, request: PipelineRequest, checked: CheckedRun
-    ) -> Outcome:
+    ) -> RunOutcome:
         from corral.engine import api as pipelines
 
         options: RunKwargs = {**checked.options}
@@ -676,10 +676,10 @@ def _goal(request: RunRequest) -> Goal | None:
     return goal
 
 
-def outcome_of(result: Result) -> Outcome:
+def outcome_of(result: Result) -> RunOutcome:
     """The outcome of an agent's run."""
     error = result.error
-    return Outcome(
+    return RunOutcome(
         status=result.status,
         text=result.text,
         output=result.output if result.ok else None,
@@ -696,8 +696,8 @@ def outcome_of(result: Result) -> Outcome:
     )
 
 
-def _outcome_of_pipeline(result: PipelineResult) -> Outcome:
-    return Outcome(
+def _outcome_of_pipeline(result: PipelineResult) -> RunOutcome:
+    return RunOutcome(
         status=result.status,
         text=result.text or "",
         error="" if result.ok else result.reason,
@@ -706,11 +706,11 @@ def _outcome_of_pipeline(result: PipelineResult) -> Outcome:
     )
 
 
-def _failed(error: BaseException) -> Outcome:
+def _failed(error: BaseException) -> RunOutcome:
     if not isinstance(error, CorralError):
-        return Outcome(status="error", error=str(error))
+        return RunOutcome(status="error", error=str(error))
     hint = error.hint or ""
-    return Outcome(status=error.status, error=error.message, error_code=error.code, hint=hint)
+    return RunOutcome(status=error.status, error=error.message, error_code=error.code, hint=hint)
 
 
 def _stored_view(record: store.SessionRecord) -> RunView:
@@ -734,7 +734,7 @@ def _stored_view(record: store.SessionRecord) -> RunView:
     )
 
 
-def _name_of(asked: _Open) -> str:
+def _name_of(asked: _OpenRequest) -> str:
     return "question" if asked.pending.kind == "question" else "permission request"
 
 

@@ -16,7 +16,7 @@ from corral.protocol.acp import rpc
 from corral.serving.allowance import PipelineRequest, RunRequest
 from corral.serving.caller_runs import CallerRuns
 from corral.serving.mcp import tools, wire
-from corral.serving.mcp.server import McpServer
+from corral.serving.mcp.server import McpService
 from corral.serving.mcp.tools import CallerTools
 from corral.testing import Call, Request, Turn, hang, say
 
@@ -31,7 +31,7 @@ def saying_ok(_: Request) -> Turn:
 
 
 def connect(runs: CallerRuns) -> Connection:
-    return Connection(McpServer(CallerTools(runs)))
+    return Connection(McpService(CallerTools(runs)))
 
 
 async def test_a_run_that_ends_soon_returns_its_answer_and_its_id(ours: BuiltinAgent) -> None:

@@ -23,7 +23,7 @@ DEFAULT = "default"
 """The value of an option that is not set."""
 
 
-class Mode(msgspec.Struct, frozen=True):
+class PolicyMode(msgspec.Struct, frozen=True):
     id: str
     name: str
     description: str
@@ -31,19 +31,19 @@ class Mode(msgspec.Struct, frozen=True):
 
 
 NAMED = (
-    Mode("all", "All", "Everything, without asking.", Policy.full()),
-    Mode("edits", "Edits", "Reading and editing files; no commands.", Policy.edits()),
-    Mode("reads", "Read only", "Reading files only.", Policy.read_only()),
-    Mode("ask", "Ask", "Asks before each call but reading.", Policy(read="allow")),
+    PolicyMode("all", "All", "Everything, without asking.", Policy.full()),
+    PolicyMode("edits", "Edits", "Reading and editing files; no commands.", Policy.edits()),
+    PolicyMode("reads", "Read only", "Reading files only.", Policy.read_only()),
+    PolicyMode("ask", "Ask", "Asks before each call but reading.", Policy(read="allow")),
 )
-ASKS = Mode("ask", "Ask", "Asks before each call.", Policy())
+ASKS = PolicyMode("ask", "Ask", "Asks before each call.", Policy())
 
 
-def modes_within(ceiling: Policy, tools: Mapping[str, ToolKind]) -> list[Mode]:
+def modes_within(ceiling: Policy, tools: Mapping[str, ToolKind]) -> list[PolicyMode]:
     """The mode of the ceiling, then those that are narrower."""
     text = "What the one who started corral permits."
     named = (mode for mode in (*NAMED, ASKS) if mode.policy == ceiling)
-    modes = [next(named, Mode("given", "As started", text, ceiling))]
+    modes = [next(named, PolicyMode("given", "As started", text, ceiling))]
     for mode in NAMED:
         policy = _strictest(ceiling, mode.policy)
         is_known = any(
@@ -90,7 +90,7 @@ def models_for(agent: AgentSpec, model: str | None) -> list[str]:
     return [e.id.removeprefix(start) for e in catalogue().entries() if e.id.startswith(start)]
 
 
-def mode_state(modes: list[Mode], current: Mode) -> JsonObject:
+def mode_state(modes: list[PolicyMode], current: PolicyMode) -> JsonObject:
     listed: list[Json] = [
         {"id": mode.id, "name": mode.name, "description": mode.description} for mode in modes
     ]
@@ -98,7 +98,11 @@ def mode_state(modes: list[Mode], current: Mode) -> JsonObject:
 
 
 def config_options(
-    modes: list[Mode], mode: Mode, models: list[str], model: str | None, effort: str | None
+    modes: list[PolicyMode],
+    mode: PolicyMode,
+    models: list[str],
+    model: str | None,
+    effort: str | None,
 ) -> list[Json]:
     """The options of a session with their values. ``effort`` is empty where it cannot be chosen."""
 

@@ -61,7 +61,7 @@ from corral.protocol.acp.server import (
     RequestAnswered,
     ServerCommand,
 )
-from corral.serving.acp.session import AUTHENTICATION, ServedSession, TurnFailed
+from corral.serving.acp.session import AUTHENTICATION, PromptFailed, ServedSession
 from corral.serving.allowance import Allowance, RunRequest
 from corral.sessions import store
 from corral.sessions.credentials import check_model_key
@@ -364,7 +364,7 @@ def _mcp_server(frame: McpServerFrame) -> McpServer:
 
 def _problem(error: Exception) -> RpcError:
     """The error of a call: the text for a person, and its facts as data."""
-    if isinstance(error, TurnFailed):
+    if isinstance(error, PromptFailed):
         found = error.done.error
         if found is None:
             return RpcError(INTERNAL_ERROR, f"the turn ended as {error.done.status}")

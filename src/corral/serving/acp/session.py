@@ -48,7 +48,7 @@ from corral.protocol.question_forms import elicited_answers, question_schema
 from corral.serving.acp.content import PromptContent, read_content
 from corral.serving.acp.modes import (
     DEFAULT,
-    Mode,
+    PolicyMode,
     config_options,
     mode_state,
     models_for,
@@ -83,7 +83,7 @@ STOP_REASONS = {
 AUTHENTICATION = frozenset({"authentication", "missing_key"})
 
 
-class Client(Protocol):
+class EditorClient(Protocol):
     """The client, as a session needs it."""
 
     async def send(self, data: bytes) -> None:
@@ -95,7 +95,7 @@ class Client(Protocol):
         ...
 
 
-class TurnFailed(Exception):
+class PromptFailed(Exception):
     """The turn ended without a success that the protocol has a stop reason for."""
 
     def __init__(self, done: Done) -> None:
@@ -106,7 +106,7 @@ class TurnFailed(Exception):
 class ServedSession:
     """``session`` was made with ``ask`` of this object, and is open."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: EditorClient) -> None:
         self._client = client
         self.session: Session
         self._turn: Turn | None = None
@@ -122,8 +122,8 @@ class ServedSession:
         prepared = session.prepared
         agent, run = prepared.agent, prepared.run
         self.id: str = session.id
-        self.modes: list[Mode] = modes_within(run.policy, agent.tools)
-        self.mode: Mode = self.modes[0]
+        self.modes: list[PolicyMode] = modes_within(run.policy, agent.tools)
+        self.mode: PolicyMode = self.modes[0]
         self._models = models_for(agent, run.model)
         self._model = run.model
         self._has_effort = "reasoning_effort" in agent.supports
@@ -147,7 +147,7 @@ class ServedSession:
         """Raises ``ConfigError`` for a mode that is not offered."""
         self.mode = self._find_mode(mode_id)
 
-    def _find_mode(self, mode_id: str) -> Mode:
+    def _find_mode(self, mode_id: str) -> PolicyMode:
         for mode in self.modes:
             if mode.id == mode_id:
                 return mode
@@ -243,7 +243,7 @@ class ServedSession:
             return STOP_REASONS[done.error.code]
         if done is None:
             raise TypeError("a turn without an end was cancelled")
-        raise TurnFailed(done)
+        raise PromptFailed(done)
 
     def cancel(self) -> None:
         self._is_cancelled = True

@@ -46,7 +46,7 @@ class ClientSettings(Narrowing, frozen=True, kw_only=True, forbid_unknown_fields
     revoked: bool = False
 
 
-class Client(msgspec.Struct, frozen=True):
+class ServiceClient(msgspec.Struct, frozen=True):
     """A client whose settings are complete."""
 
     name: str
@@ -62,16 +62,16 @@ class Client(msgspec.Struct, frozen=True):
         return in_time and not self.settings.revoked
 
 
-def one_client(token: str) -> Client:
+def one_client(token: str) -> ServiceClient:
     """The client of a server without a file: it may do all that the server permits."""
-    return Client("default", hash_of(token), ClientSettings())
+    return ServiceClient("default", hash_of(token), ClientSettings())
 
 
 def hash_of(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
-def read_clients(path: Path) -> dict[str, Client]:
+def read_clients(path: Path) -> dict[str, ServiceClient]:
     """The clients by their names. Raises ``ConfigError``."""
     try:
         table = decode_toml(fs.read_text(path))
@@ -91,7 +91,7 @@ def read_clients(path: Path) -> dict[str, Client]:
     return clients
 
 
-def _read_client(name: str, given: object, path: Path) -> Client:
+def _read_client(name: str, given: object, path: Path) -> ServiceClient:
     where = f"client {name!r} of {path}"
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{where}: a name has letters, digits, '_', '.' and '-', up to 64")
@@ -105,7 +105,7 @@ def _read_client(name: str, given: object, path: Path) -> Client:
         settings = convert_to(plain, ClientSettings)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{where}: {error}") from error
-    return Client(name, _token_hash(settings, where), settings, _expiry(settings, where))
+    return ServiceClient(name, _token_hash(settings, where), settings, _expiry(settings, where))
 
 
 def _expiry(settings: ClientSettings, where: str) -> float | None:
@@ -139,7 +139,7 @@ def _token_hash(settings: ClientSettings, where: str) -> str:
     return digest
 
 
-def find_client(clients: Mapping[str, Client], authorization: str) -> Client | None:
+def find_client(clients: Mapping[str, ServiceClient], authorization: str) -> ServiceClient | None:
     """The client of an ``Authorization`` header; None if its token is unknown or not valid. Every
     client is compared, in constant time."""
     scheme, _, token = authorization.partition(" ")
@@ -150,7 +150,7 @@ def find_client(clients: Mapping[str, Client], authorization: str) -> Client | N
     return found
 
 
-def _matching(clients: Iterable[Client], digest: str) -> Client | None:
+def _matching(clients: Iterable[ServiceClient], digest: str) -> ServiceClient | None:
     found = None
     for client in clients:
         if hmac.compare_digest(client.token_sha256, digest):

@@ -30,7 +30,7 @@ import msgspec
 from corral.errors import CorralError
 from corral.serving.allowance import Allowance
 from corral.serving.caller_runs import CallerRun, CallerRuns
-from corral.serving.http.clients import Client, find_client, read_clients
+from corral.serving.http.clients import ServiceClient, find_client, read_clients
 from corral.system import fs
 from corral.view.records import Conflict, Unavailable
 
@@ -91,7 +91,7 @@ class RunServer:
     """A server of runs, while its block is open."""
 
     def __init__(
-        self, allowance: Allowance, clients: dict[str, Client], file: Path | None = None
+        self, allowance: Allowance, clients: dict[str, ServiceClient], file: Path | None = None
     ) -> None:
         """``file``: where the clients come from; it is read again when it changes. Raises
         ``NotPermitted`` for a client that would get more than the allowance."""

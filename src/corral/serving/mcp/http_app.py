@@ -19,7 +19,7 @@ import msgspec
 from corral.core.nesting import decode_json
 from corral.protocol.acp import rpc
 from corral.serving.mcp import wire
-from corral.serving.mcp.server import McpServer
+from corral.serving.mcp.server import McpService
 from corral.serving.mcp.wire import RpcFailure
 from corral.system.http.asgi_server import Message, Receive, Send, has_token, read_body, refuse
 from corral.values import Json, JsonObject, as_object
@@ -37,7 +37,7 @@ _NAMED = {"tools/call": "name", "tasks/get": "taskId", "tasks/update": "taskId",
 class McpApp:
     """The ASGI application."""
 
-    def __init__(self, server: McpServer, token: str) -> None:
+    def __init__(self, server: McpService, token: str) -> None:
         self._server = server
         self._token = token
         self._working: set[asyncio.Task[JsonObject | None]] = set()

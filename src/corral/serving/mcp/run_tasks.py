@@ -19,7 +19,7 @@ GRACE = 1.0
 """Seconds in which a run may end before it becomes a task."""
 
 
-async def task_of(view: RunView, call: wire.Call) -> JsonObject:
+async def task_of(view: RunView, call: wire.McpCall) -> JsonObject:
     """What ``tasks/get`` returns for a run."""
     now = clock.now()
     started = now - view.seconds

@@ -30,7 +30,7 @@ from corral.protocol.ndjson import Lines, Oversized
 from corral.serving.caller_runs import CallerRun, RunView
 from corral.serving.mcp import run_tasks, wire
 from corral.serving.mcp.tools import CallerTools, Report, error_result, unknown_tool
-from corral.serving.mcp.wire import Call, RequestId, RpcFailure
+from corral.serving.mcp.wire import McpCall, RequestId, RpcFailure
 from corral.system.standard_streams import StandardStreams
 from corral.values import Json, JsonObject, as_object
 
@@ -44,7 +44,7 @@ AS_TASKS = ("run", "run_pipeline")
 Send = Callable[[JsonObject], None]
 
 
-class McpServer:
+class McpService:
     """Answers the messages of one caller, which may have several connections."""
 
     def __init__(self, tools: CallerTools) -> None:
@@ -79,14 +79,14 @@ class McpServer:
         """The connection has ended."""
         self._tools.caller_has_left = True
 
-    def _notified(self, call: Call) -> None:
+    def _notified(self, call: McpCall) -> None:
         if call.method == "notifications/cancelled":
             id = call.params.get("requestId")
             named = [task for task, of in self._running.items() if of == id]
             if len(named) == 1:  # two clients may have used one id: then neither is cancelled
                 named[0].cancel()
 
-    async def _result(self, call: Call, send: Send) -> JsonObject:
+    async def _result(self, call: McpCall, send: Send) -> JsonObject:
         match call.method:
             case "initialize":
                 return wire.initialized(call, self._tools.instructions)
@@ -103,7 +103,7 @@ class McpServer:
             case _:
                 raise RpcFailure(rpc.METHOD_NOT_FOUND, "Method not found", call.method)
 
-    async def _call_tool(self, call: Call, send: Send) -> JsonObject:
+    async def _call_tool(self, call: McpCall, send: Send) -> JsonObject:
         name, arguments = call.params.get("name"), call.params.get("arguments")
         if not isinstance(name, str) or name not in self._tools.names:
             error = unknown_tool(str(name), self._tools.names)
@@ -114,7 +114,7 @@ class McpServer:
             return await self._start_task(call, name, as_object(arguments))
         return await self._tools.call(name, as_object(arguments), _reporter(call, send))
 
-    async def _start_task(self, call: Call, name: str, arguments: JsonObject) -> JsonObject:
+    async def _start_task(self, call: McpCall, name: str, arguments: JsonObject) -> JsonObject:
         """A task; the result itself if the run ends at once, or cannot start."""
         try:
             run = await self._tools.begin(name, arguments)
@@ -124,7 +124,7 @@ class McpServer:
         task = await run_tasks.task_of(view, call)
         return as_object(task["result"]) if "result" in task else {"resultType": "task", **task}
 
-    async def _about_task(self, call: Call) -> JsonObject:
+    async def _about_task(self, call: McpCall) -> JsonObject:
         wire.require_tasks(call)
         id = call.params.get("taskId")
         try:
@@ -149,7 +149,7 @@ class McpServer:
             return None
 
 
-def _reporter(call: Call, send: Send) -> Report:
+def _reporter(call: McpCall, send: Send) -> Report:
     """Sends progress notifications, to a client that wants them."""
     token, count = call.progress_token, 0
 
@@ -163,7 +163,7 @@ def _reporter(call: Call, send: Send) -> Report:
     return report
 
 
-async def serve_streams(server: McpServer, streams: StandardStreams, stop: asyncio.Event) -> None:
+async def serve_streams(server: McpService, streams: StandardStreams, stop: asyncio.Event) -> None:
     """Serve the program that started this process, until it closes the connection, or until
     ``stop`` is set."""
     working: set[asyncio.Task[None]] = set()

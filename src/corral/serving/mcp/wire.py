@@ -44,7 +44,7 @@ class RpcFailure(Exception):
         self.data = data
 
 
-class Call(msgspec.Struct, frozen=True):
+class McpCall(msgspec.Struct, frozen=True):
     """A request, or a notification (without an id)."""
 
     method: str
@@ -71,7 +71,7 @@ def id_of(message: Json) -> RequestId | None:
     return found if isinstance(found, str | int) and not isinstance(found, bool) else None
 
 
-def read(message: Json) -> Call | None:
+def read(message: Json) -> McpCall | None:
     """The request or notification in a message; None for a reply. Raises ``RpcFailure``."""
     if not is_object(message) or message.get("jsonrpc") != "2.0":
         raise RpcFailure(INVALID_REQUEST, "not a JSON-RPC 2.0 message")
@@ -94,11 +94,11 @@ def read(message: Json) -> Call | None:
     token = meta.get("progressToken")
     if isinstance(token, bool) or not isinstance(token, str | int):
         token = None
-    call = Call(method, params, id, progress_token=token)
+    call = McpCall(method, params, id, progress_token=token)
     return _modern(call, meta) if f"{META}protocolVersion" in meta else call
 
 
-def _modern(call: Call, meta: JsonObject) -> Call:
+def _modern(call: McpCall, meta: JsonObject) -> McpCall:
     version, given = meta[f"{META}protocolVersion"], meta.get(f"{META}clientCapabilities")
     if not isinstance(version, str) or (call.id is not None and not is_object(given)):
         raise RpcFailure(
@@ -110,7 +110,7 @@ def _modern(call: Call, meta: JsonObject) -> Call:
     return msgspec.structs.replace(call, is_modern=True, capabilities=as_object(given))
 
 
-def reply(call: Call, result: JsonObject) -> JsonObject:
+def reply(call: McpCall, result: JsonObject) -> JsonObject:
     """The reply with a result, in the form of the call's version."""
     if call.is_modern:
         meta: JsonObject = {f"{META}serverInfo": {**SERVER}}
@@ -130,7 +130,7 @@ def progress(token: RequestId, count: int, text: str) -> JsonObject:
     return {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
 
 
-def initialized(call: Call, instructions: str) -> JsonObject:
+def initialized(call: McpCall, instructions: str) -> JsonObject:
     """The result of ``initialize``: the client's version, or the newest of its kind."""
     asked = call.params.get("protocolVersion")
     return {
@@ -155,7 +155,7 @@ CACHED: JsonObject = {"ttlMs": 0, "cacheScope": "private"}
 """In what clients may cache: an agent may be installed meanwhile."""
 
 
-def require_tasks(call: Call) -> None:
+def require_tasks(call: McpCall) -> None:
     """Raises ``RpcFailure`` for a request about tasks of a client that does not declare them."""
     if not call.is_modern:
         raise RpcFailure(METHOD_NOT_FOUND, "Method not found", call.method)
