@@ -293,7 +293,7 @@ def test_every_dot_block_is_a_pipeline() -> None:
 
 def test_every_json_block_is_json() -> None:
     for block in blocks("json"):
-        for text in re.findall(r"^\{.*?\}$", block.text, re.MULTILINE | re.DOTALL):
+        for text in re.findall(r"^\{[^\n]*\}$|^\{.*?^\}$", block.text, re.MULTILINE | re.DOTALL):
             json.loads(text)
 
 

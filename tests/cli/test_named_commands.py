@@ -58,7 +58,8 @@ def problem(text: str) -> str | None:
             return f"{target.name} has no command {name!r}"
         target = chosen
     known = {flag for option in target.params for flag in (*option.opts, *option.secondary_opts)}
-    given = re.findall(r"(?<![\w-])--[a-z][a-z-]*", " ".join(words))
+    unquoted = re.sub(r"'[^']*'", "''", " ".join(words))  # such as the command of an agent
+    given = re.findall(r"(?<![\w-])--[a-z][a-z-]*", unquoted)
     unknown = [flag for flag in given if flag not in known | {"--help", "--version"}]
     return f"{target.name} has no {', '.join(unknown)}" if unknown else None
 
