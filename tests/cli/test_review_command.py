@@ -158,7 +158,18 @@ def test_a_large_diff_is_divided_or_refused_before_anything_is_spent(
     assert divided.returncode == 0, divided.stderr
     assert len(divided.args.requests) > 2
     excluded = run(f"--agent {FLASH} --max-parts 1 --exclude '*.py'", [answer()])
-    assert "large.py: not reviewed: excluded" in excluded.stdout
+    assert "not reviewed (excluded): large.py" in excluded.stdout
+
+
+def test_a_binary_in_place_of_a_link_is_named(run: Run, project: Path) -> None:
+    (project / "t").symlink_to("file")
+    git(project, "add", "--all")
+    git(project, "commit", "-q", "-m", "link")
+    (project / "t").unlink()
+    (project / "t").write_bytes(bytes(range(256)) * 20)
+    done = run(f"HEAD --agent {FLASH}", [answer()])
+    assert done.returncode == 0, done.stderr
+    assert "not reviewed (binary): t\n" in done.stdout
 
 
 def test_a_patch_is_reviewed_with_the_files_of_the_folder_or_without(

@@ -134,6 +134,37 @@ def test_lines_are_numbered_as_in_the_new_file() -> None:
     ]
 
 
+def test_links_submodules_and_executable_files_are_marked(repository: Path) -> None:
+    (repository / "mode.sh").chmod(0o755)
+    (repository / "link").symlink_to("kept.py")
+    (repository / "gone.txt").unlink()
+    (repository / "gone.txt").symlink_to("kept.py")
+    git(repository, "add", "--all")
+    commit = git(repository, "rev-parse", "HEAD")
+    git(repository, "update-index", "--add", "--cacheinfo", f"160000,{commit},module")
+    heads = [
+        render([file], 1_000)[0].split("\n")[0] for file in parse(diff_of(repository, "--cached"))
+    ]
+    assert heads[:2] == ["=== gone.txt (deleted)", "=== gone.txt (created, link)"]
+    assert "=== link (created, link)" in heads
+    assert "=== mode.sh (modified, now executable)" in heads
+    git(repository, "commit", "-q", "-m", "second")
+    heads = render(parse(diff_of(repository, "HEAD", "HEAD~1")), 10_000)[0].split("\n")
+    assert "=== link (deleted, link)" in heads
+    assert "=== mode.sh (modified, now not executable)" in heads
+    assert "=== module (deleted, submodule)" in heads
+
+
+def test_a_changed_target_of_a_link_is_marked(repository: Path) -> None:
+    for target in ("kept.py", "mode.sh"):
+        (repository / "link").unlink(missing_ok=True)
+        (repository / "link").symlink_to(target)
+        git(repository, "add", "--all")
+        git(repository, "commit", "-q", "-m", target)
+    [file] = parse(diff_of(repository, "HEAD~1", "HEAD"))
+    assert render([file], 1_000)[0].startswith("=== link (modified, link)\n")
+
+
 def test_a_large_diff_is_divided_and_every_line_is_in_a_part() -> None:
     files = [added(f"f{n}.py", [f"text {n} {m}" for m in range(300)]) for n in range(5)]
     parts = render(files, 4_000)

@@ -96,7 +96,9 @@ def test_without_a_repository_the_error_says_so(workspace: Path) -> None:
 def test_a_file_with_control_characters_is_no_binary(repository: Path) -> None:
     (repository / "run.sh").write_bytes(b"echo 1 # \0\n" + b"rm -r x\n" * 20)
     (repository / "data").write_bytes(bytes(range(256)) * 20)
-    files = parse(from_repository("HEAD", repository).diff)
+    found = from_repository("HEAD", repository)
+    files = parse(found.diff)
+    assert found.as_text == {"run.sh"}
     assert {(file.path, file.is_binary) for file in files} == {
         ("run.sh", True),
         ("run.sh", False),

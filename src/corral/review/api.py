@@ -140,7 +140,7 @@ async def run(  # noqa: PLR0913
     else:
         data = patch.encode("utf-8", "surrogateescape") if isinstance(patch, str) else patch
         found = await in_thread(source.given_patch, data, "the given diff", folder)
-    files, left_out = _select(diff.parse(found.diff), exclude)
+    files, left_out = _select(diff.parse(found.diff), found.as_text, exclude)
     if not files:
         return Review(title=found.title, status="nothing", left_out=left_out)
     parts = diff.render(files, PART)
@@ -174,16 +174,15 @@ run_sync.__doc__ = """
 
 
 def _select(
-    files: Sequence[ChangedFile], exclude: Iterable[str]
+    files: Sequence[ChangedFile], as_text: frozenset[str], exclude: Iterable[str]
 ) -> tuple[list[ChangedFile], tuple[tuple[str, str], ...]]:
     """The files to review, and those that are not reviewed, with the reason."""
     rules = Rules("\n".join(exclude).encode("utf-8", "surrogateescape"))
     chosen: list[ChangedFile] = []
     left_out: list[tuple[str, str]] = []
-    texts = {file.path for file in files if not file.is_binary}
     for file in files:
-        if file.is_binary and file.path in texts:
-            continue  # ``source`` has added it as a text
+        if file.is_binary and file.path in as_text:
+            continue
         path = path_from_printable(file.path).encode("utf-8", "surrogateescape")
         if rules and covers(rules, path):
             left_out.append((file.path, "excluded"))

@@ -31,6 +31,8 @@ _KINDS: tuple[tuple[bytes, ChangeKind], ...] = (
     (b"rename from ", "renamed"),
     (b"copy from ", "copied"),
 )
+_MODE = re.compile(rb"(new mode|(?:new|deleted) file mode|index \S+) (\d{6})")
+_TYPES = {b"120000": "link", b"160000": "submodule", b"100755": "executable"}
 
 
 class DiffHunk(msgspec.Struct):
@@ -51,6 +53,8 @@ class ChangedFile(msgspec.Struct, kw_only=True):
     old_path: str = ""
     """Of a file that was renamed or copied."""
     kind: ChangeKind = "modified"
+    type: str = ""
+    """What it is, if it is no ordinary file, as a reviewer reads it."""
     is_binary: bool = False
     hunks: list[DiffHunk] = []
 
@@ -144,6 +148,10 @@ class _Parser:
                 file.kind = kind
                 if kind in ("renamed", "copied"):
                     file.old_path = _path(line.removeprefix(start))
+        if mode := _MODE.match(line):
+            file.type = _TYPES.get(mode[2], "")
+            if mode[1] == b"new mode":
+                file.type = f"now {file.type or 'not executable'}"
         if line.startswith((b"rename to ", b"copy to ")):
             file.path = _path(line.partition(b" to ")[2])
         elif line.startswith((b"Binary files ", b"GIT binary patch")):
@@ -228,8 +236,9 @@ def render(files: Sequence[ChangedFile], size: int) -> list[str]:
 
 def _head(file: ChangedFile) -> str:
     origin = f" from {one_line(file.old_path)}" if file.old_path else ""
+    type_text = f", {file.type}" if file.type else ""
     note = "; binary, not shown" if file.is_binary else ""
-    return f"=== {file.name} ({file.kind}{origin}{note})"
+    return f"=== {file.name} ({file.kind}{origin}{type_text}{note})"
 
 
 def _numbered(file: ChangedFile) -> Iterator[str]:

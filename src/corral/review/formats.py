@@ -5,7 +5,7 @@ diff or from an agent passes through ``corral.review.neutral``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from urllib.parse import quote
 
@@ -28,6 +28,8 @@ from corral.version import __version__
 
 MAX_MARKDOWN = 60_000
 """Characters of a comment: GitHub accepts 65,536."""
+_MAX_NOTE = 200
+"""Characters of a note in Markdown: the author of a change chooses the paths."""
 _SARIF_LEVELS: dict[Severity, str] = {
     "critical": "error",
     "high": "error",
@@ -53,13 +55,13 @@ def text(review: Review) -> str:
 def summary_lines(review: Review) -> list[str]:
     """What was reviewed, by whom, what was found, and what was not reviewed."""
     lines = [headline(review)]
-    lines += [f"{one_line(path)}: not reviewed: {why}" for path, why in review.left_out]
+    lines += [f"{run.agent}, part {run.part}: {run.error}" for run in review.runs if run.error]
     if review.dropped:
         lines.append(
             f"{counted(review.dropped, 'finding')} about files that are not in the diff, or too"
             " many, dropped"
         )
-    lines += [f"{run.agent}, part {run.part}: {run.error}" for run in review.runs if run.error]
+    lines += [f"not reviewed ({why}): {one_line(path)}" for path, why in review.left_out]
     return lines
 
 
@@ -88,24 +90,31 @@ def _notes(finding: Finding) -> str:
 
 def markdown(review: Review) -> str:
     """For a comment or a job summary, of at most ``MAX_MARKDOWN`` characters."""
-    first, *rest = summary_lines(review)
-    end = "".join(f"\n{markdown_text(line)}\n" for line in rest[:20])
-    if len(rest) > 20:
-        end += f"\n{len(rest) - 20} more notes\n"
+    first, *notes = summary_lines(review)
     head = f"### Review\n\n{markdown_text(first)}\n"
     for summary in review.summaries:
         head += f"\n{markdown_text(summary)}\n"
-    parts = [head[: MAX_MARKDOWN // 4]]
-    room = MAX_MARKDOWN - len(parts[0]) - len(end) - 100
-    for number, each in enumerate(review.findings):
-        part = f"\n{_markdown_finding(each)}\n"
-        room -= len(part)
-        if room < 0:
-            left = len(review.findings) - number
-            parts.append(f"\n{counted(left, 'more finding')} not shown\n")
-            break
-        parts.append(part)
-    return "".join((*parts, end))
+    head = head[: MAX_MARKDOWN // 4]
+    end = _fitting([markdown_text(_cut(note)) for note in notes], MAX_MARKDOWN // 4, "note")
+    room = MAX_MARKDOWN - len(head) - len(end)  # at least half is for the findings
+    return head + _fitting([*map(_markdown_finding, review.findings)], room, "finding") + end
+
+
+def _cut(note: str) -> str:
+    return note if len(note) <= _MAX_NOTE else f"{note[:_MAX_NOTE]}…"
+
+
+def _fitting(parts: Sequence[str], room: int, noun: str) -> str:
+    """Those that fit, and how many do not. A long one does not hide the shorter ones after it."""
+    room -= 100  # for the last line
+    shown: list[str] = []
+    for part in parts:
+        if len(part) + 2 <= room:
+            shown.append(f"\n{part}\n")
+            room -= len(part) + 2
+    if left := len(parts) - len(shown):
+        shown.append(f"\n{counted(left, f'more {noun}')} not shown\n")
+    return "".join(shown)
 
 
 def _markdown_finding(each: Finding) -> str:

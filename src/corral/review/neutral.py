@@ -60,7 +60,7 @@ def markdown_text(text: str) -> str:
 
 
 def _markdown_line(line: str) -> str:
-    line = line.replace("&", "\0").replace("<", "\1").replace(">", "\2")
+    line = line.replace("&", "\0\3").replace("<", "\1").replace(">", "\2")
     line = _ADDRESS.sub("\\1\3", line)
     line = _HASH.sub("\\g<0>\3", line)
     line = _MARKUP.sub(r"\\\g<0>", line)

@@ -155,7 +155,7 @@ def check(outputs: Outputs, allowed: Allowed, folder: Path) -> Checked:
     for each in outputs.outputs:
         match each:
             case ReviewOutput(review):
-                comments.append(markdown(review))
+                comments.append(_short_enough(markdown(review)))
             case CommentOutput(text):
                 comments.append(_comment(text))
             case LabelOutput(name):
@@ -180,7 +180,10 @@ def _comment(text: str) -> str:
         raise PermissionRefused("a comment is empty")
     if len(text) > MAX_COMMENT:
         raise PermissionRefused(f"a comment has {len(text):,} characters, allowed: {MAX_COMMENT:,}")
-    written = markdown_document(text)
+    return _short_enough(markdown_document(text))
+
+
+def _short_enough(written: str) -> str:
     if len(written) > MAX_MARKDOWN:
         raise PermissionRefused(
             f"a comment has {len(written):,} characters as Markdown, allowed: {MAX_MARKDOWN:,}"

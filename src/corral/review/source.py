@@ -51,6 +51,8 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     """For people: the range, or the name of the patch."""
     diff: bytes
+    as_text: frozenset[str] = frozenset()
+    """Paths of files that the diff names as binary and then shows as a text."""
     messages: str = ""
     """Of the commits."""
     root: Path | None = None
@@ -77,9 +79,11 @@ def from_repository(change: str | None, folder: str | os.PathLike[str]) -> Sourc
     root, head = worktree.repository_root(_absolute(folder))
     try:
         old, new, title = _ends(root, head, change)
+        data, as_text = _diff(root, old, new)
         return Source(
             title=title,
-            diff=_diff(root, old, new),
+            diff=data,
+            as_text=as_text,
             messages=repository.messages(root, old, new, MAX_MESSAGES),
             root=root,
             commit=new,
@@ -92,11 +96,11 @@ def _absolute(folder: str | os.PathLike[str]) -> Path:
     return Path(os.path.abspath(folder))
 
 
-def _diff(root: Path, old: str, new: str) -> bytes:
-    """The diff. A file with a few control characters is binary to git, so that its change would
-    be hidden from the reviewer; it is added as a text."""
+def _diff(root: Path, old: str, new: str) -> tuple[bytes, frozenset[str]]:
+    """The diff, and the paths in it that were added as a text: a file with a few control characters
+    is binary to git, so that its change would be hidden from the reviewer."""
     data = repository.diff(root, old, new, MAX_DIFF)
-    texts: list[bytes] = []
+    texts: dict[str, bytes] = {}
     for file in diff.parse(data):
         if file.is_binary and len(texts) < MAX_TEXTS:
             path = path_from_printable(file.path)
@@ -104,8 +108,8 @@ def _diff(root: Path, old: str, new: str) -> bytes:
                 text = repository.diff(root, old, new, MAX_TEXT, as_text=path)
                 shown = sum(byte >= 32 or byte in b"\t\n\r" for byte in text)
                 if shown >= len(text) * TEXT_SHARE:
-                    texts.append(text)
-    return b"".join((data, *texts))
+                    texts[file.path] = text
+    return b"".join((data, *texts.values())), frozenset(texts)
 
 
 def _ends(root: Path, head: str, change: str | None) -> tuple[str, str, str]:
