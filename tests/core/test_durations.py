@@ -38,6 +38,12 @@ def test_anything_else_is_an_error_that_shows_how_to_write_it(value: str) -> Non
         seconds(value)
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), "9" * 400, "9" * 400 + "d"])
+def test_an_endless_time_is_an_error(value: str | float) -> None:
+    with pytest.raises(ValueError, match=r"is not a duration|is too long"):
+        seconds(value)
+
+
 @given(st.integers(min_value=0, max_value=10**7))
 def test_text_is_read_back(number: int) -> None:
     assert seconds(text(number)) == number

@@ -286,3 +286,16 @@ async def test_a_gate_is_answered_by_a_caller_that_may(ours: BuiltinAgent, answe
             run.answer(AnswerRequest(run=run.id, text="maybe"))
         run.answer(AnswerRequest(run=run.id, text=pending.fields[0].options[0].label))
         assert outcome(await runs.wait(run.id, 30)).ok
+
+
+async def test_a_run_that_is_starting_ends_with_its_revoked_caller(ours: BuiltinAgent) -> None:
+    async with CallerRuns(allowance(ours, hanging)) as runs:
+        starting = asyncio.create_task(runs.start(RunRequest(prompt="x")))
+        await asyncio.sleep(0)
+        assert runs.list() == []
+        runs.revoke()
+        with pytest.raises(CorralError, match="cancelled"):
+            await starting
+        with pytest.raises(NotPermitted):
+            await runs.start(RunRequest(prompt="y"))
+    assert ours.requests == []

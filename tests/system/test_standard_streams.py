@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,9 +25,11 @@ asyncio.run(main())
 
 
 def test_only_the_connection_is_on_standard_output() -> None:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     ended = subprocess.run(
-        [sys.executable, "-c", ECHO, "1"], input=b"hello\n", capture_output=True, check=True
-    )
+        [sys.executable, "-c", ECHO, "1"],
+        input=b"hello\n", capture_output=True, check=True, env=env,
+    )  # fmt: skip
     assert ended.stdout == b"HELLO\nafter\n"
     assert b"a library prints" in ended.stderr
     assert b"a child prints" in ended.stderr

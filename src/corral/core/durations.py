@@ -4,6 +4,7 @@ long to wait before a retry."""
 from __future__ import annotations
 
 import itertools
+import math
 import re
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -14,10 +15,17 @@ _PART = r"(?<!\d)(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 
 def seconds(value: str | float) -> float:
     """A duration in seconds. A bare number is seconds. Raises ``ValueError``."""
-    if isinstance(value, bool):
-        raise ValueError(f"{value} is not a duration")
-    if isinstance(value, int | float):
+    if not isinstance(value, str):
+        if isinstance(value, bool) or not math.isfinite(value):
+            raise ValueError(f"{value} is not a duration")
         return float(value)
+    found = _read(value)
+    if not math.isfinite(found):
+        raise ValueError(f"{value[:40]}… is too long")
+    return found
+
+
+def _read(value: str) -> float:
     text = value.strip()
     if re.fullmatch(_NUMBER, text):
         return float(text)

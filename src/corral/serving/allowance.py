@@ -231,7 +231,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     def narrowed(self, by: Narrowing, client: str) -> Allowance:
         """The allowance of one client. Raises ``NotPermitted`` if it would be wider."""
         checks: dict[str, Callable[[Any], object]] = {
-            "agents": lambda names: tuple(map(self._agent_name, names)),
+            "agents": lambda names: tuple(self._client_agents(names)),
             "models": lambda names: self._known("models", names, self.models or names),
             "pipelines": lambda names: {
                 name: self.pipelines[name]
@@ -275,20 +275,45 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
 
     def _agent_and_model(self, request: RunRequest) -> tuple[str, str | None]:
         agent, model = request.agent, request.model
-        if agent is not None and registry.names_a_model(registry.full_name(agent)):
+        if agent is not None and _names_a_model(agent):
             if model is not None and registry.full_name(model) != registry.full_name(agent):
                 raise ConfigError(f"two models are named: {agent} and {model}")
-            agent, model = registry.find(agent).name, agent
-        if model is None:
-            given = self.options.get("model")
-            model = self.models[0] if self.models else given
-        elif self.models and registry.full_name(model) not in map(registry.full_name, self.models):
-            raise self.refusal("models", f"model {model!r}", self.models)
+            model = agent
+        default = self.models[0] if self.models else self.options.get("model")
         if agent is None:
-            agent = self.agents[0] if self.agents else config.default_agent(model)
-            if registry.names_a_model(agent):
-                agent = registry.find(agent).name
-        return self._agent_name(agent), model
+            agent = self.agents[0] if self.agents else config.default_agent(model or default)
+            if _names_a_model(agent):
+                default = default or agent
+        if _names_a_model(agent):
+            agent = registry.find(agent).name
+        agent = self._agent_name(agent)
+        if own := self._own_models(agent):
+            return agent, self._known_model("agents", model or own[0], own)
+        if model is not None and self.models:
+            self._known_model("models", model, self.models)
+        return agent, model or default
+
+    def _own_models(self, agent: str) -> tuple[str, ...]:
+        """Of an agent that is permitted as ``vendor:model`` only: no other model is."""
+        named = [each for each in self.agents if _spec_name(each) == agent]
+        return tuple(named) if all(map(_names_a_model, named)) else ()
+
+    def _known_model(self, field: str, model: str, permitted: tuple[str, ...]) -> str:
+        if registry.full_name(model) not in map(registry.full_name, permitted):
+            raise self.refusal(field, f"model {model!r}", permitted)
+        return model
+
+    def _client_agents(self, names: Iterable[str]) -> Iterable[str]:
+        """Those of a client: an agent that is permitted with some models keeps these only."""
+        for name in names:
+            own = self._own_models(_spec_name(name))
+            if own and _names_a_model(name):
+                yield self._known_model("agents", name, own)
+            elif own:
+                yield from own
+            else:
+                agent = self._agent_name(name)
+                yield name if _names_a_model(name) else agent
 
     def _agent_name(self, name: str) -> str:
         """The name of a permitted agent."""
@@ -443,6 +468,10 @@ def _digest(file: str) -> str:
         return hashlib.sha256(fs.read_bytes(file)).hexdigest()
     except OSError as error:
         raise ConfigError(f"the pipeline {file} cannot be read: {error.strerror}") from error
+
+
+def _names_a_model(agent: str) -> bool:
+    return registry.names_a_model(registry.full_name(agent))
 
 
 def _spec_name(agent: str) -> str:

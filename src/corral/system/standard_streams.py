@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 import os
 import select
+import sys
 from collections.abc import Generator
 
 CHUNK = 65_536
@@ -118,10 +119,16 @@ class StandardStreams:
         self._drained.set()
 
 
+def _flush() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+
+
 @contextlib.contextmanager
 def claimed() -> Generator[StandardStreams]:
     """The connection, while the block is open: everything else that prints writes to standard
     error, and reads nothing. Needs a running event loop."""
+    _flush()
     kept = [os.dup(0), os.dup(1)]
     streams = StandardStreams(*kept)
     try:
@@ -132,6 +139,7 @@ def claimed() -> Generator[StandardStreams]:
         yield streams
     finally:
         streams.stop()
+        _flush()  # what was printed meanwhile goes to standard error
         os.dup2(kept[0], 0)
         os.dup2(kept[1], 1)
         for fd in kept:

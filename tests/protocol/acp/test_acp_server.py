@@ -331,3 +331,10 @@ def test_no_input_raises_and_every_call_gets_one_reply(pieces: list[bytes], data
     for call in waiting:
         replies += len(sent(server.reject(call.id, -32603, "no")))
     assert replies == calls
+
+
+def test_a_long_line_with_an_id_that_is_none_has_an_error_without_one() -> None:
+    server = AcpServer({}, limit=100)
+    [sent] = server.receive(b'{"id":007,"params":"' + b"x" * 200 + b'"}\n')
+    assert isinstance(sent, SendBytes)
+    assert json.loads(sent.data)["id"] is None

@@ -365,3 +365,13 @@ async def test_logs_go_to_stderr(model: ModelServer, workspace: Path) -> None:
     async with editor(*MODEL, env={**model.env, "CORRAL_LOG": "debug"}) as client:
         await client.session(workspace)
     assert client.strays == []
+
+
+async def test_a_call_that_is_cancelled_at_once_has_its_reply(workspace: Path) -> None:
+    async with editor(*MODEL, env={}) as client:
+        id, listed = client.start("session/list")
+        client.notify("$/cancel_request", requestId=id)  # both are in one piece
+        with pytest.raises(RpcFailed) as caught:
+            await client.result(listed)
+        assert caught.value.code == -32800
+        assert (await client.call("session/list"))["sessions"] == []

@@ -191,6 +191,8 @@ async def test_a_revoked_client_is_refused_and_its_runs_and_streams_end(
             await asyncio.sleep(0.01)
         two_clients.write_text("not toml [")  # the old clients stay
         await asyncio.sleep(0.3)
+        clients_file(two_clients, ann="timeout = inf")
+        await asyncio.sleep(0.3)
         assert (await ann.get("/v1/runs"))[0] == 200
         clients_file(two_clients, ann="revoked = true")
         assert all(each.name != "end" for each in await streaming)

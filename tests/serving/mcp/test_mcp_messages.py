@@ -330,3 +330,19 @@ async def test_a_task_asks_the_person_in_front_of_the_client(ours: BuiltinAgent)
         done = (await client.request("tasks/get", meta, taskId=id))["result"]
         facts = done["result"]["structuredContent"]
         assert facts["outcome"]["questions"][0]["answer"] == "B"
+
+
+async def test_a_failure_inside_has_a_reply(
+    ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OverflowError("a fault")
+
+    async with CallerRuns(allowance(ours, [say("ok")])) as runs:
+        client = connect(runs)
+        result = await client.call("start", prompt="x", timeout="9" * 400)
+        assert "is too long" in result["content"][0]["text"]
+        monkeypatch.setattr(wire, "discovered", fail)
+        reply = await client.request("server/discover", modern())
+        assert reply["error"]["code"] == rpc.INTERNAL_ERROR
+        assert "a fault" in caplog.text

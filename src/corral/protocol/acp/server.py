@@ -50,6 +50,7 @@ call of the client is cancelled; what is then written is lost.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
@@ -377,8 +378,10 @@ def _reject_line(item: Log | Error | Unknown, out: list[ServerCommand]) -> None:
         case Error(code="oversized_line", facts=facts):
             # Without the id the client would wait for ever. Programs write it before the rest.
             head = as_text(facts.get("sample")).partition('"params"')[0]
-            found = re.search(_ID, head)
-            id = convert_to(msgspec.json.decode(found[1]), Id) if found else None
+            id: Id | None = None
+            if found := re.search(_ID, head):
+                with contextlib.suppress(msgspec.MsgspecError):  # such as 007
+                    id = convert_to(msgspec.json.decode(found[1]), Id)
             message = f"a message of {facts.get('size'):,} bytes is too long"
             out.append(error_reply(id, INVALID_REQUEST, message))
         case Unknown(frame=frame):

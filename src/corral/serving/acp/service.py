@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -170,6 +171,7 @@ class AcpService:
                 case ClientCall():
                     task = self._group.create_task(self._answer(command))
                     self._calls[command.id] = command, task
+                    task.add_done_callback(partial(self._answer_unbegun, command.id))
                 case CallCancelled():
                     self._cancel(command.id)
                 case RequestAnswered():
@@ -195,6 +197,12 @@ class AcpService:
             session.cancel()
         elif call.method != "session/close":
             task.cancel()
+
+    def _answer_unbegun(self, id: Id, task: asyncio.Task[None]) -> None:
+        """A call that was cancelled before its task began gets its reply here."""
+        if id in self._calls and self._calls[id][1] is task:
+            del self._calls[id]
+            self._carry_out(self._server.reject(id, REQUEST_CANCELLED, "the call was cancelled"))
 
     async def _answer(self, call: ClientCall) -> None:
         """Run a call and send its reply."""

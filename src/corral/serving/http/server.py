@@ -80,11 +80,9 @@ class ClientRuns:
             self._started.pop(key, None)
 
     def revoke(self) -> None:
-        """End its streams and its runs."""
+        """End its streams and its runs, also those that are starting."""
         self.closing.set()
-        for view in self.runs.list():
-            if view.state != "ended":
-                self.runs.find(view.run).cancel()
+        self.runs.revoke()
 
 
 class RunServer:
@@ -122,13 +120,15 @@ class RunServer:
 
     async def __aexit__(self, *error: object) -> None:
         self.is_open = False
-        if self._watch is not None:
-            self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
-        self.end_streams()
-        await self._stack.aclose()
-        self.is_entered = False
+        try:
+            if self._watch is not None:
+                self._watch.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._watch
+        finally:
+            self.end_streams()
+            await self._stack.aclose()
+            self.is_entered = False
 
     async def client(self, authorization: str) -> ClientRuns | None:
         """The client of a request; None if its token is not valid."""
@@ -205,6 +205,8 @@ class RunServer:
                     self._clients = clients
                 except CorralError as error:  # what was valid stays in force
                     _log.error("the file of clients is not used: %s", error)
+                except Exception:  # else no later change would be seen, not even a revoked token
+                    _log.exception("the file of clients is not used")
             for name in [*self._of_clients]:
                 known = self._clients.get(name)
                 if known is None or not known.is_valid:

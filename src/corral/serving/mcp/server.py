@@ -19,6 +19,7 @@ Whether the runs go on is decided by who has opened them (``CallerRuns``).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import msgspec
@@ -42,6 +43,7 @@ AS_TASKS = ("run", "run_pipeline")
 """Tools whose runs become tasks, for clients that take them."""
 
 Send = Callable[[JsonObject], None]
+_log = logging.getLogger("corral.serving")
 
 
 class McpService:
@@ -71,6 +73,10 @@ class McpService:
             return wire.reply(call, await self._result(call, send))
         except RpcFailure as error:
             return wire.failure(call.id, error)
+        except Exception as error:  # without a reply the client would wait
+            _log.exception("%s failed", call.method)
+            why = f"corral failed: {type(error).__name__}; its log says more"
+            return wire.failure(call.id, RpcFailure(rpc.INTERNAL_ERROR, why))
         finally:
             if task is not None:
                 del self._running[task]
