@@ -386,7 +386,7 @@ class CallerRuns:
         self._count_running = 0
         """With those of its clients."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._begun: set[CallerRun] = set()
+        self._unfinished: set[CallerRun] = set()
         """Those that have not ended, also before they have an id."""
         self._is_closed = False
         self._budget: Budget | None = None if parent is None else parent._budget
@@ -474,7 +474,7 @@ class CallerRuns:
         ``keeps`` is used instead of what the allowance says."""
         keeps = self.allowance.keeps_runs if keeps is None else keeps
         if not keeps:
-            for run in [*self._begun]:
+            for run in [*self._unfinished]:
                 run.cancel()
         limit = None if keeps else 2 * CANCEL_TIMEOUT
         if self._tasks:
@@ -483,7 +483,7 @@ class CallerRuns:
     def revoke(self) -> None:
         """The caller may do nothing more: end its runs, and start no other."""
         self._is_closed = True
-        for run in [*self._begun]:
+        for run in [*self._unfinished]:
             run.cancel()
 
     async def settle(self, seconds: float) -> None:
@@ -513,12 +513,12 @@ class CallerRuns:
             raise
         task = run.task = asyncio.create_task(self._guard(run, work), name="corral-caller-run")
         self._tasks.add(task)
-        self._begun.add(run)
+        self._unfinished.add(run)
         self._count(1)
 
         def over(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._begun.discard(run)
+            self._unfinished.discard(run)
             self._count(-1)
             if not run.ready.done():  # the task was cancelled before it began
                 work.close()

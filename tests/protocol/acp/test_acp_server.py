@@ -333,7 +333,7 @@ def test_no_input_raises_and_every_call_gets_one_reply(pieces: list[bytes], data
     assert replies == calls
 
 
-def test_a_long_line_with_an_id_that_is_none_has_an_error_without_one() -> None:
+def test_a_long_line_with_an_invalid_id_has_an_error_without_one() -> None:
     server = AcpServer({}, limit=100)
     [sent] = server.receive(b'{"id":007,"params":"' + b"x" * 200 + b'"}\n')
     assert isinstance(sent, SendBytes)

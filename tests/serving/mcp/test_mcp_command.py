@@ -205,7 +205,8 @@ def test_lines_that_are_no_messages_have_an_error_and_end_nothing(ours: BuiltinA
 
 @pytest.mark.parametrize("leaves", ["closes", "signals"])
 def test_a_client_that_goes_away_leaves_nothing_running(ours: BuiltinAgent, leaves: str) -> None:
-    with started(ours, hanging, "--approve", "reads") as process:
+    label = f"label-{ours.workspace}"  # others serve at the same time
+    with started(ours, hanging, "--label", label) as process:
         send(process, "tools/call", 1, name="start", arguments={"prompt": "x"})
         run = read(process)["result"]["structuredContent"]["run"]
         if leaves == "closes":
@@ -214,7 +215,7 @@ def test_a_client_that_goes_away_leaves_nothing_running(ours: BuiltinAgent, leav
         else:
             process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
-        assert not processes_matching(f"mcp {' '.join(AGENT)}")
+        assert not processes_matching(label)
         home = Path(os.environ["CORRAL_HOME"])
         assert "interrupted" in (home / "sessions" / run / "events.ndjson").read_text()
 
