@@ -19,7 +19,7 @@ def compile_cache(bench: BenchEnvironment) -> list[Row]:
     """CPU time of the process tree of ``corral run`` with the Gemini CLI that corral installed,
     against a scripted model. Both sides have the same Node 22. The cache belongs to one of its
     files; the other side has a copy of it, for which no cache was filled."""
-    from corral.system.sandbox import bubblewrap
+    from corral._system.sandbox import bubblewrap
     from corral.testing import ModelServer, Turn
 
     nodes = sorted(TOOL.glob("*/bin/node"))

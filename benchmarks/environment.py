@@ -26,7 +26,9 @@ CACHE = HERE.parent / ".cache" / "bench"
 MANAGED = Path(os.environ.get("CORRAL_HOME") or HERE.parent / ".cache" / "corral")
 """Where ``make`` put the agents."""
 
-LAUNCHER = "import sys\nfrom corral.cli.entry import main\nif __name__ == '__main__':\n    main()\n"
+LAUNCHER = (
+    "import sys\nfrom corral._cli.entry import main\nif __name__ == '__main__':\n    main()\n"
+)
 
 ACP_SDK = "agent-client-protocol"
 ACPX = "acpx"

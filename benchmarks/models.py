@@ -230,13 +230,13 @@ def _imports(bench: BenchEnvironment) -> list[Row]:
     own = str(bench.python)
     first = (
         "from corral.models import Client, generate, stream\n"
-        "import corral.system.http.client, corral.models.gemini.spec, corral.inference.api"
+        "import corral._system.http.client, corral._models.gemini.spec, corral._inference.api"
     )
     names = {
         "bare": candidate("pass", own),
         "corral": candidate("import corral", own),
         "models": candidate("import corral.models", own),
-        "client": candidate("import corral.system.http.client", own),
+        "client": candidate("import corral._system.http.client", own),
         "first": candidate(first, own),
     }
     modules = {GENAI: "google.genai", ANTHROPIC: "anthropic", OPENAI: "openai", LITELLM: "litellm"}

@@ -76,7 +76,7 @@ def instant(bench: BenchEnvironment) -> list[Row]:
 
 def sandbox(bench: BenchEnvironment) -> list[Row]:
     """What the sandbox adds to a run of an agent that costs nothing: by the clock, and CPU time."""
-    from corral.system.sandbox import bubblewrap
+    from corral._system.sandbox import bubblewrap
 
     program = bubblewrap.find()
     if program is None:
@@ -167,7 +167,7 @@ def _bare(
     folder: Path, program: str, bench: BenchEnvironment, env: dict[str, str]
 ) -> Callable[[], float]:
     """The CLI, started with the same arguments without corral."""
-    from corral.sessions.prepare import prepare
+    from corral._sessions.prepare import prepare
 
     options: dict[str, object] = {
         "cwd": str(bench.project),

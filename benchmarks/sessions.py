@@ -146,8 +146,8 @@ def stored_sessions(count: int) -> Path:
     """A home of corral with this many sessions; made once."""
     import msgspec
 
+    from corral._sessions.store import EVENTS, META, Meta
     from corral.events import Done, Event, Init, Text, Vendor
-    from corral.sessions.store import EVENTS, META, Meta
 
     home = environment.CACHE / f"sessions-{count}"
     if home.exists():

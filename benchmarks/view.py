@@ -142,7 +142,7 @@ def _sessions() -> Path:
     import msgspec
 
     from corral import events
-    from corral.sessions.store import EVENTS, META, Meta
+    from corral._sessions.store import EVENTS, META, Meta
 
     home = environment.CACHE / "view-home"
     if home.exists():

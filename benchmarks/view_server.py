@@ -76,7 +76,7 @@ def items(client: ViewClient, few: int, many: int, rounds: int) -> Row:
 def live(client: ViewClient, home: Path) -> Row:
     """CPU time of the server while it shows a run that is being written."""
     from corral import events
-    from corral.sessions.store import EVENTS
+    from corral._sessions.store import EVENTS
 
     folder = home / "sessions" / f"live-{os.getpid()}"
     folder.mkdir(parents=True)

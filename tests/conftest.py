@@ -19,7 +19,7 @@ from support.find_browser import NO_BROWSER
 from support.installed_agents import ON_DEMAND, installed, managed, mark_of
 from support.real_agents import RealAgent
 
-from corral.agents import registry
+from corral._agents import registry
 from corral.testing import ModelServer
 
 settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])

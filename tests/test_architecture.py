@@ -52,10 +52,10 @@ FACADES = {"corral", "corral.models", "corral.pipelines", "corral.review"}
 MACHINE = {"asyncio", "os", "time", "subprocess", "socket", "threading", "http", "urllib",
            "pathlib", "shutil", "tempfile", "selectors", "signal"}  # fmt: skip
 NAMED_AS_DATA = {
-    "corral.agents.codex.controls": "corral.system.hook_guard",  # the program of a hook
-    "corral.agents.corral": "corral.builtin.driver",
-    "corral.publishing.records": "corral.live",  # the public module of an error
-    "corral.agents.human": "corral.sessions.backends.human",
+    "corral._agents.codex.controls": "corral._system.hook_guard",  # the program of a hook
+    "corral._agents.corral": "corral._builtin.driver",
+    "corral._publishing.records": "corral.live",  # the public module of an error
+    "corral._agents.human": "corral._sessions.backends.human",
 }
 """An agent names what runs it as a string; the layer above loads it."""
 
@@ -142,7 +142,7 @@ def imports_at_load(path: Path) -> Iterator[str]:
 
 def test_every_file_was_found() -> None:
     assert len(MODULES) > 40
-    assert {"corral.events", "corral.protocol.ndjson", "corral.agents.registry"} <= NAMES
+    assert {"corral.events", "corral._protocol.ndjson", "corral._agents.registry"} <= NAMES
 
 
 def test_a_module_imports_its_own_layer_and_the_layers_below() -> None:
@@ -199,26 +199,26 @@ def test_the_layers_above_know_an_agent_only_by_its_spec() -> None:
 
 ALLOWED_NAMES = {
     (
-        "corral.agents.acp_command",
+        "corral._agents.acp_command",
         'The agent comes first: corral.run_sync("gemini", "PROMPT"), or'
         ' corral.run_sync(prompt="PROMPT") for the default agent.',
     ),
-    ("corral.agents.registry", "gemini-acp"),  # the default agent
-    ("corral.cli.agents", "gemini"),
-    ("corral.cli.demo", "gemini-2.5-flash"),
-    ("corral.cli.demo", "gemini-cli"),
-    ("corral.cli.demo", "GEMINI_API_KEY"),
-    ("corral.cli.demo", "GOOGLE_GEMINI_BASE_URL"),
-    ("corral.agents.goose", "gemini"),  # one of the APIs that it uses
-    ("corral.core.protected_paths", ".gemini"),
-    ("corral.core.protected_paths", "gemini.md"),
+    ("corral._agents.registry", "gemini-acp"),  # the default agent
+    ("corral._cli.agents", "gemini"),
+    ("corral._cli.demo", "gemini-2.5-flash"),
+    ("corral._cli.demo", "gemini-cli"),
+    ("corral._cli.demo", "GEMINI_API_KEY"),
+    ("corral._cli.demo", "GOOGLE_GEMINI_BASE_URL"),
+    ("corral._agents.goose", "gemini"),  # one of the APIs that it uses
+    ("corral._core.protected_paths", ".gemini"),
+    ("corral._core.protected_paths", "gemini.md"),
     ("corral.providers", "GeminiCliProvider"),
 }
 
 
 def is_about_the_vendor(path: Path) -> bool:
     own = (
-        "corral.agents.gemini",
+        "corral._agents.gemini",
         "corral.models",
         "corral.providers",
         "corral.testing",
@@ -276,7 +276,7 @@ def test_git_is_started_in_one_place() -> None:
         if "git" in strings_of(path) and "subprocess" in {*imports_of(path)}
     }
     named = {name_of(path) for path in paths if "git" in _arguments_of(path)}
-    assert starts | named == {"corral.system.git.command"}
+    assert starts | named == {"corral._system.git.command"}
 
 
 def _arguments_of(path: Path) -> set[str]:
@@ -328,7 +328,7 @@ def test_import_corral_loads_nothing_but_itself() -> None:
     assert {name for name in loaded if name.startswith("corral")} == {
         "corral",
         "corral.core",
-        "corral.core.lazy_names",
+        "corral._core.lazy_names",
     }
     heavy = {"asyncio", "subprocess", "click", "rich", "msgspec", "http", "ssl", "socket"}
     assert not loaded & heavy
@@ -348,7 +348,7 @@ def test_driving_an_agent_loads_no_terminal_and_no_server() -> None:
     assert not loaded & {"click", "rich", "http.server", "corral.testing", "corral.cli"}
     for_some = {"permissions", "network_watch", "prompt_options", "redaction", "sync_session"}
     assert not {name for name in loaded if name in {f"corral.sessions.{each}" for each in for_some}}
-    assert not loaded & {"corral.system.sandbox.box", "corral.system.process.start_errors"}
+    assert not loaded & {"corral._system.sandbox.box", "corral._system.process.start_errors"}
 
 
 def test_the_command_line_prints_only_through_its_terminal_module() -> None:

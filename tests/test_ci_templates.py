@@ -28,7 +28,7 @@ from support.pipeline_command import CORRAL
 from support.real_agents import KEY
 from support.repositories import git, repository
 
-from corral.cli.main import command
+from corral._cli.main import command
 from corral.testing import ModelServer, Turn
 
 __all__ = ["repository"]
@@ -50,7 +50,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {
         f"{info}/METADATA": "Metadata-Version: 2.1\nName: corral\nVersion: 0.1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": "[console_scripts]\ncorral = corral.cli.entry:main\n",
+        f"{info}/entry_points.txt": "[console_scripts]\ncorral = corral._cli.entry:main\n",
     }
     record = ""
     with zipfile.ZipFile(path, "w") as archive:

@@ -34,18 +34,18 @@ from support.real_agents import KEY
 
 import corral
 from corral import errors, events, pipelines
-from corral.agents.configured import declared_agent
-from corral.cli.command_types import SectionedGroup
-from corral.cli.main import command
-from corral.core.protected_paths import GROUPS
-from corral.inference.request import OPTION_NAMES
+from corral._agents.configured import declared_agent
+from corral._cli.command_types import SectionedGroup
+from corral._cli.main import command
+from corral._core.protected_paths import GROUPS
+from corral._inference.request import OPTION_NAMES
+from corral._models import registry
+from corral._pipelines.attribute_definitions import BY_NAME
+from corral._serving.http.clients import ClientSettings
 from corral.model_types import StreamEvent
-from corral.models import registry
-from corral.pipelines.attribute_definitions import BY_NAME
 from corral.policy import policy_from_table
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
-from corral.serving.http.clients import ClientSettings
 from corral.testing import Call, ModelServer, Request, Script, Turn
 
 pytestmark = pytest.mark.whole_program

@@ -16,12 +16,12 @@ from support.scripted_acp import agent
 
 import corral
 from corral import live
+from corral._publishing import link
+from corral._publishing.records import folder
+from corral._sessions import sinks
+from corral._sessions.permissions import Asker
 from corral.events import Decision, PermissionDecision, PermissionRequest
-from corral.publishing import link
-from corral.publishing.records import folder
 from corral.run_kwargs import RunKwargs
-from corral.sessions import sinks
-from corral.sessions.permissions import Asker
 
 ASK = "ask execute make it"
 

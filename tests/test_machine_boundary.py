@@ -222,7 +222,7 @@ def _use_of(owner: str, name: str) -> str | None:
         (owner == "os" and name in OS_FILES)
         or (owner == "os.path" and name in OS_PATH)
         or (owner == "Path" and name in ("cwd", "home"))
-        or (owner != "fs" and name in PATH_METHODS)  # ``fs`` is ``corral.system.fs``
+        or (owner != "fs" and name in PATH_METHODS)  # ``fs`` is ``corral._system.fs``
     )
     return "file" if is_file else None
 

@@ -16,22 +16,22 @@ from support.goldens import check_golden
 from support.option_docs import with_docstrings, with_flags, with_tables
 
 import corral
-from corral.cli import batch, chat, compare
-from corral.cli import run as run_command
-from corral.cli.command_types import SECTIONS
-from corral.cli.options import EVERYWHERE, PolicyFlags, help_text, read_options
-from corral.cli.pipeline import run as pipeline_run
-from corral.core import durations
-from corral.option_definitions import BY_NAME, DEFINITIONS, Definition, with_trait
+from corral._cli import batch, chat, compare
+from corral._cli import run as run_command
+from corral._cli.command_types import SECTIONS
+from corral._cli.options import EVERYWHERE, PolicyFlags, help_text, read_options
+from corral._cli.pipeline import run as pipeline_run
+from corral._core import durations
+from corral._option_definitions import BY_NAME, DEFINITIONS, Definition, with_trait
+from corral._pipelines.execution import node_options
+from corral._pipelines.execution.handlers import NodeContext, NodeResources
+from corral._pipelines.graph import Graph, Node, Value
+from corral._pipelines.scheduler.commands import RunNode
+from corral._sessions.prepare import COMMON
+from corral._system import config
 from corral.options import COMPUTED, DURATIONS, KNOWN, SPELLINGS, RunOptions
-from corral.pipelines.execution import node_options
-from corral.pipelines.execution.handlers import NodeContext, NodeResources
-from corral.pipelines.graph import Graph, Node, Value
-from corral.pipelines.scheduler.commands import RunNode
 from corral.policy import Policy
 from corral.run_kwargs import PromptKwargs, RunKwargs
-from corral.sessions.prepare import COMMON
-from corral.system import config
 
 ROOT = Path(__file__).parents[1]
 FIELDS = set(RunOptions.__struct_fields__) - set(COMPUTED)

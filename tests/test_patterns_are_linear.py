@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import pytest
 from support.pattern_inputs import Shape, shapes
 
-from corral.agents import registry
-from corral.agents.spec import AcpTransport
-from corral.system.git.scan import IgnoreRule
+from corral._agents import registry
+from corral._agents.spec import AcpTransport
+from corral._system.git.scan import IgnoreRule
 
 IGNORED = tuple(IgnoreRule(each).source for each in (b"*a*a*b", b"?*[a-c]*x", b"a*", b"[!a]*b*"))
 SOURCE = Path(__file__).parents[1] / "src"
@@ -51,28 +51,29 @@ class Examples:
 
 
 BOUNDED = {
-    "corral.agents.gemini.controls": "sees corral's own rules, of at most LONGEST_PATTERN",
+    "corral._agents.gemini.controls": "sees corral's own rules, of at most LONGEST_PATTERN",
 }
 """Modules whose patterns need not be linear, with the reason."""
 AUTHORS = "the pattern of a pipeline's author, over a value of the context (MAX_IN_CONTEXT)"
 SCRIPT = "the pattern of a test's author, over a prompt of the test"
 MADE: dict[tuple[str, str], str | Examples] = {
-    ("corral.builtin.tools.search", "expression"): "runs in another process, which can be ended",
-    ("corral.builtin.tools.search", "fnmatch.translate(part)"): Examples(
+    ("corral._builtin.tools.search", "expression"): "runs in another process, which can be ended",
+    ("corral._builtin.tools.search", "fnmatch.translate(part)"): Examples(
         "match", *map(fnmatch.translate, ("a*b", "*a*a*b", "?*?*?", "[a-c]*[!a]*x"))
     ),
-    ("corral.runs.redactor", r"re.escape(self._home) + b'(?![\\w.-])'"): Examples(
+    ("corral._runs.redactor", r"re.escape(self._home) + b'(?![\\w.-])'"): Examples(
         "finditer", rb"/home/u(?![\w.-])"
     ),
-    ("corral.pipelines.conditions", "text"): AUTHORS,
-    ("corral.pipelines.execution.interviewers", r"f'{re.escape(name)}[:,.]?\\s+(?=\\S)'"): Examples(
-        "match", r"yes[:,.]?\s+(?=\S)"
-    ),
-    ("corral.pipelines.nodes.data", "node.text('pattern')"): AUTHORS,
-    ("corral.pipelines.attempts", r"f'(?<![\\w./-]){re.escape(name)}(?![\\w-])'"): Examples(
+    ("corral._pipelines.conditions", "text"): AUTHORS,
+    (
+        "corral._pipelines.execution.interviewers",
+        r"f'{re.escape(name)}[:,.]?\\s+(?=\\S)'",
+    ): Examples("match", r"yes[:,.]?\s+(?=\S)"),
+    ("corral._pipelines.nodes.data", "node.text('pattern')"): AUTHORS,
+    ("corral._pipelines.attempts", r"f'(?<![\\w./-]){re.escape(name)}(?![\\w-])'"): Examples(
         "finditer", r"(?<![\w./-])/app/sub(?![\w-])"
     ),
-    ("corral.protocol.acp.conversation", "quirks.error_pattern"): Examples(
+    ("corral._protocol.acp.conversation", "quirks.error_pattern"): Examples(
         "finditer",
         *{
             agent.transport.quirks.error_pattern
@@ -80,22 +81,22 @@ MADE: dict[tuple[str, str], str | Examples] = {
             if isinstance(agent.transport, AcpTransport)
         },
     ),
-    ("corral.system.cassette.replay", "f'({forms})'"): Examples(
+    ("corral._system.cassette.replay", "f'({forms})'"): Examples(
         "finditer", r"(/tmp/a|/tmp/a\-b|\\/tmp)"
     ),
-    ("corral.protocol.schema", "as_text(below.get('pattern'))"): "is compiled, and not run",
-    ("corral.protocol.schema", "pattern"): "of the schema, over at most MAX_MATCHED",
-    ("corral.core.shell_patterns", "regex"): Examples(
+    ("corral._protocol.schema", "as_text(below.get('pattern'))"): "is compiled, and not run",
+    ("corral._protocol.schema", "pattern"): "of the schema, over at most MAX_MATCHED",
+    ("corral._core.shell_patterns", "regex"): Examples(
         "fullmatch", r"-[a-z]+|!|[-+]?[0-9]+(?:\.[0-9]+)?"
     ),
-    ("corral.system.git.scan", "self.source"): Examples("fullmatch", *IGNORED),
-    ("corral.system.git.scan", "_expression(part)"): Examples("fullmatch", *IGNORED),
-    ("corral.system.git.scan", "b'|'.join((b'(?:%s)' % each for each in by_name))"): Examples(
+    ("corral._system.git.scan", "self.source"): Examples("fullmatch", *IGNORED),
+    ("corral._system.git.scan", "_expression(part)"): Examples("fullmatch", *IGNORED),
+    ("corral._system.git.scan", "b'|'.join((b'(?:%s)' % each for each in by_name))"): Examples(
         "fullmatch", b"|".join(b"(?:%s)" % each for each in IGNORED)
     ),
-    ("corral.system.environment", "f'[{first}]'"): Examples("finditer", "[abc]"),
-    ("corral.testing.hostile", r"f'{self.marker} ([\\w./-]*\\w)'"): SCRIPT,
-    ("corral.testing.model_server.script", "self.pattern"): SCRIPT,
+    ("corral._system.environment", "f'[{first}]'"): Examples("finditer", "[abc]"),
+    ("corral._testing.hostile", r"f'{self.marker} ([\\w./-]*\\w)'"): SCRIPT,
+    ("corral._testing.model_server.script", "self.pattern"): SCRIPT,
     ("corral.values", "f'[^A-Za-z0-9{re.escape(allowed)}]'"): Examples(
         "finditer", "[^A-Za-z0-9._]"
     ),

@@ -20,7 +20,7 @@ from textwrap import dedent
 import click
 import pytest
 
-from corral.cli.main import command
+from corral._cli.main import command
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,15 +35,15 @@ GLOBS = (
     "benchmarks/programs/*.sh",
     "Makefile",
     "src/corral/.agents/**/*.md",
-    "src/corral/pipelines/starters/*.dot",
-    "src/corral/agents/**/*.py",
-    "src/corral/models/**/*.py",
-    "src/corral/inference/**/*.py",
-    "src/corral/pipelines/**/*.py",
+    "src/corral/_pipelines/starters/*.dot",
+    "src/corral/_agents/**/*.py",
+    "src/corral/_models/**/*.py",
+    "src/corral/_inference/**/*.py",
+    "src/corral/_pipelines/**/*.py",
     "tests/agents/**/*.py",
     "tests/models/**/*.py",
     "tests/inference/**/*.py",
-    "src/corral/cli/**/*.py",
+    "src/corral/_cli/**/*.py",
     "src/corral/providers/*.py",
     "tests/cli/**/*.py",
     "tests/providers/*.py",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
-from corral.core import shell_patterns
+from corral._core import shell_patterns
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.policy import (

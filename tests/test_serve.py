@@ -15,10 +15,10 @@ from support.builtin_agent import MODELS, BuiltinAgent, model_env
 from support.serve_api import TOKENS, ServeClient
 
 from corral import serve
+from corral._system.http import asgi_server
 from corral.errors import ConfigError
 from corral.policy import Preset
 from corral.serve import ServeOptions
-from corral.system.http import asgi_server
 from corral.testing import say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

@@ -21,9 +21,9 @@ OWNERS = {
     "typed decoding": {"values.py"},
 }
 USE = {
-    "atomic replace": "corral.system.fs.write_atomically or move_into_place",
-    "file lock": "corral.system.fs",
-    "back-off": "corral.core.durations.backoff_delay",
+    "atomic replace": "corral._system.fs.write_atomically or move_into_place",
+    "file lock": "corral._system.fs",
+    "back-off": "corral._core.durations.backoff_delay",
     "slug": "corral.values.slug",
     "typed decoding": "corral.values.decode_as, convert_to or decoder_for",
 }

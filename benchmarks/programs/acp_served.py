@@ -12,7 +12,7 @@ import resource
 import subprocess
 import sys
 
-from corral.protocol.acp.client import (
+from corral._protocol.acp.client import (
     AcpClient,
     CallFinished,
     Emit,
@@ -20,8 +20,8 @@ from corral.protocol.acp.client import (
     SentCall,
     read_session,
 )
-from corral.protocol.acp.frames import TextBlock
-from corral.protocol.acp.rpc import SendBytes
+from corral._protocol.acp.frames import TextBlock
+from corral._protocol.acp.rpc import SendBytes
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import corral
+from corral._protocol.acp.client import AcpClient, Emit
 from corral.events import Done, Text
-from corral.protocol.acp.client import AcpClient, Emit
 
 AGENT = Path(__file__).with_name("acp_file_agent.py")
 CHUNK = 1 << 16

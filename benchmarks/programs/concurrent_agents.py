@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 import corral
-from corral.agents.gemini.stream import Frames
+from corral._agents.gemini.stream import Frames
 
 AGENT = Path(__file__).with_name("gemini_agent.sh")
 PAUSE = "1"

@@ -31,14 +31,14 @@ COMMENT: /\/\/[^\n]*|\/\*.*?\*\/|#[^\n]*/s
 
 
 def corral_parse(text: str) -> Callable[[], int]:
-    from corral.pipelines import dot_parser
+    from corral._pipelines import dot_parser
 
     return lambda: len(dot_parser.parse(text).nodes)
 
 
 def corral_lint(text: str) -> Callable[[], int]:
-    from corral.pipelines import dot_parser
-    from corral.pipelines.linter import engine
+    from corral._pipelines import dot_parser
+    from corral._pipelines.linter import engine
 
     def read() -> int:
         graph = dot_parser.parse(text)

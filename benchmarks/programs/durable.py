@@ -36,12 +36,12 @@ def main() -> None:
 
 
 def corral(folder: Path, count: int, form: str) -> tuple[float, float]:
-    from corral.engine import process_engine, service
-    from corral.engine.dbos.database import find, prepare
-    from corral.engine.payloads import RunConfig, RunInput
-    from corral.pipelines.execution import handlers
-    from corral.pipelines.graph import Edge, Graph, Node
-    from corral.pipelines.scheduler.outcome import Outcome
+    from corral._engine import process_engine, service
+    from corral._engine.dbos.database import find, prepare
+    from corral._engine.payloads import RunConfig, RunInput
+    from corral._pipelines.execution import handlers
+    from corral._pipelines.graph import Edge, Graph, Node
+    from corral._pipelines.scheduler.outcome import Outcome
 
     async def nothing(_work: Any) -> Outcome:
         return Outcome()

@@ -9,9 +9,9 @@ import sys
 import tempfile
 import time
 
-from corral.engine import service
-from corral.engine.payloads import RunConfig, RunInput
-from corral.pipelines.graph import Edge, Graph, Node
+from corral._engine import service
+from corral._engine.payloads import RunConfig, RunInput
+from corral._pipelines.graph import Edge, Graph, Node
 
 
 async def main() -> None:

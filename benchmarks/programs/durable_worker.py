@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from corral.engine.worker import worker
-from corral.pipelines.execution import handlers
-from corral.pipelines.scheduler.outcome import Outcome
+from corral._engine.worker import worker
+from corral._pipelines.execution import handlers
+from corral._pipelines.scheduler.outcome import Outcome
 
 
 @handlers.handler("wait")

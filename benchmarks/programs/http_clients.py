@@ -23,7 +23,7 @@ Send: TypeAlias = Callable[[bytes], Awaitable[int]]
 
 
 async def corral(url: str, use: Callable[[Send], Awaitable[None]]) -> None:
-    from corral.system.http.client import Http
+    from corral._system.http.client import Http
 
     async with Http() as client:
 

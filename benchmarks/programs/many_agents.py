@@ -20,7 +20,7 @@ import msgspec
 
 import corral
 from corral import events
-from corral.agents.gemini.stream import Frames
+from corral._agents.gemini.stream import Frames
 
 AGENT = Path(__file__).with_name("gemini_agent.sh")
 

@@ -32,8 +32,8 @@ def report_cpu() -> None:
 
 
 async def corral(upstream: str) -> None:
-    from corral.metering.proxy.proxy import ModelProxy, ProxySettings
-    from corral.models.registry import find_provider
+    from corral._metering.proxy.proxy import ModelProxy, ProxySettings
+    from corral._models.registry import find_provider
 
     settings = ProxySettings(
         upstream=upstream, providers=lambda: [find_provider("gemini")], keys={"KEY": KEY}

@@ -17,9 +17,9 @@ from typing import Any
 def corral(
     count: int, *, folder: Path | None = None, branches: bool = False
 ) -> Callable[[], Awaitable[object]]:
-    from corral.engine import memory_runner
-    from corral.pipelines import dot_parser as parser
-    from corral.pipelines.execution import handlers
+    from corral._engine import memory_runner
+    from corral._pipelines import dot_parser as parser
+    from corral._pipelines.execution import handlers
 
     async def nothing(_work: handlers.NodeContext) -> None:
         return None
@@ -45,10 +45,10 @@ def corral(
 
 def scheduler_alone(count: int) -> Callable[[], Awaitable[object]]:
     """The scheduler alone, without an event loop and tasks."""
-    from corral.pipelines import dot_parser as parser
-    from corral.pipelines.scheduler.commands import Ended, RunNode
-    from corral.pipelines.scheduler.outcome import Outcome
-    from corral.pipelines.scheduler.scheduler import Scheduler
+    from corral._pipelines import dot_parser as parser
+    from corral._pipelines.scheduler.commands import Ended, RunNode
+    from corral._pipelines.scheduler.outcome import Outcome
+    from corral._pipelines.scheduler.scheduler import Scheduler
 
     chain = " -> ".join(f"n{number}" for number in range(count))
     graph = parser.parse(f"digraph chain {{ s [type=start] e [type=exit] s -> {chain} -> e }}")

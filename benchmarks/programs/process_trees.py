@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from corral.system.process.process import Process, ProcessSpec
+from corral._system.process.process import Process, ProcessSpec
 
 TREE = Path(__file__).with_name("process_tree.sh")
 GRACE = 0.1

@@ -23,7 +23,7 @@ AGENT = Path(__file__).with_name("gemini_agent.sh")
 
 def through_corral(file: str, *, keep: bool = False) -> Work:
     from corral import events, session
-    from corral.agents import registry
+    from corral._agents import registry
 
     registry.find("gemini-cli")  # not part of the stream: it is loaded once
 
@@ -70,7 +70,7 @@ def through_readline(file: str) -> Work:
 def from_memory(file: str) -> Work:
     import msgspec
 
-    from corral.agents.gemini.stream import Frames
+    from corral._agents.gemini.stream import Frames
 
     data = Path(file).read_bytes()
     decode = msgspec.json.Decoder(Frames).decode
@@ -89,7 +89,7 @@ def from_memory(file: str) -> Work:
 def from_ready_lines(file: str) -> Work:
     import msgspec
 
-    from corral.agents.gemini.stream import Frames
+    from corral._agents.gemini.stream import Frames
 
     lines = Path(file).read_bytes().splitlines()
     decode = msgspec.json.Decoder(Frames).decode

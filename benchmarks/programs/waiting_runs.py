@@ -7,9 +7,9 @@ import json
 import sys
 import tempfile
 
-from corral.engine import process_engine, run_list, service
-from corral.engine.payloads import RunConfig, RunInput
-from corral.pipelines import dot_parser as parser
+from corral._engine import process_engine, run_list, service
+from corral._engine.payloads import RunConfig, RunInput
+from corral._pipelines import dot_parser as parser
 
 PIPELINE = """digraph gate {
     start [shape=Mdiamond]; done [shape=Msquare]; gate [shape=hexagon]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral.cli.entry import main
+from corral._cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -17,12 +17,10 @@ from typing import Unpack
 
 import msgspec
 
-from corral.core.lookup import LAST, find_id
-from corral.core.spending import Amounts, Raise
-from corral.errors import ConfigError, ResumeLost
-from corral.events import Decision
-from corral.publishing import records, tokens
-from corral.publishing.records import (
+from corral._core.lookup import LAST, find_id
+from corral._core.spending import Amounts, Raise
+from corral._publishing import records, tokens
+from corral._publishing.records import (
     Code,
     LiveError,
     LiveProcess,
@@ -32,7 +30,9 @@ from corral.publishing.records import (
     Pending,
     Problem,
 )
-from corral.system import local_socket
+from corral._system import local_socket
+from corral.errors import ConfigError, ResumeLost
+from corral.events import Decision
 from corral.values import Json, decode_as
 
 __all__ = [
@@ -241,7 +241,7 @@ def pipeline_gate(run: str) -> LiveError:
 
 def _answer_question(run: str, text: str) -> None:
     """Answer a session whose agent is a person. It need not be running."""
-    from corral.sessions import store
+    from corral._sessions import store
 
     if not text.strip():
         raise ConfigError("the answer is empty")

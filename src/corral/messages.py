@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, get_args
 
 import msgspec
 
-from corral.core.lookup import nearest
+from corral._core.lookup import nearest
 from corral.errors import ConfigError
 from corral.values import (
     Json,

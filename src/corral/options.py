@@ -16,11 +16,11 @@ from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
 
-from corral.core.durations import seconds
-from corral.core.lookup import nearest
-from corral.core.spending import LIMITS
+from corral._core.durations import seconds
+from corral._core.lookup import nearest
+from corral._core.spending import LIMITS
+from corral._option_definitions import BY_NAME, of_kind
 from corral.errors import ConfigError
-from corral.option_definitions import BY_NAME, of_kind
 from corral.policy import PRESETS, Policy, with_tools
 from corral.values import Effort, JsonObject, McpServer, convert_to, is_mapping, is_sequence
 

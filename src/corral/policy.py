@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
-from corral.core.display import short_traceback
-from corral.core.lookup import nearest
-from corral.core.shell_patterns import MAX_LENGTH, accepts, is_literal, matches, parse
+from corral._core.display import short_traceback
+from corral._core.lookup import nearest
+from corral._core.shell_patterns import MAX_LENGTH, accepts, is_literal, matches, parse
 from corral.errors import PolicyError
 from corral.events import ToolKind
 
 if TYPE_CHECKING:
-    from corral.core.host_rules import HostRule
+    from corral._core.host_rules import HostRule
 
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
@@ -78,8 +78,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
       matches a command decides. ``*`` stands for any text. Allow rules accept plain
       words only: in ``a && b``, ``a || b``, ``a | b`` and ``a; b`` each command needs a
       rule, and everything else of the shell's language (``$``, ``>``, comments, newlines,
-      assignments ...) is not accepted. See ``corral.core.shell_patterns``. Rules refuse commands of
-      more than 16 KB. Blanks around a rule and between its words do not matter.
+      assignments ...) is not accepted. See ``corral._core.shell_patterns``. Rules refuse commands
+      of more than 16 KB. Blanks around a rule and between its words do not matter.
     - ``writable``: further folders that may be written. Everything outside the workspace and
       these folders may not.
     - ``network_hosts``: the only hosts that commands may reach: ``"pypi.org"``, ``"*.npmjs.org"``,
@@ -175,7 +175,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def host_rules(self) -> tuple[HostRule, ...]:
         """``network_hosts``, parsed."""
-        from corral.core.host_rules import parse_host_rule
+        from corral._core.host_rules import parse_host_rule
 
         return tuple(map(parse_host_rule, self.network_hosts))
 
@@ -347,7 +347,7 @@ def _parse_folder(text: str) -> str:
 
 
 def _parse_host(text: str) -> str:
-    from corral.core.host_rules import parse_host_rule
+    from corral._core.host_rules import parse_host_rule
 
     return str(parse_host_rule(text))
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeGuard
 import msgspec
 from msgspec.structs import force_setattr, replace
 
-from corral.core.lookup import nearest
+from corral._core.lookup import nearest
 from corral.errors import PromptError
 from corral.values import Output, OutputT_co, convert_to, is_sequence
 

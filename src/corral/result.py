@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from corral.core.display import Card, Displayed, count, short_traceback, spent
+from corral._core.display import Card, Displayed, count, short_traceback, spent
 from corral.errors import CorralError, from_event
 from corral.events import (
     CALLS_NOT_ASSIGNED,

@@ -20,15 +20,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, cast
 
-from corral.core.durations import seconds
-from corral.core.spending import BudgetLimits
+from corral._core.durations import seconds
+from corral._core.spending import BudgetLimits
+from corral._serving.allowance import DEFAULT_TIMEOUT, Allowance, CallerAnswers
 from corral.errors import ConfigError
 from corral.policy import PRESETS, Policy
 from corral.run_kwargs import RunKwargs
-from corral.serving.allowance import DEFAULT_TIMEOUT, Allowance, CallerAnswers
 
 if TYPE_CHECKING:
-    from corral.serving.http.application import ServeApp
+    from corral._serving.http.application import ServeApp
 
 __all__ = ["app"]
 
@@ -66,9 +66,9 @@ def app(
     ``token`` is the token of the only client; ``clients`` is a file of clients instead. Raises
     ``ConfigError``, also for a client that would get more than ``options``.
     """
-    from corral.serving.http.application import ServeApp
-    from corral.serving.http.clients import SHORTEST, one_client, read_clients
-    from corral.serving.http.server import RunServer
+    from corral._serving.http.application import ServeApp
+    from corral._serving.http.clients import SHORTEST, one_client, read_clients
+    from corral._serving.http.server import RunServer
 
     if (token is None) == (clients is None):
         raise ConfigError("give token or clients, and not both")

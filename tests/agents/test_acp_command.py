@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.agents import registry
-from corral.agents.spec import AgentSpec
+from corral._agents import registry
+from corral._agents.spec import AgentSpec
+from corral._system import programs
 from corral.errors import ConfigError, NotInstalled
-from corral.system import programs
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,6 @@ def test_the_named_program_is_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("agent", [*registry.all_agents()], ids=lambda agent: agent.name)
 def test_the_vendor_of_an_agent_is_known(agent: AgentSpec) -> None:
-    from corral.models.registry import find_provider
+    from corral._models.registry import find_provider
 
     assert not agent.vendor or find_provider(agent.vendor).name == agent.vendor

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.agents import cline, pi
+from corral._agents import cline, pi
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding-agents.md").read_text()

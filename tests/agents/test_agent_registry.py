@@ -10,9 +10,9 @@ from typing import get_args
 import pytest
 from msgspec.structs import replace
 
-from corral.agents import registry
-from corral.agents.report import RACES, compile_for
-from corral.agents.spec import (
+from corral._agents import registry
+from corral._agents.report import RACES, compile_for
+from corral._agents.spec import (
     AcpTransport,
     AgentSpec,
     InProcess,

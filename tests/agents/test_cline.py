@@ -15,12 +15,12 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, errors
-from corral.agents import registry
-from corral.agents.spec import AcpTransport, LaunchContext
+from corral._agents import registry
+from corral._agents.spec import AcpTransport, LaunchContext
+from corral._protocol.acp.client import AcpClient
+from corral._protocol.acp.frames import TextBlock
 from corral.events import FileChange, ToolUse
 from corral.options import RunOptions
-from corral.protocol.acp.client import AcpClient
-from corral.protocol.acp.frames import TextBlock
 from corral.result import result_from_events
 
 AGENT = registry.find("cline")

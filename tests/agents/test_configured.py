@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral._system import config
 from corral.errors import ConfigError, PolicyNotEnforceable, UnknownAgent
 from corral.events import Error, ToolUse
-from corral.system import config
 from corral.testing import check_agent
 
 PLAIN = Path(__file__).parents[1] / "programs" / "plain_acp.py"

@@ -14,9 +14,9 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, errors
-from corral.agents import registry
-from corral.agents.goose import CONFIG, NEVER, OFF
-from corral.agents.spec import LaunchContext
+from corral._agents import registry
+from corral._agents.goose import CONFIG, NEVER, OFF
+from corral._agents.spec import LaunchContext
 from corral.events import FileChange, ToolUse
 from corral.options import RunOptions
 from corral.result import result_from_events

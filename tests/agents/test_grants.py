@@ -10,7 +10,7 @@ from support.odd_policies import ODD_POLICIES, PRESETS
 from support.stream_checks import no_deadline
 
 from corral import McpServer
-from corral.agents.grants import Grant, Grants, compute_grants
+from corral._agents.grants import Grant, Grants, compute_grants
 from corral.events import ToolKind
 from corral.options import RunOptions
 from corral.policy import CAPABILITIES, CAPABILITY_OF, Action, Policy

@@ -14,10 +14,10 @@ from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch
 
 import corral
 from corral import McpServer, Policy, errors
-from corral.agents import registry
-from corral.agents.spec import Launch, LaunchContext, TurnEnding
+from corral._agents import registry
+from corral._agents.spec import Launch, LaunchContext, TurnEnding
+from corral._protocol.ndjson import TurnEnd
 from corral.options import RunOptions
-from corral.protocol.ndjson import TurnEnd
 
 ALONE, PEER = registry.find("qwen-cli"), registry.find("qwen-acp")
 NONE: set[str] = set()

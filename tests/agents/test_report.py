@@ -15,8 +15,8 @@ from support.agent_launch import compile_policy, decisions
 from support.odd_policies import ODD_POLICIES, PRESETS
 
 from corral import McpServer
-from corral.agents import registry
-from corral.agents.report import (
+from corral._agents import registry
+from corral._agents.report import (
     CompiledPolicy,
     PolicyRow,
     RowException,
@@ -24,7 +24,7 @@ from corral.agents.report import (
     compile_for,
     for_sandbox,
 )
-from corral.agents.spec import AgentControls, AgentSpec, Launch, LaunchContext
+from corral._agents.spec import AgentControls, AgentSpec, Launch, LaunchContext
 from corral.errors import PolicyError
 from corral.options import RunOptions
 from corral.policy import CAPABILITY_OF, Capability, Enforcer, Policy, Verdict

@@ -8,8 +8,8 @@ import pytest
 from support.builtin_agent import BuiltinAgent, warning_codes
 
 from corral import errors
-from corral.builtin.history import shrink_messages
-from corral.builtin.loop import REPETITION_ADVICE
+from corral._builtin.history import shrink_messages
+from corral._builtin.loop import REPETITION_ADVICE
 from corral.messages import Message, ToolCall, ToolResult
 from corral.result import result_from_events
 from corral.testing import Call, Request, Turn, call, fail, say

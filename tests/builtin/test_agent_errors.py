@@ -14,7 +14,7 @@ from support.builtin_agent import (
 )
 
 import corral
-from corral.builtin.loop import MALFORMED_ADVICE
+from corral._builtin.loop import MALFORMED_ADVICE
 from corral.events import Error, Text
 from corral.result import result_from_events
 from corral.testing import Call, Turn, call, fail, hang, say

@@ -13,10 +13,10 @@ from support.builtin_agent import BuiltinAgent, process_exists, read_pid, wait_u
 from support.scripted_agent import child_pids, open_descriptors
 
 import corral
+from corral._system import paths as folders
+from corral._system.process.tree import ProcessRegistry
 from corral.events import Event, Init, Text, ToolUse
 from corral.result import Result
-from corral.system import paths as folders
-from corral.system.process.tree import ProcessRegistry
 from corral.testing import Call, Turn, call, hang, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

@@ -19,17 +19,17 @@ from support.builtin_agent import (
 )
 
 import corral
-from corral.builtin.driver import FULL, EventQueue
-from corral.builtin.tool_execution import ToolExecutor
-from corral.builtin.tools.tool import SHELL_LIMITS, Arguments, BuiltinTool, Output, ToolOutcome
-from corral.builtin.tools.workspace import Workspace
+from corral._builtin.driver import FULL, EventQueue
+from corral._builtin.tool_execution import ToolExecutor
+from corral._builtin.tools.tool import SHELL_LIMITS, Arguments, BuiltinTool, Output, ToolOutcome
+from corral._builtin.tools.workspace import Workspace
+from corral._protocol.ndjson import RawEvent
+from corral._sessions.permissions import PermissionBroker
+from corral._sessions.tools.tools import Tools
+from corral._system.environment import SecretRedactor
 from corral.events import Event, Init, Text, Thinking, ToolOutput, ToolResult, ToolUse
 from corral.messages import ToolCall
 from corral.policy import Policy
-from corral.protocol.ndjson import RawEvent
-from corral.sessions.permissions import PermissionBroker
-from corral.sessions.tools.tools import Tools
-from corral.system.environment import SecretRedactor
 from corral.testing import Call, Turn, call, hang, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

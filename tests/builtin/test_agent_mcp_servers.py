@@ -12,8 +12,8 @@ from support.sandbox import needs_sandbox
 
 import corral
 from corral import Policy
+from corral._sessions.tools.hooks import HookVerdict, ToolRequest
 from corral.events import PermissionRequest, ToolResult, ToolUse
-from corral.sessions.tools.hooks import HookVerdict, ToolRequest
 from corral.testing import call, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

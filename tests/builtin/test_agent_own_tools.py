@@ -23,13 +23,13 @@ from support.scripted_agent import scripted_options
 
 import corral
 from corral import errors
+from corral._sessions.tools.hooks import Deny, Edit, Hook, HookAnswer, HookVerdict, ToolRequest
+from corral._sessions.tools.tools import Tools
 from corral.errors import ConfigError
 from corral.events import Event, ToolResult, ToolUse
 from corral.models import Image
 from corral.policy import Policy
 from corral.result import Result, result_from_events
-from corral.sessions.tools.hooks import Deny, Edit, Hook, HookAnswer, HookVerdict, ToolRequest
-from corral.sessions.tools.tools import Tools
 from corral.testing import Call, Turn, call, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.builtin_agent import BuiltinAgent
 
-from corral.builtin.prompt import LARGEST_DOCUMENTS, git_branch, project_documents
-from corral.models.registry import family_of
+from corral._builtin.prompt import LARGEST_DOCUMENTS, git_branch, project_documents
+from corral._models.registry import family_of
 from corral.policy import Policy
 from corral.testing import say
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.builtin_agent import BuiltinAgent, events_of, warning_codes
 
-from corral.builtin.loop import TurnTotals
+from corral._builtin.loop import TurnTotals
 from corral.events import FileChange, UsageReport
 from corral.messages import Message
 from corral.model_types import FinishReason, Response

@@ -26,12 +26,12 @@ from support.builtin_agent import (
 from support.scripted_agent import child_pids
 
 import corral
-from corral.builtin.history import CUT_OFF, NAME, History
+from corral._builtin.history import CUT_OFF, NAME, History
+from corral._sessions import store
+from corral._system.process.process import Process, ProcessSpec
 from corral.events import Init
 from corral.messages import Image, Message, Text, ToolCall, ToolResult
 from corral.result import Result, result_from_events
-from corral.sessions import store
-from corral.system.process.process import Process, ProcessSpec
 from corral.testing import Call, Turn, call, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

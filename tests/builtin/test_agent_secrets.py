@@ -6,11 +6,11 @@ import pytest
 from support.builtin_agent import KEY, MODELS, BuiltinAgent, events_of, last_tool_result, model_env
 
 import corral
+from corral._models import registry
+from corral._sessions import store
+from corral._system.environment import SecretRedactor, StreamRedactor, for_commands, is_secret
 from corral.events import Event, PermissionRequest, Thinking, ToolOutput, ToolResult, ToolUse
-from corral.models import registry
 from corral.result import result_from_events
-from corral.sessions import store
-from corral.system.environment import SecretRedactor, StreamRedactor, for_commands, is_secret
 from corral.testing import Call, Turn, call, fail, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

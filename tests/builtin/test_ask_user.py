@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.builtin_agent import KEY, BuiltinAgent
 from support.model_scripts import steps, tool_results_json
 
-from corral.core.question_replies import AnswerLike
+from corral._core.question_replies import AnswerLike
 from corral.events import AgentQuestion, PermissionRequest, QuestionOption
 from corral.testing import Call
 from corral.values import Json

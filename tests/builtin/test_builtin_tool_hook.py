@@ -9,7 +9,7 @@ import pytest
 from support.builtin_agent import BuiltinAgent
 
 import corral
-from corral.sessions.tools.hooks import HookVerdict, ToolRequest
+from corral._sessions.tools.hooks import HookVerdict, ToolRequest
 from corral.testing import call, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

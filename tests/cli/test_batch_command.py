@@ -255,8 +255,8 @@ def test_the_batch_example_of_the_docs_runs(workspace: Path, model: CountingMode
 
 
 def test_every_option_of_the_command_is_in_the_docs() -> None:
-    from corral.cli.batch import command
-    from corral.cli.options import EVERYWHERE
+    from corral._cli.batch import command
+    from corral._cli.options import EVERYWHERE
 
     page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
     known = {*EVERYWHERE, "agent", "quiet", "verbose"}  # as of corral run
@@ -267,8 +267,8 @@ def test_every_option_of_the_command_is_in_the_docs() -> None:
 
 
 def test_the_progress_bar_shows_the_share_the_rate_and_the_cost() -> None:
-    from corral.cli.ui.batch_progress import BatchProgress
-    from corral.engine.batch.results import BatchError, BatchResult, BatchTally
+    from corral._cli.ui.batch_progress import BatchProgress
+    from corral._engine.batch.results import BatchError, BatchResult, BatchTally
 
     tally = BatchTally("b", 10)
     progress = BatchProgress(enabled=True, live=False)

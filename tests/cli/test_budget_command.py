@@ -14,7 +14,7 @@ from support.live_runs import wait_for
 from support.pipeline_command import CORRAL, corral
 
 from corral import live
-from corral.publishing.records import LiveRun
+from corral._publishing.records import LiveRun
 from corral.testing import Call, ModelServer, Request, Turn
 
 pytestmark = pytest.mark.whole_program

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from corral.cli.main import COMMANDS, command
-from corral.cli.options import database_option
+from corral._cli.main import COMMANDS, command
+from corral._cli.options import database_option
 
 
 @pytest.mark.parametrize(

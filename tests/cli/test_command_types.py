@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from corral.cli import command_types
+from corral._cli import command_types
 
 PROGRAM = """
 import gc
-from corral.cli.command_types import enable_gc
+from corral._cli.command_types import enable_gc
 gc.disable()
 enable_gc()
 print(gc.isenabled(), gc.get_freeze_count() > 1000)

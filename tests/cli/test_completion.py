@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.pipeline_command import corral
 
-from corral.system import paths
+from corral._system import paths
 
 CORRAL = str(Path(sys.executable).parent / "corral")
 

@@ -22,11 +22,11 @@ from support.otlp_receiver import OtlpReceiver
 from support.pipeline_command import corral
 from support.scripted_agent import PROGRAM as SCRIPTED
 
+from corral._pipelines import events as pipelines
+from corral._pipelines.events import RunEvent
+from corral._pipelines.execution import run_dir
+from corral._system import paths
 from corral.events import Event, Init, Text, ToolResult, ToolUse, to_json
-from corral.pipelines import events as pipelines
-from corral.pipelines.events import RunEvent
-from corral.pipelines.execution import run_dir
-from corral.system import paths
 
 
 def exported(*words: str, cwd: Path) -> str:
@@ -294,7 +294,7 @@ def test_a_log_of_100_megabytes_is_written_with_little_memory(tmp_path: Path) ->
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, LIMIT))
 
-    program = "from corral.cli.entry import main; main()"
+    program = "from corral._cli.entry import main; main()"
     for format_ in ("md", "atif"):
         done = subprocess.run(
             [sys.executable, "-c", program, "export", "large.ndjson", "--format", format_],

@@ -25,9 +25,9 @@ from support.scripted_agent import GOOD, PROGRAM
 
 import corral as corral_package
 from corral import models, pipelines
-from corral.cli.main import INSTEAD, command
+from corral._cli.main import INSTEAD, command
+from corral._system import paths
 from corral.errors import CorralError
-from corral.system import paths
 from corral.testing import ModelServer
 
 CORRAL = str(Path(sys.executable).with_name("corral"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.cli.main import report_error
+from corral._cli.main import report_error
 
 
 def test_a_module_that_cannot_be_loaded_without_descriptors_is_a_message(

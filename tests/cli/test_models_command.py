@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.pipeline_command import corral
 
-from corral.models import registry
+from corral._models import registry
 
 SECRET = "canary-key-0123456789abcdef"
 

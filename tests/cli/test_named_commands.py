@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 import pytest
 
-from corral.agents import registry
-from corral.agents.spec import AgentSpec
-from corral.cli.main import command
-from corral.system import config, programs
+from corral._agents import registry
+from corral._agents.spec import AgentSpec
+from corral._cli.main import command
+from corral._system import config, programs
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "corral").rglob("*.py"))

@@ -16,10 +16,10 @@ import pytest
 from support import scripted_acp
 from support.pipeline_command import corral
 
+from corral._sessions import store
+from corral._sessions.warm.client import WarmRequest, WarmTurn
+from corral._sessions.warm.names import WarmFiles
 from corral.events import Decision
-from corral.sessions import store
-from corral.sessions.warm.client import WarmRequest, WarmTurn
-from corral.sessions.warm.names import WarmFiles
 from corral.testing import ModelServer, say
 
 AGENT = scripted_acp.agent("--loads")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.scripted_agent import GOOD, PROGRAM
 
-from corral.system.cassette import format
+from corral._system.cassette import format
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 KEY = "scripted-key-0123456789"

@@ -13,10 +13,10 @@ from support.command_in_process import run_in_process
 from support.real_agents import KEY
 from support.repositories import git, repository
 
-from corral.agents.copilot.launch import TOKENS
-from corral.cli.review import CI_TOKENS, FORMATS, LEVELS
-from corral.review.findings import SEVERITIES
-from corral.review.formats import FORMATS as WRITERS
+from corral._agents.copilot.launch import TOKENS
+from corral._cli.review import CI_TOKENS, FORMATS, LEVELS
+from corral._review.findings import SEVERITIES
+from corral._review.formats import FORMATS as WRITERS
 from corral.testing import ModelServer, Request, Turn, fail
 
 __all__ = ["repository"]

@@ -322,7 +322,7 @@ def test_help_lists_every_command_and_imports_only_click(workspace: Path) -> Non
     for name in ("run", "agents", "sessions", "fake"):
         assert name in done.stdout
     code = (
-        "import sys; from corral.cli.main import command\n"
+        "import sys; from corral._cli.main import command\n"
         "command.main(['--help'], standalone_mode=False)\n"
         "assert 'asyncio' not in sys.modules and 'msgspec' not in sys.modules"
     )

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from corral.cli import options
+from corral._cli import options
 from corral.errors import PromptError
 
 CODE = """
 import sys
-from corral.cli.options import read_prompt_and_stdin
+from corral._cli.options import read_prompt_and_stdin
 given = sys.argv[1:]
 print(repr(read_prompt_and_stdin(*(each or None for each in given))))
 """
@@ -95,8 +95,8 @@ def test_a_prompt_that_speaks_of_stdin_does_not_run_without_it(
 AT_TERMINAL = "import pty, sys; sys.exit(pty.spawn(['sh', '-c', sys.argv[1]]) >> 8)"
 ASKED = """
 import sys
-from corral.cli.options import read_prompt_and_stdin
-from corral.system.terminal import is_interactive
+from corral._cli.options import read_prompt_and_stdin
+from corral._system.terminal import is_interactive
 print(repr(read_prompt_and_stdin("Go", None)), is_interactive(), sys.stdin.readline())
 """
 

@@ -13,10 +13,10 @@ from support.command_in_process import run_in_process
 from support.pipeline_command import corral
 from support.scripted_agent import PROGRAM as SCRIPTED
 
+from corral._sessions import store
+from corral._sessions.warm.names import StoredName, WarmFiles
+from corral._system import fs, paths
 from corral.events import Done, Event, Init, Text, ToolResult, ToolUse, Vendor
-from corral.sessions import store
-from corral.sessions.warm.names import StoredName, WarmFiles
-from corral.system import fs, paths
 from corral.values import Usage
 
 

@@ -13,8 +13,8 @@ from support.command_in_process import run_in_process
 from support.skill_scan import PROGRAM, skill_folders
 
 import corral
-from corral.agents import registry
-from corral.cli.skill import PLUGIN, SKILL
+from corral._agents import registry
+from corral._cli.skill import PLUGIN, SKILL
 
 FILES = sorted(str(path.relative_to(SKILL)) for path in SKILL.rglob("*.md"))
 

@@ -11,9 +11,9 @@ from support.comparisons import FLASH, PRO, WORKS, by_task, compare, use_scripte
 from support.repositories import git, repository
 from support.sandbox import needs_sandbox
 
-from corral.comparison import store
-from corral.comparison.plan import load_plan
-from corral.comparison.summary import summary
+from corral._comparison import store
+from corral._comparison.plan import load_plan
+from corral._comparison.summary import summary
 from corral.errors import ConfigError
 
 __all__ = ["repository"]
@@ -267,7 +267,7 @@ def test_an_exercise_is_given_without_its_tests(tmp_path: Path, workspace: Path)
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     check = "python3 -c 'import two_fer_test; two_fer_test.test_x()'"
-    from corral.comparison.task_folders import read_exercise
+    from corral._comparison.task_folders import read_exercise
 
     task = read_exercise(folder)
     assert task is not None

@@ -10,7 +10,7 @@ from atif import Trajectory
 from support.comparisons import FLASH, PRO, WORKS, compare, use_scripted_agents
 from support.repositories import repository
 
-from corral.comparison import harbor_job
+from corral._comparison import harbor_job
 
 __all__ = ["repository"]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.comparison.statistics import Verdicts, difference, differences, pass_rate, wilson
+from corral._comparison.statistics import Verdicts, difference, differences, pass_rate, wilson
 
 TASKS = 120
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.comparison import task_folders
+from corral._comparison import task_folders
 from corral.errors import ConfigError
 
 BAD_PATHS = (

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.comparison import tasks
-from corral.comparison.task_folders import CompareTask
+from corral._comparison import tasks
+from corral._comparison.task_folders import CompareTask
+from corral._system import paths
 from corral.errors import ConfigError
-from corral.system import paths
 
 SECRET = "canary-of-the-home"
 

@@ -13,8 +13,8 @@ from support.scripted_agent import scripted_options
 
 import corral
 from corral import Cost, FileChanged, Policy, Result, Usage, models, pipelines
-from corral.core.display import Card, shorten
-from corral.engine.batch.results import BatchError, BatchReport, BatchResult, Failures
+from corral._core.display import Card, shorten
+from corral._engine.batch.results import BatchError, BatchReport, BatchResult, Failures
 from corral.events import Error
 from corral.model_types import FinishReason, Response
 from corral.models import Generation, Message, Step
@@ -202,7 +202,7 @@ def test_long_texts_are_cut() -> None:
 def test_every_event_has_its_type() -> None:
     import typing
 
-    from corral.pipelines.events import RunEvent
+    from corral._pipelines.events import RunEvent
 
     for union in (corral.Event, models.StreamEvent, RunEvent):
         for kind in typing.get_args(union):

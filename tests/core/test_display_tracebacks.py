@@ -18,8 +18,8 @@ import trio
 
 import corral
 from corral import errors, models, pipelines
-from corral.core.display import short_traceback
-from corral.system.threads import short_traceback_async
+from corral._core.display import short_traceback
+from corral._system.threads import short_traceback_async
 from corral.testing import ModelServer, say
 
 TESTS = Path(__file__).parents[1]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.durations import backoff_delay, seconds, text
+from corral._core.durations import backoff_delay, seconds, text
 
 
 @pytest.mark.parametrize(

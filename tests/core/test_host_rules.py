@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral import Policy
-from corral.core.host_rules import HostRule, find_rule, parse_host_rule
+from corral._core.host_rules import HostRule, find_rule, parse_host_rule
 from corral.errors import PolicyError
 from corral.policy import is_narrower, policy_from_table
 

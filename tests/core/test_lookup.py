@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.core.lookup import SpecLookup, find_id
+from corral._core.lookup import SpecLookup, find_id
 from corral.errors import ConfigError
 
 

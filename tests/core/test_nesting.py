@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from corral import errors
-from corral.core.nesting import MAX_DEPTH, decode_json, decode_toml, is_too_deep
+from corral._core.nesting import MAX_DEPTH, decode_json, decode_toml, is_too_deep
+from corral._protocol.response_builder import ResponseBuilder
+from corral._protocol.schema import schema_of
+from corral._system import config
+from corral._testing.model_server.script import Script
 from corral.messages import ToolCall
-from corral.protocol.response_builder import ResponseBuilder
-from corral.protocol.schema import schema_of
-from corral.system import config
-from corral.testing.model_server.script import Script
 
 DEPTHS = [MAX_DEPTH + 1, 900, 100_000]
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.protected_paths import GROUPS, NAMES, globs, is_protected, protection_of, regex
+from corral._core.protected_paths import GROUPS, NAMES, globs, is_protected, protection_of, regex
 
 PROTECTED = [
     ".git",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.core.question_replies import (
+from corral._core.question_replies import (
     NO_PERSON,
     QuestionReply,
     read_reply,

@@ -9,7 +9,7 @@ import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.quoting import json_pattern, json_string, toml_string
+from corral._core.quoting import json_pattern, json_string, toml_string
 
 TEXTS = st.text(st.characters(codec="utf-8"))
 

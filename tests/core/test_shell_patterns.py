@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
-from corral.core.shell_patterns import (
+from corral._core.shell_patterns import (
     MAX_LENGTH,
     allow_regex,
     covers,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.shell_fuzz import HOSTILE, SHELLS, WORDS, evasions, generated
 
-from corral.core.shell_patterns import SimpleCommand
+from corral._core.shell_patterns import SimpleCommand
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.event_samples import session_events
 
-from corral.core.steps import ModelStep, StepTracker
+from corral._core.steps import ModelStep, StepTracker
 from corral.events import Event, Init, Text, Thinking, ToolOutput, ToolResult, ToolUse
 
 

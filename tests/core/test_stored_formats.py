@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from corral.comparison import plan
-from corral.core import stored_formats
+from corral._comparison import plan
+from corral._core import stored_formats
+from corral._sessions import store
+from corral._system import paths
+from corral._system.cassette import format
 from corral.errors import FormatUnsupported
-from corral.sessions import store
-from corral.system import paths
-from corral.system.cassette import format
 
 
 def read_session(path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.terminal_text import Cleaner, clean, json_line, one_line, visible
+from corral._core.terminal_text import Cleaner, clean, json_line, one_line, visible
 
 ANY = st.text(st.characters(codec=None), max_size=60)
 

@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 PLACE = Path("/tmp/corral-earlier-version")
 """Where the commands run. Its path is in what they store, so it is the same everywhere."""
 SCRIPTED_GEMINI = HERE.parent / "programs" / "scripted_gemini.py"
-MAIN = "from corral.cli.main import main; main()"
+MAIN = "from corral._cli.main import main; main()"
 
 STEPS = """digraph steps {
     goal="say hello"

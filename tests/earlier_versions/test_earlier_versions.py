@@ -22,9 +22,9 @@ from support.scripted_agent import GOOD
 
 import corral
 from corral import events
-from corral.core import stored_formats
-from corral.sessions import store
-from corral.system.cassette import format
+from corral._core import stored_formats
+from corral._sessions import store
+from corral._system.cassette import format
 from corral.testing import ModelServer, Turn
 
 pytestmark = pytest.mark.whole_program
@@ -188,7 +188,7 @@ def check_continued(stored: Stored) -> None:
     that is closed."""
 
     def start(words: str) -> subprocess.Popen[bytes]:
-        main = "from corral.cli.main import main; main()"
+        main = "from corral._cli.main import main; main()"
         return subprocess.Popen([sys.executable, "-c", main, *shlex.split(words)])
 
     def states() -> set[str]:

@@ -14,7 +14,7 @@ import pytest
 from support import durable_processes, fast_selection
 from support.durable_processes import DurableProcesses, ForkServer
 
-from corral.engine.dbos import database
+from corral._engine.dbos import database
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,8 @@ import os
 import pytest
 from support.durable_processes import DurableProcesses, submit, wait_until
 
-from corral.engine import open_questions
-from corral.pipelines.scheduler.commands import Question
+from corral._engine import open_questions
+from corral._pipelines.scheduler.commands import Question
 from corral.testing import Call, ModelServer, Request, Turn, say
 from corral.values import Json
 

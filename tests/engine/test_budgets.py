@@ -11,15 +11,15 @@ import pytest
 from support.batches import MODEL, CountingModel
 
 from corral import live, pipelines
-from corral.core.spending import BudgetLimits, Raise, Spent
-from corral.engine import limits, retention
-from corral.engine.dbos import database
+from corral._core.spending import BudgetLimits, Raise, Spent
+from corral._engine import limits, retention
+from corral._engine.dbos import database
+from corral._metering.budget import Reservation, Shortage
+from corral._pipelines.events import RunEvent
+from corral._pipelines.run_limits import run_limits
 from corral.errors import ConfigError, PipelineInvalid
 from corral.events import Error
-from corral.metering.budget import Reservation, Shortage
 from corral.pipelines import Graph
-from corral.pipelines.events import RunEvent
-from corral.pipelines.run_limits import run_limits
 from corral.testing import Call, ModelServer, Request, Turn
 
 BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])

@@ -7,7 +7,7 @@ import json
 
 from support.durable_processes import CHAIN, DurableProcesses, submit
 
-from corral.engine import query, run_list
+from corral._engine import query, run_list
 
 
 def followed(processes: DurableProcesses, run: str = "r") -> list[str]:
@@ -22,7 +22,7 @@ def followed(processes: DurableProcesses, run: str = "r") -> list[str]:
 
 
 def event_json(event: object) -> bytes:
-    from corral.pipelines import events
+    from corral._pipelines import events
 
     return events.to_json(event)  # type: ignore[arg-type]
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from support.durable_processes import CHAIN, DurableProcesses, submit, wait_until
 
-from corral.engine import fork as durable_fork
-from corral.engine import query
+from corral._engine import fork as durable_fork
+from corral._engine import query
+from corral._pipelines import loader
 from corral.errors import ConfigError
-from corral.pipelines import loader
 
 
 def test_a_fork_continues_from_a_node_and_repeats_nothing_before_it(

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy.exc
 
-from corral.engine.agent_host.client import RESERVED, HostFiles, StoredOutcome
-from corral.engine.batch import batch_store
-from corral.engine.dbos import database
+from corral._engine.agent_host.client import RESERVED, HostFiles, StoredOutcome
+from corral._engine.batch import batch_store
+from corral._engine.dbos import database
+from corral._pipelines.scheduler.outcome import Outcome
 from corral.errors import StorageFailed
-from corral.pipelines.scheduler.outcome import Outcome
 
 pytestmark = pytest.mark.whole_program
 

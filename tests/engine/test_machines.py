@@ -15,8 +15,8 @@ from support.durable_processes import TIMEOUT, is_alive, wait_until
 from support.pipeline_command import CORRAL
 from support.repositories import bare, git, repository
 
-from corral.engine import query
-from corral.engine.query import RunDetails
+from corral._engine import query
+from corral._engine.query import RunDetails
 
 __all__ = ["bare", "repository"]
 

@@ -14,19 +14,19 @@ from typing import TypeVar
 import pytest
 from support.scheduler_driver import graph_of
 
-from corral.engine import memory_runner
-from corral.engine.memory_runner import MemoryRun
-from corral.engine.payloads import PipelineOutput
+from corral._engine import memory_runner
+from corral._engine.memory_runner import MemoryRun
+from corral._engine.payloads import PipelineOutput
+from corral._pipelines import events
+from corral._pipelines.events import CheckpointSaved, RunEvent, StepRetrying
+from corral._pipelines.execution import handlers
+from corral._pipelines.execution.handlers import NodeContext, NodeResources
+from corral._pipelines.execution.interviewers import AutoApprove, Queued
+from corral._pipelines.graph import Graph
+from corral._pipelines.scheduler.commands import Answer, Question
+from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral.errors import StorageFailed
 from corral.events import Text
-from corral.pipelines import events
-from corral.pipelines.events import CheckpointSaved, RunEvent, StepRetrying
-from corral.pipelines.execution import handlers
-from corral.pipelines.execution.handlers import NodeContext, NodeResources
-from corral.pipelines.execution.interviewers import AutoApprove, Queued
-from corral.pipelines.graph import Graph
-from corral.pipelines.scheduler.commands import Answer, Question
-from corral.pipelines.scheduler.outcome import Outcome, failed
 
 T = TypeVar("T")
 

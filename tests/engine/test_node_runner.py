@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from corral import events
-from corral.engine import node_runner
-from corral.pipelines.graph import Node
-from corral.pipelines.scheduler.commands import RunNode
-from corral.pipelines.scheduler.outcome import Outcome
+from corral._engine import node_runner
+from corral._pipelines.graph import Node
+from corral._pipelines.scheduler.commands import RunNode
+from corral._pipelines.scheduler.outcome import Outcome
 
 
 def test_an_unknown_on_crash_policy_fails_the_node(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import time
 import pytest
 from support.durable_processes import DurableProcesses, submit, wait_until
 
-from corral.engine import open_questions, run_list, service
-from corral.engine.payloads import RunConfig, RunInput
-from corral.pipelines import loader
-from corral.pipelines.scheduler.commands import Question
+from corral._engine import open_questions, run_list, service
+from corral._engine.payloads import RunConfig, RunInput
+from corral._pipelines import loader
+from corral._pipelines.scheduler.commands import Question
 from corral.values import Json
 
 GATE = """digraph gate {

@@ -9,10 +9,10 @@ from typing import get_args
 
 import msgspec
 
-from corral.core.stored_formats import JOURNAL
-from corral.engine.node_runner import AttemptResult, Retrying
-from corral.engine.payloads import AgentAsks, NodeInput, NodesStep, PipelineOutput, RunInput
-from corral.pipelines.scheduler.commands import Message
+from corral._core.stored_formats import JOURNAL
+from corral._engine.node_runner import AttemptResult, Retrying
+from corral._engine.payloads import AgentAsks, NodeInput, NodesStep, PipelineOutput, RunInput
+from corral._pipelines.scheduler.commands import Message
 
 STORED = Path(__file__).parent / "journal_formats" / f"{JOURNAL}.txt"
 CHANGED = (

@@ -17,14 +17,14 @@ import pytest
 
 import corral
 from corral import pipelines
-from corral.engine.batch.results import OutputFile
-from corral.engine.dbos.database import find
-from corral.engine.worker import executor, run_workflow
+from corral._engine.batch.results import OutputFile
+from corral._engine.dbos.database import find
+from corral._engine.worker import executor, run_workflow
+from corral._pipelines.execution import handlers
+from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.nodes import item
+from corral._pipelines.scheduler.outcome import Outcome
 from corral.errors import ConfigError
-from corral.pipelines.execution import handlers
-from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.nodes import item
-from corral.pipelines.scheduler.outcome import Outcome
 
 pytestmark = pytest.mark.whole_program
 

@@ -13,13 +13,13 @@ from support.batches import results_of
 from support.durable_processes import DurableProcesses, submit, wait_until
 
 import corral
-from corral.engine import query, retention, service
-from corral.engine.batch import query as batch_query
-from corral.engine.batch.batch_store import BatchStore
-from corral.engine.dbos import database
-from corral.engine.payloads import RunConfig, RunInput
+from corral._engine import query, retention, service
+from corral._engine.batch import query as batch_query
+from corral._engine.batch.batch_store import BatchStore
+from corral._engine.dbos import database
+from corral._engine.payloads import RunConfig, RunInput
+from corral._system import paths
 from corral.errors import ConfigError
-from corral.system import paths
 
 CHAIN = (
     'digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; a [type="t.step"];'

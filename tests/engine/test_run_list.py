@@ -10,9 +10,9 @@ import pytest
 
 PROGRAM = """
 import asyncio, sys
-from corral.engine import run_list
+from corral._engine import run_list
 assert asyncio.run(run_list.list_runs(db=sys.argv[1])) == []
-names = "dbos", "sqlalchemy", "corral.engine.worker", "corral.engine.query"
+names = "dbos", "sqlalchemy", "corral._engine.worker", "corral._engine.query"
 print([name for name in names if name in sys.modules])
 """
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from corral import pipelines
-from corral.pipelines.events import CheckpointSaved, PipelineEvent, RunEvent
-from corral.pipelines.execution.interviewers import Queued
+from corral._pipelines.events import CheckpointSaved, PipelineEvent, RunEvent
+from corral._pipelines.execution.interviewers import Queued
 from corral.values import Json
 
 ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"

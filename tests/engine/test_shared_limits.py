@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from support.durable_processes import DurableProcesses, wait_until
 
-from corral.engine import limits, service
-from corral.engine.dbos import database, own_tables
-from corral.engine.dbos.client import DatabaseClient
-from corral.engine.dbos.database import Database
-from corral.engine.payloads import NODE_WORKFLOW, RunConfig, RunInput
+from corral._engine import limits, service
+from corral._engine.dbos import database, own_tables
+from corral._engine.dbos.client import DatabaseClient
+from corral._engine.dbos.database import Database
+from corral._engine.payloads import NODE_WORKFLOW, RunConfig, RunInput
+from corral._metering.rate_limits import LimitState, LimitWaits, credential_id
+from corral._pipelines import loader
+from corral._system import clock
 from corral.errors import RateLimited
-from corral.metering.rate_limits import LimitState, LimitWaits, credential_id
-from corral.pipelines import loader
-from corral.system import clock
 from corral.testing import Lane, ModelServer, Turn, fail, say
 
 KEY = "canary-key-of-the-shared-limits"

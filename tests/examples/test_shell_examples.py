@@ -17,8 +17,8 @@ from support.example_lines import COUNTS, code_lines
 from support.pipeline_command import EXAMPLES, corral
 from support.real_agents import KEY
 
+from corral._sessions import store
 from corral.events import Done, Event, Init, Text, Vendor
-from corral.sessions import store
 from corral.testing import ModelServer, Request, Turn, call, say
 
 ROW = re.compile(

@@ -9,9 +9,9 @@ from atif import Trajectory
 from support.event_samples import SESSION, pipeline_events, session_events
 from support.recordings import RECORDINGS
 
+from corral._export import atif
+from corral._pipelines.events import RunEvent
 from corral.events import Event, Init, Text, ToolUse, Vendor, from_json
-from corral.export import atif
-from corral.pipelines.events import RunEvent
 
 FAMILIES = sorted(
     folder.name for folder in RECORDINGS.iterdir() if any(folder.glob("*.events.ndjson"))

@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 from support.event_samples import first_turn, session_events, stored_pipeline, stored_session
 
+from corral._export import bundle
+from corral._runs import stored_run
+from corral._system import paths
 from corral.events import Error, Event, Init, Text, Vendor
-from corral.export import bundle
-from corral.runs import stored_run
-from corral.system import paths
 
 CANARIES = {
     "OPENAI_API_KEY": "sk-canary-of-the-environment-0001",

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from support.event_samples import session_events, stored_pipeline, write_events
 
+from corral._export import document as markdown
+from corral._runs import stored_run
 from corral.events import Event, Init, Text, ToolResult, ToolUse
-from corral.export import document as markdown
-from corral.runs import stored_run
 
 
 def document(path: Path) -> str:

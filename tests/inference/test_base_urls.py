@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from corral import errors, models
-from corral.models.registry import find_provider
+from corral._models.registry import find_provider
 from corral.testing import ModelServer, Turn
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"

@@ -8,11 +8,11 @@ import pytest
 from support.model_calls import FORMATS
 
 from corral import Budget, errors
-from corral.core.spending import Spent
-from corral.metering.budget import Reservation, Shortage
-from corral.metering.budget_gate import BudgetGate, BudgetTicket
-from corral.metering.calls import CallMeter, MeteredCall, ModelRequest, read_request
-from corral.models.registry import find_provider
+from corral._core.spending import Spent
+from corral._metering.budget import Reservation, Shortage
+from corral._metering.budget_gate import BudgetGate, BudgetTicket
+from corral._metering.calls import CallMeter, MeteredCall, ModelRequest, read_request
+from corral._models.registry import find_provider
 from corral.values import Cost, Usage
 
 

@@ -12,9 +12,9 @@ import pytest
 from support.raw_server import RawConnection, raw_server
 
 import corral
+from corral._metering.turn_usage import UsageQuery
+from corral._sessions import index
 from corral.events import Event, ModelCall
-from corral.metering.turn_usage import UsageQuery
-from corral.sessions import index
 from corral.testing import ModelServer, Turn
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "calling_gemini.py"

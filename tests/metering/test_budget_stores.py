@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from corral import errors
-from corral.core.spending import BudgetLimits, Raise, Spent
-from corral.metering.budget import Budget, Reservation, Shortage
-from corral.metering.budget_gate import BudgetGate
-from corral.metering.budget_stores import FileBudgetStore, raise_limits, set_limits, settle_holder
+from corral._core.spending import BudgetLimits, Raise, Spent
+from corral._metering.budget import Budget, Reservation, Shortage
+from corral._metering.budget_gate import BudgetGate
+from corral._metering.budget_stores import FileBudgetStore, raise_limits, set_limits, settle_holder
 from corral.model_types import Request
 
 CALL = Spent(tokens=10, calls=1)
@@ -119,9 +119,9 @@ async def test_a_waiting_call_notices_what_another_process_changes(store: FileBu
 PROCESS = """
 import sys
 from pathlib import Path
-from corral.metering.budget import Budget, Reservation
-from corral.metering.budget_stores import FileBudgetStore
-from corral.core.spending import Spent
+from corral._metering.budget import Budget, Reservation
+from corral._metering.budget_stores import FileBudgetStore
+from corral._core.spending import Spent
 budget = Budget.shared(FileBudgetStore(Path(sys.argv[1])), sys.argv[2])
 made = 0
 while True:

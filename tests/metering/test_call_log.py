@@ -7,11 +7,11 @@ import asyncio
 import msgspec
 from support.model_calls import FORMATS
 
+from corral._metering.call_log import CallLog
+from corral._metering.calls import MeteredCall, ModelRequest, read_request
+from corral._models.registry import find_provider
+from corral._protocol.ndjson import RawEvent
 from corral.events import CALLS_NOT_ASSIGNED, Error, ModelCall
-from corral.metering.call_log import CallLog
-from corral.metering.calls import MeteredCall, ModelRequest, read_request
-from corral.models.registry import find_provider
-from corral.protocol.ndjson import RawEvent
 
 LONG = "Review the file named a.py please"
 

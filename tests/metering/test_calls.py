@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.model_calls import EXPECTED, FORMATS, recorded_streams
 
-from corral.metering.calls import (
+from corral._metering.calls import (
     LARGEST_USAGE_EVENT,
     CallMeter,
     FreeRequest,
@@ -21,8 +21,8 @@ from corral.metering.calls import (
     input_bound,
     read_request,
 )
-from corral.models.registry import find_provider
-from corral.protocol.sse import SseDecoder
+from corral._models.registry import find_provider
+from corral._protocol.sse import SseDecoder
 from corral.values import Json
 
 VENDORS = sorted(FORMATS)

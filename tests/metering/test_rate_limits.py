@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from corral._metering import rate_limits
+from corral._metering.rate_limits import LimitState, LimitWaits, credential_id, state_of
+from corral._system import clock
 from corral.errors import QuotaSpent, RateLimited, ServerFailed
-from corral.metering import rate_limits
-from corral.metering.rate_limits import LimitState, LimitWaits, credential_id, state_of
-from corral.system import clock
 
 KEY = "canary-key-0123456789abcdef"
 SHORT = 0.05

@@ -11,11 +11,11 @@ from support.pipeline_command import corral
 from support.stored_sessions import Transcript, write_session
 
 from corral import events
+from corral._metering.turn_usage import UsageQuery
+from corral._sessions import index
+from corral._sessions.store import EVENTS, META, Meta
+from corral._system import paths
 from corral.errors import ConfigError
-from corral.metering.turn_usage import UsageQuery
-from corral.sessions import index
-from corral.sessions.store import EVENTS, META, Meta
-from corral.system import paths
 from corral.values import Cost, Usage
 
 DAY = 86_400.0

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 from support.pipeline_command import corral
 
+from corral._metering.turn_usage import TurnUsage, UsageQuery, add_to_ledger
+from corral._sessions import index
+from corral._system import paths
 from corral.errors import ConfigError
-from corral.metering.turn_usage import TurnUsage, UsageQuery, add_to_ledger
-from corral.sessions import index
-from corral.system import paths
 from corral.values import Usage
 
 USED = Usage(input=100, output=10, coverage="complete")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from corral._models import catalogue, registry
+from corral._models.catalogue import Catalogue, CatalogueEntry, Prices, Tier
 from corral.errors import ConfigError
-from corral.models import catalogue, registry
-from corral.models.catalogue import Catalogue, CatalogueEntry, Prices, Tier
 from corral.values import Cost, Usage
 
 TIERED = CatalogueEntry(

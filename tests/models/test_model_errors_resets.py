@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from corral._models.errors import next_midnight, read_time
+from corral._models.registry import find_provider
+from corral._models.spec import FailedResponse
 from corral.errors import CorralError, QuotaSpent, RateLimited
-from corral.models.errors import next_midnight, read_time
-from corral.models.registry import find_provider
-from corral.models.spec import FailedResponse
 
 NOW = 1_790_000_000.0
 """2026-09-21 14:13:20 UTC."""

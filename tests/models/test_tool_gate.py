@@ -13,10 +13,9 @@ from support.judged_streams import gate_of, sent
 from support.model_calls import FORMATS, recorded_streams
 from support.raw_answers import post
 
-from corral.model_types import Response
-from corral.models.registry import find_provider
-from corral.models.spec import EVENT_STREAM, Wire
-from corral.models.tool_gate import (
+from corral._models.registry import find_provider
+from corral._models.spec import EVENT_STREAM, Wire
+from corral._models.tool_gate import (
     NOT_PLAIN,
     ONE_ID,
     Incomplete,
@@ -25,8 +24,9 @@ from corral.models.tool_gate import (
     WireCall,
     wire_call,
 )
-from corral.protocol.response_builder import ResponseBuilder
-from corral.protocol.sse import SseDecoder
+from corral._protocol.response_builder import ResponseBuilder
+from corral._protocol.sse import SseDecoder
+from corral.model_types import Response
 from corral.testing import Call, ModelServer, Turn
 from corral.values import Json, JsonObject, decode_or_none, is_list, is_object
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from corral.models.tool_gate import (
+from corral._models.tool_gate import (
     Unjudgeable,
     check_other_fields,
     check_prototypes,

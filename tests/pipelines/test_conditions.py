@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corral._pipelines import conditions
+from corral._pipelines.conditions import ConditionError, compile, edge_condition, lookup_in
+from corral._pipelines.dot_parser import parse
 from corral.errors import ConfigError
-from corral.pipelines import conditions
-from corral.pipelines.conditions import ConditionError, compile, edge_condition, lookup_in
-from corral.pipelines.dot_parser import parse
 from corral.values import Json
 
 CONTEXT: dict[str, Json] = {

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from corral._pipelines import loader
+from corral._pipelines.dot_parser import DotError, parse
 from corral.errors import ConfigError, PipelineInvalid
-from corral.pipelines import loader
-from corral.pipelines.dot_parser import DotError, parse
 
 WRONG = [
     # text, line, column, part of the message, part of the hint

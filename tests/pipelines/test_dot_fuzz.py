@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from corral.pipelines import dot_parser, loader, render
-from corral.pipelines.dot_parser import DotError
-from corral.pipelines.graph import Graph, from_json, to_json
+from corral._pipelines import dot_parser, loader, render
+from corral._pipelines.dot_parser import DotError
+from corral._pipelines.graph import Graph, from_json, to_json
 
 COMPLETE = r"""
 digraph "P" { // comment

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.pipelines import dot_parser
-from corral.pipelines.graph import Graph, Value
+from corral._pipelines import dot_parser
+from corral._pipelines.graph import Graph, Value
 
 Plain = tuple[dict[str, dict[str, str]], list[tuple[str, str, dict[str, str]]]]
 

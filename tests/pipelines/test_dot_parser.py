@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from corral.pipelines.dot_parser import parse
-from corral.pipelines.graph import Edge, Graph, Value
+from corral._pipelines.dot_parser import parse
+from corral._pipelines.graph import Edge, Graph, Value
 
 
 def of(body: str) -> Graph:

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from corral import pipelines
-from corral.pipelines import loader
-from corral.pipelines.graph_paths import GraphPaths, find_paths
+from corral._pipelines import loader
+from corral._pipelines.graph_paths import GraphPaths, find_paths
 
 ENDS = "start [shape=Mdiamond] done [shape=Msquare] "
 FLOW = """

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from corral._pipelines import loader
+from corral._pipelines.dot_parser import parse
 from corral.errors import ConfigError
-from corral.pipelines import loader
-from corral.pipelines.dot_parser import parse
 
 CHILD = "digraph child { start [shape=Mdiamond] done [shape=Msquare] start -> done }"
 

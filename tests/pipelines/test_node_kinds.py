@@ -1,4 +1,4 @@
-"""Node kinds are records in ``corral.pipelines.node_kinds`` and in no second list."""
+"""Node kinds are records in ``corral._pipelines.node_kinds`` and in no second list."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.pipelines import node_kinds
-from corral.pipelines.execution import handlers
+from corral._pipelines import node_kinds
+from corral._pipelines.execution import handlers
 
 SRC = Path(__file__).parents[2] / "src" / "corral"
 AREAS = ("pipelines", "engine", "cli", "view", "serve", "export", "providers", "compare")

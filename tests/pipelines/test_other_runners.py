@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
-from corral.engine import memory_runner
+from corral._engine import memory_runner
+from corral._pipelines import loader, transforms
+from corral._pipelines.dot_parser import parse
+from corral._pipelines.execution.handlers import NodeResources
+from corral._pipelines.graph import Node
+from corral._pipelines.linter import engine
+from corral._pipelines.linter.engine import LintError
+from corral._pipelines.scheduler.commands import Answer, Answered, AskHuman, Expired
 from corral.errors import ConfigError
-from corral.pipelines import loader, transforms
-from corral.pipelines.dot_parser import parse
-from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.graph import Node
-from corral.pipelines.linter import engine
-from corral.pipelines.linter.engine import LintError
-from corral.pipelines.scheduler.commands import Answer, Answered, AskHuman, Expired
 from corral.values import Json
 
 ENDS = "start [shape=Mdiamond]; done [shape=Msquare];"

@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 import pytest
 
-from corral.cli import pipeline as pipeline_group
-from corral.cli import worker
-from corral.cli.command_types import LazyGroup
-from corral.option_definitions import DEFINITIONS
-from corral.pipelines import node_kinds
-from corral.pipelines.attribute_definitions import SETTINGS
-from corral.pipelines.linter.engine import lint
-from corral.pipelines.loader import load
+from corral._cli import pipeline as pipeline_group
+from corral._cli import worker
+from corral._cli.command_types import LazyGroup
+from corral._option_definitions import DEFINITIONS
+from corral._pipelines import node_kinds
+from corral._pipelines.attribute_definitions import SETTINGS
+from corral._pipelines.linter.engine import lint
+from corral._pipelines.loader import load
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "pipelines.md").read_text("utf-8")

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from corral import pipelines
+from corral._pipelines import events
+from corral._pipelines.execution import interviewers
 from corral.errors import ConfigError, ProcessFailed
-from corral.pipelines import events
-from corral.pipelines.execution import interviewers
 
 NAMES = [
     "Answer", "AutoApprove", "Callback", "Choice", "Console", "DotError", "Edge", "Finding",

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.pipelines.dot_parser import parse
-from corral.pipelines.graph import Edge, Graph, Node, Value
-from corral.pipelines.render import arrange, as_dot, as_svg, as_text
+from corral._pipelines.dot_parser import parse
+from corral._pipelines.graph import Edge, Graph, Node, Value
+from corral._pipelines.render import arrange, as_dot, as_svg, as_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 LOOP = """digraph review {

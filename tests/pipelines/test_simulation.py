@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from corral import pipelines
+from corral._pipelines import node_kinds, simulation
+from corral._pipelines.dot_parser import parse
 from corral.errors import ConfigError
-from corral.pipelines import node_kinds, simulation
-from corral.pipelines.dot_parser import parse
 
 FLOW = """digraph flow {
     start [shape=Mdiamond]  done [shape=Msquare]

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corral._pipelines import stylesheet
+from corral._pipelines.graph import Node, Value
+from corral._pipelines.stylesheet import StylesheetError
 from corral.errors import ConfigError
-from corral.pipelines import stylesheet
-from corral.pipelines.graph import Node, Value
-from corral.pipelines.stylesheet import StylesheetError
 
 NODE = Node("review", {"shape": "hexagon"}, ("code", "hard"))
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral._pipelines import loader, templates, transforms
+from corral._pipelines.dot_parser import parse
+from corral._pipelines.graph import Graph, Node
+from corral._pipelines.linter.engine import LintError
+from corral._pipelines.linter.finding import Finding
 from corral.errors import ConfigError
-from corral.pipelines import loader, templates, transforms
-from corral.pipelines.dot_parser import parse
-from corral.pipelines.graph import Graph, Node
-from corral.pipelines.linter.engine import LintError
-from corral.pipelines.linter.finding import Finding
 from corral.values import Json
 
 CONTEXT: dict[str, Json] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.protocol.common_events import build_tool_use
+from corral._protocol.common_events import build_tool_use
 from corral.values import Json
 
 

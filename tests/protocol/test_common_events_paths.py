@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from corral._protocol.common_events import named_paths, patched_paths
 from corral.events import ToolKind
-from corral.protocol.common_events import named_paths, patched_paths
 from corral.values import Json
 
 PATCH = """*** Begin Patch

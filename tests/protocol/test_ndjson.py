@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
-from corral.agents.gemini.stream import InitFrame
+from corral._agents.gemini.stream import InitFrame
+from corral._protocol.ndjson import MAX_LOG_LENGTH, NdjsonStream, RawEvent, TurnEnd
 from corral.events import Error, Log, Text, Unknown
-from corral.protocol.ndjson import MAX_LOG_LENGTH, NdjsonStream, RawEvent, TurnEnd
 
 
 class Say(msgspec.Struct, tag_field="type", tag="say"):

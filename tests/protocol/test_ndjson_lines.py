@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
-from corral.protocol.ndjson import HEAD_SIZE, MAX_LINE_SIZE, Lines, Oversized, is_one_per_line
+from corral._protocol.ndjson import HEAD_SIZE, MAX_LINE_SIZE, Lines, Oversized, is_one_per_line
 
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
-from corral.protocol.partial_json import NO_VALUE, PartialJson
+from corral._protocol.partial_json import NO_VALUE, PartialJson
 from corral.values import Json
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from corral.events import QuestionField, QuestionOption
-from corral.protocol.question_forms import (
+from corral._protocol.question_forms import (
     MOST_FIELDS,
     NoteFields,
     choice_answers,
@@ -11,6 +10,7 @@ from corral.protocol.question_forms import (
     schema_answers,
     schema_fields,
 )
+from corral.events import QuestionField, QuestionOption
 from corral.values import Json
 
 NOTES = NoteFields("vendor", "Other")

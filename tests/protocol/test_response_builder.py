@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
+from corral._protocol.response_builder import ResponseBuilder
 from corral.errors import StreamBroken
 from corral.messages import Message, Part, RedactedThinking, Text, Thinking, ToolCall
 from corral.model_types import (
@@ -30,7 +31,6 @@ from corral.model_types import (
     ToolCallEnd,
     ToolCallStart,
 )
-from corral.protocol.response_builder import ResponseBuilder
 
 Step = tuple[str, str]
 

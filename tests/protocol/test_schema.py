@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import errors
-from corral.protocol.schema import MAX_ERRORS, Schema, schema_of
+from corral._protocol.schema import MAX_ERRORS, Schema, schema_of
 from corral.values import Json
 
 jsonschema: Any = importlib.import_module("jsonschema")

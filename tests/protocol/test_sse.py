@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
+from corral._protocol.sse import SseDecoder
 from corral.errors import StreamBroken
-from corral.protocol.sse import SseDecoder
 
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.protocol.sse import KEEP_ALIVE, SentEvent, StrictEvents, UnknownForm
+from corral._protocol.sse import KEEP_ALIVE, SentEvent, StrictEvents, UnknownForm
 
 
 def read(stream: bytes, size: int = 0) -> list[SentEvent]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.scripted_agent import GOOD
 
+from corral._sessions import store
 from corral.providers import (
     ClaudeCodeProvider,
     GeminiCliProvider,
@@ -17,7 +18,6 @@ from corral.providers import (
     ResponseProvider,
     ResponseProviderFactory,
 )
-from corral.sessions import store
 from corral.values import as_texts
 
 create = ResponseProviderFactory.create

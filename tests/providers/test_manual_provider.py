@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from corral._sessions import store
 from corral.providers import ProviderError, ProviderResult, ResponseProviderFactory
-from corral.sessions import store
 
 create = ResponseProviderFactory.create
 

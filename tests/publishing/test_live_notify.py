@@ -19,10 +19,10 @@ from support.webhook import Webhook, webhook
 
 import corral
 from corral import live, pipelines
+from corral._publishing import notify, tokens
+from corral._publishing.notify import RunFacts
 from corral.errors import ConfigError
 from corral.events import Error
-from corral.publishing import notify, tokens
-from corral.publishing.notify import RunFacts
 from corral.run_kwargs import RunKwargs
 
 ASK = "ask execute make it"

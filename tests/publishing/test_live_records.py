@@ -15,14 +15,14 @@ import pytest
 from support.live_runs import wait_for
 
 from corral import live
-from corral.publishing.records import LiveProcess, file_of, folder
-from corral.system import platform
+from corral._publishing.records import LiveProcess, file_of, folder
+from corral._system import platform
 
 MANY = 100
 PROGRAM = f"""
 import asyncio, os, sys
-from corral.publishing.publisher import RunControls, current
-from corral.publishing.records import LiveRun
+from corral._publishing.publisher import RunControls, current
+from corral._publishing.records import LiveRun
 for number in range({MANY}):
     if os.fork() == 0:
         loop = asyncio.new_event_loop()

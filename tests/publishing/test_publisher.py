@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.publishing import publisher
-from corral.publishing.publisher import Publisher, RunControls
-from corral.publishing.records import LiveProcess, LiveRun
+from corral._publishing import publisher
+from corral._publishing.publisher import Publisher, RunControls
+from corral._publishing.records import LiveProcess, LiveRun
 
 MANY = publisher.MANY + 30
 

@@ -23,10 +23,10 @@ from support.scripted_agent import child_pids
 
 import corral
 from corral import Policy
+from corral._sessions import deadlines
+from corral._system import paths
 from corral.errors import UntrustedFolder
 from corral.events import Decision, Init, PermissionRequest
-from corral.sessions import deadlines
-from corral.system import paths
 from corral.testing import Call, Lane, ModelServer, Request, Turn, say
 from corral.values import Json, as_object
 

@@ -25,8 +25,8 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import errors, result_from_events
+from corral._system import paths
 from corral.events import Decision, Done, Error, Init, PermissionRequest, Text, ToolResult
-from corral.system import paths
 from corral.testing import Lane, Turn, fail, hang, say
 from corral.values import path_from_printable
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 async def test_a_run_ends_if_the_extension_cannot_be_loaded(
     agent: RealAgent, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.agents.pi.FENCE", "this is no code")
+    monkeypatch.setattr("corral._agents.pi.FENCE", "this is no code")
     result = await agent.run(steps(agent.write("new.txt")), policy="edits")
     assert not result.ok
     assert file_names(workspace) == []

@@ -20,7 +20,7 @@ from support.real_agents import KEY, RealAgent, denied_tools, for_agents
 from support.shell_attacks import EVASIONS, RULES
 
 from corral import Policy, Result
-from corral.agents.spec import Act
+from corral._agents.spec import Act
 from corral.events import Decision, PermissionRequest
 from corral.testing import Call
 from corral.values import Json

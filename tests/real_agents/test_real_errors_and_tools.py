@@ -18,13 +18,13 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import errors
-from corral.agents import registry
-from corral.agents.shared.errors import QUOTA
-from corral.agents.spec import AgentSpec
+from corral._agents import registry
+from corral._agents.shared.errors import QUOTA
+from corral._agents.spec import AgentSpec
+from corral._testing.conformance.scenarios import Stage
 from corral.events import Event, Init
 from corral.result import Result, result_from_events
 from corral.testing import Call, ModelServer, Request, Turn, fail, say
-from corral.testing.conformance.scenarios import Stage
 
 TELL_TOOLS = {
     "claude-cli": {"Agent": "Task", "DeferredToolPlaceholder": "TaskCreate"},

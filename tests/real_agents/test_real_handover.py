@@ -14,10 +14,10 @@ from support.real_agents import USAGE, RealAgent
 from support.stream_checks import check_stream
 
 import corral
+from corral._sessions import store
+from corral._sessions.limits.machine import WORK_CONTINUES
 from corral.events import ToolUse, hand_over_of
 from corral.run_kwargs import RunKwargs
-from corral.sessions import store
-from corral.sessions.limits.machine import WORK_CONTINUES
 from corral.testing import Call, ModelServer, Turn, fail, say
 
 pytestmark = pytest.mark.timeout(400)

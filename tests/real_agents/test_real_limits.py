@@ -11,11 +11,11 @@ import pytest
 from support.real_agents import USAGE, RealAgent, for_agents
 
 from corral import result_from_events
+from corral._metering import rate_limits
+from corral._sessions import meter as session_meter
+from corral._sessions.limits.machine import CONTINUE
 from corral.events import Error, Event, ModelCall
-from corral.metering import rate_limits
 from corral.run_kwargs import RunKwargs
-from corral.sessions import meter as session_meter
-from corral.sessions.limits.machine import CONTINUE
 from corral.testing import Request, Turn, fail
 
 pytestmark = pytest.mark.timeout(400)

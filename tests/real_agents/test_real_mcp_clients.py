@@ -13,8 +13,8 @@ from support.real_agents import RealAgent, for_agents
 
 import corral
 from corral import McpServer, Policy
-from corral.serving.allowance import Allowance, RunRequest
-from corral.serving.caller_runs import CallerRuns
+from corral._serving.allowance import Allowance, RunRequest
+from corral._serving.caller_runs import CallerRuns
 from corral.testing import Lane, Request, Turn, say
 
 pytestmark = pytest.mark.timeout(600)

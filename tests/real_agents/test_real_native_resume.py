@@ -8,11 +8,11 @@ import subprocess
 import pytest
 from support.real_agents import RealAgent, for_agents
 
-from corral.agents.codex import launch as codex
+from corral._agents.codex import launch as codex
+from corral._view.live_runs import LiveRuns
+from corral._view.session_logs import SessionLogs
+from corral._view.session_view import SessionViews, open_session
 from corral.testing import say
-from corral.view.live_runs import LiveRuns
-from corral.view.session_logs import SessionLogs
-from corral.view.session_view import SessionViews, open_session
 
 pytestmark = pytest.mark.timeout(400)
 

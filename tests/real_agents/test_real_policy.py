@@ -16,8 +16,8 @@ from support.repositories import git
 
 import corral
 from corral import Policy, errors, result_from_events
-from corral.agents.registry import find
-from corral.agents.report import compile_for
+from corral._agents.registry import find
+from corral._agents.report import compile_for
 from corral.events import Decision, PermissionRequest
 from corral.options import RunOptions
 from corral.run_kwargs import RunKwargs

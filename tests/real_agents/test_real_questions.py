@@ -11,7 +11,7 @@ from support.model_scripts import steps, tool_results_json
 from support.real_agents import RealAgent, for_agents
 
 from corral import AskedQuestion, McpServer, Policy, result_from_events
-from corral.core.question_replies import NO_PERSON, AnswerLike
+from corral._core.question_replies import NO_PERSON, AnswerLike
 from corral.events import AgentQuestion, Decision, PermissionRequest, QuestionAnswer
 from corral.testing import Call, Turn
 from corral.values import Json

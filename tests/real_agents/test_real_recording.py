@@ -11,9 +11,9 @@ from support.real_agents import KEY, RealAgent, for_agents
 from support.stream_checks import check_stream
 
 import corral
+from corral._system.cassette import format
 from corral.events import Decision, Done, PermissionRequest
 from corral.run_kwargs import RunKwargs
-from corral.system.cassette import format
 from corral.testing import Turn, say
 
 pytestmark = pytest.mark.timeout(400)

@@ -10,10 +10,10 @@ from support.real_agents import RealAgent, for_agents
 from support.sandbox import needs_sandbox
 
 import corral
+from corral._testing.attack.attempts import ways_out
+from corral._testing.attack.report import AttackReport
 from corral.policy import SANDBOX_CELLS
 from corral.testing import Turn, attack_agent
-from corral.testing.attack.attempts import ways_out
-from corral.testing.attack.report import AttackReport
 
 pytestmark = [needs_sandbox, pytest.mark.timeout(600)]
 

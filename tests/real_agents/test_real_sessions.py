@@ -17,10 +17,10 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import errors, result_from_events
+from corral._sessions import store
+from corral._system import paths
 from corral.events import Event, Init, Text, Thinking, ToolUse
 from corral.run_kwargs import RunKwargs
-from corral.sessions import store
-from corral.system import paths
 from corral.testing import Lane, Turn, say
 
 pytestmark = pytest.mark.timeout(400)

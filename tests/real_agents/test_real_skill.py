@@ -14,7 +14,7 @@ from support.command_in_process import run_in_process
 from support.installed_agents import installed
 from support.real_agents import RealAgent, for_agents
 
-from corral.cli.skill import PLUGIN, SKILL
+from corral._cli.skill import PLUGIN, SKILL
 from corral.testing import Turn
 
 [DESCRIPTION] = re.findall(r"^description: (.*)$", (SKILL / "SKILL.md").read_text(), re.MULTILINE)

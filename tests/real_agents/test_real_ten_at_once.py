@@ -14,14 +14,14 @@ from support.installed_agents import ON_DEMAND, installed, managed, mark_of
 from support.processes import exclusive_machine, processes_using
 
 import corral
-from corral.agents import registry
+from corral._agents import registry
+from corral._system import paths
+from corral._testing.conformance.scenarios import Stage
 from corral.events import Event, Text
 from corral.options import RunOptions
 from corral.policy import Policy
 from corral.result import Result, result_from_events
-from corral.system import paths
 from corral.testing import Call, ModelServer, Request, Turn, hang
-from corral.testing.conformance.scenarios import Stage
 
 WIRES = ("gemini:gemini-2.5-flash", "anthropic:claude-sonnet-5", "openai:gpt-5.5", "chat:any-model")
 CANCELLED = "gemini-acp"

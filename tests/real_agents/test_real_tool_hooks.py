@@ -12,10 +12,10 @@ from support.real_agents import EVERY_DAY, AgentRecord, RealAgent, for_agents
 from support.sandbox import needs_sandbox
 
 import corral
-from corral.agents.gemini import launch
-from corral.agents.spec import LaunchContext
+from corral._agents.gemini import launch
+from corral._agents.spec import LaunchContext
+from corral._sessions.tools.hooks import HookVerdict, ToolRequest
 from corral.options import RunOptions
-from corral.sessions.tools.hooks import HookVerdict, ToolRequest
 from corral.testing import Turn
 from corral.values import JsonObject
 

@@ -16,9 +16,9 @@ from support.real_agents import RealAgent, for_agents
 
 import corral
 from corral import Policy
+from corral._sessions.tools.mcp_server import ToolServer
 from corral.events import ToolUse
 from corral.models import Image
-from corral.sessions.tools.mcp_server import ToolServer
 from corral.testing import Turn, say
 
 pytestmark = pytest.mark.timeout(600)

@@ -13,10 +13,10 @@ import pytest
 from support.command_in_process import run_in_process
 from support.repositories import git, repository
 
+from corral._review import outputs
+from corral._review.apply import MARK, apply, find_target
+from corral._review.outputs import Allowed, PatchOutput
 from corral.errors import ConfigError, PermissionRefused, StorageFailed
-from corral.review import outputs
-from corral.review.apply import MARK, apply, find_target
-from corral.review.outputs import Allowed, PatchOutput
 
 __all__ = ["repository"]
 

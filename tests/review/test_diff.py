@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.repositories import git
 
+from corral._review.diff import MAX_LINE, ChangedFile, parse, render
 from corral.errors import PromptError
-from corral.review.diff import MAX_LINE, ChangedFile, parse, render
 
 
 def diff_of(folder: Path, *words: str) -> bytes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from corral.review.diff import parse
-from corral.review.findings import (
+from corral._review.diff import parse
+from corral._review.findings import (
     MAX_FINDINGS,
     MAX_TEXT,
     Finding,

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from support.review_checks import check_markdown
 
+from corral._review import outputs
+from corral._review.findings import Finding
+from corral._review.formats import MAX_MARKDOWN, markdown
+from corral._review.outputs import Allowed
+from corral._review.result import Review, ReviewRun
 from corral.errors import PermissionRefused
-from corral.review import outputs
-from corral.review.findings import Finding
-from corral.review.formats import MAX_MARKDOWN, markdown
-from corral.review.outputs import Allowed
-from corral.review.result import Review, ReviewRun
 
 
 def finding(title: str, explanation: str = "Leaks.") -> Finding:

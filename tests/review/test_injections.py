@@ -18,10 +18,10 @@ from support.repositories import git
 from support.review_checks import check_formats, check_log, check_markdown
 
 from corral import review
-from corral.core.terminal_text import visible
+from corral._core.terminal_text import visible
+from corral._review import outputs
+from corral._review.outputs import Allowed
 from corral.errors import CorralError
-from corral.review import outputs
-from corral.review.outputs import Allowed
 from corral.testing import Call, ModelServer, Request, Turn
 
 TOKEN = "ghs_0123456789abcdefghijABCDEFGHIJ"

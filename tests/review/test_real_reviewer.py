@@ -13,11 +13,11 @@ from support.repositories import git, repository
 from support.review_checks import check_formats
 
 from corral import Policy, review
-from corral.agents import registry
+from corral._agents import registry
+from corral._review.api import FIXED
+from corral._sessions.prepare import COMMON
+from corral._system import config
 from corral.options import KNOWN, RunOptions
-from corral.review.api import FIXED
-from corral.sessions.prepare import COMMON
-from corral.system import config
 from corral.testing import Call, ModelServer, Request, Turn
 
 __all__ = ["repository"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.repositories import git, repository
 
+from corral._review.diff import parse
+from corral._review.source import Source, from_repository, given_patch, reviewed_files
 from corral.errors import ConfigError
-from corral.review.diff import parse
-from corral.review.source import Source, from_repository, given_patch, reviewed_files
 
 __all__ = ["repository"]
 

@@ -12,9 +12,9 @@ import pytest
 from support.event_samples import stored_pipeline, stored_session
 
 import corral
+from corral._runs import find as runs
+from corral._system import paths
 from corral.errors import ConfigError, ResumeLost
-from corral.runs import find as runs
-from corral.system import paths
 
 
 def test_a_session_and_a_run_folder_are_found() -> None:

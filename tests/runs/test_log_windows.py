@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from support.view_server import Transcript, tool_call
 
 from corral import events
-from corral.runs import log_windows
-from corral.runs.log_windows import PAGE, LogFile, TurnIndex, read_tail
+from corral._runs import log_windows
+from corral._runs.log_windows import PAGE, LogFile, TurnIndex, read_tail
+from corral._view.items import ItemBuilder, decode
+from corral._view.log_pages import item_body, item_page, raw_page
+from corral._view.session_logs import DETAIL_BUDGET, SessionLogs, read_end
 from corral.values import Cost, Usage
-from corral.view.items import ItemBuilder, decode
-from corral.view.log_pages import item_body, item_page, raw_page
-from corral.view.session_logs import DETAIL_BUDGET, SessionLogs, read_end
 
 
 @given(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.runs.permission_details import MOST_LINES, details
+from corral._runs.permission_details import MOST_LINES, details
 from corral.values import Json
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from corral.runs.redactor import ExportRedactor
+from corral._runs.redactor import ExportRedactor
 
 TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlLW9mLWl0"
 PEM = (

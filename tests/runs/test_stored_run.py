@@ -15,11 +15,11 @@ from support.event_samples import (
     write_events,
 )
 
+from corral._pipelines.events import to_json as run_event_to_json
+from corral._runs import stored_run
+from corral._system import paths
 from corral.errors import ConfigError, CorralError, ResumeLost
 from corral.events import Done, Init, Text, to_json
-from corral.pipelines.events import to_json as run_event_to_json
-from corral.runs import stored_run
-from corral.system import paths
 
 
 def types(run: stored_run.StoredRun) -> list[str]:

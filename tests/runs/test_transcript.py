@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral._runs.transcript import summary, turns
 from corral.events import (
     Done,
     Error,
@@ -13,7 +14,6 @@ from corral.events import (
     ToolUse,
     Vendor,
 )
-from corral.runs.transcript import summary, turns
 from corral.values import Cost, FileChanged, Usage
 
 EVENTS: list[Event] = [

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from corral.agents import registry
-from corral.core.spending import BudgetLimits
-from corral.errors import ConfigError, CorralError, NotPermitted, PromptError
-from corral.policy import Policy
-from corral.serving.allowance import (
+from corral._agents import registry
+from corral._core.spending import BudgetLimits
+from corral._serving.allowance import (
     Allowance,
     Narrowing,
     PipelineRequest,
     RunRequest,
     read_request,
 )
+from corral.errors import ConfigError, CorralError, NotPermitted, PromptError
+from corral.policy import Policy
 
 STARTER = "the one who started corral mcp"
 

@@ -11,17 +11,17 @@ from support.builtin_agent import MODELS, BuiltinAgent, model_env, wait_until
 from support.model_scripts import steps
 
 import corral
-from corral.core.spending import BudgetLimits
-from corral.errors import ConfigError, CorralError, NotPermitted, ResumeLost
-from corral.policy import Policy
-from corral.serving.allowance import (
+from corral._core.spending import BudgetLimits
+from corral._serving.allowance import (
     Allowance,
     AnswerRequest,
     Narrowing,
     PipelineRequest,
     RunRequest,
 )
-from corral.serving.caller_runs import CallerRun, CallerRuns, RunView
+from corral._serving.caller_runs import CallerRun, CallerRuns, RunView
+from corral.errors import ConfigError, CorralError, NotPermitted, ResumeLost
+from corral.policy import Policy
 from corral.testing import Call, Request, Turn, hang, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

@@ -9,8 +9,8 @@ import pytest
 from support.scripted_agent import GOOD, scripted_options
 
 import corral
+from corral._sessions.prepare import prepare
 from corral.errors import AuthenticationFailed, ConfigError
-from corral.sessions.prepare import prepare
 
 LOGIN = ".gemini/oauth_creds.json"
 

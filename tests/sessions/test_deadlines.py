@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from corral._protocol.ndjson import RawEvent
+from corral._sessions import deadlines
+from corral._sessions.deadlines import NetworkWatch
 from corral.errors import AuthenticationFailed, CorralError, NetworkFailed, ServerFailed
 from corral.events import Error, Log
-from corral.protocol.ndjson import RawEvent
-from corral.sessions import deadlines
-from corral.sessions.deadlines import NetworkWatch
 
 
 @pytest.fixture(autouse=True)

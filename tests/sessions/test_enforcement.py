@@ -19,18 +19,18 @@ from support.scripted_agent import scripted_options
 
 import corral
 from corral import Policy
-from corral.agents import grants, registry, report
-from corral.agents.grants import Grants
-from corral.agents.spec import AgentControls, AgentSpec
+from corral._agents import grants, registry, report
+from corral._agents.grants import Grants
+from corral._agents.spec import AgentControls, AgentSpec
+from corral._sessions import enforcement, pool
+from corral._sessions.prepare import for_prompt, needs_new_process, prepare
+from corral._sessions.prepared_run import PreparedRun
+from corral._sessions.sandbox import agent_sandbox, command_sandbox, named_hosts
+from corral._sessions.tools.hooks import ToolRequest
+from corral._system import config
+from corral._system.sandbox.box import SandboxEndpoint
 from corral.errors import ConfigError, PolicyError, PolicyNotEnforceable
 from corral.options import RunOptions
-from corral.sessions import enforcement, pool
-from corral.sessions.prepare import for_prompt, needs_new_process, prepare
-from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.sandbox import agent_sandbox, command_sandbox, named_hosts
-from corral.sessions.tools.hooks import ToolRequest
-from corral.system import config
-from corral.system.sandbox.box import SandboxEndpoint
 
 NO_NETWORK = Policy(write="allow", shell="allow", network="deny")
 

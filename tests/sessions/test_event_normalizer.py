@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from support.stream_checks import check_stream, no_deadline
 
 from corral import errors
+from corral._protocol.ndjson import RawEvent, TurnEnd
+from corral._sessions import event_normalizer as guards
+from corral._sessions.event_normalizer import EventNormalizer
 from corral.errors import classes_by_code
 from corral.events import (
     Done,
@@ -30,9 +33,6 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
-from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.sessions import event_normalizer as guards
-from corral.sessions.event_normalizer import EventNormalizer
 from corral.values import Cost, Usage
 
 E = TypeVar("E", bound=Event)

@@ -16,11 +16,11 @@ from support.scripted_agent import GOOD, child_pids, scripted_options
 
 import corral
 from corral import errors
+from corral._sessions.goals import CheckResult, Until, command_succeeds, files_exist, until_done
 from corral.errors import from_event
 from corral.events import Done
 from corral.prompt import Prompt, Section
 from corral.result import Result
-from corral.sessions.goals import CheckResult, Until, command_succeeds, files_exist, until_done
 from corral.values import FileChanged, Usage
 
 AGENT = "gemini-cli"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from corral._sessions import index, store
+from corral._sessions.index import Query, search
+from corral._system import paths
 from corral.errors import StorageFailed
 from corral.events import Error, Text, ToolUse, Vendor
-from corral.sessions import index, store
-from corral.sessions.index import Query, search
-from corral.system import paths
 
 
 def stored(
@@ -134,7 +134,7 @@ def test_a_damaged_session_is_left_out() -> None:
 
 def test_several_processes_may_search_at_once() -> None:
     ids = {stored(f"needle {n}").meta.id for n in range(50)}
-    code = "from corral.sessions.index import *; print(len(search(Query(grep='needle'))))"
+    code = "from corral._sessions.index import *; print(len(search(Query(grep='needle'))))"
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(4)
     ]

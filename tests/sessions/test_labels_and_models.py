@@ -14,13 +14,13 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import Usage, errors
+from corral._protocol.acp.conversation import turn_end
+from corral._protocol.acp.quirks import DEFAULT_QUIRKS
+from corral._protocol.ndjson import TurnEnd
+from corral._sessions import store
+from corral._sessions.event_normalizer import EventNormalizer
+from corral._sessions.structured_output import combine_results
 from corral.events import Done, Init
-from corral.protocol.acp.conversation import turn_end
-from corral.protocol.acp.quirks import DEFAULT_QUIRKS
-from corral.protocol.ndjson import TurnEnd
-from corral.sessions import store
-from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.structured_output import combine_results
 from corral.values import Cost, Json, add_by_model, subtract_by_model
 
 FULL = Usage(input=10, output=5, coverage="complete")

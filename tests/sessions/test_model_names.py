@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from corral import models
-from corral.agents import registry
+from corral._agents import registry
+from corral._sessions.prepare import prepare, with_model_name
 from corral.errors import ConfigError, MissingKey
 from corral.options import RunOptions
-from corral.sessions.prepare import prepare, with_model_name
 
 URL = {
     "gemini": "GOOGLE_GEMINI_BASE_URL",

@@ -14,16 +14,16 @@ from support.sandbox import needs_sandbox
 from support.scripted_agent import scripted_options
 
 from corral import Policy
-from corral.agents.spec import Launch
-from corral.builtin.tools.workspace import ToolError, Workspace
-from corral.engine.batch.results import OutputFile
-from corral.engine.dbos import database
-from corral.sessions import store
-from corral.sessions.prepare import prepare
-from corral.sessions.sandbox import command_sandbox
-from corral.system import paths
-from corral.system.path_guard import PathGuard
-from corral.system.process import daemon
+from corral._agents.spec import Launch
+from corral._builtin.tools.workspace import ToolError, Workspace
+from corral._engine.batch.results import OutputFile
+from corral._engine.dbos import database
+from corral._sessions import store
+from corral._sessions.prepare import prepare
+from corral._sessions.sandbox import command_sandbox
+from corral._system import paths
+from corral._system.path_guard import PathGuard
+from corral._system.process import daemon
 
 ORIGINAL = "original\n"
 ITEMS = (
@@ -115,7 +115,7 @@ def test_corrals_own_processes_know_the_files_that_the_user_chose(
     seen = tmp_path / "seen"
     (tmp_path / "lists_own_files.py").write_text(
         "from pathlib import Path\n"
-        "from corral.system import paths\n"
+        "from corral._system import paths\n"
         "def main():\n"
         f"    Path({str(seen)!r}).write_text(' '.join(paths.own_files()))\n"
     )

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from corral import Policy
+from corral._sessions.permissions import Asker, PermissionAnswer, PermissionBroker
 from corral.events import Decision, PermissionRequest
 from corral.policy import Action
-from corral.sessions.permissions import Asker, PermissionAnswer, PermissionBroker
 
 RUN = Action("run_shell_command", "execute", "make")
 

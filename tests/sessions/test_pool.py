@@ -20,16 +20,16 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import errors
-from corral.agents import acp_command, registry
-from corral.agents.spec import AcpTransport, AgentSpec
+from corral._agents import acp_command, registry
+from corral._agents.spec import AcpTransport, AgentSpec
+from corral._runs import transcript
+from corral._sessions import store
+from corral._sessions.acp.connection import AcpSession
+from corral._sessions.pool import Pool
+from corral._system import paths
 from corral.events import Decision, Event, PermissionRequest, Text
 from corral.policy import Policy
 from corral.run_kwargs import RunKwargs
-from corral.runs import transcript
-from corral.sessions import store
-from corral.sessions.acp.connection import AcpSession
-from corral.sessions.pool import Pool
-from corral.system import paths
 
 
 def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:

@@ -12,8 +12,8 @@ import pytest
 from support.scripted_agent import scripted_options
 
 import corral
+from corral._sessions.prepare import prepare
 from corral.errors import ConfigError, UnknownProvider
-from corral.sessions.prepare import prepare
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from support.scripted_agent import GOOD, PROGRAM, child_pids, scripted_options
 
 import corral
 from corral import Policy, errors
-from corral.agents import acp_command
-from corral.agents.spec import AcpTransport, AgentSpec
+from corral._agents import acp_command
+from corral._agents.spec import AcpTransport, AgentSpec
+from corral._protocol.acp.quirks import AcpQuirks
 from corral.policy import Preset
-from corral.protocol.acp.quirks import AcpQuirks
 from corral.testing import Call, Turn
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from support.scripted_agent import scripted_options
 
 import corral
 from corral import Policy
+from corral._sessions.prepare import prepare
+from corral._sessions.sandbox import command_sandbox
+from corral._system.sandbox import bubblewrap
+from corral._system.sandbox.box import Box, interpreter_folders
+from corral._system.sandbox.sandbox import Sandbox, find_support
 from corral.errors import ConfigError, CorralError, SandboxFailed
-from corral.sessions.prepare import prepare
-from corral.sessions.sandbox import command_sandbox
-from corral.system.sandbox import bubblewrap
-from corral.system.sandbox.box import Box, interpreter_folders
-from corral.system.sandbox.sandbox import Sandbox, find_support
 
 pytestmark = needs_sandbox
 
@@ -248,7 +248,7 @@ def test_too_many_folders_are_an_error(workspace: Path, tmp_path: Path) -> None:
 
 
 DESCRIBE = """
-from corral.system.sandbox.sandbox import describe, find_support
+from corral._system.sandbox.sandbox import describe, find_support
 print(describe(find_support()))
 """
 
@@ -281,9 +281,9 @@ def test_a_machine_that_forbids_it_is_reported_with_the_reason(
 
 AS_USER = """
 import asyncio, os, sys, threading
-from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
-from corral.system.sandbox.sandbox import Sandbox, find_support
+from corral._system.process.process import Process, ProcessSpec
+from corral._system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
+from corral._system.sandbox.sandbox import Sandbox, find_support
 workspace, threads = sys.argv[1:]
 for _ in range(int(threads)):
     threading.Thread(target=threading.Event().wait, daemon=True).start()

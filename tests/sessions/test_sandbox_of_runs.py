@@ -15,21 +15,21 @@ from support.scripted_agent import scripted_options
 
 import corral
 from corral import Policy
-from corral.agents import registry
-from corral.errors import ConfigError, PolicyNotEnforceable, SandboxFailed
-from corral.events import Error, Event
-from corral.run_kwargs import RunKwargs
-from corral.sessions import sandbox
-from corral.sessions.prepare import (
+from corral._agents import registry
+from corral._sessions import sandbox
+from corral._sessions.prepare import (
     _finish_checks_left_behind,  # pyright: ignore[reportPrivateUsage]
     prepare,
 )
-from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.sandbox import command_sandbox
-from corral.system import paths
-from corral.system.sandbox import repository_guard
-from corral.system.sandbox.box import SandboxEndpoint, mounts
-from corral.system.sandbox.repository_guard import GitNotice
+from corral._sessions.prepared_run import PreparedRun
+from corral._sessions.sandbox import command_sandbox
+from corral._system import paths
+from corral._system.sandbox import repository_guard
+from corral._system.sandbox.box import SandboxEndpoint, mounts
+from corral._system.sandbox.repository_guard import GitNotice
+from corral.errors import ConfigError, PolicyNotEnforceable, SandboxFailed
+from corral.events import Error, Event
+from corral.run_kwargs import RunKwargs
 
 pytestmark = needs_sandbox
 

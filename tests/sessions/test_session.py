@@ -20,9 +20,9 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import errors
+from corral._sessions import store
 from corral.events import Done, Error, Init, Log, Text, ToolResult, Unknown, Vendor
 from corral.run_kwargs import RunKwargs
-from corral.sessions import store
 from corral.values import as_object, as_objects
 
 
@@ -216,7 +216,7 @@ async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
 async def test_an_agent_that_does_not_exit_after_its_turn_is_ended(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.sessions.deadlines.EXIT_TIMEOUT", 0.2)
+    monkeypatch.setattr("corral._sessions.deadlines.EXIT_TIMEOUT", 0.2)
     events = await events_of(workspace, "init\ntext x\nresult\nhang")
     assert [e.code for e in events if isinstance(e, Error)] == ["lingered"]
     assert corral.result_from_events(events).ok

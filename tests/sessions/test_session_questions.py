@@ -7,7 +7,10 @@ import asyncio
 import pytest
 
 from corral import Policy
-from corral.core.question_replies import AnswerLike, QuestionReply
+from corral._core.question_replies import AnswerLike, QuestionReply
+from corral._protocol.ndjson import RawEvent
+from corral._sessions.event_normalizer import EventNormalizer
+from corral._sessions.permissions import Asker, PermissionBroker, PermissionQuestions
 from corral.events import (
     AgentQuestion,
     Init,
@@ -16,9 +19,6 @@ from corral.events import (
     QuestionField,
     QuestionOption,
 )
-from corral.protocol.ndjson import RawEvent
-from corral.sessions.event_normalizer import EventNormalizer
-from corral.sessions.permissions import Asker, PermissionBroker, PermissionQuestions
 
 NAME = QuestionField("name", "Who?")
 

@@ -17,10 +17,10 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import errors
+from corral._sessions.permissions import Asker
+from corral._system.cassette import format
 from corral.events import Done, Text
 from corral.run_kwargs import RunKwargs
-from corral.sessions.permissions import Asker
-from corral.system.cassette import format
 
 pytestmark = pytest.mark.whole_program
 

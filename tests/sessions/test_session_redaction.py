@@ -12,12 +12,12 @@ from support.scripted_agent import scripted_options
 from support.stream_checks import no_deadline
 
 import corral
+from corral._protocol.ndjson import RawEvent
+from corral._sessions.redaction import EventRedactor
+from corral._sessions.store import title_of
+from corral._system import paths
+from corral._system.environment import SecretRedactor
 from corral.events import Text, Thinking, ToolOutput, ToolResult, ToolUse, UsageReport, to_json
-from corral.protocol.ndjson import RawEvent
-from corral.sessions.redaction import EventRedactor
-from corral.sessions.store import title_of
-from corral.system import paths
-from corral.system.environment import SecretRedactor
 
 KEY = "sk-test-0123456789abcdef"
 ERASER = SecretRedactor({"KEY": KEY})

@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.cli import prune
-from corral.engine.dbos import database
+from corral._cli import prune
+from corral._engine.dbos import database
+from corral._sessions import store
+from corral._sessions.retention import prune_sessions
+from corral._sessions.store import QuestionFile
+from corral._sessions.warm.names import StoredName, WarmFiles
+from corral._system import fs, paths
 from corral.events import Text
-from corral.sessions import store
-from corral.sessions.retention import prune_sessions
-from corral.sessions.store import QuestionFile
-from corral.sessions.warm.names import StoredName, WarmFiles
-from corral.system import fs, paths
 
 
 def stored(age: float) -> store.SessionRecord:

@@ -11,14 +11,14 @@ from support.descriptors import free_descriptors
 from support.scripted_agent import GOOD, open_descriptors, scripted_options
 
 import corral
+from corral._runs import transcript
+from corral._sessions import store
+from corral._sessions.store import SessionRecord
+from corral._system import paths
 from corral.errors import ConfigError, FormatUnsupported, ResumeLost, StorageFailed
 from corral.events import Done, Error, Event, Init, Text, Vendor
 from corral.options import RunOptions
 from corral.run_kwargs import RunKwargs
-from corral.runs import transcript
-from corral.sessions import store
-from corral.sessions.store import SessionRecord
-from corral.system import paths
 
 
 def made() -> SessionRecord:

@@ -13,10 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import errors
-from corral.events import Error
-from corral.protocol.schema import Schema, schema_not_met, schema_of
-from corral.result import Answer, Result
-from corral.sessions.structured_output import (
+from corral._protocol.schema import Schema, schema_not_met, schema_of
+from corral._sessions.structured_output import (
     SubmitTool,
     TypedAnswer,
     answer_schema,
@@ -26,7 +24,9 @@ from corral.sessions.structured_output import (
     repair_prompt,
     run_typed,
 )
-from corral.sessions.tools.tools import Tools
+from corral._sessions.tools.tools import Tools
+from corral.events import Error
+from corral.result import Answer, Result
 from corral.values import Cost, DeniedCall, FileChanged, Json, Usage
 
 

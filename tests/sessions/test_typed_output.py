@@ -230,7 +230,7 @@ async def test_a_secret_in_a_submitted_value_is_redacted_in_the_last_event(
 async def test_the_text_of_a_long_answer_is_cut_in_the_last_event_only_if_it_is_not_collected(
     model: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.sessions.turn.MAX_TEXT", 10)
+    monkeypatch.setattr("corral._sessions.turn.MAX_TEXT", 10)
     model.answers = [say("12345", "67890", "more")]
     async with corral.session(**model.options) as session:
         *_, done = [event async for event in session.prompt("go")]

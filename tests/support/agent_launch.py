@@ -6,9 +6,9 @@ from typing import TypedDict
 
 from msgspec.structs import replace
 
-from corral.agents.grants import Grants, compute_grants
-from corral.agents.report import CompiledPolicy, compile_for
-from corral.agents.spec import AgentControls, AgentSpec, Launch, LaunchContext
+from corral._agents.grants import Grants, compute_grants
+from corral._agents.report import CompiledPolicy, compile_for
+from corral._agents.spec import AgentControls, AgentSpec, Launch, LaunchContext
 from corral.options import RunOptions
 from corral.policy import Policy
 

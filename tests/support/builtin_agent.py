@@ -14,12 +14,12 @@ from support.model_scripts import ModelClient, Script
 from support.stream_checks import check_stream
 
 import corral
+from corral._sessions.permissions import Asker
+from corral._sessions.session import Session
+from corral._system.process.process import Process, ProcessSpec
 from corral.events import Error, Event, ToolResult
 from corral.result import Result, result_from_events
 from corral.run_kwargs import RunKwargs
-from corral.sessions.permissions import Asker
-from corral.sessions.session import Session
-from corral.system.process.process import Process, ProcessSpec
 from corral.testing import Lane, ModelServer, Request
 from corral.values import Json
 
@@ -159,7 +159,7 @@ def process_exists(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-COMMAND = (sys.executable, "-c", "from corral.cli.main import main; main()")
+COMMAND = (sys.executable, "-c", "from corral._cli.main import main; main()")
 
 
 async def run_command(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from corral.builtin.tools import all_tools
-from corral.builtin.tools.tool import ToolOutcome
-from corral.builtin.tools.workspace import Workspace
+from corral._builtin.tools import all_tools
+from corral._builtin.tools.tool import ToolOutcome
+from corral._builtin.tools.workspace import Workspace
 from corral.values import Json
 
 

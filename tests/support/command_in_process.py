@@ -13,7 +13,7 @@ import warnings
 
 import pytest
 
-from corral.cli.main import main as run_command
+from corral._cli.main import main as run_command
 
 
 def run_in_process(words: str, monkeypatch: pytest.MonkeyPatch) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ import pytest
 from support.scripted_agent import PROGRAM
 
 import corral
-from corral.comparison.summary import AttemptRow
+from corral._comparison.summary import AttemptRow
 
 FLASH, PRO = "gemini-cli@gemini-2.5-flash", "gemini-cli@gemini-2.5-pro"
 """Two agents. ``ONLY_PRO`` makes a line of the script for one of them."""

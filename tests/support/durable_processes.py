@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from corral.engine import service
-from corral.engine.payloads import PipelineOutput, RunConfig, RunInput, RunWorktree
-from corral.pipelines import loader
+from corral._engine import service
+from corral._engine.payloads import PipelineOutput, RunConfig, RunInput, RunWorktree
+from corral._pipelines import loader
 
 T = TypeVar("T")
 TIMEOUT = 60.0

@@ -8,6 +8,20 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from corral._pipelines.events import (
+    InterviewCompleted,
+    InterviewStarted,
+    PipelineCompleted,
+    PipelineStarted,
+    RunEvent,
+    StepCompleted,
+    StepFailed,
+    StepRetrying,
+    StepStarted,
+    to_json,
+)
+from corral._sessions import store
+from corral._system import paths
 from corral.events import (
     Done,
     Error,
@@ -25,20 +39,6 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
-from corral.pipelines.events import (
-    InterviewCompleted,
-    InterviewStarted,
-    PipelineCompleted,
-    PipelineStarted,
-    RunEvent,
-    StepCompleted,
-    StepFailed,
-    StepRetrying,
-    StepStarted,
-    to_json,
-)
-from corral.sessions import store
-from corral.system import paths
 from corral.values import Cost, FileChanged, Usage
 
 START = 1_700_000_000.0

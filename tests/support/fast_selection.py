@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.installed_agents import mark_of
 
-from corral.agents import registry
+from corral._agents import registry
 
 AGENT_MARKS = frozenset(mark_of(agent.name) for agent in registry.all_agents() if agent.programs)
 FIXTURES = {

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from corral.view.calls import ApiEndpoint
-from corral.view.server import describe
+from corral._view.calls import ApiEndpoint
+from corral._view.server import describe
 
 _HEAD = """\
 # The HTTP API of `corral view`

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.agents import registry
-from corral.system import programs
+from corral._agents import registry
+from corral._system import programs
 
 MANAGED = os.environ.get("CORRAL_HOME") or str(Path(__file__).parents[2] / ".cache" / "corral")
 """Read before any test changes CORRAL_HOME."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from support.model_calls import FORMATS
 
-from corral.models.registry import find_provider
-from corral.models.spec import EVENT_STREAM
-from corral.models.tool_gate import JSON, ToolGate, WireCall, call_format
+from corral._models.registry import find_provider
+from corral._models.spec import EVENT_STREAM
+from corral._models.tool_gate import JSON, ToolGate, WireCall, call_format
 from corral.values import Json, JsonObject
 
 

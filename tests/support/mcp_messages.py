@@ -6,9 +6,9 @@ from typing import Any
 
 from support.builtin_agent import MODELS, BuiltinAgent, model_env
 
-from corral.serving.allowance import Allowance
-from corral.serving.mcp import wire
-from corral.serving.mcp.server import McpService
+from corral._serving.allowance import Allowance
+from corral._serving.mcp import wire
+from corral._serving.mcp.server import McpService
 
 
 def allowance(ours: BuiltinAgent, script: Any, **fields: Any) -> Allowance:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+from corral._pipelines.execution import attempt as works
+from corral._pipelines.execution.handlers import NodeContext, NodeResources
+from corral._pipelines.graph import Graph, Node, Value
+from corral._pipelines.scheduler.commands import RunNode
+from corral._pipelines.scheduler.outcome import Outcome
 from corral.events import Event
-from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution.handlers import NodeContext, NodeResources
-from corral.pipelines.graph import Graph, Node, Value
-from corral.pipelines.scheduler.commands import RunNode
-from corral.pipelines.scheduler.outcome import Outcome
 from corral.run_kwargs import RunKwargs
 from corral.testing import Lane, ModelServer, Request, Turn
 from corral.values import Json

@@ -12,12 +12,12 @@ from typing import Any, cast
 import httpx2
 import openai
 
+from corral._models.spec import Provider
+from corral._protocol.response_builder import ResponseBuilder
+from corral._protocol.sse import SseDecoder
 from corral.errors import StreamBroken
 from corral.messages import Message, ToolCall
 from corral.model_types import Response, StreamEvent
-from corral.models.spec import Provider
-from corral.protocol.response_builder import ResponseBuilder
-from corral.protocol.sse import SseDecoder
 
 
 def sdk(answer: Callable[[httpx2.Request], httpx2.Response]) -> openai.OpenAI:

@@ -6,8 +6,8 @@ import re
 
 import click
 
-from corral.cli.command_types import SECTIONS, SectionOption
-from corral.option_definitions import DEFINITIONS, Definition
+from corral._cli.command_types import SECTIONS, SectionOption
+from corral._option_definitions import DEFINITIONS, Definition
 
 BEGIN, END = "<!-- made of the option definitions -->", "<!-- end -->"
 

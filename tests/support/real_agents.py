@@ -2,7 +2,7 @@
 
 ``RECORDS`` has one record per agent and interface: where it differs from the others, as the tests
 see it. How it is installed, its mark, its model API and its tool calls come from its entry in
-``corral.agents.registry``. ``for_agents`` runs a test once for each agent, with the agent as the
+``corral._agents.registry``. ``for_agents`` runs a test once for each agent, with the agent as the
 fixture ``agent`` and its name as the id::
 
     @for_agents(lambda record: record.asks)
@@ -27,13 +27,13 @@ from support.processes import FifoSignal, processes_matching
 from support.stream_checks import check_stream
 
 import corral
-from corral.agents import registry
-from corral.agents.spec import Act, AgentSpec, Probe
+from corral._agents import registry
+from corral._agents.spec import Act, AgentSpec, Probe
+from corral._sessions.permissions import Asker
+from corral._sessions.tools.hooks import Before
 from corral.events import Event
 from corral.result import Result, result_from_events
 from corral.run_kwargs import RunKwargs
-from corral.sessions.permissions import Asker
-from corral.sessions.tools.hooks import Before
 from corral.testing import Call, ModelServer, Request, Turn
 from corral.values import Json, Usage
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from support.stream_checks import check_stream
 
-from corral.agents import registry
-from corral.agents.spec import AgentSpec, TurnEnding, stream_transport
+from corral._agents import registry
+from corral._agents.spec import AgentSpec, TurnEnding, stream_transport
+from corral._protocol.ndjson import NdjsonStream
+from corral._sessions.event_normalizer import EventNormalizer
 from corral.events import Done, Event, Init, to_json
 from corral.options import RunOptions
-from corral.protocol.ndjson import NdjsonStream
-from corral.sessions.event_normalizer import EventNormalizer
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from corral.review.formats import FORMATS, MAX_MARKDOWN
-from corral.review.result import Review
+from corral._review.formats import FORMATS, MAX_MARKDOWN
+from corral._review.result import Review
 
 ACTIVE = {"image", "link_open", "html_inline", "html_block", "table_open"}
 REFERENCE = re.compile(r"[@#!~%$&]\w|\bGH-\d|https?://|www\.\w|\b[0-9a-f]{40}\b", re.IGNORECASE)

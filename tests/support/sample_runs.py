@@ -9,8 +9,8 @@ from pathlib import Path
 from support.stored_sessions import Transcript, write_session
 
 from corral import events
-from corral.core.spending import BudgetState
-from corral.sessions.store import Meta
+from corral._core.spending import BudgetState
+from corral._sessions.store import Meta
 from corral.values import Usage
 
 MAIN = "20261117-091200-7c41d2"

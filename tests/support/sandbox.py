@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.system.sandbox.sandbox import describe, find_support
+from corral._system.sandbox.sandbox import describe, find_support
 
 _SUPPORT = find_support()
 needs_sandbox = pytest.mark.skipif(

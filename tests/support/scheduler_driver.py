@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from corral.pipelines import dot_parser as parser
-from corral.pipelines.graph import Graph
-from corral.pipelines.scheduler.commands import (
+from corral._pipelines import dot_parser as parser
+from corral._pipelines.graph import Graph
+from corral._pipelines.scheduler.commands import (
     Answer,
     Answered,
     AskHuman,
@@ -21,9 +21,9 @@ from corral.pipelines.scheduler.commands import (
     Stop,
     Wait,
 )
-from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.scheduler import Scheduler
-from corral.pipelines.scheduler.state import from_json, to_json
+from corral._pipelines.scheduler.outcome import Outcome
+from corral._pipelines.scheduler.scheduler import Scheduler
+from corral._pipelines.scheduler.state import from_json, to_json
 from corral.values import Json
 
 FAIL = Outcome(status="fail", failure_reason="broken")

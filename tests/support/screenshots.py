@@ -23,7 +23,7 @@ from support.sample_runs import DAY, MAIN, write_sample_runs
 from support.scripted_agent import PROGRAM
 from support.view_server import running_view
 
-from corral.sessions.store import EVENTS
+from corral._sessions.store import EVENTS
 
 DOCS = Path(__file__).parents[2] / "docs" / "images"
 WIDE = {"width": 1320, "height": 820}

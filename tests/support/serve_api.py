@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import aiohttp
 import msgspec
 
-from corral.serving.allowance import Allowance
-from corral.serving.http.application import ServeApp
-from corral.serving.http.clients import ServiceClient, hash_of, one_client, read_clients
-from corral.serving.http.server import RunServer
-from corral.system.http import asgi_server
+from corral._serving.allowance import Allowance
+from corral._serving.http.application import ServeApp
+from corral._serving.http.clients import ServiceClient, hash_of, one_client, read_clients
+from corral._serving.http.server import RunServer
+from corral._system.http import asgi_server
 
 TOKENS = {"ann": "token-of-ann-0123456789", "bob": "token-of-bob-0123456789"}
 

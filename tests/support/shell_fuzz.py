@@ -19,8 +19,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from corral.core.shell_patterns import SimpleCommand, parse
-from corral.core.shell_patterns import accepts as accepted_by
+from corral._core.shell_patterns import SimpleCommand, parse
+from corral._core.shell_patterns import accepts as accepted_by
 
 SHELLS = ("bash", "dash")
 CANARIES = ("g", "h", "evil", "a")

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from corral import events
+from corral._sessions.store import DIFFS, EVENTS, META, Meta
 from corral.events import Event
-from corral.sessions.store import DIFFS, EVENTS, META, Meta
 from corral.values import Cost, FileChanged, Usage
 
 HOSTILE = "hostile-session"

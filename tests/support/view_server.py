@@ -17,8 +17,8 @@ import aiohttp
 import msgspec
 
 from corral import events
+from corral._sessions import store
 from corral.events import Event, to_json
-from corral.sessions import store
 from corral.values import Cost, FileChanged, Usage
 
 WAIT = 60.0

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from corral.system.clock import find_reset
+from corral._system.clock import find_reset
 
 NOW = datetime.fromisoformat("2026-10-08T14:13:20+00:00").timestamp()
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from corral._system import paths
+from corral._system.config import UNTRUSTED_OPTIONS, default_agent, load, read_policy
 from corral.errors import ConfigError, PolicyError
 from corral.options import KNOWN
 from corral.policy import Policy
-from corral.system import paths
-from corral.system.config import UNTRUSTED_OPTIONS, default_agent, load, read_policy
 
 
 @pytest.fixture(autouse=True)

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
-from corral.agents import registry
-from corral.errors import ConfigError
-from corral.options import RunOptions
-from corral.system.environment import (
+from corral._agents import registry
+from corral._system.environment import (
     Environment,
     SecretRedactor,
     gather,
     named_secrets,
     with_variables,
 )
+from corral.errors import ConfigError
+from corral.options import RunOptions
 from corral.values import McpServer
 
 OURS = {

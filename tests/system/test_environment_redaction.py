@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.system.environment import SecretRedactor, StreamRedactor
+from corral._system.environment import SecretRedactor, StreamRedactor
 
 SECRETS = {"A": "abcabcabd", "B": "cabd-and-more", "C": "abcabcabdef", "D": "ddddabca"}
 

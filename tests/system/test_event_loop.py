@@ -10,7 +10,7 @@ from pathlib import Path
 PROGRAM = """
 import resource, sys
 from corral.errors import ProcessFailed
-from corral.system import threads
+from corral._system import threads
 
 async def work() -> None:
     pass

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from corral.system import folder_claims
-from corral.system.folder_claims import FolderClaim
+from corral._system import folder_claims
+from corral._system.folder_claims import FolderClaim
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_a_third_does_not_make_the_others_share() -> None:
     assert third.release()
 
 
-CLAIM = "import sys; from corral.system import folder_claims as f; c = f.FolderClaim('/work/a')"
+CLAIM = "import sys; from corral._system import folder_claims as f; c = f.FolderClaim('/work/a')"
 
 
 def test_another_process_in_the_folder_is_known_to_both() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.system import fs
+from corral._system import fs
 
 
 def names(folder: Path) -> list[str]:

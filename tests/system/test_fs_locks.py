@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from corral.system import fs
+from corral._system import fs
 
 HOLDER = """
 import sys
 from pathlib import Path
-from corral.system import fs
+from corral._system import fs
 fd = fs.lock_file(Path(sys.argv[1]))
 print("locked", flush=True)
 sys.stdin.read()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from corral.system.hook_guard import DENY, Guarded, HookCall, patched_paths, refusal_reason
+from corral._system.hook_guard import DENY, Guarded, HookCall, patched_paths, refusal_reason
 
 
 def patch(*lines: str) -> str:
@@ -19,7 +19,7 @@ def patch(*lines: str) -> str:
 
 
 def hook(guarded: str, call: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-I", "-m", "corral.system.hook_guard", guarded]
+    program = [sys.executable, "-I", "-m", "corral._system.hook_guard", guarded]
     return subprocess.run(
         program, input=call, capture_output=True, text=True, timeout=60, check=False
     )

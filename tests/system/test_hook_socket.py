@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from corral.system.hook_socket import HookSocket
+from corral._system.hook_socket import HookSocket
 from corral.values import JsonObject
 
 WAIT = 60.0

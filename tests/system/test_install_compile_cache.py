@@ -14,9 +14,9 @@ from support.sandbox import needs_sandbox
 
 import corral
 from corral import Policy, errors
-from corral.agents import registry
-from corral.agents.spec import AgentSpec
-from corral.system import install, paths, programs
+from corral._agents import registry
+from corral._agents.spec import AgentSpec
+from corral._system import install, paths, programs
 from corral.values import JsonObject
 
 pytestmark = [pytest.mark.seconds, needs_node22]

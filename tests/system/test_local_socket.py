@@ -11,8 +11,8 @@ import pytest
 from support.descriptors import free_descriptors
 from support.scripted_agent import open_descriptors
 
-from corral.system import local_socket
-from corral.system.local_socket import LocalServer, request
+from corral._system import local_socket
+from corral._system.local_socket import LocalServer, request
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from corral._system import logs
 from corral.errors import ConfigError
-from corral.system import logs
 
 SECRET = "sk-0123456789abcdef"
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from corral._system.media import LARGEST, load_media
 from corral.errors import ConfigError, MediaInvalid
 from corral.messages import Audio, Document, Image, Media, Message
-from corral.system.media import LARGEST, load_media
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 

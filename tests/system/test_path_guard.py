@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corral.system import path_guard
-from corral.system.path_guard import PathGuard, PathRefused, open_beneath, resolve
+from corral._system import path_guard
+from corral._system.path_guard import PathGuard, PathRefused, open_beneath, resolve
 
 
 @pytest.fixture
@@ -199,7 +199,7 @@ def test_a_folder_that_can_be_entered_but_not_listed_makes_the_list_incomplete(
     (tmp_path / "dark").mkdir(mode=0o311)
     code = (
         f"import sys; sys.path[:0] = {sys.path!r};"
-        f"from corral.system.path_guard import PathGuard;"
+        f"from corral._system.path_guard import PathGuard;"
         f"import os; os.geteuid() or os.setuid(65534); print(PathGuard('.').links().complete)"
     )
     mine = [each for each in tmp_path.parents if each.name.startswith(("pytest-", "popen-"))]

@@ -13,7 +13,7 @@ import pytest
 from support.chaos import namespace
 from support.pipeline_command import CORRAL
 
-from corral.system import paths
+from corral._system import paths
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_chosen_home_keeps_its_mode_and_its_folders_are_private(
 def test_a_run_makes_its_home_private(tmp_path: Path) -> None:
     home = tmp_path / "new" / "corral"
     script = (
-        "import os; os.umask(0); from corral.sessions import store;"
+        "import os; os.umask(0); from corral._sessions import store;"
         " store.create('gemini-cli', '/').make_folders()"
     )
     env = {**os.environ, "CORRAL_HOME": str(home)}
@@ -146,7 +146,7 @@ def test_installed_agents_are_used_from_a_home_that_can_only_be_read(tmp_path: P
     agents = tmp_path / "corral" / "agents"
     agents.mkdir(parents=True)
     agents.parent.chmod(0o555)
-    code = "from corral.system import paths; print(paths.managed()); print(paths.home())"
+    code = "from corral._system import paths; print(paths.managed()); print(paths.home())"
     env = {"XDG_STATE_HOME": str(tmp_path), "TMPDIR": str(tmp_path), "HOME": str(tmp_path)}
     env["PYTHONPATH"] = str(Path(__file__).parents[1])
     command = [sys.executable, "-c", AS_ANOTHER_USER, sys.executable, "-c", code]

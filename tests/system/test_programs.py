@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from corral import errors
-from corral.agents import registry
-from corral.agents.spec import AgentSpec
-from corral.system import config, paths
-from corral.system.programs import locate, managed_program
+from corral._agents import registry
+from corral._agents.spec import AgentSpec
+from corral._system import config, paths
+from corral._system.programs import locate, managed_program
 
 PLAIN = Path(__file__).parents[1] / "programs" / "plain_acp.py"
 
@@ -270,7 +270,7 @@ def test_another_program_with_the_same_name_is_named_and_used_by_its_path(
 def test_a_program_that_does_not_answer_is_an_error(
     bin_folder: Path, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
-    monkeypatch.setattr("corral.system.programs.VERSION_SECONDS", 0.5)
+    monkeypatch.setattr("corral._system.programs.VERSION_SECONDS", 0.5)
     program = script(bin_folder / "codex-acp", f"#!/bin/sh\n{body}\n")
     with pytest.raises(errors.BrokenInstall, match="did not answer initialize"):
         locate(registry.find("codex-acp"), None)

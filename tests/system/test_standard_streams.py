@@ -9,7 +9,7 @@ from pathlib import Path
 
 ECHO = """
 import asyncio, os, subprocess, sys
-from corral.system.standard_streams import claimed
+from corral._system.standard_streams import claimed
 
 async def main():
     with claimed() as streams:

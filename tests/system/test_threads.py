@@ -16,8 +16,8 @@ import pytest
 from support.scripted_agent import GOOD, PROGRAM, scripted_options
 
 import corral
-from corral.system import threads
-from corral.system.threads import NoThread, in_thread
+from corral._system import threads
+from corral._system.threads import NoThread, in_thread
 
 
 @contextlib.contextmanager
@@ -71,7 +71,7 @@ async def test_a_result_is_not_lost_if_its_files_cannot_be_read(workspace: Path)
 def test_the_command_line_shows_no_traceback(workspace: Path) -> None:
     script = (
         "import sys, threading; threading.stack_size(1 << 46);"
-        " from corral.cli.main import main; sys.argv[0] = 'corral'; main()"
+        " from corral._cli.main import main; sys.argv[0] = 'corral'; main()"
     )
     argv = [sys.executable, "-c", script, "run", "--agent", "gemini-cli", "--program", str(PROGRAM)]
     env = {**os.environ, "GEMINI_API_KEY": "scripted-key-0123456789"}

@@ -14,7 +14,7 @@ import pytest
 
 import corral
 from corral import models, pipelines
-from corral.system.threads import LoopThread, blocking, iterate, sync_twin
+from corral._system.threads import LoopThread, blocking, iterate, sync_twin
 
 TWINS = [
     (corral, "run"),

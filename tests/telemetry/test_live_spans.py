@@ -13,12 +13,12 @@ from support.otlp_receiver import OtlpReceiver, attributes
 from support.scripted_agent import scripted_options
 
 import corral
-from corral.engine import memory_runner
+from corral._engine import memory_runner
+from corral._pipelines.execution.handlers import NodeResources
+from corral._pipelines.loader import load
+from corral._telemetry import sender, trace_context
+from corral._telemetry.trace_context import TraceContext
 from corral.errors import ConfigError
-from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.loader import load
-from corral.telemetry import sender, trace_context
-from corral.telemetry.trace_context import TraceContext
 
 PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
 SCRIPT = "init\nsh echo $TRACEPARENT > parent.txt\ntext Done.\nresult"

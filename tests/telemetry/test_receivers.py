@@ -21,10 +21,10 @@ from support.installed_agents import installed
 from support.locked_environment import install
 
 import corral
-from corral.export import otel
+from corral._export import otel
+from corral._runs import stored_run
+from corral._telemetry import sender, trace_context
 from corral.result import Result
-from corral.runs import stored_run
-from corral.telemetry import sender, trace_context
 from corral.testing import Call, ModelServer, Script, Turn
 
 START_SECONDS = 300

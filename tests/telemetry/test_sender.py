@@ -10,13 +10,13 @@ import pytest
 from support.event_samples import session_events, write_events
 from support.otlp_receiver import OtlpReceiver, attributes
 
+from corral._export import otel
+from corral._runs import stored_run
+from corral._telemetry import sender
+from corral._telemetry.sender import OtlpExporter, Sender
+from corral._telemetry.spans import Span
+from corral._telemetry.trace_context import TraceContext
 from corral.errors import ConfigError, ProcessFailed
-from corral.export import otel
-from corral.runs import stored_run
-from corral.telemetry import sender
-from corral.telemetry.sender import OtlpExporter, Sender
-from corral.telemetry.spans import Span
-from corral.telemetry.trace_context import TraceContext
 
 
 def span(number: int = 1) -> Span:

@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 from support.event_samples import SESSION, pipeline_events, session_events
 
+from corral._export.otel import spans_of
+from corral._telemetry import trace_context
+from corral._telemetry.spans import Span, as_otlp_json, provider_name
+from corral._telemetry.trace_context import TraceContext
 from corral.events import (
     Done,
     Event,
@@ -19,10 +23,6 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
-from corral.export.otel import spans_of
-from corral.telemetry import trace_context
-from corral.telemetry.spans import Span, as_otlp_json, provider_name
-from corral.telemetry.trace_context import TraceContext
 from corral.values import Cost, Usage
 
 PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")

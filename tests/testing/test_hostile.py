@@ -19,12 +19,12 @@ from support.pipeline_command import corral as command
 from support.sandbox import needs_sandbox
 
 import corral
-from corral.agents import registry
-from corral.agents.spec import AgentSpec
+from corral._agents import registry
+from corral._agents.spec import AgentSpec
+from corral._sessions.prepare import prepare
+from corral._sessions.sandbox import command_sandbox
 from corral.errors import ConfigError, UntrustedFolder
 from corral.policy import Policy
-from corral.sessions.prepare import prepare
-from corral.sessions.sandbox import command_sandbox
 from corral.testing import Call, HostileRepository, ModelServer, Request, Turn, hostile_repository
 
 pytestmark = pytest.mark.whole_program

@@ -29,9 +29,9 @@ from support.stored_sessions import (
 from support.view_server import running_view
 
 from corral import events
-from corral.comparison.plan import ComparisonPlan, PlannedTask
-from corral.engine.batch.spec import AgentChoice
-from corral.sessions.store import Meta
+from corral._comparison.plan import ComparisonPlan, PlannedTask
+from corral._engine.batch.spec import AgentChoice
+from corral._sessions.store import Meta
 from corral.values import Usage
 
 pytestmark = [pytest.mark.whole_program, pytest.mark.browser]

@@ -7,7 +7,7 @@ from pathlib import Path
 from support.goldens import check_golden
 from support.http_api_page import http_api_page
 
-from corral.view.server import ENDPOINTS
+from corral._view.server import ENDPOINTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "http-api.md"
 

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from corral import live
-from corral.system.clock import time_of_day
+from corral._system.clock import time_of_day
+from corral._view.live_runs import KnownState, LiveRuns, pending_from, state_of, with_parts
+from corral._view.records import Summary
 from corral.values import Json
-from corral.view.live_runs import KnownState, LiveRuns, pending_from, state_of, with_parts
-from corral.view.records import Summary
 
 NOW = 1_000_000.0
 

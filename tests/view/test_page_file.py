@@ -14,12 +14,12 @@ import pytest
 from msgspec.structs import replace
 from support.event_samples import session_events, stored_pipeline, stored_session, write_events
 
+from corral._runs import stored_run
+from corral._system import paths
+from corral._view import page_file
 from corral.errors import ConfigError
 from corral.events import Done, Event, Init, Text, ToolResult, ToolUse, Vendor, to_json
-from corral.runs import stored_run
-from corral.system import paths
 from corral.values import JsonObject
-from corral.view import page_file
 
 
 class Page(HTMLParser):

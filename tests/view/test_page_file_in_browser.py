@@ -8,9 +8,9 @@ import pytest
 from support.browser import WAIT_MS, running_browser
 from support.event_samples import session_events, write_events
 
+from corral._runs import stored_run
+from corral._view import page_file
 from corral.events import Event, Init, Text, ToolResult, ToolUse, to_json
-from corral.runs import stored_run
-from corral.view import page_file
 
 pytestmark = [pytest.mark.whole_program, pytest.mark.browser]
 HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>[a](javascript:alert(3))"

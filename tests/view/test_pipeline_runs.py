@@ -10,10 +10,10 @@ import pytest
 from support.view_server import WAIT, ViewServer, running_view
 
 from corral import pipelines
-from corral.engine.worker import executor
-from corral.runs import stored_run
-from corral.system import paths
-from corral.view import page_file
+from corral._engine.worker import executor
+from corral._runs import stored_run
+from corral._system import paths
+from corral._view import page_file
 
 pytestmark = pytest.mark.whole_program
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from corral import pipelines
-from corral.pipelines.events import PipelineEvent, RunEvent
-from corral.pipelines.loader import read
-from corral.view import pipeline_view
+from corral._pipelines.events import PipelineEvent, RunEvent
+from corral._pipelines.loader import read
+from corral._view import pipeline_view
 
 BRANCHES = """digraph build {{
     start [shape=Mdiamond]; done [shape=Msquare]

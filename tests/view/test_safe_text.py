@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.core.terminal_text import plain
-from corral.view.safe_text import ATTRIBUTES, TAGS, render
+from corral._core.terminal_text import plain
+from corral._view.safe_text import ATTRIBUTES, TAGS, render
 
 PIECES = [
     "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "[x](javascript:alert(1))",

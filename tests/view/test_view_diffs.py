@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.system.git.changes import split_lines, unified
-from corral.view.diffs import MAX_ROWS, side_by_side
+from corral._system.git.changes import split_lines, unified
+from corral._view.diffs import MAX_ROWS, side_by_side
 
 LINES = st.lists(st.sampled_from(["a", "b", "--- a/x", "+++ b/x", "@@ -1 +1 @@", "", "# n"]))
 

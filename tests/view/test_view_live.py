@@ -16,10 +16,10 @@ from support.webhook import webhook
 
 import corral
 from corral import live
+from corral._sessions import sinks
+from corral._system.clock import time_of_day
 from corral.events import PermissionDecision
 from corral.run_kwargs import RunKwargs
-from corral.sessions import sinks
-from corral.system.clock import time_of_day
 from corral.testing import Call, ModelServer, Turn, fail, say
 from corral.values import Json
 

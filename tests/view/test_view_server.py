@@ -23,8 +23,8 @@ import pytest
 from support.view_server import WAIT, Transcript, ViewServer, running_view, tool_call
 
 from corral import events
-from corral.view.auth import HEADERS, ServerAccess
-from corral.view.server import ENDPOINTS
+from corral._view.auth import HEADERS, ServerAccess
+from corral._view.server import ENDPOINTS
 
 pytestmark = pytest.mark.whole_program
 SESSION = "20260101-000000-aaaaaa"
@@ -377,7 +377,7 @@ WITHOUT_THE_EXTRA = """
 import sys
 sys.modules["uvicorn"] = None
 sys.argv[1:] = ["view", "--no-open"]
-from corral.cli.main import main
+from corral._cli.main import main
 main()
 """
 

@@ -54,14 +54,14 @@ from inspect_ai.util import LimitExceededError, sandbox
 # Private: only this class tells where the files of a local sandbox are.
 from inspect_ai.util._sandbox.local import LocalSandboxEnvironment
 
-from corral.core.steps import ModelStep, StepTracker
+from corral._core.steps import ModelStep, StepTracker
+from corral._pipelines.nodes.compare_attempt import MISSING
+from corral._sessions.session import Session
+from corral._sessions.turn import Turn
+from corral._system import config
 from corral.errors import ConfigError, from_event
 from corral.events import Done, Event, Init
-from corral.pipelines.nodes.compare_attempt import MISSING
 from corral.run_kwargs import RunKwargs
-from corral.sessions.session import Session
-from corral.sessions.turn import Turn
-from corral.system import config
 from corral.values import Usage, as_object
 
 NO_TIMEOUT = 365 * 86_400.0

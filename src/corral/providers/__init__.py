@@ -16,8 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from corral._sessions import store
+from corral._sessions.prepare import prepare
+from corral._sessions.prepared_run import resolve_prompt
+from corral._system import config as settings
 from corral.events import Event, Log
-from corral.providers.agent import (
+from corral.providers._agent import (
     DEFAULT_APPROVAL,
     AgentProvider,
     ProviderError,
@@ -29,10 +33,6 @@ from corral.providers.agent import (
     provider_class,
 )
 from corral.result import Result
-from corral.sessions import store
-from corral.sessions.prepare import prepare
-from corral.sessions.prepared_run import resolve_prompt
-from corral.system import config as settings
 from corral.values import is_sequence
 
 __all__ = [

@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 from corral import McpServer, Policy, errors
-from corral.agents import registry
-from corral.agents.spec import Launch, LaunchContext, TurnEnding
+from corral._agents import registry
+from corral._agents.spec import Launch, LaunchContext, TurnEnding
+from corral._protocol.ndjson import TurnEnd
 from corral.options import RunOptions
-from corral.protocol.ndjson import TurnEnd
 
 AGENT, PEER = registry.find("claude"), registry.find("claude-acp")
 NONE: set[str] = set()

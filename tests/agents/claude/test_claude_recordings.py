@@ -15,8 +15,10 @@ import pytest
 from support.goldens import check_golden
 from support.stream_checks import check_stream
 
-from corral.agents import registry
-from corral.agents.spec import TurnEnding, stream_transport
+from corral._agents import registry
+from corral._agents.spec import TurnEnding, stream_transport
+from corral._protocol.ndjson import NdjsonStream
+from corral._sessions.event_normalizer import EventNormalizer
 from corral.errors import CorralError
 from corral.events import (
     Done,
@@ -31,9 +33,7 @@ from corral.events import (
     to_json,
 )
 from corral.options import RunOptions
-from corral.protocol.ndjson import NdjsonStream
 from corral.result import result_from_events
-from corral.sessions.event_normalizer import EventNormalizer
 
 FOLDER = Path(__file__).parents[2] / "recordings" / "claude"
 NAMES = sorted(path.name.removesuffix(".exit.json") for path in FOLDER.glob("*.exit.json"))

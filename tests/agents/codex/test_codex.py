@@ -14,13 +14,13 @@ import pytest
 from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 from corral import McpServer, Policy, errors
-from corral.agents import registry
-from corral.agents.codex.stream import wire_call
-from corral.agents.spec import Launch, LaunchContext, TurnEnding
+from corral._agents import registry
+from corral._agents.codex.stream import wire_call
+from corral._agents.spec import Launch, LaunchContext, TurnEnding
+from corral._protocol.ndjson import TurnEnd
+from corral._system import programs
 from corral.events import ToolResult
 from corral.options import RunOptions
-from corral.protocol.ndjson import TurnEnd
-from corral.system import programs
 from corral.values import JsonObject
 
 AGENT = registry.find("codex")
@@ -138,7 +138,7 @@ def test_the_hook_guards_the_folders_of_the_session() -> None:
     policy = Policy(write="allow", writable=("/more",))
     configured = settings(launch(policy=policy, include_directories=["/else"]))
     words = shlex.split(configured["hooks"]["PreToolUse"][0]["hooks"][0]["command"])
-    guarded = json.loads(words[words.index("corral.system.hook_guard") + 1])
+    guarded = json.loads(words[words.index("corral._system.hook_guard") + 1])
     assert guarded == {
         "cwd": "/work/repo",
         "readable": ["/else"],

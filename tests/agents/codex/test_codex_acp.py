@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 from corral import McpServer, Policy, errors
-from corral.agents import registry
-from corral.agents.codex import controls
-from corral.agents.codex.spec import QUIRKS
-from corral.agents.spec import Launch, LaunchContext, TurnEnding
+from corral._agents import registry
+from corral._agents.codex import controls
+from corral._agents.codex.spec import QUIRKS
+from corral._agents.spec import Launch, LaunchContext, TurnEnding
+from corral._protocol.acp.frames import ToolFields
+from corral._protocol.acp.tool_calls import OpenToolCall
+from corral._protocol.ndjson import TurnEnd
 from corral.options import RunOptions
-from corral.protocol.acp.frames import ToolFields
-from corral.protocol.acp.tool_calls import OpenToolCall
-from corral.protocol.ndjson import TurnEnd
 from corral.values import Json
 
 AGENT = registry.find("codex-acp")

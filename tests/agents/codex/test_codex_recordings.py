@@ -13,8 +13,10 @@ import pytest
 from support.goldens import check_golden
 from support.stream_checks import check_stream
 
-from corral.agents import registry
-from corral.agents.spec import TurnEnding, stream_transport
+from corral._agents import registry
+from corral._agents.spec import TurnEnding, stream_transport
+from corral._protocol.ndjson import NdjsonStream
+from corral._sessions.event_normalizer import EventNormalizer
 from corral.events import (
     Done,
     Error,
@@ -28,8 +30,6 @@ from corral.events import (
     to_json,
 )
 from corral.options import RunOptions
-from corral.protocol.ndjson import NdjsonStream
-from corral.sessions.event_normalizer import EventNormalizer
 
 AGENT = registry.find("codex")
 FOLDER = Path(__file__).parents[2] / "recordings" / "codex"

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 from corral import Policy, errors
-from corral.agents import registry
-from corral.agents.report import CompiledPolicy
-from corral.agents.spec import AgentSpec, Launch, LaunchContext, TurnEnding
+from corral._agents import registry
+from corral._agents.report import CompiledPolicy
+from corral._agents.spec import AgentSpec, Launch, LaunchContext, TurnEnding
+from corral._protocol.ndjson import TurnEnd
+from corral._sessions.prepare import prepare
+from corral._system import programs
 from corral.options import RunOptions
-from corral.protocol.ndjson import TurnEnd
-from corral.sessions.prepare import prepare
-from corral.system import programs
 from corral.values import McpServer
 
 ALONE, PEER = registry.find("copilot-cli"), registry.find("copilot")

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from support.recordings import Recordings
 
-from corral.agents.copilot.stream import read_report
-from corral.agents.spec import stream_transport
+from corral._agents.copilot.stream import read_report
+from corral._agents.spec import stream_transport
+from corral._protocol.ndjson import NdjsonStream, TurnEnd
 from corral.events import (
     Error,
     FileChange,
@@ -17,7 +18,6 @@ from corral.events import (
     ToolResult,
     Unknown,
 )
-from corral.protocol.ndjson import NdjsonStream, TurnEnd
 from corral.result import result_from_events
 from corral.values import Json
 

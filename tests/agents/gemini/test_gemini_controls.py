@@ -24,8 +24,8 @@ from support.agent_launch import NOT_COMPILED, compile_policy, decisions
 from support.goldens import check_golden
 from support.stream_checks import no_deadline
 
-from corral.agents import registry
-from corral.agents.gemini.controls import (
+from corral._agents import registry
+from corral._agents.gemini.controls import (
     HARMLESS,
     KINDS,
     NETWORK,
@@ -34,10 +34,10 @@ from corral.agents.gemini.controls import (
     SHELL,
     WRITE,
 )
-from corral.agents.report import CompiledPolicy
-from corral.agents.spec import AgentControls, LaunchContext
-from corral.core.protected_paths import NAMES, Link, Links
-from corral.core.shell_patterns import allow_regex, covers, split_commands
+from corral._agents.report import CompiledPolicy
+from corral._agents.spec import AgentControls, LaunchContext
+from corral._core.protected_paths import NAMES, Link, Links
+from corral._core.shell_patterns import allow_regex, covers, split_commands
 from corral.errors import PolicyError, PolicyNotEnforceable
 from corral.options import RunOptions
 from corral.policy import Action, Policy, parse_shell_rule, policy_from_table

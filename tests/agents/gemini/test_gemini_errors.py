@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
 from corral import errors
-from corral.agents import registry
-from corral.agents.gemini.stream import read_stderr
-from corral.agents.spec import TurnEnding
+from corral._agents import registry
+from corral._agents.gemini.stream import read_stderr
+from corral._agents.spec import TurnEnding
+from corral._protocol.ndjson import TurnEnd
 from corral.errors import CorralError
 from corral.events import Error
 from corral.options import RunOptions
-from corral.protocol.ndjson import TurnEnd
 
 IGNORED_STDERR = (
     "Warning: True color (24-bit) support not detected. Using a terminal with it helps.\n"

@@ -16,9 +16,9 @@ from support.agent_launch import NOT_COMPILED, launch_of
 from support.goldens import check_golden
 from support.stream_checks import no_deadline
 
-from corral.agents import registry
-from corral.agents.gemini.launch import launch_acp, rename_to_earlier
-from corral.agents.spec import Launch, LaunchContext
+from corral._agents import registry
+from corral._agents.gemini.launch import launch_acp, rename_to_earlier
+from corral._agents.spec import Launch, LaunchContext
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
 from corral.options import RunOptions
 from corral.policy import Policy

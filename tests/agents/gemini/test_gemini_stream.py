@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from corral.agents.gemini.stream import Frames, translator
-from corral.protocol.ndjson import NdjsonStream, TurnEnd
+from corral._agents.gemini.stream import Frames, translator
+from corral._protocol.ndjson import NdjsonStream, TurnEnd
 from corral.values import Usage
 
 SEARCH = b'{"type":"tool_use","tool_name":"google_web_search","tool_id":"s","parameters":{}}\n'

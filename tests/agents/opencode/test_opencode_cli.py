@@ -10,12 +10,12 @@ import pytest
 from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
 
 from corral import McpServer, Policy, errors
-from corral.agents import registry
-from corral.agents.spec import Launch, LaunchContext, TurnEnding
-from corral.core.protected_paths import Link, Links
+from corral._agents import registry
+from corral._agents.spec import Launch, LaunchContext, TurnEnding
+from corral._core.protected_paths import Link, Links
+from corral._protocol.ndjson import TurnEnd
+from corral._sessions.prepare import prepare
 from corral.options import RunOptions
-from corral.protocol.ndjson import TurnEnd
-from corral.sessions.prepare import prepare
 
 AGENT = registry.find("opencode-cli")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from support.recordings import Recordings
 
-from corral.agents.spec import stream_transport
+from corral._agents.spec import stream_transport
+from corral._protocol.ndjson import NdjsonStream
 from corral.events import Error, Init, Log, Plan, Thinking, ToolResult, Unknown
-from corral.protocol.ndjson import NdjsonStream
 from corral.values import Json
 
 played = Recordings("opencode-cli")

@@ -6,8 +6,8 @@ import pytest
 from support.agent_launch import compile_policy
 
 from corral import Policy
-from corral.agents import cline, registry
-from corral.agents.shared.controls import similar_tools
+from corral._agents import cline, registry
+from corral._agents.shared.controls import similar_tools
 from corral.errors import PolicyError
 from corral.events import ToolKind
 from corral.options import RunOptions

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from corral import errors
-from corral.agents import registry
-from corral.agents.shared.errors import QUOTA, unauthenticated
-from corral.agents.spec import TurnEnding
+from corral._agents import registry
+from corral._agents.shared.errors import QUOTA, unauthenticated
+from corral._agents.spec import TurnEnding
+from corral._protocol.ndjson import TurnEnd
 from corral.errors import CorralError
 from corral.options import RunOptions
-from corral.protocol.ndjson import TurnEnd
 
 NAMES = [agent.name for agent in registry.all_agents() if agent.transport.kind != "builtin"]
 

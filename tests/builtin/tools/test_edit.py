@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools.edit import count_changed_lines, diff
-from corral.builtin.tools.workspace import Workspace
+from corral._builtin.tools.edit import count_changed_lines, diff
+from corral._builtin.tools.workspace import Workspace
 
 
 async def edit(workspace: Path, old: str, new: str, **more: bool) -> str:

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools import fetch
-from corral.builtin.tools.workspace import Workspace
+from corral._builtin.tools import fetch
+from corral._builtin.tools.workspace import Workspace
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.builtin_tools import call_error, call_ok
 
-from corral.builtin.tools.workspace import Workspace
+from corral._builtin.tools.workspace import Workspace
 
 HOOK = ".git/hooks/pre-commit"
 

@@ -12,10 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools.apply_patch import PatchedFile, write_changes
-from corral.builtin.tools.files import FileText
-from corral.builtin.tools.patch import Update, apply, parse, paths_in
-from corral.builtin.tools.workspace import ToolError, Workspace
+from corral._builtin.tools.apply_patch import PatchedFile, write_changes
+from corral._builtin.tools.files import FileText
+from corral._builtin.tools.patch import Update, apply, parse, paths_in
+from corral._builtin.tools.workspace import ToolError, Workspace
 
 
 def patch_of(text: str) -> str:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools.search import included, pattern
-from corral.builtin.tools.workspace import Workspace
+from corral._builtin.tools.search import included, pattern
+from corral._builtin.tools.workspace import Workspace
 
 
 async def test_lines_are_numbered_from_one(workspace: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools import find
-from corral.builtin.tools.workspace import Workspace
+from corral._builtin.tools import find
+from corral._builtin.tools.workspace import Workspace
 
 ROOT = Path(__file__).parents[3]
 PINNED = next(ROOT.glob("tools/ripgrep/node_modules/@vscode/ripgrep-*/bin/rg"), None)

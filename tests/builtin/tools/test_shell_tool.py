@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools import all_tools
-from corral.builtin.tools.shell import STORED, OutputBuffer, run_program
-from corral.builtin.tools.tool import ToolOutcome
-from corral.builtin.tools.workspace import Workspace
+from corral._builtin.tools import all_tools
+from corral._builtin.tools.shell import STORED, OutputBuffer, run_program
+from corral._builtin.tools.tool import ToolOutcome
+from corral._builtin.tools.workspace import Workspace
 
 FORKS = """
 import os, signal, sys, time

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.builtin.tools.tool import ROOM, OutputLimits, count_lines, truncate
+from corral._builtin.tools.tool import ROOM, OutputLimits, count_lines, truncate
 
 pieces = st.tuples(st.text("ab\n…é", min_size=1, max_size=20), st.integers(1, 60))
 texts = st.lists(pieces, max_size=6).map(lambda found: "".join(text * n for text, n in found))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from support.builtin_tools import call_error, call_ok, call_tool
 
-from corral.builtin.tools import all_tools
-from corral.builtin.tools import files as tool_files
-from corral.builtin.tools.workspace import ToolError, Workspace
+from corral._builtin.tools import all_tools
+from corral._builtin.tools import files as tool_files
+from corral._builtin.tools.workspace import ToolError, Workspace
 from corral.errors import ConfigError
 from corral.values import Json
 

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 import pytest
 from support.pipeline_command import EXAMPLES, TINY, pipeline, put
 
-from corral.pipelines import loader
-from corral.pipelines.linter.engine import lint
-from corral.pipelines.render import COLORS, NO_PATH
-from corral.pipelines.transforms import apply
+from corral._pipelines import loader
+from corral._pipelines.linter.engine import lint
+from corral._pipelines.render import COLORS, NO_PATH
+from corral._pipelines.transforms import apply
 
 NO_EXIT = "digraph broken {\n  start [shape=Mdiamond]\n  start -> a\n}\n"
 CLEAN = "no errors, no warnings\n"
@@ -172,9 +172,9 @@ def test_commands_that_run_nothing_import_no_engine_and_no_network(
     file = put(workspace, TINY)
     code = (
         "import sys; sys.argv = ['corral', *sys.argv[1:]]\n"
-        "from corral.cli.main import main\n"
+        "from corral._cli.main import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "heavy = {'dbos', 'sqlalchemy', 'httptools', 'ssl', 'corral.system.http.client', 'rich'}\n"
+        "heavy = {'dbos', 'sqlalchemy', 'httptools', 'ssl', 'corral._system.http.client', 'rich'}\n"
         "print('LOADED', *sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run(

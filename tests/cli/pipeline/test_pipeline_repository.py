@@ -12,7 +12,7 @@ from support.hostile_git import Traps
 from support.pipeline_command import lines_of, pipeline, put
 from support.repositories import git, repository
 
-from corral.engine import api, existing_runs
+from corral._engine import api, existing_runs
 from corral.errors import ConfigError
 
 __all__ = ["repository"]

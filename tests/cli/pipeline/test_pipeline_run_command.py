@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.pipeline_command import CORRAL, GATE, TINY, lines_of, pipeline, put
 
-from corral.pipelines import events
+from corral._pipelines import events
 from corral.testing import ModelServer, say
 
 RUN = ("run", "--no-durable")

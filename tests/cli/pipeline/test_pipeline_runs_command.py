@@ -24,8 +24,8 @@ from support.pipeline_command import (
     put,
 )
 
-from corral.cli import worker as worker_command
-from corral.engine.dbos.client import QueueLimit
+from corral._cli import worker as worker_command
+from corral._engine.dbos.client import QueueLimit
 
 STEPS = """digraph steps {
     start [shape=Mdiamond]

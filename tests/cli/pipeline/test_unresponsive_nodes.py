@@ -16,15 +16,15 @@ WAYS = ["--no-durable", "--db=runs.db"]
 STEPS = """
 import asyncio, time
 from pathlib import Path
-from corral.cli.ui import signals
+from corral._cli.ui import signals
 from corral.events import Text
 from corral.pipelines import handler
-from corral.engine import memory_runner
-from corral.pipelines.execution import attempt
+from corral._engine import memory_runner
+from corral._pipelines.execution import attempt
 
 signals.BLOCKED = attempt.STOP_TIMEOUT = memory_runner.STOP_TIMEOUT = 0.2
 try:
-    from corral.engine.worker import executor
+    from corral._engine.worker import executor
     executor.BLOCKED = 0.2
 except ImportError:
     pass

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.cli.ui import spans
-from corral.cli.ui.markdown import MarkdownStream
-from corral.cli.ui.spans import Line, StyledText, ansi, plain, width
+from corral._cli.ui import spans
+from corral._cli.ui.markdown import MarkdownStream
+from corral._cli.ui.spans import Line, StyledText, ansi, plain, width
 
 
 def render(text: str, columns: int = 40, size: int = 1_000_000) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.screens import CORRAL, LIMIT, Screen, screen
 
-from corral.cli.ui.progress import describe_call
+from corral._cli.ui.progress import describe_call
 from corral.events import ToolUse
 from corral.testing import Call, ModelServer, Turn, fail, hang, say
 
@@ -143,9 +143,9 @@ def test_what_a_pipe_prints_on_the_same_terminal_is_not_erased(workspace: Path) 
 
 def test_log_lines_of_libraries_are_printed_above_the_live_area() -> None:
     code = (
-        "import logging, sys, time; from corral.cli.ui import terminal\n"
-        "from corral.cli.ui.live_progress import LiveArea\n"
-        "from corral.cli.ui.spans import StyledText\n"
+        "import logging, sys, time; from corral._cli.ui import terminal\n"
+        "from corral._cli.ui.live_progress import LiveArea\n"
+        "from corral._cli.ui.spans import StyledText\n"
         "terminal.clean_stderr()\n"
         "area = LiveArea(terminal.live_stream(),\n"
         " lambda *_: [[StyledText('busy')]] * 3, color=True)\n"

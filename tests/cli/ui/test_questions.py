@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.screens import screen
 
-from corral.cli.ui.questions import BAR
+from corral._cli.ui.questions import BAR
 from corral.testing import Call, ModelServer, Turn, say
 from corral.values import Json
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from corral.cli.ui.tables import table
+from corral._cli.ui.tables import table
 
 HEAD = ("session", "agent", "status", "last", "prompt")
 ROW = ("20261118-104529-e54cab", "gemini-acp", "success", "2026-11-18 10:45", "Fix " * 40)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from support.screens import CORRAL, screen
 
-from corral.cli.ui.questions import BAR, Pages, lines_of
-from corral.cli.ui.spans import StyledText, plain
+from corral._cli.ui.questions import BAR, Pages, lines_of
+from corral._cli.ui.spans import StyledText, plain
 from corral.events import PermissionRequest
 from corral.testing import Call, ModelServer, Turn, say
 
@@ -215,7 +215,7 @@ def test_quoted_output_in_errors_is_escaped(workspace: Path) -> None:
 
 def test_a_traceback_is_escaped(workspace: Path) -> None:
     code = (
-        "import os, sys; from corral.cli import main\n"
+        "import os, sys; from corral._cli import main\n"
         "def broken(_): raise RuntimeError(os.environ['ATTACK'])\n"
         "main.command.invoke = broken; sys.argv = ['corral', 'run']; main.main()"
     )
@@ -232,7 +232,7 @@ def test_a_traceback_is_escaped(workspace: Path) -> None:
 
 def test_log_messages_of_libraries_are_escaped() -> None:
     code = (
-        "import sys, logging; from corral.cli.ui.terminal import clean_stderr; clean_stderr();"
+        "import sys, logging; from corral._cli.ui.terminal import clean_stderr; clean_stderr();"
         f"logging.getLogger('x').warning({ATTACK!r}); sys.stderr.writelines([{ATTACK!r}])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from corral.cli.ui.turn_output import AnswerPrinter, Printer, RenderedAnswer
-from corral.core.nesting import decode_json
+from corral._cli.ui.turn_output import AnswerPrinter, Printer, RenderedAnswer
+from corral._core.nesting import decode_json
 from corral.events import FALLBACK, HandOver, Init, Text, Vendor
 
 

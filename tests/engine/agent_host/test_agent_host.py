@@ -16,15 +16,15 @@ from support.chaos import namespace
 from support.descriptors import free_descriptors
 from support.durable_processes import DurableProcesses, is_alive, wait_until
 
-from corral.engine import service
-from corral.engine.agent_host import client
-from corral.engine.agent_host.client import HostFiles, Job
-from corral.engine.payloads import RunConfig, RunInput
-from corral.pipelines import node_kinds
-from corral.pipelines.execution import handlers
-from corral.pipelines.graph import Graph
-from corral.pipelines.scheduler.commands import RunNode
-from corral.system import fs, platform
+from corral._engine import service
+from corral._engine.agent_host import client
+from corral._engine.agent_host.client import HostFiles, Job
+from corral._engine.payloads import RunConfig, RunInput
+from corral._pipelines import node_kinds
+from corral._pipelines.execution import handlers
+from corral._pipelines.graph import Graph
+from corral._pipelines.scheduler.commands import RunNode
+from corral._system import fs, platform
 
 
 def pipeline(
@@ -230,7 +230,7 @@ def test_the_attribute_detached_of_a_node_decides(
 
 def test_node_kinds_that_run_in_a_host_are_built_in() -> None:
     for kind in (kind for kind in node_kinds.KINDS.values() if kind.detached):
-        assert handlers.find(kind.name).__module__.startswith("corral.pipelines.nodes.")
+        assert handlers.find(kind.name).__module__.startswith("corral._pipelines.nodes.")
 
 
 def test_on_crash_fail_applies_to_a_node_in_the_worker_too(
@@ -319,7 +319,7 @@ FULL = """
 import os, sys
 from pathlib import Path
 from support.chaos import namespace
-from corral.engine.agent_host import client
+from corral._engine.agent_host import client
 namespace.enter()
 home = Path(os.environ["CORRAL_HOME"])
 home.mkdir(parents=True)
@@ -419,7 +419,7 @@ def test_the_files_of_a_host_that_failed_are_removed_at_the_end_of_its_run(
 
 KILLED = """
 import os, sys, time
-from corral.engine.agent_host import client
+from corral._engine.agent_host import client
 client.close("r", cancel=True)
 files = client.HostFiles.for_run("r")
 os.kill(int((files.folder / "pid").read_text()), 9)

@@ -14,9 +14,9 @@ import pytest
 from support.batches import MODEL, CountingModel, results_of
 
 import corral
-from corral.engine.worker import executor
+from corral._engine.worker import executor
+from corral._system import paths
 from corral.errors import ConfigError, SchemaNotMet
-from corral.system import paths
 from corral.testing import Call, ModelServer, Request, Turn, fail, hang, say
 
 pytestmark = pytest.mark.whole_program

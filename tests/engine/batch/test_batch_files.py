@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.engine.batch.tasks import MAX_BYTES, batch_name, find_files
+from corral._engine.batch.tasks import MAX_BYTES, batch_name, find_files
 from corral.errors import ConfigError
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.engine import process_engine
-from corral.engine.dbos import adapter, client
-from corral.engine.dbos.database import find
-from corral.engine.payloads import NODE_WORKFLOW
-from corral.pipelines.execution import handlers
-from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.nodes import item
-from corral.pipelines.scheduler.outcome import Outcome
+from corral._engine import process_engine
+from corral._engine.dbos import adapter, client
+from corral._engine.dbos.database import find
+from corral._engine.payloads import NODE_WORKFLOW
+from corral._pipelines.execution import handlers
+from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.nodes import item
+from corral._pipelines.scheduler.outcome import Outcome
 
 pytestmark = pytest.mark.seconds
 TASKS = [{"id": "a"}, {"id": "b"}]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from corral.engine.batch.results import BatchResult, OutputFile, line_of
+from corral._engine.batch.results import BatchResult, OutputFile, line_of
+from corral._system import paths
 from corral.errors import ConfigError, StorageFailed
-from corral.system import paths
 
 ONE = BatchResult(id="1", status="success", text="ü\n{", digest="d")
 TWO = BatchResult(id="2", status="failed", digest="d")

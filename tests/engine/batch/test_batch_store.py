@@ -12,7 +12,7 @@ from support.durable_processes import DurableProcesses
 from support.scripted_agent import child_pids
 
 import corral
-from corral.engine.worker import executor
+from corral._engine.worker import executor
 from corral.testing import Request, Turn, say
 
 if TYPE_CHECKING:

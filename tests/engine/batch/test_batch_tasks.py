@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.engine.batch import tasks as batch_tasks
-from corral.engine.batch.tasks import BatchTask
+from corral._engine.batch import tasks as batch_tasks
+from corral._engine.batch.tasks import BatchTask
 from corral.errors import ConfigError
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from corral.engine.dbos import client
-from corral.engine.dbos.database import WorkflowSubmission, find, prepare
+from corral._engine.dbos import client
+from corral._engine.dbos.database import WorkflowSubmission, find, prepare
 from corral.values import Json
 
 QUEUE = "own-someone"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.descriptors import free_descriptors
 
-from corral.engine.dbos import adapter, client
-from corral.engine.dbos.database import WorkflowSubmission, find, prepare
+from corral._engine.dbos import adapter, client
+from corral._engine.dbos.database import WorkflowSubmission, find, prepare
 from corral.errors import ProcessFailed
 from corral.values import Json
 

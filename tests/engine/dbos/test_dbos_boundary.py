@@ -1,4 +1,4 @@
-"""Only ``corral.engine.dbos`` knows the DBOS library, its types, tables and database."""
+"""Only ``corral._engine.dbos`` knows the DBOS library, its types, tables and database."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.engine.dbos import database
+from corral._engine.dbos import database
 
 SOURCE = Path(corral.__file__).parent
-PACKAGE = "corral.engine.dbos"
+PACKAGE = "corral._engine.dbos"
 TABLES = re.compile(r"\b(workflow_status|operation_outputs|workflow_events|application_versions)\b")
 STATES = {
     "DELAYED",
@@ -106,15 +106,15 @@ def test_every_form_of_mentioning_the_library_is_detected() -> None:
         "import dbos",
         "from dbos import x",
         "from dbos._sys_db import x",
-        "from corral.engine import dbos",
-        "from corral.engine.dbos import client as dbos_client",
+        "from corral._engine import dbos",
+        "from corral._engine.dbos import client as dbos_client",
         "x: 'DBOSClient'",
         "def dbos_call(): pass",
         "f(dbos=1)",
         "'SELECT 1 FROM workflow_status'",
     ):
         assert list(mentions(code)), code
-    assert not list(mentions("from corral.engine.dbos import client"))
+    assert not list(mentions("from corral._engine.dbos import client"))
     assert not list(
-        mentions("import importlib; importlib.import_module('corral.engine.dbos.database')")
+        mentions("import importlib; importlib.import_module('corral._engine.dbos.database')")
     )

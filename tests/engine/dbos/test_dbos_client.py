@@ -15,12 +15,12 @@ import psycopg
 import pytest
 from support.durable_processes import wait_until
 
-from corral.engine import api, service
-from corral.engine.dbos import client
-from corral.engine.dbos.database import find
-from corral.engine.dbos.leases import ServerLeases
-from corral.engine.payloads import RunConfig, RunInput
-from corral.pipelines import loader
+from corral._engine import api, service
+from corral._engine.dbos import client
+from corral._engine.dbos.database import find
+from corral._engine.dbos.leases import ServerLeases
+from corral._engine.payloads import RunConfig, RunInput
+from corral._pipelines import loader
 
 GRAPH = """digraph one {
     start [shape=Mdiamond]; exit [shape=Msquare]; a [type="set", key=x, value=1]

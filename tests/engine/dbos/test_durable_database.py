@@ -14,8 +14,8 @@ import sqlalchemy
 from sqlalchemy.exc import OperationalError
 from support.durable_processes import wait_until
 
-from corral.engine.dbos import client, connections, database
-from corral.engine.dbos.private_calls import SCHEMA
+from corral._engine.dbos import client, connections, database
+from corral._engine.dbos.private_calls import SCHEMA
 from corral.errors import ConfigError, CorralError, FormatUnsupported, StorageFailed
 
 
@@ -103,7 +103,7 @@ def test_a_path_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
 
 WITH_LITTLE_SPACE = """
 import resource, sys
-from corral.engine.dbos import database
+from corral._engine.dbos import database
 from corral.errors import StorageFailed
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -182,7 +182,7 @@ CREATES = """
 import sys, time
 from pathlib import Path
 import dbos
-from corral.engine.dbos import client, database
+from corral._engine.dbos import client, database
 
 here = database.find(sys.argv[1])
 Path(sys.argv[2]).touch()

@@ -19,17 +19,17 @@ from support.durable_processes import CHAIN, DurableProcesses, submit, wait_unti
 
 import corral
 from corral import pipelines
-from corral.engine.batch import query
-from corral.engine.dbos import client
-from corral.engine.dbos.database import (
+from corral._engine.batch import query
+from corral._engine.dbos import client
+from corral._engine.dbos.database import (
     Database,
     UnreadableRecord,
     WorkflowSubmission,
     find,
     prepare,
 )
-from corral.engine.dbos.leases import open_leases
-from corral.engine.dbos.private_calls import table_name
+from corral._engine.dbos.leases import open_leases
+from corral._engine.dbos.private_calls import table_name
 from corral.errors import ConfigError
 
 GRAPH = "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; start -> exit }"

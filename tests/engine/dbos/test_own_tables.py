@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.engine.dbos import own_tables
-from corral.engine.dbos.database import Database, find, prepare
+from corral._engine.dbos import own_tables
+from corral._engine.dbos.database import Database, find, prepare
+from corral._metering.rate_limits import LimitState
 from corral.errors import StorageFailed
-from corral.metering.rate_limits import LimitState
 
 NOW = time.time() + 24 * 3600
 """A time that the complete test run does not reach."""
@@ -62,8 +62,8 @@ def test_a_file_that_is_gone_is_not_created(tmp_path: Path) -> None:
 def test_the_connection_to_a_server_is_closed_at_the_end_of_the_process(new_postgres: str) -> None:
     program = """
 import sys
-from corral.engine.dbos import own_tables
-from corral.engine.dbos.database import find, prepare
+from corral._engine.dbos import own_tables
+from corral._engine.dbos.database import find, prepare
 found = find(sys.argv[1])
 prepare(found)
 print(own_tables.exchange_limits(found, {}))

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from corral.engine.dbos import database
-from corral.engine.dbos.leases import ServerLeases
+from corral._engine.dbos import database
+from corral._engine.dbos.leases import ServerLeases
 from corral.errors import ConfigError
 
 pytestmark = pytest.mark.postgres

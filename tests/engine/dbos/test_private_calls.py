@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral.engine.dbos.private_calls import PRIVATE_USES, SCHEMA, VERSION
+from corral._engine.dbos.private_calls import PRIVATE_USES, SCHEMA, VERSION
 
 PACKAGE = Path(corral.__file__).parent / "engine" / "dbos"
 KNOWN = {
@@ -133,7 +133,7 @@ def test_every_private_use_says_where_it_is() -> None:
     for use in PRIVATE_USES:
         for place in use.where:
             module, _, name = place.partition(".")
-            found = import_module(f"corral.engine.dbos.{module}")
+            found = import_module(f"corral._engine.dbos.{module}")
             assert not name or callable(getattr(found, name))
         assert use.reason
         assert use.unnecessary_if

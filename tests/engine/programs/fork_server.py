@@ -26,17 +26,17 @@ import sqlalchemy.dialects.postgresql.psycopg  # pyright: ignore[reportUnusedImp
 import sqlalchemy.dialects.sqlite  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 import corral
-from corral.cli.main import main as corral_main
-from corral.engine import process_engine, service
-from corral.engine.dbos import adapter
-from corral.engine.dbos.client import QueueLimit
-from corral.engine.payloads import RunConfig, RunInput
-from corral.engine.worker import executor, node_workflow, run_workflow, worker
+from corral._cli.main import main as corral_main
+from corral._engine import process_engine, service
+from corral._engine.dbos import adapter
+from corral._engine.dbos.client import QueueLimit
+from corral._engine.payloads import RunConfig, RunInput
+from corral._engine.worker import executor, node_workflow, run_workflow, worker
+from corral._pipelines import loader
+from corral._pipelines.execution import handlers
+from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.scheduler.outcome import Outcome
 from corral.errors import ConfigError
-from corral.pipelines import loader
-from corral.pipelines.execution import handlers
-from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.scheduler.outcome import Outcome
 
 LEFT_OUT = ("corral.__main__", "corral.testing", "corral.providers", "corral.view")
 """Modules that the commands of these tests do not need."""

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import corral
-from corral.engine.batch import api, batch_store, results
-from corral.engine.batch.results import BatchResult, line_of
-from corral.engine.dbos import adapter
-from corral.engine.dbos.database import WorkflowSubmission
-from corral.pipelines.execution import handlers
-from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.nodes import item
-from corral.pipelines.scheduler.outcome import Outcome
+from corral._engine.batch import api, batch_store, results
+from corral._engine.batch.results import BatchResult, line_of
+from corral._engine.dbos import adapter
+from corral._engine.dbos.database import WorkflowSubmission
+from corral._pipelines.execution import handlers
+from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.nodes import item
+from corral._pipelines.scheduler.outcome import Outcome
 
 folder, moment, poison = Path(), 0, ""
 seen = 0

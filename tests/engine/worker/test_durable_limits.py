@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.durable_processes import DurableProcesses, wait_until
 
-from corral.engine.worker.node_workflow import LONGEST_HOLD
-from corral.sessions.limits.machine import CONTINUE
+from corral._engine.worker.node_workflow import LONGEST_HOLD
+from corral._sessions.limits.machine import CONTINUE
 from corral.testing import Call, Request, Turn, fail, say
 
 if TYPE_CHECKING:

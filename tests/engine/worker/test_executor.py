@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 from support.descriptors import free_descriptors
 
-from corral.engine import process_engine, query, run_list, service
-from corral.engine.dbos import adapter, database, leases
-from corral.engine.payloads import PipelineOutput, RunConfig, RunInput
-from corral.engine.worker import executor, run_workflow
+from corral._engine import process_engine, query, run_list, service
+from corral._engine.dbos import adapter, database, leases
+from corral._engine.payloads import PipelineOutput, RunConfig, RunInput
+from corral._engine.worker import executor, run_workflow
+from corral._pipelines import loader
+from corral._pipelines.execution import handlers
+from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.scheduler.outcome import Outcome
+from corral._system.threads import NoThread
 from corral.errors import ConfigError, CorralError, StorageFailed
-from corral.pipelines import loader
-from corral.pipelines.execution import handlers
-from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.scheduler.outcome import Outcome
-from corral.system.threads import NoThread
 
 pytestmark = pytest.mark.whole_program
 
@@ -138,9 +138,9 @@ def test_listing_runs_decodes_no_pickle(tmp_path: Path) -> None:
     [
         "import corral; corral.run",
         "import corral.pipelines; corral.pipelines.lint",
-        "import corral.engine.service, corral.engine.worker.worker;"
-        " import corral.engine.agent_host.server",
-        "from click.testing import CliRunner; from corral.cli.main import command;"
+        "import corral._engine.service, corral._engine.worker.worker;"
+        " import corral._engine.agent_host.server",
+        "from click.testing import CliRunner; from corral._cli.main import command;"
         " CliRunner().invoke(command, ['--help'])",
     ],
 )

@@ -8,10 +8,10 @@ import signal
 import pytest
 from support.durable_processes import DurableProcesses, submit, wait_until
 
-from corral.engine import service
-from corral.engine.dbos import database
-from corral.engine.dbos.client import DatabaseClient, WorkflowInfo
-from corral.engine.payloads import NODE_WORKFLOW
+from corral._engine import service
+from corral._engine.dbos import database
+from corral._engine.dbos.client import DatabaseClient, WorkflowInfo
+from corral._engine.payloads import NODE_WORKFLOW
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.seconds]
 

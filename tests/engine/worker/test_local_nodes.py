@@ -17,10 +17,10 @@ from support.durable_processes import (
     wait_until,
 )
 
-from corral.engine import query, service
-from corral.engine.dbos.client import connect
-from corral.engine.dbos.database import find
-from corral.engine.worker.node_workflow import MAIL_POLL
+from corral._engine import query, service
+from corral._engine.dbos.client import connect
+from corral._engine.dbos.database import find
+from corral._engine.worker.node_workflow import MAIL_POLL
 
 
 def journal(processes: DurableProcesses) -> list[str]:

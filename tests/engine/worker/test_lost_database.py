@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.durable_processes import TIMEOUT, DurableProcesses, is_alive, submit, wait_until
 
-from corral.engine.worker.executor import SWEEP
+from corral._engine.worker.executor import SWEEP
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 

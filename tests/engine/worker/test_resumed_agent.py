@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.durable_processes import DurableProcesses, wait_until
 
-from corral.engine.node_runner import GO_ON
+from corral._engine.node_runner import GO_ON
 from corral.testing import Call, Request, Turn, hang, say
 
 if TYPE_CHECKING:

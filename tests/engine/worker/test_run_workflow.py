@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.durable_processes import CHAIN, DurableProcesses, submit, wait_until
 
-from corral.engine import run_list
+from corral._engine import run_list
 
 
 def test_a_deleted_run_directory_is_written_again(file_processes: DurableProcesses) -> None:

@@ -19,8 +19,8 @@ from support.durable_processes import (
     wait_until,
 )
 
-from corral.engine import query, run_list, service
-from corral.pipelines.scheduler.commands import Ended
+from corral._engine import query, run_list, service
+from corral._pipelines.scheduler.commands import Ended
 
 
 def at_once(processes: DurableProcesses) -> int:
@@ -139,8 +139,8 @@ def test_a_suspended_worker_changes_nothing_after_its_work_was_taken_over(
 
 def take_work_of(processes: DurableProcesses, pid: int) -> None:
     """Put the workflows of this process back on their queues, although it lives."""
-    from corral.engine.dbos.client import DatabaseClient, with_client
-    from corral.engine.dbos.database import find
+    from corral._engine.dbos.client import DatabaseClient, with_client
+    from corral._engine.dbos.database import find
 
     name = (processes.folder / "ready1").read_text()
 
@@ -154,9 +154,9 @@ def take_work_of(processes: DurableProcesses, pid: int) -> None:
 
 
 def shown_messages(processes: DurableProcesses) -> list[Ended]:
-    from corral.engine import query
-    from corral.engine.dbos.client import with_client
-    from corral.engine.dbos.database import find
+    from corral._engine import query
+    from corral._engine.dbos.client import with_client
+    from corral._engine.dbos.database import find
 
     found = asyncio.run(
         with_client(find(processes.db), lambda c: query.replay_run(c, "r")[1].messages)
@@ -228,8 +228,8 @@ def test_cancelling_a_run_ends_a_command_that_is_not_detached(
 def test_a_run_notices_that_its_node_was_cancelled_from_outside(
     processes: DurableProcesses,
 ) -> None:
-    from corral.engine.dbos.client import with_client
-    from corral.engine.dbos.database import find
+    from corral._engine.dbos.client import with_client
+    from corral._engine.dbos.database import find
 
     processes.worker(constants={"run_workflow.CHECK": 0.3})
     submit(
@@ -296,8 +296,8 @@ def test_a_lease_that_is_lost_for_a_moment_starts_no_node_again(
 
 
 OTHER_FORMAT = (
-    "from corral.core import stored_formats; stored_formats.JOURNAL += 1;"
-    "from corral.cli.main import main; main()"
+    "from corral._core import stored_formats; stored_formats.JOURNAL += 1;"
+    "from corral._cli.main import main; main()"
 )
 """The command line of a corral whose runs are stored in another format."""
 SIMULATED = "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; a; start -> a -> exit }"

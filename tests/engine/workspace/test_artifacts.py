@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.engine.workspace import artifacts
+from corral._engine.workspace import artifacts
 from corral.errors import ConfigError, StorageFailed
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from support.durable_processes import DurableProcesses, submit, wait_until
 from support.repositories import git, repository
 
-from corral.engine.workspace import run_worktree
+from corral._engine.workspace import run_worktree
 
 __all__ = ["repository"]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from support.repositories import bare, git, repository
 
-from corral.engine.payloads import RunConfig, RunWorktree
-from corral.engine.workspace import run_worktree
+from corral._engine.payloads import RunConfig, RunWorktree
+from corral._engine.workspace import run_worktree
+from corral._pipelines.scheduler.outcome import Outcome
 from corral.errors import ConfigError, StorageFailed
-from corral.pipelines.scheduler.outcome import Outcome
 
 pytestmark = pytest.mark.whole_program
 

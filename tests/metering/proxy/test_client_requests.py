@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from corral.metering.proxy.client_requests import (
+from corral._metering.proxy.client_requests import (
     LARGEST_TARGET,
     BadTarget,
     RequestTarget,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from corral.metering.proxy.client_requests import (
+from corral._metering.proxy.client_requests import (
     AgentRequest,
     BadRequest,
     ReceivedRequest,
     RequestCheck,
 )
-from corral.models.registry import find_provider
+from corral._models.registry import find_provider
 
 DUMMY, SECOND, REAL, OTHER = "corral-1", "corral-2", "REAL-1", "REAL-2"
 PLACES = {

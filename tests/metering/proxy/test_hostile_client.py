@@ -15,9 +15,9 @@ from support.proxy_kit.hostile_client import (
 )
 from support.raw_server import RawConnection, RawServer, raw_server
 
-from corral.metering.calls import MeteredCall
-from corral.metering.proxy.proxy import ModelProxy, ProxySettings
-from corral.models.registry import find_provider
+from corral._metering.calls import MeteredCall
+from corral._metering.proxy.proxy import ModelProxy, ProxySettings
+from corral._models.registry import find_provider
 
 REAL = "canary-key-0123456789abcdef"
 AT_ONCE = 4

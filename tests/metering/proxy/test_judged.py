@@ -11,15 +11,15 @@ import pytest
 from support.model_calls import FORMATS, recorded_streams, request_bytes
 from support.raw_server import ConnectionHandler, RawConnection, raw_server, respond_with
 
-from corral.metering.calls import MeteredCall
-from corral.metering.proxy import judged
-from corral.metering.proxy.proxy import ModelProxy, ProxySettings
-from corral.metering.rate_limits import LimitWaits
+from corral._metering.calls import MeteredCall
+from corral._metering.proxy import judged
+from corral._metering.proxy.proxy import ModelProxy, ProxySettings
+from corral._metering.rate_limits import LimitWaits
+from corral._models.registry import find_provider
+from corral._models.tool_gate import WireCall
+from corral._protocol.response_builder import ResponseBuilder
+from corral._protocol.sse import SseDecoder
 from corral.model_types import Response
-from corral.models.registry import find_provider
-from corral.models.tool_gate import WireCall
-from corral.protocol.response_builder import ResponseBuilder
-from corral.protocol.sse import SseDecoder
 from corral.testing import Call, ModelServer, Turn, fail
 from corral.values import Json
 

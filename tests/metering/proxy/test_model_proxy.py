@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from support.model_calls import EXPECTED, FORMATS, recorded_streams, request_bytes
 from support.raw_server import ConnectionHandler, RawConnection, RawServer, raw_server, respond_with
 
-from corral.metering.calls import MeteredCall, ModelRequest, read_request
-from corral.metering.proxy import client_requests
-from corral.metering.proxy import upstream as upstream_module
-from corral.metering.proxy.open_calls import CallGate, OpenModelCall, Ticket
-from corral.metering.proxy.proxy import ModelProxy, ProxySettings
-from corral.metering.proxy.upstream import ResponseFailed, VendorResponse
-from corral.models.registry import find_provider
+from corral._metering.calls import MeteredCall, ModelRequest, read_request
+from corral._metering.proxy import client_requests
+from corral._metering.proxy import upstream as upstream_module
+from corral._metering.proxy.open_calls import CallGate, OpenModelCall, Ticket
+from corral._metering.proxy.proxy import ModelProxy, ProxySettings
+from corral._metering.proxy.upstream import ResponseFailed, VendorResponse
+from corral._models.registry import find_provider
 from corral.values import Usage
 
 DUMMY, REAL = "dummy-key-of-this-run", "real-key-of-the-user-0123456789"

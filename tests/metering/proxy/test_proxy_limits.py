@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from corral._metering.calls import MeteredCall
+from corral._metering.proxy.proxy import ModelProxy, ProxySettings
+from corral._metering.rate_limits import LimitWaits
+from corral._models.registry import find_provider
+from corral._system.http.client import Http
 from corral.errors import CorralError, RateLimited
-from corral.metering.calls import MeteredCall
-from corral.metering.proxy.proxy import ModelProxy, ProxySettings
-from corral.metering.rate_limits import LimitWaits
-from corral.models.registry import find_provider
-from corral.system.http.client import Http
 from corral.testing import ModelServer, Turn, fail, say
 
 PATH = "/v1beta/models/gemini-2.5-flash:generateContent"

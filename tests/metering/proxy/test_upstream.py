@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from corral.metering.proxy.upstream import KeyFound, KeyScan, searched_forms
+from corral._metering.proxy.upstream import KeyFound, KeyScan, searched_forms
 
 KEYS = (b"aab0aab1", b"ab0x")
 

@@ -15,6 +15,8 @@ import httpx2
 import pytest
 
 from corral import errors
+from corral._models.anthropic.spec import PROVIDERS, WIRE
+from corral._models.spec import Encoded
 from corral.messages import (
     Audio,
     Document,
@@ -27,8 +29,6 @@ from corral.messages import (
     ToolResult,
 )
 from corral.model_types import Request, ResponseFormat, ToolNamed, ToolSpec
-from corral.models.anthropic.spec import PROVIDERS, WIRE
-from corral.models.spec import Encoded
 from corral.values import Json
 
 PROVIDER = PROVIDERS[0]

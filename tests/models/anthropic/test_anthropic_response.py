@@ -16,6 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral import errors
+from corral._models.anthropic.spec import PROVIDERS, WIRE
+from corral._models.spec import FailedResponse
+from corral._protocol.response_builder import ResponseBuilder
+from corral._protocol.sse import SseDecoder
 from corral.errors import CorralError, StreamBroken
 from corral.messages import (
     Message,
@@ -26,10 +30,6 @@ from corral.messages import (
     ToolResult,
 )
 from corral.model_types import FinishReason, ProviderEvent, Request, Response, TextDelta
-from corral.models.anthropic.spec import PROVIDERS, WIRE
-from corral.models.spec import FailedResponse
-from corral.protocol.response_builder import ResponseBuilder
-from corral.protocol.sse import SseDecoder
 from corral.values import Json, Usage
 
 PROVIDER = PROVIDERS[0]

@@ -14,10 +14,10 @@ from pydantic import TypeAdapter
 from support.openai_oracle import messages_of, parse_stream, sent_by_sdk
 from support.openai_streams import chunk, piece_of, sse
 
+from corral._models import registry
+from corral._models.spec import Encoded, Provider, Traits
 from corral.messages import Image, Message, RedactedThinking, Text, Thinking, ToolCall, ToolResult
 from corral.model_types import Request, ResponseFormat, ToolNamed, ToolSpec
-from corral.models import registry
-from corral.models.spec import Encoded, Provider, Traits
 
 PNG = b"\x89PNG\r\n"
 WEATHER = ToolSpec(

@@ -17,11 +17,11 @@ from support.openai_oracle import ParsedStream, outcomes_of_cuts, parse_stream, 
 from support.openai_streams import CHAT_USAGE, Answer, chunk, completion, piece_of, sse
 
 from corral import errors
+from corral._models.chat.spec import PROVIDERS
+from corral._protocol.sse import SseDecoder
 from corral.errors import CorralError, StreamBroken
 from corral.messages import Text, Thinking, ToolCall
 from corral.model_types import FinishReason, ProviderEvent, Response, ToolCallDelta, ToolCallEnd
-from corral.models.chat.spec import PROVIDERS
-from corral.protocol.sse import SseDecoder
 from corral.values import Usage
 
 PROVIDER = PROVIDERS[0]

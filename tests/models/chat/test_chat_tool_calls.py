@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.judged_streams import judged, judged_body
 
-from corral.models.tool_gate import Incomplete, Unjudgeable, wire_call
+from corral._models.tool_gate import Incomplete, Unjudgeable, wire_call
 from corral.values import Json, JsonObject
 
 CALL: JsonObject = {

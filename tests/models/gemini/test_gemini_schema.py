@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.models.gemini.schema import to_gemini_schema
+from corral._models.gemini.schema import to_gemini_schema
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"type": "string", "description": "d"}, {"type": "STRING", "description": "d"}),

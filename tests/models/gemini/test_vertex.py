@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from corral import errors, models
-from corral.inference import transport
-from corral.models import registry
-from corral.system.api_keys import access
+from corral._inference import transport
+from corral._models import registry
+from corral._system.api_keys import access
 from corral.testing import ModelServer, say
 
 MODEL = "vertex:gemini-2.5-flash"

@@ -14,11 +14,11 @@ import pytest
 from support.openai_oracle import sdk
 
 from corral import errors
+from corral._models.chat import spec
+from corral._models.openai.spec import PROVIDERS
+from corral._models.spec import FailedResponse
 from corral.errors import CorralError
 from corral.model_types import RateLimit
-from corral.models.chat import spec
-from corral.models.openai.spec import PROVIDERS
-from corral.models.spec import FailedResponse
 
 PROVIDER = PROVIDERS[0]
 

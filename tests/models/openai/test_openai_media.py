@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from corral._models.chat import spec
+from corral._models.openai import spec as openai_spec
+from corral._models.spec import Provider
 from corral.errors import MediaInvalid
 from corral.messages import Audio, Document, Image, Media, Message
 from corral.model_types import Request
-from corral.models.chat import spec
-from corral.models.openai import spec as openai_spec
-from corral.models.spec import Provider
 
 OPENAI, CHAT = openai_spec.PROVIDERS[0], spec.PROVIDERS[0]
 PNG, PDF, WAV = b"\x89PNG\r\n", b"%PDF-1.7", b"RIFF"

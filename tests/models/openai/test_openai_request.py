@@ -16,6 +16,8 @@ from pydantic import TypeAdapter
 from support.openai_oracle import messages_of, parse_stream, sent_by_sdk
 from support.openai_streams import called, responded, text_item, thought
 
+from corral._models.openai.spec import PROVIDERS
+from corral._models.spec import Encoded
 from corral.messages import (
     Document,
     Image,
@@ -27,8 +29,6 @@ from corral.messages import (
     ToolResult,
 )
 from corral.model_types import Request, ResponseFormat, ToolNamed, ToolSpec
-from corral.models.openai.spec import PROVIDERS
-from corral.models.spec import Encoded
 
 PROVIDER = PROVIDERS[0]
 PNG, PDF = b"\x89PNG\r\n", b"%PDF-1.7"

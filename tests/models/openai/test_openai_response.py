@@ -21,6 +21,8 @@ from support.openai_oracle import ParsedStream, outcomes_of_cuts, parse_stream, 
 from support.openai_streams import Answer, called, responded, response, sse, text_item, thought
 
 from corral import errors
+from corral._models.openai.spec import PROVIDERS
+from corral._protocol.sse import SseDecoder
 from corral.errors import CorralError, StreamBroken
 from corral.messages import Text, Thinking, ToolCall
 from corral.model_types import (
@@ -33,8 +35,6 @@ from corral.model_types import (
     ToolCallDelta,
     ToolCallEnd,
 )
-from corral.models.openai.spec import PROVIDERS
-from corral.protocol.sse import SseDecoder
 from corral.values import Usage
 
 PROVIDER = PROVIDERS[0]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from corral._models.chat import spec
+from corral._models.openai import spec as openai_spec
+from corral._models.openai.schema import is_strict
 from corral.messages import Message
 from corral.model_types import Request, ResponseFormat
-from corral.models.chat import spec
-from corral.models.openai import spec as openai_spec
-from corral.models.openai.schema import is_strict
 
 OPENAI, CHAT = openai_spec.PROVIDERS[0], spec.PROVIDERS[0]
 CLOSED: dict[str, Any] = {

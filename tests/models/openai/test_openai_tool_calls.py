@@ -6,8 +6,8 @@ import pytest
 from support.judged_streams import judged, judged_body
 from support.openai_streams import called, responded, text_item, thought
 
-from corral.models.tool_gate import Incomplete, Unjudgeable, wire_call
-from corral.protocol.sse import SseDecoder
+from corral._models.tool_gate import Incomplete, Unjudgeable, wire_call
+from corral._protocol.sse import SseDecoder
 from corral.values import Json, JsonObject, as_list, as_object, decode_or_none
 
 CALL: JsonObject = {

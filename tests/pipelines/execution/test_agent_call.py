@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from support.nodes import NodeHarness, ScriptedModel
 
+from corral._pipelines.execution import attempt as execution_attempt
+from corral._pipelines.execution.handlers import NodeResources
+from corral._pipelines.execution.node_options import limit_rule, node_rule
+from corral._pipelines.graph import Node
 from corral.options import RunOptions
-from corral.pipelines.execution import attempt as execution_attempt
-from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.execution.node_options import limit_rule, node_rule
-from corral.pipelines.graph import Node
 from corral.testing import Turn, fail
 
 pytest_plugins = ("support.node_fixtures",)

@@ -14,13 +14,13 @@ from typing import Any, cast
 import pytest
 from support.nodes import NodeHarness
 
+from corral._pipelines.execution import attempt as execution_attempt
+from corral._pipelines.execution import attempt as works
+from corral._pipelines.execution import handlers
+from corral._pipelines.execution.handlers import NodeContext, NodeResources
+from corral._pipelines.scheduler.outcome import Outcome
 from corral.errors import AccessDenied, ConfigError, NetworkFailed, RateLimited
 from corral.events import Text
-from corral.pipelines.execution import attempt as execution_attempt
-from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution import handlers
-from corral.pipelines.execution.handlers import NodeContext, NodeResources
-from corral.pipelines.scheduler.outcome import Outcome
 
 KIND = "test.step"
 

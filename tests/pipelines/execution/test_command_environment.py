@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.nodes import NodeHarness, ScriptedModel
 
-from corral.pipelines.execution.handlers import NodeResources
-from corral.system.environment import FOR_COMMANDS, for_commands, named_secrets
+from corral._pipelines.execution.handlers import NodeResources
+from corral._system.environment import FOR_COMMANDS, for_commands, named_secrets
 from corral.testing import call, say
 
 pytest_plugins = ("support.node_fixtures",)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from corral._pipelines import node_kinds
+from corral._pipelines.execution import handlers
+from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.scheduler.outcome import Outcome
 from corral.errors import ConfigError
-from corral.pipelines import node_kinds
-from corral.pipelines.execution import handlers
-from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.scheduler.outcome import Outcome
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,7 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from corral.errors import ConfigError
-from corral.pipelines.execution.interviewers import (
+from corral._pipelines.execution.interviewers import (
     AnswerLike,
     AutoApprove,
     Callback,
@@ -24,7 +23,8 @@ from corral.pipelines.execution.interviewers import (
     format_question,
     parse_answer,
 )
-from corral.pipelines.scheduler.commands import Answer, Choice, Question
+from corral._pipelines.scheduler.commands import Answer, Choice, Question
+from corral.errors import ConfigError
 
 ASKED = Question(
     id="gate.1",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from corral import pipelines
+from corral._pipelines.execution.interviewers import NodeQuestions
+from corral._pipelines.scheduler.commands import Answer, Question, RunNode
 from corral.events import AgentQuestion, QuestionField, QuestionOption
-from corral.pipelines.execution.interviewers import NodeQuestions
-from corral.pipelines.scheduler.commands import Answer, Question, RunNode
 from corral.testing import Call, ModelServer, Request, Turn, say
 from corral.values import Json
 

@@ -9,8 +9,8 @@ from support.batches import MODEL, CountingModel
 
 import corral
 from corral import pipelines
-from corral.metering.turn_usage import UsageQuery, UsageSum
-from corral.sessions import index
+from corral._metering.turn_usage import UsageQuery, UsageSum
+from corral._sessions import index
 from corral.testing import ModelServer
 
 pytestmark = pytest.mark.whole_program

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.nodes import NodeHarness
 
-from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.execution.preamble import SIZES, preamble, with_preamble
-from corral.pipelines.execution.run_dir import RunDir
+from corral._pipelines.execution.handlers import NodeResources
+from corral._pipelines.execution.preamble import SIZES, preamble, with_preamble
+from corral._pipelines.execution.run_dir import RunDir
 from corral.values import Json
 
 pytest_plugins = ("support.node_fixtures",)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from corral._pipelines.dot_parser import parse
+from corral._pipelines.execution.handlers import NodeResources
+from corral._pipelines.execution.preflight import check
 from corral.errors import ConfigError, MissingKey, NotInstalled, UnknownAgent
-from corral.pipelines.dot_parser import parse
-from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.execution.preflight import check
 
 GEMINI = "gemini:gemini-2.5-flash"
 

@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scheduler_driver import FAIL, graph_of, run_scheduler
 
-from corral.errors import StorageFailed
-from corral.pipelines import events
-from corral.pipelines.events import PipelineStarted, StepStarted
-from corral.pipelines.execution.run_dir import (
+from corral._pipelines import events
+from corral._pipelines.events import PipelineStarted, StepStarted
+from corral._pipelines.execution.run_dir import (
     LONGEST,
     WRITE_AFTER,
     CheckpointWriter,
@@ -29,9 +28,10 @@ from corral.pipelines.execution.run_dir import (
     clear_node_dir,
     file_name,
 )
-from corral.pipelines.scheduler.commands import Checkpoint
-from corral.pipelines.scheduler.outcome import Outcome
-from corral.system import fs
+from corral._pipelines.scheduler.commands import Checkpoint
+from corral._pipelines.scheduler.outcome import Outcome
+from corral._system import fs
+from corral.errors import StorageFailed
 
 NOBODY = 65534
 
@@ -182,8 +182,8 @@ def test_a_folder_that_is_gone_is_made_again(folder: RunDir) -> None:
 READ_ONLY = """
 import os, sys
 from corral.errors import StorageFailed
-from corral.pipelines.execution.run_dir import RunDir
-from corral.pipelines.scheduler.state import State, RunLane
+from corral._pipelines.execution.run_dir import RunDir
+from corral._pipelines.scheduler.state import State, RunLane
 os.setuid(int(sys.argv[2]))
 folder = RunDir(sys.argv[1])
 for act in (lambda: folder.save(folder.encode(State(lanes={"": RunLane(context={})}))),

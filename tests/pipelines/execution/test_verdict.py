@@ -13,17 +13,17 @@ from support.installed_agents import installed
 from support.nodes import ScriptedModel
 from support.scheduler_driver import graph_of
 
-from corral.agents import registry
-from corral.engine import memory_runner
-from corral.engine.payloads import PipelineOutput
-from corral.pipelines import loader
-from corral.pipelines.events import PipelineEvent
-from corral.pipelines.execution import verdict
-from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.execution.verdict import Wanted, find, instruction, wanted_of
-from corral.pipelines.scheduler.outcome import Outcome
+from corral._agents import registry
+from corral._engine import memory_runner
+from corral._engine.payloads import PipelineOutput
+from corral._pipelines import loader
+from corral._pipelines.events import PipelineEvent
+from corral._pipelines.execution import verdict
+from corral._pipelines.execution.handlers import NodeResources
+from corral._pipelines.execution.verdict import Wanted, find, instruction, wanted_of
+from corral._pipelines.scheduler.outcome import Outcome
+from corral._testing.conformance.scenarios import Stage
 from corral.testing import Call, ModelServer, Request, Turn, call, say
-from corral.testing.conformance.scenarios import Stage
 
 pytest_plugins = ("support.node_fixtures",)
 

@@ -11,9 +11,9 @@ import pytest
 from support.nodes import NodeHarness, processes_in
 from support.scripted_agent import child_pids
 
-from corral.pipelines.execution.handlers import NodeResources
+from corral._pipelines.execution.handlers import NodeResources
+from corral._system import paths
 from corral.run_kwargs import RunKwargs
-from corral.system import paths
 from corral.testing import Call, Request, Turn, say
 
 if TYPE_CHECKING:

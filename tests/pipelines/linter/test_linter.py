@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from corral.pipelines import transforms
-from corral.pipelines.attribute_definitions import ALIASES, PROMPT_FILE, names_of
-from corral.pipelines.dot_parser import parse
-from corral.pipelines.execution import handlers
-from corral.pipelines.execution.handlers import NodeContext
-from corral.pipelines.graph import Edge, Graph
-from corral.pipelines.linter import engine
-from corral.pipelines.linter.engine import RULES
-from corral.pipelines.linter.finding import Finding
+from corral._pipelines import transforms
+from corral._pipelines.attribute_definitions import ALIASES, PROMPT_FILE, names_of
+from corral._pipelines.dot_parser import parse
+from corral._pipelines.execution import handlers
+from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.graph import Edge, Graph
+from corral._pipelines.linter import engine
+from corral._pipelines.linter.engine import RULES
+from corral._pipelines.linter.finding import Finding
 
 ENDS = "start [shape=Mdiamond] exit [shape=Msquare] "
 LINE = ENDS + "a [label=A] start -> a -> exit "

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support.nodes import KEY, MODEL, NodeHarness, ScriptedModel, processes_in
 
+from corral._pipelines.execution import attempt as works
+from corral._pipelines.execution.handlers import NodeResources
+from corral._system import paths
 from corral.events import Event, ToolOutput, ToolResult
-from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution.handlers import NodeResources
-from corral.system import paths
 from corral.testing import Request, Turn, call, fail, hang, say
 from corral.values import Json
 

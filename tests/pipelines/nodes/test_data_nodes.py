@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from support.nodes import NodeHarness
 
-from corral.pipelines.execution import attempt as works
-from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.graph import Edge, Graph, Node
-from corral.pipelines.scheduler.outcome import Outcome
+from corral._pipelines.execution import attempt as works
+from corral._pipelines.execution.handlers import NodeResources
+from corral._pipelines.graph import Edge, Graph, Node
+from corral._pipelines.scheduler.outcome import Outcome
 from corral.values import Json
 
 pytest_plugins = ("support.node_fixtures",)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.nodes import MODEL, NodeHarness, ScriptedModel
 
-from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.execution.run_dir import RunDir
+from corral._pipelines.execution.handlers import NodeResources
+from corral._pipelines.execution.run_dir import RunDir
 from corral.testing import Request, Turn, fail, hang, say
 from corral.values import Json
 

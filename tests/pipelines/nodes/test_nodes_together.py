@@ -7,9 +7,9 @@ from pathlib import Path
 
 from support.nodes import MODEL, ScriptedModel
 
-from corral.engine import memory_runner
-from corral.pipelines import loader
-from corral.pipelines.execution.interviewers import Queued, Recording
+from corral._engine import memory_runner
+from corral._pipelines import loader
+from corral._pipelines.execution.interviewers import Queued, Recording
 from corral.testing import Request, Turn, call, say
 
 pytest_plugins = ("support.node_fixtures",)

@@ -15,10 +15,10 @@ from support.sandbox import needs_sandbox
 from support.scripted_agent import child_pids
 from support.stream_checks import no_deadline
 
-from corral.pipelines.execution.handlers import NodeResources
-from corral.pipelines.execution.shell import shell_command
-from corral.pipelines.scheduler.outcome import Outcome
-from corral.system import paths
+from corral._pipelines.execution.handlers import NodeResources
+from corral._pipelines.execution.shell import shell_command
+from corral._pipelines.scheduler.outcome import Outcome
+from corral._system import paths
 from corral.values import Json
 
 

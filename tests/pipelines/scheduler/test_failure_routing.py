@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
-from corral.pipelines import attribute_definitions
-from corral.pipelines.scheduler.outcome import Outcome, Status
+from corral._pipelines import attribute_definitions
+from corral._pipelines.scheduler.outcome import Outcome, Status
 
 FORK = "s -> p; p [shape=component]; f [shape=tripleoctagon]; p -> a -> f; p -> b -> f;"
 DECIDE = 'd [shape=diamond]; d -> fix [condition="outcome=fail"]; d -> e; fix -> e;'

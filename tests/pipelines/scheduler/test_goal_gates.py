@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.scheduler_driver import FAIL, run_scheduler
 
-from corral.pipelines.scheduler.commands import FinishRun
-from corral.pipelines.scheduler.outcome import Outcome
+from corral._pipelines.scheduler.commands import FinishRun
+from corral._pipelines.scheduler.outcome import Outcome
 
 BODY = "s -> w -> n -> e; n [goal_gate=true];"
 ON = 'n -> e [condition="outcome=fail"];'

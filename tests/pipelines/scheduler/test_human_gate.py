@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.scheduler_driver import SchedulerDriver, graph_of
 
-from corral.pipelines.scheduler import human_gate
-from corral.pipelines.scheduler.commands import AskHuman, Ended, Expired, Question, RunNode
-from corral.pipelines.scheduler.outcome import failed
+from corral._pipelines.scheduler import human_gate
+from corral._pipelines.scheduler.commands import AskHuman, Ended, Expired, Question, RunNode
+from corral._pipelines.scheduler.outcome import failed
 
 GATE = 's -> g; g [shape=hexagon, label="Ship $goal?"]; goal=it;'
 BODY = f'{GATE} g -> yes [label="[Y] Yes"]; g -> no [label="No"]; yes -> e; no -> e;'

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scheduler_driver import FAIL, SchedulerDriver, graph_of, run_scheduler
 
-from corral.pipelines.graph import Edge, Graph, Node
-from corral.pipelines.scheduler.commands import RunNode, Stop
-from corral.pipelines.scheduler.joins import Joins
-from corral.pipelines.scheduler.outcome import Outcome
+from corral._pipelines.graph import Edge, Graph, Node
+from corral._pipelines.scheduler.commands import RunNode, Stop
+from corral._pipelines.scheduler.joins import Joins
+from corral._pipelines.scheduler.outcome import Outcome
 
 P = "s -> p; p [shape=component];"
 F = "f [shape=tripleoctagon]; f -> e;"

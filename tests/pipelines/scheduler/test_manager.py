@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
-from corral.pipelines.scheduler.commands import RunChild, Steer, Stop, Wait, Woken
-from corral.pipelines.scheduler.outcome import Outcome
+from corral._pipelines.scheduler.commands import RunChild, Steer, Stop, Wait, Woken
+from corral._pipelines.scheduler.outcome import Outcome
 from corral.values import Json
 
 INCLUDE = "s -> i -> b -> e; i [type=include, dotfile=child.dot];"

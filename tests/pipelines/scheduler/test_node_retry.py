@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scheduler_driver import graph_of
 
-from corral.pipelines.scheduler.outcome import Outcome, failed
-from corral.pipelines.scheduler.retry import Pause, after, delay, with_earlier_cost
+from corral._pipelines.scheduler.outcome import Outcome, failed
+from corral._pipelines.scheduler.retry import Pause, after, delay, with_earlier_cost
 
 RETRY, FAIL = Outcome(status="retry", failure_reason="r"), failed("f")
 PASSING, LOST = failed("429", retryable=True), failed("401", retryable=False)

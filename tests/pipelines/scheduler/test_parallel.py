@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.scheduler_driver import FAIL, SchedulerDriver, graph_of, run_scheduler
 
-from corral.pipelines.scheduler.commands import (
+from corral._pipelines.scheduler.commands import (
     Answer,
     Answered,
     AskHuman,
@@ -14,8 +14,8 @@ from corral.pipelines.scheduler.commands import (
     RunNode,
     Stop,
 )
-from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.scheduler import Scheduler
+from corral._pipelines.scheduler.outcome import Outcome
+from corral._pipelines.scheduler.scheduler import Scheduler
 
 FORK = "s -> p; p [shape=component]; f [shape=tripleoctagon]; f -> e;"
 TWO = f"{FORK} p -> a -> f; p -> b -> f;"

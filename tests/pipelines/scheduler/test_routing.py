@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.scheduler_driver import FAIL, graph_of
 
-from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.routing import Routes, accelerator, normalize_label
+from corral._pipelines.scheduler.outcome import Outcome
+from corral._pipelines.scheduler.routing import Routes, accelerator, normalize_label
 from corral.values import Json
 
 TRUE, FALSE = 'condition="outcome=success"', 'condition="outcome=fail"'

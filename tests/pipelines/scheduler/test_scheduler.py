@@ -9,10 +9,9 @@ import pytest
 from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
 import corral.pipelines
-from corral.errors import PipelineInvalid
-from corral.pipelines import dot_parser as parser
-from corral.pipelines.conditions import ConditionError
-from corral.pipelines.scheduler.commands import (
+from corral._pipelines import dot_parser as parser
+from corral._pipelines.conditions import ConditionError
+from corral._pipelines.scheduler.commands import (
     Cancelled,
     Checkpoint,
     Ended,
@@ -22,8 +21,9 @@ from corral.pipelines.scheduler.commands import (
     Steered,
     Stop,
 )
-from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.scheduler import Scheduler
+from corral._pipelines.scheduler.outcome import Outcome
+from corral._pipelines.scheduler.scheduler import Scheduler
+from corral.errors import PipelineInvalid
 
 SCHEDULER = sorted((Path(corral.pipelines.__file__).parent / "scheduler").glob("*.py"))
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.pipelines.graph import Edge, Graph, Node
-from corral.pipelines.scheduler.commands import (
+from corral._pipelines.graph import Edge, Graph, Node
+from corral._pipelines.scheduler.commands import (
     Answer,
     Answered,
     AskHuman,
@@ -24,9 +24,9 @@ from corral.pipelines.scheduler.commands import (
     Wait,
     Woken,
 )
-from corral.pipelines.scheduler.outcome import Outcome
-from corral.pipelines.scheduler.scheduler import Scheduler
-from corral.pipelines.scheduler.state import from_json, to_json
+from corral._pipelines.scheduler.outcome import Outcome
+from corral._pipelines.scheduler.scheduler import Scheduler
+from corral._pipelines.scheduler.state import from_json, to_json
 
 KINDS = (
     ["codergen"] * 3

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[3] / "src"
-PACKAGE = "corral.pipelines.scheduler"
+PACKAGE = "corral._pipelines.scheduler"
 MODULES = sorted(
-    f"{PACKAGE}.{path.stem}" for path in (SRC / "corral/pipelines/scheduler").glob("[a-z]*.py")
+    f"{PACKAGE}.{path.stem}" for path in (SRC / "corral/_pipelines/scheduler").glob("[a-z]*.py")
 )
 LAZY_PACKAGES = ("corral", "corral.pipelines")
 """They load their public names on first use. The names are not what the scheduler imports; a
@@ -32,8 +32,8 @@ IMPURE = (
     "asyncio", "socket", "subprocess", "threading", "select", "selectors", "signal", "ssl",
     "multiprocessing", "concurrent", "tempfile", "shutil", "logging", "random", "sqlite3",
     "http", "urllib", "pathlib", "glob", "importlib.metadata", "corral.system",
-    "corral.sessions", "corral.inference", "corral.engine", "corral.pipelines.execution",
-    "corral.pipelines.nodes",
+    "corral.sessions", "corral.inference", "corral.engine", "corral._pipelines.execution",
+    "corral._pipelines.nodes",
 )  # fmt: skip
 
 
@@ -118,15 +118,15 @@ def test_nothing_that_the_scheduler_imports_can_do_io() -> None:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize(
-    "module", ["corral.pipelines.loader", "corral.pipelines.execution.attempt"]
+    "module", ["corral._pipelines.loader", "corral._pipelines.execution.attempt"]
 )
 def test_the_walk_over_imports_finds_modules_with_io(module: str) -> None:
     assert any(name.endswith(("imports os", "imports asyncio")) for name in _impure([module]))
 
 
 def test_the_walk_over_imports_sees_lazy_and_dynamic_ones() -> None:
-    lazy = "def f():\n    from corral.system import paths\n    import socket\n"
-    assert list(_imports(ast.parse(lazy), "corral.x")) == ["corral.system.paths", "socket"]
+    lazy = "def f():\n    from corral._system import paths\n    import socket\n"
+    assert list(_imports(ast.parse(lazy), "corral.x")) == ["corral._system.paths", "socket"]
     dynamic = "import importlib\nimportlib.import_module('socket')"
     assert "<dynamic import in corral.x>" in list(_imports(ast.parse(dynamic), "corral.x"))
 

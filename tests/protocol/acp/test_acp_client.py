@@ -13,6 +13,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
+from corral._protocol.acp.client import (
+    AcpClient,
+    AcpPermissionRequest,
+    CallFinished,
+    Command,
+    Emit,
+    FileRequest,
+    Offer,
+    PermissionWithdrawn,
+    read_initialize,
+    read_session,
+)
+from corral._protocol.acp.frames import (
+    AudioBlock,
+    ImageBlock,
+    LinkBlock,
+    PermissionOption,
+    Resource,
+    ResourceBlock,
+    TextBlock,
+    mcp_server,
+)
+from corral._protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
+from corral._protocol.acp.rpc import SendBytes
+from corral._protocol.ndjson import RawEvent, TurnEnd
 from corral.errors import ConfigError, InvalidRequest, PromptError, StreamBroken
 from corral.events import (
     Error,
@@ -28,31 +53,6 @@ from corral.events import (
     UsageReport,
     Vendor,
 )
-from corral.protocol.acp.client import (
-    AcpClient,
-    AcpPermissionRequest,
-    CallFinished,
-    Command,
-    Emit,
-    FileRequest,
-    Offer,
-    PermissionWithdrawn,
-    read_initialize,
-    read_session,
-)
-from corral.protocol.acp.frames import (
-    AudioBlock,
-    ImageBlock,
-    LinkBlock,
-    PermissionOption,
-    Resource,
-    ResourceBlock,
-    TextBlock,
-    mcp_server,
-)
-from corral.protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
-from corral.protocol.acp.rpc import SendBytes
-from corral.protocol.ndjson import RawEvent, TurnEnd
 from corral.values import Cost, Json, McpServer, Usage
 
 

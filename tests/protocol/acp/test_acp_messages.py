@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
+from corral._protocol.acp.client import AcpClient, CallFinished, Command, Emit
+from corral._protocol.acp.rpc import CLOSED, RpcError, SendBytes
+from corral._protocol.ndjson import RawEvent
 from corral.events import Error, Log, Unknown, Vendor
-from corral.protocol.acp.client import AcpClient, CallFinished, Command, Emit
-from corral.protocol.acp.rpc import CLOSED, RpcError, SendBytes
-from corral.protocol.ndjson import RawEvent
 
 
 def line(**members: Any) -> bytes:

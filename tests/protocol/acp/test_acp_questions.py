@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.events import Vendor
-from corral.protocol.acp.client import (
+from corral._protocol.acp.client import (
     AcpClient,
     AcpQuestion,
     Command,
@@ -16,8 +15,9 @@ from corral.protocol.acp.client import (
     Offer,
     PermissionWithdrawn,
 )
-from corral.protocol.acp.frames import TextBlock
-from corral.protocol.acp.rpc import SendBytes
+from corral._protocol.acp.frames import TextBlock
+from corral._protocol.acp.rpc import SendBytes
+from corral.events import Vendor
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 

@@ -16,9 +16,7 @@ import pytest
 from support.goldens import check_golden
 from support.stream_checks import check_stream
 
-from corral.errors import StreamBroken
-from corral.events import Event, Init, Text, ToolResult, ToolUse, Unknown, Vendor, to_json
-from corral.protocol.acp.client import (
+from corral._protocol.acp.client import (
     AcpClient,
     AcpPermissionRequest,
     AcpQuestion,
@@ -31,11 +29,13 @@ from corral.protocol.acp.client import (
     read_initialize,
     read_session,
 )
-from corral.protocol.acp.frames import PASSED_THROUGH, Block
-from corral.protocol.acp.quirks import AcpQuirks
-from corral.protocol.acp.rpc import SendBytes
-from corral.protocol.ndjson import RawEvent, TurnEnd
-from corral.sessions.event_normalizer import EventNormalizer
+from corral._protocol.acp.frames import PASSED_THROUGH, Block
+from corral._protocol.acp.quirks import AcpQuirks
+from corral._protocol.acp.rpc import SendBytes
+from corral._protocol.ndjson import RawEvent, TurnEnd
+from corral._sessions.event_normalizer import EventNormalizer
+from corral.errors import StreamBroken
+from corral.events import Event, Init, Text, ToolResult, ToolUse, Unknown, Vendor, to_json
 from corral.values import McpServer
 
 FOLDER = Path(__file__).parents[2] / "recordings" / "acp"

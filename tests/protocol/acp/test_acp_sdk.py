@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from corral.events import Plan, PlanEntry, Thinking, ToolResult, ToolUse
-from corral.protocol.acp.client import (
+from corral._protocol.acp.client import (
     AcpClient,
     AcpPermissionRequest,
     CallFinished,
@@ -25,9 +24,10 @@ from corral.protocol.acp.client import (
     read_initialize,
     read_session,
 )
-from corral.protocol.acp.frames import TextBlock
-from corral.protocol.acp.rpc import SendBytes
-from corral.protocol.ndjson import RawEvent, TurnEnd
+from corral._protocol.acp.frames import TextBlock
+from corral._protocol.acp.rpc import SendBytes
+from corral._protocol.ndjson import RawEvent, TurnEnd
+from corral.events import Plan, PlanEntry, Thinking, ToolResult, ToolUse
 from corral.values import McpServer, Usage
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "acp_sdk_agent.py"

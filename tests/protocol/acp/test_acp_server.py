@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.protocol.acp.client import AcpClient, CallFinished, Offer, read_initialize
-from corral.protocol.acp.frames import MessageChunk, PromptParams, TextBlock, TextContent
-from corral.protocol.acp.rpc import SendBytes
-from corral.protocol.acp.server import (
+from corral._protocol.acp.client import AcpClient, CallFinished, Offer, read_initialize
+from corral._protocol.acp.frames import MessageChunk, PromptParams, TextBlock, TextContent
+from corral._protocol.acp.rpc import SendBytes
+from corral._protocol.acp.server import (
     STEERING,
     AcpServer,
     CallCancelled,

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from corral._protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
+from corral._protocol.stream_json.client import StreamJsonClient, encode_prompt
+from corral._protocol.stream_json.frames import Frames, StreamQuirks
+from corral._sessions.event_normalizer import EventNormalizer
 from corral.events import (
     Done,
     Error,
@@ -18,10 +22,6 @@ from corral.events import (
     Vendor,
 )
 from corral.messages import Image
-from corral.protocol.ndjson import NdjsonStream, RawEvent, TurnEnd
-from corral.protocol.stream_json.client import StreamJsonClient, encode_prompt
-from corral.protocol.stream_json.frames import Frames, StreamQuirks
-from corral.sessions.event_normalizer import EventNormalizer
 
 QUIRKS = StreamQuirks(tools={"Bash": "execute", "Write": "edit"}, denied_texts=("is hidden",))
 TASK = {"task_type": "local_agent"}

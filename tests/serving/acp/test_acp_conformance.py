@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 from support.installed_agents import installed
 
-from corral.agents import acp_command, registry
-from corral.agents.spec import AgentSpec
+from corral._agents import acp_command, registry
+from corral._agents.spec import AgentSpec
+from corral._testing.conformance.scenarios import SCENARIOS
 from corral.testing import check_agent
-from corral.testing.conformance.scenarios import SCENARIOS
 
 CORRAL = (sys.executable, "-m", "corral", "acp")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral._serving.acp.modes import modes_within
 from corral.policy import Policy, Verdict, is_narrower
-from corral.serving.acp.modes import modes_within
 
 VERDICTS: st.SearchStrategy[Verdict | None] = st.sampled_from([None, "allow", "ask", "deny"])
 POLICIES = st.builds(

@@ -12,7 +12,7 @@ import pytest
 from support.acp_editor import Editor, RpcFailed, allow, blocks, deny, editor, silent
 from support.scripted_acp import agent
 
-from corral.sessions import store
+from corral._sessions import store
 from corral.testing import Call, ModelServer, Turn, hang
 from corral.values import Json
 

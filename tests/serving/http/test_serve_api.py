@@ -11,11 +11,11 @@ import pytest
 from support.builtin_agent import MODELS, BuiltinAgent, model_env
 from support.serve_api import ServeClient, clients_file, served
 
-from corral.core.spending import BudgetLimits
+from corral._core.spending import BudgetLimits
+from corral._serving.allowance import MAX_PROMPT, Allowance
+from corral._system import paths
 from corral.events import from_json
 from corral.policy import Policy
-from corral.serving.allowance import MAX_PROMPT, Allowance
-from corral.system import paths
 from corral.testing import Request, Turn, call, hang, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)
@@ -182,7 +182,7 @@ async def test_a_token_that_is_missing_wrong_or_expired_is_refused(
 async def test_a_revoked_client_is_refused_and_its_runs_and_streams_end(
     ours: BuiltinAgent, two_clients: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("corral.serving.http.server.LOOK", 0.05)
+    monkeypatch.setattr("corral._serving.http.server.LOOK", 0.05)
     async with served(allowance(ours, [hang("x"), say("new")]), two_clients) as server:
         ann = server.client("ann")
         run = (await ann.start("hello"))["run"]

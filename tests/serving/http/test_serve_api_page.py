@@ -7,8 +7,8 @@ from pathlib import Path
 from support.goldens import check_golden
 from support.http_api_page import SERVE_HEAD, http_api_page
 
-from corral.serving.http.application import openapi
-from corral.serving.http.operations import ENDPOINTS
+from corral._serving.http.application import openapi
+from corral._serving.http.operations import ENDPOINTS
 
 PAGE = Path(__file__).parents[3] / "docs" / "serve-api.md"
 

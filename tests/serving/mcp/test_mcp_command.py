@@ -27,10 +27,10 @@ from support.builtin_agent import COMMAND, BuiltinAgent, model_env
 from support.mcp_messages import modern
 from support.processes import processes_matching
 
-from corral.cli import mcp
-from corral.cli.main import command
-from corral.protocol.acp import rpc
-from corral.serving.mcp import wire
+from corral._cli import mcp
+from corral._cli.main import command
+from corral._protocol.acp import rpc
+from corral._serving.mcp import wire
 from corral.testing import Request, Turn, hang, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)
@@ -289,7 +289,7 @@ def test_a_server_inside_a_run_of_a_caller_refuses_to_start_further_agents(
 
 def test_the_program_does_not_load_the_sdk() -> None:
     """It starts in a tenth of the time without."""
-    code = "import sys, corral.cli.mcp, corral.serving.mcp.server, corral.serving.mcp.http_app;"
+    code = "import sys, corral._cli.mcp, corral._serving.mcp.server, corral._serving.mcp.http_app;"
     code += "print([m for m in ('mcp', 'pydantic', 'uvicorn', 'starlette') if m in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"

@@ -12,12 +12,12 @@ from support.builtin_agent import BuiltinAgent, wait_until
 from support.mcp_messages import Connection, allowance, modern
 from support.model_scripts import steps
 
-from corral.protocol.acp import rpc
-from corral.serving.allowance import PipelineRequest, RunRequest
-from corral.serving.caller_runs import CallerRuns
-from corral.serving.mcp import tools, wire
-from corral.serving.mcp.server import McpService
-from corral.serving.mcp.tools import CallerTools
+from corral._protocol.acp import rpc
+from corral._serving.allowance import PipelineRequest, RunRequest
+from corral._serving.caller_runs import CallerRuns
+from corral._serving.mcp import tools, wire
+from corral._serving.mcp.server import McpService
+from corral._serving.mcp.tools import CallerTools
 from corral.testing import Call, Request, Turn, hang, say
 
 pytest_plugins = ("support.builtin_agent_fixture",)

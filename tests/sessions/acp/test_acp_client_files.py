@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.files import file_names
 
-from corral.sessions.acp import client_requests
-from corral.sessions.acp.client_requests import WorkspaceFiles
-from corral.system.path_guard import Access, PathGuard
+from corral._sessions.acp import client_requests
+from corral._sessions.acp.client_requests import WorkspaceFiles
+from corral._system.path_guard import Access, PathGuard
 
 
 @pytest.fixture

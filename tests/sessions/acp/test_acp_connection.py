@@ -18,11 +18,11 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import errors
-from corral.core.nesting import is_too_deep
+from corral._core.nesting import is_too_deep
+from corral._sessions import permissions
+from corral._sessions.backends import acp
 from corral.events import Decision, Error, Unknown, Vendor
 from corral.run_kwargs import RunKwargs
-from corral.sessions import permissions
-from corral.sessions.backends import acp
 
 
 def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:

@@ -21,6 +21,7 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, errors
+from corral._sessions.permissions import Asker, PermissionBroker
 from corral.events import (
     Decision,
     Done,
@@ -38,7 +39,6 @@ from corral.events import (
 )
 from corral.options import PermissionMode
 from corral.run_kwargs import RunKwargs
-from corral.sessions.permissions import Asker, PermissionBroker
 
 
 def scripted(workspace: Path, **options: Unpack[RunKwargs]) -> RunKwargs:

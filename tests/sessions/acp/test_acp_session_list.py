@@ -12,8 +12,8 @@ from support.scripted_agent import child_pids
 
 import corral
 from corral import AgentSession, errors
+from corral._sessions.backends import acp
 from corral.run_kwargs import RunKwargs
-from corral.sessions.backends import acp
 
 
 def session(workspace: Path, *arguments: str, **options: Unpack[RunKwargs]) -> corral.Session:

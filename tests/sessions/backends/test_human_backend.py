@@ -21,12 +21,12 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import Policy, errors, events
+from corral._sessions import store
+from corral._sessions.prepare import prepare
+from corral._sessions.store import UNFINISHED
+from corral._system import platform
+from corral._system.terminal import Watch
 from corral.events import Event
-from corral.sessions import store
-from corral.sessions.prepare import prepare
-from corral.sessions.store import UNFINISHED
-from corral.system import platform
-from corral.system.terminal import Watch
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 AWAITED = "the answer is awaited in: "

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import pytest
 
 from corral import Policy
-from corral.agents.spec import WireTools
+from corral._agents.spec import WireTools
+from corral._models.tool_gate import WireCall, wire_call
+from corral._protocol.ndjson import RawEvent
+from corral._sessions.backends.judges import WireJudge
+from corral._sessions.permissions import Asker, PermissionBroker
+from corral._system.path_guard import PathGuard
 from corral.errors import CorralError, PermissionRefused, StreamBroken
 from corral.events import Decision, PermissionDecision, PermissionRequest, ToolKind, ToolResult
-from corral.models.tool_gate import WireCall, wire_call
-from corral.protocol.ndjson import RawEvent
-from corral.sessions.backends.judges import WireJudge
-from corral.sessions.permissions import Asker, PermissionBroker
-from corral.system.path_guard import PathGuard
 from corral.values import Json, JsonObject
 
 KINDS: dict[str, ToolKind] = {"run": "execute", "write": "edit", "read": "read", "think": "think"}

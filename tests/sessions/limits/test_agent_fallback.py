@@ -17,10 +17,10 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import errors, pipelines
+from corral._sessions import store
+from corral._sessions.limits.machine import WORK_CONTINUES
 from corral.events import Envelope, Error, Event, Init, hand_over_of
 from corral.run_kwargs import RunKwargs
-from corral.sessions import store
-from corral.sessions.limits.machine import WORK_CONTINUES
 from corral.testing import Call, Lane, Turn, fail, say
 
 pytest_plugins = ["support.builtin_agent_fixture"]

@@ -6,20 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.events import (
-    Done,
-    Error,
-    Event,
-    FileChange,
-    Init,
-    Plan,
-    PlanEntry,
-    Text,
-    ToolResult,
-    ToolUse,
-    Vendor,
-)
-from corral.sessions.limits.conversation import (
+from corral._sessions.limits.conversation import (
     FIRST_PROMPT,
     MAX_READ,
     MAX_TEXT,
@@ -32,6 +19,19 @@ from corral.sessions.limits.conversation import (
     from_json,
     read,
     shorten,
+)
+from corral.events import (
+    Done,
+    Error,
+    Event,
+    FileChange,
+    Init,
+    Plan,
+    PlanEntry,
+    Text,
+    ToolResult,
+    ToolUse,
+    Vendor,
 )
 from corral.values import FileChanged
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from corral.events import PlanEntry
-from corral.messages import Text, ToolCall, ToolResult
-from corral.sessions.limits.conversation import (
+from corral._sessions.limits.conversation import (
     HandedCall,
     HandedConversation,
     HandedFile,
@@ -12,6 +10,8 @@ from corral.sessions.limits.conversation import (
     HandedTurn,
     messages,
 )
+from corral.events import PlanEntry
+from corral.messages import Text, ToolCall, ToolResult
 
 
 def test_each_role_has_its_own_messages_and_each_call_its_result() -> None:

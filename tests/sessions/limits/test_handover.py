@@ -18,12 +18,12 @@ from support.stream_checks import check_stream
 
 import corral
 from corral import errors
-from corral.agents import registry
+from corral._agents import registry
+from corral._sessions import store
+from corral._sessions.limits.handover import LARGEST, SMALLEST, conversation_of, room
+from corral._system import paths
 from corral.events import Init, Vendor
 from corral.run_kwargs import RunKwargs
-from corral.sessions import store
-from corral.sessions.limits.handover import LARGEST, SMALLEST, conversation_of, room
-from corral.system import paths
 from corral.testing import Turn, say
 from corral.values import JsonObject
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 from support.stream_checks import check_stream
 
+from corral._sessions.limits.machine import JoinedStream, end_with_limit, end_without, is_limit
 from corral.events import (
     Done,
     Error,
@@ -18,7 +19,6 @@ from corral.events import (
     hand_over_of,
 )
 from corral.result import result_from_events
-from corral.sessions.limits.machine import JoinedStream, end_with_limit, end_without, is_limit
 from corral.values import Cost, FileChanged, Usage
 
 FIRST, NEXT = "gemini-cli", "claude-cli"

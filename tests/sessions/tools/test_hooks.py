@@ -12,18 +12,18 @@ import pytest
 
 import corral
 from corral import errors
-from corral.agents import registry
-from corral.events import PermissionDecision, PermissionRequest
-from corral.policy import Action, Policy
-from corral.protocol.ndjson import RawEvent
-from corral.sessions.permissions import (
+from corral._agents import registry
+from corral._protocol.ndjson import RawEvent
+from corral._sessions.permissions import (
     PermissionAnswer,
     PermissionBroker,
     PermissionQuestion,
     PermissionQuestions,
 )
-from corral.sessions.prepare import prepare
-from corral.sessions.tools.hooks import Allow, Deny, Edit, HookVerdict, ToolCallHook, ToolRequest
+from corral._sessions.prepare import prepare
+from corral._sessions.tools.hooks import Allow, Deny, Edit, HookVerdict, ToolCallHook, ToolRequest
+from corral.events import PermissionDecision, PermissionRequest
+from corral.policy import Action, Policy
 from corral.values import JsonObject
 
 WAIT = 60.0

@@ -16,17 +16,17 @@ from support.scripted_acp import agent as scripted_agent
 
 import corral
 from corral import McpServer
-from corral.errors import ToolFailed
-from corral.run_kwargs import RunKwargs
-from corral.sessions.prepare import prepare
-from corral.sessions.prepared_run import PreparedRun
-from corral.sessions.tools.mcp_client import (
+from corral._sessions.prepare import prepare
+from corral._sessions.prepared_run import PreparedRun
+from corral._sessions.tools.mcp_client import (
     McpClient,
     McpTool,
     open_servers,
     result_text,
     server_tools,
 )
+from corral.errors import ToolFailed
+from corral.run_kwargs import RunKwargs
 from corral.values import JsonObject
 
 

@@ -10,7 +10,7 @@ import urllib.request
 from typing import Any
 
 from corral import __version__
-from corral.sessions.tools.mcp_server import ToolServer
+from corral._sessions.tools.mcp_server import ToolServer
 
 CLIENT = {
     "protocolVersion": "2025-06-18",

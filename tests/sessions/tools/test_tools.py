@@ -27,10 +27,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ImageContent, TextContent
 
 from corral import errors
-from corral.events import Event, ToolResult, ToolUse
-from corral.messages import Image
-from corral.policy import Policy
-from corral.sessions.tools.hooks import (
+from corral._sessions.tools.hooks import (
     Deny,
     Edit,
     Hook,
@@ -40,8 +37,11 @@ from corral.sessions.tools.hooks import (
     read_before_write,
     required_order,
 )
-from corral.sessions.tools.mcp_server import ToolServer
-from corral.sessions.tools.tools import Tool, Tools
+from corral._sessions.tools.mcp_server import ToolServer
+from corral._sessions.tools.tools import Tool, Tools
+from corral.events import Event, ToolResult, ToolUse
+from corral.messages import Image
+from corral.policy import Policy
 from corral.testing import call, say
 from corral.values import Json, McpServer
 from corral.version import __version__
@@ -307,7 +307,7 @@ async def test_a_hanging_tool_times_out_sync_or_async() -> None:
 def test_a_hanging_sync_tool_does_not_keep_the_program_from_ending() -> None:
     code = """
 import asyncio, time
-from corral.sessions.tools.tools import Tool, Tools
+from corral._sessions.tools.tools import Tool, Tools
 def hang(): time.sleep(600)
 print(asyncio.run(Tools([Tool.of(hang, timeout=0.05)]).call("hang")).text)
 """
@@ -782,7 +782,7 @@ async def test_without_the_sdk_the_error_names_the_install_command(
 
 def test_the_sdk_is_loaded_only_when_a_server_starts() -> None:
     code = (
-        "import sys, corral.sessions.tools.mcp_server, corral.sessions.structured_output;"
+        "import sys, corral._sessions.tools.mcp_server, corral._sessions.structured_output;"
         "print(*{n.split('.')[0] for n in sys.modules} & {'mcp', 'uvicorn', 'pydantic'})"
     )
     done = subprocess.run(

@@ -15,12 +15,12 @@ from support import scripted_acp
 from support.stream_checks import check_stream
 
 from corral import errors
+from corral._sessions.warm import client, names
+from corral._sessions.warm.client import WarmRequest, WarmTurn
+from corral._sessions.warm.names import WarmFiles
 from corral.events import AgentQuestion, Decision, Done, Event, PermissionRequest, Text
 from corral.policy import Policy
 from corral.result import Result, result_from_events
-from corral.sessions.warm import client, names
-from corral.sessions.warm.client import WarmRequest, WarmTurn
-from corral.sessions.warm.names import WarmFiles
 from corral.values import Json
 
 pytestmark = pytest.mark.whole_program

@@ -32,9 +32,11 @@ from support.chaos.supervisor import in_fork, supervise
 from support.chaos.surfaces import SURFACES
 from support.installed_agents import managed
 
-from corral.system.sandbox.sandbox import describe, find_support
+from corral._system.sandbox.sandbox import describe, find_support
 
-PREPARE = "import sys; from corral.engine.dbos import database as d; d.prepare(d.find(sys.argv[1]))"
+PREPARE = (
+    "import sys; from corral._engine.dbos import database as d; d.prepare(d.find(sys.argv[1]))"
+)
 """In its own process: this one only forks, and must have one thread."""
 ATTEMPTS = 4
 """A run that was over before the fault is repeated with an earlier moment."""

@@ -19,10 +19,10 @@ from typing import Any
 from support.scripted_agent import open_descriptors
 
 import corral
+from corral._system.threads import check_descriptors
 from corral.errors import CorralError
 from corral.events import Event
 from corral.result import Result
-from corral.system.threads import check_descriptors
 
 CLAIMS = int(os.environ.pop("CHAOS_CLAIMS"))
 

@@ -24,7 +24,7 @@ from support.chaos.scene import Scene
 from support.chaos.surfaces import Surface
 
 DRAFT = re.compile(r"^\..*\.[0-9a-f]{8,12}$")
-"""The name of a file that was to replace another one (``corral.system.fs``)."""
+"""The name of a file that was to replace another one (``corral._system.fs``)."""
 AT_ONCE = 0.5
 """Seconds for the kernel to end what was killed."""
 

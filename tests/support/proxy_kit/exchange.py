@@ -13,9 +13,9 @@ from support.proxy_kit.agent_parsers import ReadCall, made
 from support.proxy_kit.hostile_vendor import REFUSED, HostileResponse, hostile_response
 from support.raw_server import RawConnection, raw_server
 
-from corral.metering.proxy.proxy import ModelProxy, ProxySettings
-from corral.models.registry import find_provider
-from corral.models.tool_gate import WireCall
+from corral._metering.proxy.proxy import ModelProxy, ProxySettings
+from corral._models.registry import find_provider
+from corral._models.tool_gate import WireCall
 
 MOST_RESPONSES = 4
 """To one request: the proxy sends another one after a refusal."""

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from corral._system.cassette import format
+from corral._system.cassette.format import DataEntry, ProgramEnded, StreamClosed, Take
+from corral._system.cassette.record import QUIET
+from corral._system.environment import SecretRedactor
 from corral.errors import ConfigError
-from corral.system.cassette import format
-from corral.system.cassette.format import DataEntry, ProgramEnded, StreamClosed, Take
-from corral.system.cassette.record import QUIET
-from corral.system.environment import SecretRedactor
 
 pytestmark = pytest.mark.whole_program
 
-RECORD = "from corral.cli.entry import main; main()"
+RECORD = "from corral._cli.entry import main; main()"
 SECRET = 'a "canary" value/ü'
 
 
@@ -145,7 +145,7 @@ def test_a_signal_reaches_the_program_once(path: Path, name: str) -> None:
 
 SLOW_INPUT = f"""
 import time
-from corral.system.cassette import record
+from corral._system.cassette import record
 read = record._read
 def slow(fd):
     data = read(fd)

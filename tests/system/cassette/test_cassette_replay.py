@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from corral.system.cassette.format import Head
+from corral._system.cassette.format import Head
 
 pytestmark = pytest.mark.whole_program
 
 PATIENCE = 0.3
 REPLAY = f"""
 import sys
-from corral.system.cassette import replay
+from corral._system.cassette import replay
 replay.PATIENCE = {PATIENCE}
 replay.main(sys.argv[1:])
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from corral.system.git.dangerous_settings import LARGEST, find_not_harmless, is_dangerous
+from corral._system.git.dangerous_settings import LARGEST, find_not_harmless, is_dangerous
 
 
 def others(text: str) -> list[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.system.git import changes as workspace_floor
-from corral.system.git.changes import compare, take_snapshot, take_snapshot_after
+from corral._system.git import changes as workspace_floor
+from corral._system.git.changes import compare, take_snapshot, take_snapshot_after
 from corral.values import FileChanged
 
 Change = Callable[[], object]

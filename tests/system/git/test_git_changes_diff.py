@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.repositories import git
 
-from corral.system.git import changes
-from corral.system.git.changes import MAX_COMPARED, MAX_FILE, diff_since, split_lines, unified
+from corral._system.git import changes
+from corral._system.git.changes import MAX_COMPARED, MAX_FILE, diff_since, split_lines, unified
 
 ROOM = 1 << 20
 

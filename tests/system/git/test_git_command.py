@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.hostile_git import Traps, git, make_repository
 
-from corral.system.git import changes, dangerous_settings, source_repository
-from corral.system.git.worktree import SharedWorktree, TaskWorktree, repository_root
+from corral._system.git import changes, dangerous_settings, source_repository
+from corral._system.git.worktree import SharedWorktree, TaskWorktree, repository_root
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.repositories import git, repository
 
+from corral._system.git import file_history
+from corral._system.git.file_history import FileHistory
 from corral.errors import StorageFailed
-from corral.system.git import file_history
-from corral.system.git.file_history import FileHistory
 
 __all__ = ["repository"]
 

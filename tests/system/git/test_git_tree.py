@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from support.hostile_git import git, make_repository
 
+from corral._system.fs import open_regular, parent_below
+from corral._system.git import changes, command, scan
+from corral._system.git.repository import checked
+from corral._system.git.worktree import Change, SharedWorktree, TaskWorktree, repository_root
 from corral.errors import StorageFailed
-from corral.system.fs import open_regular, parent_below
-from corral.system.git import changes, command, scan
-from corral.system.git.repository import checked
-from corral.system.git.worktree import Change, SharedWorktree, TaskWorktree, repository_root
 from corral.values import path_from_printable, printable_path
 
 
@@ -264,7 +264,7 @@ def test_a_large_file_is_not_loaded_into_memory(repository: Path) -> None:
     code = f"""
 import os
 from pathlib import Path
-from corral.system.git import changes
+from corral._system.git import changes
 before = changes.take_snapshot(Path({str(repository)!r}))
 os.utime({str(repository / "large")!r})
 assert changes.compare(before, changes.take_snapshot_after(before)) == ()

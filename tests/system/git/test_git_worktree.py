@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from corral._system.git.worktree import TaskWorktree, branch_name, repository_root
 from corral.errors import ConfigError
-from corral.system.git.worktree import TaskWorktree, branch_name, repository_root
 
 
 def git(folder: Path, *words: str) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.repositories import git, repository
 
+from corral._system import fs
+from corral._system.git import worktree
 from corral.errors import StorageFailed
-from corral.system import fs
-from corral.system.git import worktree
 from corral.values import printable_path
 
 __all__ = ["repository"]

@@ -22,9 +22,9 @@ from support.raw_server import (
     respond_with,
 )
 
+from corral._system.http import client
+from corral._system.http.client import Http
 from corral.errors import CorralError, IdleTimeout, NetworkFailed, StreamBroken
-from corral.system.http import client
-from corral.system.http.client import Http
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 LONG = b"hel\r\n0123456789"

@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from support.raw_server import ConnectionHandler, RawConnection, plain, raw_server, respond_with
 
+from corral._system.http.client import Http
+from corral._system.http.connect import connect_first
+from corral._system.http.request import Proxy, encode_head, parse_url, proxy_for
 from corral.errors import ConfigError, CorralError, NetworkFailed
-from corral.system.http.client import Http
-from corral.system.http.connect import connect_first
-from corral.system.http.request import Proxy, encode_head, parse_url, proxy_for
 
 
 @pytest.fixture(autouse=True)

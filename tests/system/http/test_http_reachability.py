@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from corral.system.http.reachability import why_unreachable
+from corral._system.http.reachability import why_unreachable
 
 REFUSED = os.strerror(errno.ECONNREFUSED)
 

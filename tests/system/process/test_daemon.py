@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from corral.system import fs
-from corral.system.process import daemon
+from corral._system import fs
+from corral._system.process import daemon
 
 
 def test_an_intermediate_process_that_fails_is_an_os_error(

@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 
 import pytest
 
-from corral.system import platform
-from corral.system.process.process import Exit, Process, ProcessSpec
+from corral._system import platform
+from corral._system.process.process import Exit, Process, ProcessSpec
 
 ECHO = [sys.executable, "-IS", str(Path(__file__).parent / "programs" / "echo.py")]
 Stdout = Literal["pipe", "file"]
@@ -406,7 +406,7 @@ def test_a_program_that_ended_leaves_no_memory_behind(folder: Path) -> None:
         gc.collect()
         after = tracemalloc.take_snapshot()
         tracemalloc.stop()
-        places = [tracemalloc.Filter(True, "*/corral/system/*")]
+        places = [tracemalloc.Filter(True, "*/corral/_system/*")]
         changes = after.filter_traces(places).compare_to(before.filter_traces(places), "filename")
         return sum(change.count_diff for change in changes)
 

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from corral import errors
-from corral.system.process import tree
-from corral.system.process.process import Process, ProcessSpec
-from corral.system.process.tree import ProcessRegistry, RegistryEntry
+from corral._system.process import tree
+from corral._system.process.process import Process, ProcessSpec
+from corral._system.process.tree import ProcessRegistry, RegistryEntry
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -148,7 +148,7 @@ def test_several_may_reap_at_once(folder: Path) -> None:
     for token in tokens:
         leave_behind(folder, "daemon", token)
     reap = (
-        "import pathlib; from corral.system.process.tree import ProcessRegistry;"
+        "import pathlib; from corral._system.process.tree import ProcessRegistry;"
         " ProcessRegistry(pathlib.Path()).reap()"
     )
     argv = [sys.executable, "-c", reap]

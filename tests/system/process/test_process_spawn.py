@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from corral import errors
-from corral.system import platform
-from corral.system.process import process as process_module
-from corral.system.process.process import Process, ProcessSpec
+from corral._system import platform
+from corral._system.process import process as process_module
+from corral._system.process.process import Process, ProcessSpec
 
 LOSE_LIMITS_RIGHT = ("--bounding-set", "-sys_resource", "--inh-caps", "-sys_resource")
 

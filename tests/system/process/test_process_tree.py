@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from corral.system import platform
-from corral.system.process import tree as tree_module
-from corral.system.process.process import Exit, Process, ProcessSpec
-from corral.system.process.tree import ProcessTree
+from corral._system import platform
+from corral._system.process import tree as tree_module
+from corral._system.process.process import Exit, Process, ProcessSpec
+from corral._system.process.tree import ProcessTree
 
 PROGRAMS = Path(__file__).parent / "programs"
 T = TypeVar("T")
@@ -474,7 +474,7 @@ def test_runs_that_exited_before_a_look_need_none_of_their_own(
 
 ADOPTS_IN_A_FORK = """
 import ctypes, os
-from corral.system import platform
+from corral._system import platform
 
 def adopts():
     flag = ctypes.c_int()

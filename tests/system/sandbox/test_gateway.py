@@ -16,19 +16,19 @@ import pytest
 from support.durable_processes import wait_until
 from support.sandbox import needs_sandbox
 
-from corral.errors import SandboxFailed
-from corral.system import platform
-from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox import gateway
-from corral.system.sandbox.box import (
+from corral._system import platform
+from corral._system.process.process import Process, ProcessSpec
+from corral._system.sandbox import gateway
+from corral._system.sandbox.box import (
     Box,
     InnerAddress,
     SandboxEndpoint,
     Wrapped,
     interpreter_folders,
 )
-from corral.system.sandbox.gateway import SandboxInfo
-from corral.system.sandbox.sandbox import Sandbox, find_support
+from corral._system.sandbox.gateway import SandboxInfo
+from corral._system.sandbox.sandbox import Sandbox, find_support
+from corral.errors import SandboxFailed
 
 pytestmark = needs_sandbox
 LOW = InnerAddress(SandboxEndpoint("models.example", 443), "127.0.1.1")
@@ -83,9 +83,9 @@ def test_they_listen_in_the_other_network_and_every_thread_stays_in_ours(
 
 FORK = """
 import os, sys
-from corral.system import platform
-from corral.system.sandbox import gateway
-from corral.system.sandbox.box import InnerAddress, SandboxEndpoint
+from corral._system import platform
+from corral._system.sandbox import gateway
+from corral._system.sandbox.box import InnerAddress, SandboxEndpoint
 platform.can_enter_networks = lambda: False
 info = gateway.SandboxInfo(int(sys.argv[1]), int(sys.argv[2]))
 low = InnerAddress(SandboxEndpoint("a", 443), "127.0.1.1")
@@ -210,8 +210,8 @@ async def test_a_sandbox_that_cannot_be_entered_starts_no_program(
 NO_THREAD = """
 import os, resource
 from corral.errors import SandboxFailed
-from corral.system import platform
-from corral.system.sandbox import gateway
+from corral._system import platform
+from corral._system.sandbox import gateway
 
 platform.can_enter_networks = lambda: True
 used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")

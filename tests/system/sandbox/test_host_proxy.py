@@ -16,11 +16,11 @@ import pytest
 from support.loopback_http import FileServer, MappingProxy
 from support.sandbox import needs_sandbox
 
-from corral.core.host_rules import parse_host_rule
-from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
-from corral.system.sandbox.host_proxy import HostProxy, RequestRefused, parse_request
-from corral.system.sandbox.sandbox import Sandbox, find_support
+from corral._core.host_rules import parse_host_rule
+from corral._system.process.process import Process, ProcessSpec
+from corral._system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
+from corral._system.sandbox.host_proxy import HostProxy, RequestRefused, parse_request
+from corral._system.sandbox.sandbox import Sandbox, find_support
 
 
 async def run(

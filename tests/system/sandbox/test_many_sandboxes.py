@@ -16,9 +16,9 @@ from support.durable_processes import wait_until
 from support.sandbox import needs_sandbox
 from support.scripted_agent import child_pids, open_descriptors
 
-from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
-from corral.system.sandbox.sandbox import Sandbox, find_support
+from corral._system.process.process import Process, ProcessSpec
+from corral._system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
+from corral._system.sandbox.sandbox import Sandbox, find_support
 
 pytestmark = needs_sandbox
 
@@ -78,9 +78,9 @@ async def test_a_hundred_sandboxes_at_once_leave_nothing(
 
 KILLED = """
 import asyncio, os, sys
-from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
-from corral.system.sandbox.sandbox import Sandbox, find_support
+from corral._system.process.process import Process, ProcessSpec
+from corral._system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
+from corral._system.sandbox.sandbox import Sandbox, find_support
 
 async def main(folder, seconds):
     endpoints = (SandboxEndpoint("models.example", 443),)

@@ -16,12 +16,12 @@ from support.durable_processes import wait_until
 from support.hostile_git import Traps, git, make_repository
 from support.sandbox import needs_sandbox
 
-from corral.system import paths
-from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox import repositories, repository_guard, sandbox
-from corral.system.sandbox.box import Box, interpreter_folders
-from corral.system.sandbox.repository_guard import GitNotice, RepositoryGuard
-from corral.system.sandbox.sandbox import Sandbox, Support, find_support
+from corral._system import paths
+from corral._system.process.process import Process, ProcessSpec
+from corral._system.sandbox import repositories, repository_guard, sandbox
+from corral._system.sandbox.box import Box, interpreter_folders
+from corral._system.sandbox.repository_guard import GitNotice, RepositoryGuard
+from corral._system.sandbox.sandbox import Sandbox, Support, find_support
 
 BUBBLEWRAP = find_support()
 LANDLOCK = Support(method="landlock")
@@ -236,9 +236,9 @@ async def test_a_running_program_is_checked_and_again_when_it_has_ended(
 KILLED = """
 import asyncio, os, sys
 from pathlib import Path
-from corral.system.process.process import Process, ProcessSpec
-from corral.system.sandbox.box import Box, interpreter_folders
-from corral.system.sandbox.sandbox import Sandbox, find_support
+from corral._system.process.process import Process, ProcessSpec
+from corral._system.sandbox.box import Box, interpreter_folders
+from corral._system.sandbox.sandbox import Sandbox, find_support
 workspace, script = sys.argv[1:]
 box = Box(cwd=workspace, writable=(workspace,), readable=interpreter_folders(),
           guarded=(workspace,))

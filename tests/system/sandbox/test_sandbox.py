@@ -15,11 +15,10 @@ import pytest
 from support.durable_processes import wait_until
 from support.sandbox import needs_sandbox
 
-from corral.errors import SandboxFailed
-from corral.system.process.process import Exit, Process, ProcessSpec
-from corral.system.process.tree import ProcessRegistry
-from corral.system.sandbox import diagnosis, sandbox
-from corral.system.sandbox.box import (
+from corral._system.process.process import Exit, Process, ProcessSpec
+from corral._system.process.tree import ProcessRegistry
+from corral._system.sandbox import diagnosis, sandbox
+from corral._system.sandbox.box import (
     Box,
     SandboxEndpoint,
     addresses,
@@ -27,8 +26,9 @@ from corral.system.sandbox.box import (
     interpreter_folders,
     mounts,
 )
-from corral.system.sandbox.diagnosis import Machine
-from corral.system.sandbox.sandbox import Sandbox, Support, find_support, probe
+from corral._system.sandbox.diagnosis import Machine
+from corral._system.sandbox.sandbox import Sandbox, Support, find_support, probe
+from corral.errors import SandboxFailed
 
 pytestmark = needs_sandbox
 
@@ -385,7 +385,7 @@ ORDINARY_USER = """
 import os, sys
 from support.chaos import namespace
 namespace.enter()
-program = "from corral.system.sandbox import sandbox; print(sandbox.find_support().method)"
+program = "from corral._system.sandbox import sandbox; print(sandbox.find_support().method)"
 os.execv(sys.executable, [sys.executable, "-c", program])
 """
 
@@ -402,7 +402,7 @@ def test_the_trial_of_a_killed_corral_is_ended_from_the_process_registry(tmp_pat
     program = tmp_path / "bwrap"
     program.write_text('#!/bin/sh\necho $$ > "$0.pid"\nexec sleep 300\n')
     program.chmod(0o700)
-    code = f"from corral.system.sandbox import diagnosis; diagnosis.try_sandbox({str(program)!r})"
+    code = f"from corral._system.sandbox import diagnosis; diagnosis.try_sandbox({str(program)!r})"
     env = {**os.environ, "CORRAL_HOME": str(tmp_path / "corral")}
     pid = tmp_path / "bwrap.pid"
     with subprocess.Popen([sys.executable, "-c", code], env=env) as owner:

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from corral._system.sandbox import bubblewrap, sandbox, seccomp
+from corral._system.sandbox.box import Box, SandboxEndpoint
+from corral._system.sandbox.sandbox import Support
 from corral.policy import SANDBOX_CELLS, SandboxRow
-from corral.system.sandbox import bubblewrap, sandbox, seccomp
-from corral.system.sandbox.box import Box, SandboxEndpoint
-from corral.system.sandbox.sandbox import Support
 
 BUBBLEWRAP = Support(method="bubblewrap")
 

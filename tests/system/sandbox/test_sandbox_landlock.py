@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from corral.system.process.process import Exit, Process, ProcessSpec
-from corral.system.sandbox import sandbox
-from corral.system.sandbox.box import Box
-from corral.system.sandbox.sandbox import Sandbox, Support, describe
+from corral._system.process.process import Exit, Process, ProcessSpec
+from corral._system.sandbox import sandbox
+from corral._system.sandbox.box import Box
+from corral._system.sandbox.sandbox import Sandbox, Support, describe
 
 pytestmark = pytest.mark.skipif(
     sandbox.landlock_version() < 3,

@@ -10,22 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from corral.agents import registry
-from corral.agents.report import PolicyRow
-from corral.errors import ConfigError
-from corral.testing import attack_agent
-from corral.testing.attack.arena import Arena
-from corral.testing.attack.attempts.attempt import Cell
-from corral.testing.attack.client_files import FileMethodAttack
-from corral.testing.attack.effects import EffectObserver
-from corral.testing.attack.plan import (
+from corral._agents import registry
+from corral._agents.report import PolicyRow
+from corral._testing.attack.arena import Arena
+from corral._testing.attack.attempts.attempt import Cell
+from corral._testing.attack.client_files import FileMethodAttack
+from corral._testing.attack.effects import EffectObserver
+from corral._testing.attack.plan import (
     ATTEMPTS,
     CELLS,
     POLICIES,
     AttackSubject,
     AttemptChoice,
 )
-from corral.testing.attack.report import (
+from corral._testing.attack.report import (
     AttackReport,
     Outcome,
     PolicyReport,
@@ -33,6 +31,8 @@ from corral.testing.attack.report import (
     markdown,
     summarize,
 )
+from corral.errors import ConfigError
+from corral.testing import attack_agent
 
 pytestmark = pytest.mark.whole_program
 

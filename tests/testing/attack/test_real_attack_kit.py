@@ -12,16 +12,16 @@ import pytest
 from msgspec.structs import replace
 from support.installed_agents import ON_DEMAND, installed, mark_of
 
-from corral.agents import registry
-from corral.agents.report import RACES, PolicyRow, compile_for
+from corral._agents import registry
+from corral._agents.report import RACES, PolicyRow, compile_for
+from corral._sessions import enforcement
+from corral._testing.attack import POLICIES, SANDBOX_POLICIES
+from corral._testing.attack.plan import ATTEMPTS, CAPABILITY
+from corral._testing.attack.report import MARKS
 from corral.options import RunOptions
 from corral.policy import SANDBOX_CELLS
 from corral.run_kwargs import RunKwargs
-from corral.sessions import enforcement
 from corral.testing import attack_agent
-from corral.testing.attack import POLICIES, SANDBOX_POLICIES
-from corral.testing.attack.plan import ATTEMPTS, CAPABILITY
-from corral.testing.attack.report import MARKS
 
 pytestmark = pytest.mark.whole_program
 

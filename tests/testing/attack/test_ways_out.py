@@ -12,14 +12,14 @@ import pytest
 from support.sandbox import needs_sandbox
 from support.scripted_agent import scripted_options
 
-from corral.sessions.prepare import prepare
-from corral.sessions.sandbox import command_sandbox
-from corral.testing.attack.arena import Arena
-from corral.testing.attack.attempts import ways_out
-from corral.testing.attack.attempts.attempt import Cell
-from corral.testing.attack.effects import EffectObserver
-from corral.testing.attack.model import Made
-from corral.testing.attack.plan import SANDBOX_POLICIES
+from corral._sessions.prepare import prepare
+from corral._sessions.sandbox import command_sandbox
+from corral._testing.attack.arena import Arena
+from corral._testing.attack.attempts import ways_out
+from corral._testing.attack.attempts.attempt import Cell
+from corral._testing.attack.effects import EffectObserver
+from corral._testing.attack.model import Made
+from corral._testing.attack.plan import SANDBOX_POLICIES
 
 CELLS: tuple[Cell, ...] = (
     "read outside",

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from corral._testing.conformance.check import Row, markdown
+from corral._testing.conformance.scenarios import SCENARIOS
 from corral.errors import ConfigError, NotInstalled
 from corral.testing import Report, check_agent
-from corral.testing.conformance.check import Row, markdown
-from corral.testing.conformance.scenarios import SCENARIOS
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 PLAIN = shlex.join([sys.executable, str(Path(__file__).parents[2] / "programs" / "plain_acp.py")])
@@ -92,7 +92,7 @@ def test_a_report_with_only_skips_is_not_ok() -> None:
 async def test_an_agent_that_writes_without_permission_fails(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from corral.builtin.tool_execution import ToolExecutor
+    from corral._builtin.tool_execution import ToolExecutor
 
     async def never(*_: object) -> None:
         return None

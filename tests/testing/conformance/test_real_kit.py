@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from support.installed_agents import installed, mark_of
 
-from corral.agents import registry
+from corral._agents import registry
+from corral._testing.conformance.check import MARKS, NOT_RUN, Outcome, Row
+from corral._testing.conformance.scenarios import SCENARIOS
 from corral.run_kwargs import RunKwargs
 from corral.testing import check_agent
-from corral.testing.conformance.check import MARKS, NOT_RUN, Outcome, Row
-from corral.testing.conformance.scenarios import SCENARIOS
 
 pytestmark = pytest.mark.whole_program
 

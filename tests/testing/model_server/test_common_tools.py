@@ -10,11 +10,11 @@ from support.builtin_agent import MODELS, BuiltinAgent
 
 import corral
 from corral import errors
-from corral.cli.fake import EXAMPLE
+from corral._cli.fake import EXAMPLE
+from corral._testing.model_server.common_tools import translated
+from corral._testing.model_server.request import RequestHeaders
+from corral._testing.model_server.script import Cursor, Restart
 from corral.testing import Call, Message, ModelServer, Request, Script, Turn, call, say
-from corral.testing.model_server.common_tools import translated
-from corral.testing.model_server.request import RequestHeaders
-from corral.testing.model_server.script import Cursor, Restart
 from corral.values import Json
 
 pytest_plugins = ("support.builtin_agent_fixture",)

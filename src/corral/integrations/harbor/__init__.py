@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from corral.integrations.harbor.agent import CorralAgent
-from corral.integrations.harbor.environment import SandboxEnvironment
+from corral.integrations.harbor._agent import CorralAgent
+from corral.integrations.harbor._environment import SandboxEnvironment
 
 __all__ = ["CorralAgent", "SandboxEnvironment"]

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from corral.system.process.tree import ProcessRegistry, environment_with
+from corral._system.process.tree import ProcessRegistry, environment_with
 
 registry = ProcessRegistry(Path(sys.argv[1]))
 calls = itertools.count(1)

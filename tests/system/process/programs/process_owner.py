@@ -11,8 +11,8 @@ import sys
 import threading
 from pathlib import Path
 
-from corral.system.process.process import Process, ProcessSpec
-from corral.system.process.tree import ProcessRegistry
+from corral._system.process.process import Process, ProcessSpec
+from corral._system.process.tree import ProcessRegistry
 
 how, folder, *argv = sys.argv[1:]
 

@@ -1,0 +1,1 @@
+"""What each agent is: data and pure functions."""

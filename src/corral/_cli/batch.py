@@ -1,0 +1,434 @@
+"""``corral batch``: run one prompt for each task of a file; one line of results per task."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import click
+import msgspec
+
+from corral._cli.command_types import SectionedCommand, enable_gc, option
+from corral._cli.options import (
+    DB,
+    EVERYWHERE,
+    FAKE,
+    JSON,
+    NEWEST,
+    QUEUE,
+    PolicyFlags,
+    agent_option,
+    completing,
+    count_option,
+    database_option,
+    limit_texts,
+    policy_options,
+    read_options,
+    read_prompt,
+    resolve_last,
+    run_options,
+    task_limit_options,
+)
+from corral._cli.ui.tables import format_cost, format_time, table
+from corral._cli.ui.terminal import echo, echo_json
+from corral._core.nesting import decode_json
+from corral._core.terminal_text import counted
+from corral._engine.dbos.database import require
+from corral._protocol.schema import Schema, schema_of
+from corral._system import threads
+from corral.errors import ConfigError, StorageFailed
+from corral.run_kwargs import RunKwargs
+from corral.values import Json, is_object
+
+if TYPE_CHECKING:
+    from corral._engine.batch.api import Batch, BatchReport
+    from corral._engine.batch.query import BatchDetails
+
+
+INTERRUPTED = 130
+BUDGET = 8
+
+
+class BatchFlags(PolicyFlags, RunKwargs):
+    """The options of the command."""
+
+    files: tuple[str, ...]
+    prompt: str
+    agent: str | None
+    output: str | None
+    name: str | None
+    concurrency: int
+    schema: str | None
+    in_order: bool
+    retry_failed: bool
+    accept_changed: bool
+    attempts: int
+    worktree: bool
+    patch: bool
+    simulate: bool
+    db: str | None
+    queue: str | None
+    task_max_cost: float | None
+    task_max_total_tokens: int | None
+    task_max_calls: int | None
+    no_durable: bool
+    as_json: bool
+    quiet: bool
+
+
+@click.command("batch", cls=SectionedCommand)
+@click.argument("tasks", nargs=-1, type=click.Path())
+@option(
+    "Prompt",
+    "--files GLOB...",
+    "Instead of TASKS: a task for each file, with {{path}} and {{content}}.",
+)
+@option(
+    "Prompt",
+    "-p --prompt TEMPLATE",
+    "With {{field}} for the fields of a task; @FILE reads it from a file.",
+    default="{{task}}",
+)
+@agent_option
+@policy_options
+@run_options(
+    EVERYWHERE,
+    texts=limit_texts("the complete batch"),
+    defaults={"timeout": "1h"},
+)
+@option("Execution", "--name NAME", "The name of the batch.  [default: from the files]")
+@count_option("-n --concurrency", "Number of concurrent tasks.", 4)
+@count_option("--attempts", "Attempts at a task that fails temporarily: network, rate limits.", 3)
+@task_limit_options("each task")
+@option("Execution", "--retry-failed", "Repeat the tasks that failed.")
+@option(
+    "Execution",
+    "--accept-changed",
+    "If tasks or prompt have changed: run what is changed or new, keep the rest.",
+)
+@option(
+    "Execution",
+    "--worktree",
+    "Run each task in its own git worktree at HEAD; its work becomes the branch corral/NAME/TASK.",
+)
+@option("Execution", "--patch", "With --worktree: also put the patch into the result.")
+@DB
+@QUEUE
+@option("Execution", "--no-durable", "Run in memory; only --output is stored.")
+@option(
+    "Output",
+    "-o --output FILE",
+    "Where results are written, one JSON line each; the same command continues from"
+    " it.  [default: stdout]",
+)
+@option("Output", "--schema FILE", "A JSON Schema; a task without a value that fits it fails.")
+@option("Output", "--in-order", "Results in the order of the tasks.")
+@option("Output", "--json as_json", "Print the report as JSON, as the last line on stdout.")
+@option("Output", "-q --quiet", "No progress, no report.")
+@FAKE
+@option("Tests", "--simulate", "Simulate the answers: nothing is spent.")
+def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
+    """Run one prompt for each task of the file TASKS, or for each file of --files.
+
+    TASKS has one JSON value per line (an object with fields, or a text), or is a .csv with a
+    header. A task's id is its field `id`, else its number; with --files it is the path. After a
+    crash or Ctrl-C, the same command continues; finished tasks are not repeated.
+
+    \b
+    Exit codes: 0 all succeeded · 1 some failed · 2 bad input, nothing was started ·
+    8 the budget is spent · 130 interrupted
+    """
+    from corral._cli.ui.batch_progress import BatchProgress
+    from corral._cli.ui.signals import signals
+    from corral._engine.batch import api
+    from corral._engine.batch.batch_store import BatchCommand
+
+    if flags["no_durable"] and (flags["db"] or flags["queue"]):
+        raise ConfigError("--no-durable and --db or --queue are both given")
+    output = flags["output"]
+    progress = BatchProgress(enabled=not flags["quiet"])
+
+    def show(result: api.BatchResult, report: BatchReport) -> None:
+        if output is None:
+            echo_json(api.line_of(result).removesuffix(b"\n"))
+        progress.show(result, report)
+
+    prompt = flags["prompt"]
+    if prompt.startswith("@"):
+        prompt = read_prompt(None, prompt[1:]) or ""
+    given, name = _tasks(tasks, prompt, flags)
+    batch = api.batch(
+        given,
+        prompt,
+        agent=flags["agent"],
+        output=_schema(flags["schema"]),
+        results=output,
+        name=name,
+        concurrency=flags["concurrency"],
+        in_order=flags["in_order"],
+        retry_failed=flags["retry_failed"],
+        accept_changed=flags["accept_changed"],
+        attempts=flags["attempts"],
+        worktree=flags["worktree"],
+        patch=flags["patch"],
+        simulate=flags["simulate"],
+        durable=not flags["no_durable"],
+        db=flags["db"],
+        queue=flags["queue"],
+        task_max_cost=flags["task_max_cost"],
+        task_max_total_tokens=flags["task_max_total_tokens"],
+        task_max_calls=flags["task_max_calls"],
+        on_result=show,
+        **read_options(flags),
+    )
+    batch.collects = False
+    enable_gc()
+
+    async def run_to_end() -> BatchReport:
+        task = asyncio.ensure_future(batch.run_to_end())
+        with signals(task.cancel), progress:
+            return await task
+
+    batch.command = BatchCommand.of(sys.argv[1:], os.getcwd())
+    try:
+        report = threads.run_event_loop(run_to_end())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return _interrupted(batch)
+    except StorageFailed as error:
+        if not batch.report.total or not batch.is_durable:
+            raise
+        echo(f"corral: {error}", err=True)
+        echo(f"  then run the same command again: corral {shlex.join(sys.argv[1:])}", err=True)
+        return error.cli_exit
+    if flags["as_json"]:
+        line = {"type": "report", **api.as_json(report)}
+        echo_json(msgspec.json.encode(line))
+    progress.report(report)
+    if report.stopped:
+        return BUDGET
+    return 0 if report.ok else 1
+
+
+def _interrupted(batch: Batch) -> int:
+    report = batch.report
+    if not report.total:
+        echo("corral: interrupted", err=True)
+        return INTERRUPTED
+    done = report.succeeded + report.failed
+    hint = "run the same command again to continue"
+    if batch.runs_on and report.left:
+        hint = f"running tasks finish in the background; {hint}"
+    if not batch.is_durable and not batch.has_results_file:
+        hint = "nothing was stored because there was no --output"
+    echo(f"corral: interrupted with {done:,} of {report.total:,} done; {hint}:", err=True)
+    echo(f"  corral {shlex.join(sys.argv[1:])}", err=True)
+    if batch.is_durable:
+        echo(f"  or: corral batches resume {batch.name}", err=True)
+    return INTERRUPTED
+
+
+def _tasks(
+    arguments: tuple[str, ...], prompt: str, flags: BatchFlags
+) -> tuple[Path | list[dict[str, str]], str | None]:
+    """The file of tasks, or a task for each file of ``--files``; and the name of the batch. A
+    pattern that the shell has expanded arrives as several arguments."""
+    if not flags["files"]:
+        if len(arguments) != 1:
+            raise ConfigError(
+                f"give one file of tasks, got {len(arguments)}",
+                hint="For a task for each file: --files 'src/**/*.py'",
+            )
+        if arguments[0] in batches.commands and not Path(arguments[0]).exists():
+            raise ConfigError(
+                f"no file of tasks is called {arguments[0]!r}",
+                hint=f"Did you mean corral batches {arguments[0]}?",
+            )
+        return Path(arguments[0]), flags["name"]
+    from corral._engine.batch.tasks import batch_name, find_files
+    from corral._pipelines.templates import placeholders
+
+    patterns = (*flags["files"], *arguments)
+    found = find_files(patterns, cwd=flags.get("cwd"), content="content" in placeholders(prompt))
+    if found.note:
+        echo(f"corral: {found.note}", err=True)
+    if flags["name"] is None and flags["output"] is None:
+        return found.tasks, batch_name(patterns, flags.get("cwd"))
+    return found.tasks, flags["name"]
+
+
+def _schema(path: str | None) -> Schema[Json] | None:
+    if path is None:
+        return None
+    try:
+        schema = decode_json(Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    if not is_object(schema):
+        raise ConfigError(f"{path} is not a JSON Schema: it must be an object")
+    return schema_of(schema)
+
+
+@click.group("batches")
+def batches() -> None:
+    """List, show, resume and cancel batches.
+
+    `corral batch` starts a batch.
+    """
+
+
+@batches.command("list")
+@NEWEST
+@DB
+@JSON
+def list_batches(limit: int, db: str | None, as_json: bool) -> None:
+    """List the batches of a database, the newest first."""
+    require()
+    from corral._engine.batch import query
+
+    found = asyncio.run(query.list_batches(db=db, limit=limit))
+    if as_json:
+        echo_json(msgspec.json.encode(found).decode())
+        return
+    rows = [
+        (
+            one.name,
+            one.status,
+            f"{one.succeeded + one.failed:,}/{one.total:,}",
+            f"{one.failed:,}",
+            format_cost(one.cost_usd or None),
+            format_time(one.created),
+            format_time(one.ended),
+            one.output or "–",
+        )
+        for one in found
+    ]
+    head = ("batch", "status", "done", "failed", "cost", "started", "ended", "output")
+    echo(table(head, rows))
+
+
+@batches.command("show")
+@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
+@DB
+@JSON
+def show(name: str, db: str | None, as_json: bool) -> None:
+    """Show the progress and the failures of BATCH.
+
+    BATCH is its name, a unique beginning of it, or 'last'."""
+    found = _find(name, db)
+    from corral._engine.batch import api
+
+    one = found.overview
+    if as_json:
+        line = {
+            **msgspec.to_builtins(one),
+            "prompt": found.prompt,
+            "agent": found.agent,
+            "model": found.model,
+            "folder": found.folder,
+            "report": api.as_json(found.report),
+        }
+        echo_json(msgspec.json.encode(line).decode())
+        return
+    backend = " · ".join(filter(None, (found.agent, found.model)))
+    echo(f"batch      {one.name}")
+    echo(f"status     {one.status}")
+    echo(
+        f"tasks      {one.total:,}: {one.succeeded:,} done, {one.failed:,} failed,"
+        f" {one.left:,} left"
+    )
+    echo(f"cost       {format_cost(one.cost_usd or None)}")
+    echo(f"started    {format_time(one.created)}")
+    echo(f"ended      {format_time(one.ended)}")
+    echo(f"output     {one.output or '–'}")
+    echo(f"folder     {found.folder}")
+    if one.kind == "batch":
+        echo(f"prompt     {backend or 'the default agent'}: {_short(found.prompt)}")
+    for each in found.report.failures:
+        named = ", ".join(each.tasks) + (" …" if each.count > len(each.tasks) else "")
+        echo(f"  {each.count:,} × {each.code} ({named}): {_short(each.message)}")
+    if one.kind == "compare":
+        echo(f"verdicts   corral compare show {one.name}")
+    if one.status in ("interrupted", "budget"):
+        if found.command is None:
+            echo("continue   run the program that started it again")
+        else:
+            echo(f"continue   corral batches resume {one.name}")
+    if one.status == "paused":
+        echo("the next model call does not fit into the budget")
+        echo(f"continue   corral sessions budget {one.name} +AMOUNT{database_option(db)}")
+
+
+@batches.command("resume", context_settings={"ignore_unknown_options": True})
+@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF BATCH]...")
+@DB
+def resume(name: str, options: tuple[str, ...], db: str | None) -> int:
+    """Continue BATCH with the command that started it.
+
+    The command is run again in the same folder; finished tasks are not repeated. OPTIONS of `corral
+    batch` that are given here are added, such as a larger --max-cost, or --retry-failed for a
+    batch that has ended.
+    """
+    found = _find(name, db)
+    from corral._cli.main import command as corral
+    from corral._engine.batch import query
+
+    name, status = found.overview.name, found.overview.status
+    if status in ("running", "paused"):
+        raise ConfigError(f"{name} is running", hint=f"See: corral batches show {name}")
+    if status in query.ENDED and not options:
+        raise ConfigError(
+            f"{name} has already ended: {status}", hint="To repeat failed tasks: --retry-failed"
+        )
+    if found.command is None:
+        raise ConfigError(
+            f"{name} was not started by a command", hint="Run the program that started it again."
+        )
+    try:
+        os.chdir(found.command.cwd)
+    except OSError as error:
+        raise ConfigError(f"its folder {found.command.cwd}: {error.strerror}") from error
+    words = [*found.command.words, *(() if db is None else ("--db", db)), *options]
+    echo(f"corral {shlex.join([*found.command.words, *options])}", err=True)
+    sys.argv[1:] = words  # as if it was typed
+    with corral.make_context("corral", words) as context:
+        code: int = corral.invoke(context)
+    return code
+
+
+@batches.command("cancel")
+@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
+@DB
+def cancel(name: str, db: str | None) -> None:
+    """Cancel BATCH and end its running tasks.
+
+    The command that started it can still continue it; the ended tasks count as failed.
+    """
+    shown = _find(name, db).overview
+    from corral._engine.batch import query
+
+    name = shown.name
+    if shown.status in query.ENDED:
+        raise ConfigError(f"{name} has already ended: {shown.status}")
+    count = asyncio.run(query.cancel_batch(name, db=db))
+    echo(f"{name} is cancelled, with {counted(count, 'task')}")
+
+
+def _find(name: str, db: str | None) -> BatchDetails:
+    """The batch that a person named."""
+    require()
+    from corral._engine.batch import query
+
+    name = asyncio.run(query.find_batch(resolve_last(name, "batch", db=db), db=db))
+    return asyncio.run(query.show_batch(name, db=db))
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 100 else flat[:99] + "…"

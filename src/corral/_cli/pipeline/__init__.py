@@ -1,0 +1,39 @@
+"""``corral pipeline``: graphs of agents, models, commands and people."""
+
+from __future__ import annotations
+
+import click
+
+from corral._cli.command_types import LazyGroup
+
+COMMANDS = {
+    "run": ("corral._cli.pipeline.run:run", "Run a pipeline."),
+    "resume": ("corral._cli.pipeline.run:resume", "Continue a run."),
+    "lint": ("corral._cli.pipeline.files:lint", "Check a pipeline for problems."),
+    "graph": ("corral._cli.pipeline.files:graph", "Draw a pipeline."),
+    "paths": ("corral._cli.pipeline.files:paths", "List the paths that a run can take."),
+    "new": ("corral._cli.pipeline.files:new", "Write a pipeline to start with."),
+    "runs": ("corral._cli.pipeline.runs:runs", "List the runs of a database."),
+    "show": ("corral._cli.pipeline.runs:show", "Show what a run did and what it waits for."),
+    "answer": ("corral._cli.pipeline.runs:answer", "Answer a question of a run."),
+    "cancel": ("corral._cli.pipeline.runs:cancel", "Cancel a run."),
+    "fork": ("corral._cli.pipeline.run:fork", "Run again from a node, as a new run."),
+}
+
+
+@click.group("pipeline", cls=LazyGroup)
+def command() -> None:
+    """Run pipelines: Graphviz files whose nodes are agents, models, commands and people.
+
+    \b
+    Start with:  corral pipeline new first.dot
+                 corral pipeline lint first.dot
+                 corral pipeline run first.dot --simulate
+
+    \b
+    Exit codes: 0 success · 1 the run failed, or lint found errors · 2 bad input ·
+    10 waiting for a person · 130 interrupted
+    """
+
+
+command.table = COMMANDS

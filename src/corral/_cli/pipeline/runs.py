@@ -1,0 +1,264 @@
+"""``corral pipeline runs``, ``show``, ``answer`` and ``cancel``. These commands execute nothing
+themselves: they read and write the database, and the process that executes the run reacts."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from corral._cli.command_types import plain_option
+from corral._cli.options import DB, JSON, NEWEST, RUN, database_option
+from corral._cli.ui.tables import format_cost, format_time, table
+from corral._cli.ui.terminal import echo, echo_json
+from corral._core.spending import LIMITS
+from corral._core.terminal_text import one_line, visible
+from corral._engine.dbos.database import require
+from corral._runs.find import find_pipeline_run
+from corral.errors import ConfigError, FormatUnsupported
+
+if TYPE_CHECKING:
+    from corral._engine.open_questions import RunQuestion
+    from corral._engine.payloads import RunWorktree
+    from corral._engine.query import RunDetails
+    from corral._metering.budget_stores import StoredBudget
+    from corral._pipelines.events import InterviewCompleted
+
+RESUME = "corral pipeline resume {run}{db}"
+
+
+@click.command("runs")
+@NEWEST
+@DB
+@JSON
+def runs(limit: int, db: str | None, as_json: bool) -> None:
+    """List the runs of a database, the newest first."""
+    require()
+    from corral._engine import run_list
+
+    found = asyncio.run(run_list.list_runs(db=db, limit=limit))
+    if as_json:
+        echo_json(msgspec.json.encode(found).decode())
+        return
+    rows = [
+        (
+            one.id,
+            _state(one.status, one.asks),
+            format_time(one.created),
+            format_time(one.ended),
+            one.goal or one.pipeline,
+        )
+        for one in found
+    ]
+    echo(table(("run", "status", "started", "ended", "goal"), rows))
+
+
+@click.command("show")
+@RUN
+@DB
+@JSON
+def show(name: str, db: str | None, as_json: bool) -> None:
+    """Show what RUN did, its status, and what it waits for.
+
+    RUN is its id, a unique beginning of it, its run folder, or 'last'.
+    """
+    require()
+    from corral._engine import open_questions, query
+
+    name = find_pipeline_run(name, db)
+    found = asyncio.run(query.show(name, db=db))
+    questions = [] if found.output else asyncio.run(open_questions.questions(name, db=db))
+    if as_json:
+        echo_json(msgspec.json.encode(_to_dict(found, questions)).decode())
+        return
+    state = _state(found.status, _unanswered(questions))
+    config = found.run_input.config
+    reason = found.output.reason if found.output else ""
+    echo(f"run        {found.id}")
+    echo(f"status     {state}{': ' + reason if reason else ''}")
+    echo(f"pipeline   {found.graph.name}{' · ' + config.source if config.source else ''}")
+    if found.graph.goal:
+        echo(f"goal       {found.graph.goal}")
+    echo(f"folder     {found.folder}")
+    echo(f"workspace  {found.workspace}")
+    if config.tree is not None:
+        _print_work(found, config.tree)
+    for node in dict.fromkeys(found.state.completed):
+        outcome = found.state.outcomes.get(node)
+        if outcome is not None:
+            note = outcome.failure_reason or outcome.notes
+            echo(f"  {outcome.status:16} {node}{': ' + note if note else ''}")
+    for given in _answers(found):
+        by = f" ({given.by})" if given.by else ""
+        echo(f"  answer           {given.node}: {one_line(given.answer)}{by}")
+    tokens = f" · {found.state.tokens:,} tokens" if found.state.tokens else ""
+    echo(f"cost       {format_cost(found.state.cost_usd)}{tokens}")
+    if found.budget is not None:
+        echo(f"budget     {_budget(found.budget)}")
+    for each in questions:
+        _print_question(each, f"{found.id}{database_option(db)}")
+    if found.status == "paused":
+        limits = found.budget.limits.as_dict() if found.budget is not None else {}
+        flags = " ".join(f"--{name.replace('_', '-')} N" for name in limits)
+        echo("the next model call does not fit into the budget; to continue with a larger one:")
+        echo(f"  {RESUME.format(run=found.id, db=database_option(db))} {flags}")
+    if found.status == "interrupted":
+        echo(f"continue with: {RESUME.format(run=found.id, db=database_option(db))}")
+
+
+@click.command("answer")
+@RUN
+@click.argument("choice", required=False)
+@plain_option("--gate ID", "Which gate, if several are open.")
+@plain_option(
+    "--text", "A comment with the answer; or the answer itself, for a free-text gate.", default=""
+)
+@plain_option("--skip", "Refuse to answer: the gate fails.")
+@DB
+def answer(
+    name: str, choice: str | None, *, gate: str | None, text: str, skip: bool, db: str | None
+) -> None:
+    """Answer a question of RUN: CHOICE is a key, a label or a target.
+
+    RUN need not be running. Only the first answer to a question counts.
+    """
+    require()
+    if skip and (choice or text):
+        raise ConfigError("--skip and an answer are both given")
+    from corral._engine import existing_runs
+    from corral._pipelines.scheduler.commands import Answer
+
+    name = find_pipeline_run(name, db)
+    try:
+        by = getpass.getuser()
+    except (OSError, KeyError, ImportError):  # no user name for this uid
+        by = ""
+    given = Answer(value=choice or "", text=text, skipped=skip)
+    asyncio.run(existing_runs.answer(name, given, gate=gate, by=by, db=db))
+    echo(f"{name} received the answer")
+    if asyncio.run(existing_runs.show(name, db=db)).status == "interrupted":
+        line = RESUME.format(run=name, db=database_option(db))
+        echo(f"the run is not active; continue with: {line}", err=True)
+
+
+@click.command("cancel")
+@RUN
+@plain_option("--reason", "The reason, stored with the run.", default="")
+@DB
+def cancel(name: str, reason: str, db: str | None) -> None:
+    """Cancel RUN and end everything that it has running. A run that has ended is not changed."""
+    require()
+    from corral._engine import existing_runs
+
+    name = find_pipeline_run(name, db)
+    try:
+        found = asyncio.run(existing_runs.show(name, db=db))
+        if found.output is not None:
+            raise ConfigError(f"{name} has already ended: {found.output.status}")
+    except FormatUnsupported:  # a list has what is needed to cancel it
+        rows = asyncio.run(existing_runs.runs(limit=None, db=db))
+        if any(row.ended is not None for row in rows if row.id == name):
+            raise
+    asyncio.run(existing_runs.cancel(name, reason=reason, db=db))
+    echo(f"{name} is cancelled")
+
+
+def _to_dict(found: RunDetails, questions: list[RunQuestion]) -> dict[str, object]:
+    from corral._engine.api import outcomes, saved_work
+
+    config = found.run_input.config
+    return {
+        "id": found.id,
+        "status": "waiting" if _waits(found.status, _unanswered(questions)) else found.status,
+        "reason": found.output.reason if found.output else "",
+        "pipeline": found.graph.name,
+        "goal": found.graph.goal,
+        "source": config.source,
+        "folder": found.folder,
+        "workspace": found.workspace,
+        "repository": config.tree.repository if config.tree else "",
+        **msgspec.structs.asdict(saved_work(found.output.saved if found.output else {})),
+        "forked_from": found.run_input.forked_from,
+        "created": found.created,
+        "ended": found.ended,
+        "current_node": found.state.current_node,
+        "completed": found.state.completed,
+        "outcomes": outcomes(found.state.outcomes),
+        "context": found.state.context,
+        "questions": [
+            {**msgspec.to_builtins(each.question), "answered": each.answered} for each in questions
+        ],
+        "cost_usd": found.state.cost_usd,
+        "tokens": found.state.tokens,
+        "budget": found.budget and found.budget.as_state(),
+        "answers": [
+            {"node": each.node, "answer": each.answer, "by": each.by} for each in _answers(found)
+        ],
+    }
+
+
+def _answers(found: RunDetails) -> list[InterviewCompleted]:
+    """What people answered, in order."""
+    from corral._pipelines.events import InterviewCompleted
+
+    return [each for each in found.events if isinstance(each, InterviewCompleted)]
+
+
+def _budget(stored: StoredBudget) -> str:
+    state = stored.as_state()
+    limits = ((name, kind.unit, getattr(state, name)) for name, kind in LIMITS.items())
+    return ", ".join(
+        f"{getattr(state, unit):g} of {name}={limit:g}" for name, unit, limit in limits if limit
+    )
+
+
+def _print_question(open_question: RunQuestion, run: str) -> None:
+    """Print a question, its choices, and the command that answers it."""
+    question = open_question.question
+    echo(f"? {question.node}: {visible(question.text)}")
+    if open_question.answered:
+        echo("    answered; the run has not read it yet")
+        return
+    for choice in question.choices:
+        echo(f"    [{choice.key}] {one_line(choice.label)}")
+    if question.deadline is not None:
+        from corral._system import clock
+
+        until = clock.time_of_day(question.deadline)
+        echo(f"    answer by {until}; {one_line(question.at_deadline)}")
+    echo(f"  corral pipeline answer {run} CHOICE --gate {question.node}")
+
+
+def _print_work(found: RunDetails, tree: RunWorktree) -> None:
+    """Print the repository and the branch of the run's work."""
+    from corral._cli.ui.pipeline_output import format_files
+    from corral._engine.api import saved_work
+
+    echo(f"repository {tree.repository} at {tree.commit[:12]}")
+    left = found.output.saved if found.output else {}
+    work = saved_work(left)
+    if work.branch:
+        echo(f"branch     {tree.branch} at {work.commit[:12]} · {format_files(work.files)}")
+    elif "workspace" in left and not work.warnings:
+        echo("branch     none: nothing was changed")
+    else:
+        echo(f"branch     {tree.branch}")
+    for warning in work.warnings:
+        echo(f"!          {warning}")
+
+
+def _unanswered(questions: list[RunQuestion]) -> int:
+    """The number of questions without an answer."""
+    return sum(not each.answered for each in questions)
+
+
+def _waits(status: str, questions: int) -> bool:
+    return bool(questions) and status in ("running", "interrupted", "queued")
+
+
+def _state(status: str, questions: int) -> str:
+    """The status as text."""
+    return "waiting for a person" if _waits(status, questions) else status

@@ -1,0 +1,314 @@
+"""``corral run``, also with a prompt to a named session."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, TypedDict, Unpack, cast
+
+import click
+import msgspec
+
+from corral._agents.spec import InProcess, Launch
+from corral._cli.command_types import SectionedCommand, enable_gc, option
+from corral._cli.options import (
+    ALL,
+    FAKE,
+    FAKE_FILE,
+    agent_option,
+    check_prompt_is_given,
+    choose_agent,
+    choose_channel,
+    completing,
+    policy_options,
+    read_options,
+    read_prompt_and_stdin,
+    run_options,
+)
+from corral._cli.ui.progress import TurnProgress
+from corral._cli.ui.terminal import echo, echo_json
+from corral._cli.ui.turn_output import (
+    EventPrinter,
+    Printer,
+    answer_printer,
+    print_turn,
+    report_end,
+    terminal_asker,
+)
+from corral._system import threads
+from corral._system.terminal import is_interactive
+from corral.errors import ConfigError, PromptError
+from corral.values import as_object
+
+if TYPE_CHECKING:
+    from corral._cli.options import PolicyFlags
+    from corral._cli.run_result import TypedFlags
+    from corral.run_kwargs import RunKwargs
+
+    class RunFlags(PolicyFlags, RunKwargs):
+        """The options of ``corral run``."""
+
+        session: str | None
+        session_idle: float | None
+        schema: str | None
+        fail_on: tuple[str, ...]
+        full_result: bool
+        as_json: bool
+        quiet: bool
+        dry_run: bool
+
+    class _LaunchReport(TypedDict):
+        """What ``--dry-run`` prints. Of variables and files only the names."""
+
+        agent: str
+        version: str | None
+        model: str | None
+        program: str
+        cwd: str
+        argv: list[str]
+        stdin_bytes: int
+        env: list[str]
+        files: list[str]
+        sandbox: str
+        sandbox_report: object
+        policy: object
+        notes: list[str]
+
+
+NOT_WITH_SESSION = ("resume", "fork", "replay", "record_to", "dry_run", "via")
+"""Options that have no meaning for a session that runs already."""
+
+
+@click.command("run", cls=SectionedCommand)
+@click.argument("prompt", required=False)
+@option("Prompt", "-f --file file FILE", "Read the prompt from this file; - is stdin.")
+@agent_option
+@policy_options
+@run_options(ALL)
+@option(
+    "Session",
+    "--session NAME",
+    "Use the named session of this folder. Its agent keeps running in the background.",
+    shell_complete=completing("names"),
+)
+@option(
+    "Session",
+    "--session-idle TIME",
+    "Time without a prompt after which that agent ends.  [default: 30m]",
+)
+@option(
+    "Output",
+    "--schema FILE",
+    "Print an answer that fits this JSON Schema: a file, - for stdin, or the schema itself.",
+)
+@option(
+    "Output",
+    "--fail-on FIELD=VALUE",
+    "Exit with 13 if a field of the --schema answer, at any depth, has this value (or"
+    " one of VALUE,VALUE; repeatable).",
+    multiple=True,
+)
+@option(
+    "Output",
+    "--result full_result",
+    "Print the result as one JSON object: status, text, output, files, usage, cost.",
+)
+@option("Output", "--json as_json", "Print events, one JSON object per line.")
+@option("Output", "-q --quiet", "Print only the answer.")
+@FAKE
+@option("Tests", "--dry-run", "Show what would be started.")
+def command(
+    prompt: str | None, file: str | None, agent: str | None, **flags: Unpack[RunFlags]
+) -> int:
+    """Run an agent with PROMPT.
+
+    The prompt is the argument, --file, or stdin. If there is a prompt and
+    something is piped to stdin, both are sent. The answer goes to stdout,
+    progress to stderr.
+
+    \b
+    Exit codes: 0 ok · 1 error · 2 usage · 3 timeout · 4 no such session ·
+    5 permission denied · 6 authentication · 7 rate or usage limit · 8 turn or
+    budget limit · 9 schema not met · 10 waiting for a person · 11 incomplete ·
+    12 agent not installed · 13 a value of --fail-on · 130 interrupted
+    """
+    if flags["as_json"] and flags["quiet"]:
+        raise ConfigError("--json and --quiet are both given")
+    if flags["as_json"] and flags["full_result"]:
+        raise ConfigError("--json prints events: leave out --result")
+    if flags["fail_on"] and flags["schema"] is None:
+        raise ConfigError("--fail-on needs --schema: the schema defines the field")
+    if flags["session_idle"] is not None and flags["session"] is None:
+        raise ConfigError("--session-idle is for --session")
+    typed: TypedFlags | None = None
+    if flags["schema"] is not None or flags["full_result"]:
+        from corral._cli.run_result import read_flags
+
+        typed = read_flags(flags["schema"], flags["fail_on"], full=flags["full_result"])
+    text = read_prompt_and_stdin(prompt, file)
+    progress = TurnProgress(enabled=not flags["quiet"])
+    printer = EventPrinter() if flags["as_json"] else answer_printer(progress=not flags["quiet"])
+    if flags["session"] is not None:
+        return _run_named(agent, text, flags, typed, printer, progress)
+    options = read_options(flags)
+    agent = choose_agent(agent, options)
+    check_prompt_is_given(text, agent, options)
+    choose_channel(agent, options)
+    if "resume" in options and not (text or "").strip():
+        text = None  # the question that is still open, if there is one
+    if flags["dry_run"]:
+        return _dry_run(agent, options, text, as_json=flags["as_json"])
+    if typed is not None and not flags["as_json"]:
+        enable_gc()
+        return typed.run(agent, text, options, progress)
+    return threads.run_event_loop(_run(agent, text, options, printer, progress, typed))
+
+
+async def _run(
+    agent: str,
+    text: str | None,
+    options: RunKwargs,
+    printer: Printer,
+    progress: TurnProgress,
+    typed: TypedFlags | None,
+) -> int:
+    from corral._sessions.credentials import check_model_key
+    from corral._sessions.session import Session
+
+    asker = terminal_asker(progress, options.get("cwd"))
+    async with Session(agent, {**options}, asker) as session:
+        check_model_key(session.prepared.agent, session.prepared.run)
+        remote = session.prepared.run.is_answered_remotely
+        can_ask = session.prepared.asks and (asker is not None or remote)
+        progress.begin(session.prepared, asks=can_ask)
+        if asker is None and can_ask:
+            progress.answer_with = f"corral sessions answer {session.id} --allow"
+        enable_gc()
+
+        if typed is None:
+            done = await print_turn(session.prompt(text), printer, progress)
+        else:
+            done = await typed.print_turns(
+                session, text, lambda t: print_turn(t, printer, progress)
+            )
+    if typed is None:
+        return report_end(done, progress)
+    return report_end(done, progress) or typed.exit_code(done.output if done else None)
+
+
+def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool) -> int:
+    """Make all checks of a real run and print what would be started. Nothing is written or
+    started."""
+    from corral._cli.ui.tables import policy_table, sandbox_table
+    from corral._sessions.limits.handover import split_resume
+    from corral._sessions.prepare import prepare
+    from corral._sessions.prepared_run import resolve_prompt
+    from corral._sessions.sandbox import sandbox_report
+    from corral._system.paths import sessions
+
+    source, own = split_resume(agent, {**options})
+    prepared = prepare(agent, own, has_asker=is_interactive())
+    prompt = resolve_prompt(prepared, text)
+    if source is not None:
+        from corral._sessions.limits.handover import begin, first_prompt
+
+        record = begin(prepared, source, has_cwd=own.get("cwd") is not None)
+        if record.handover is not None:
+            prompt = first_prompt(record.handover, prompt, prepared)
+    rows = sandbox_report(prepared)
+    if isinstance(prepared.agent.transport, InProcess):
+        launch = Launch(argv=(), env={}, stdin=b"")
+    else:
+        context = prepared.launch_context(sessions() / "SESSION")
+        launch = prepared.agent.launch(prepared.run, context, prompt, None)
+    shown: _LaunchReport = {
+        "agent": prepared.agent.name,
+        "version": prepared.program.version,
+        "model": prepared.run.model,
+        "program": prepared.program.path,
+        "cwd": prepared.cwd,
+        "argv": list(launch.argv),
+        "stdin_bytes": len(launch.stdin),
+        "env": sorted(prepared.env(launch)),
+        "files": sorted(launch.files),
+        "sandbox": "none"
+        if prepared.sandbox is None
+        else f"{prepared.sandbox.method}: {prepared.sandbox_reason}",
+        "sandbox_report": msgspec.to_builtins(rows),
+        "policy": msgspec.to_builtins(prepared.compiled.report),
+        "notes": list(launch.notes),
+    }
+    if as_json:
+        echo_json(msgspec.json.encode(shown).decode())
+        return 0
+    for name in ("agent", "version", "model", "program", "cwd", "stdin_bytes", "sandbox"):
+        echo(f"{name:12} {shown[name]}")
+    echo(f"{'argv':12} {' '.join(shown['argv'])}")
+    echo(f"{'env names':12} {' '.join(shown['env'])}")
+    echo(f"{'files':12} {' '.join(shown['files'])}")
+    for note in shown["notes"]:
+        echo(f"{'note':12} {note}")
+    echo(policy_table(prepared.compiled.report))
+    if rows:
+        echo(sandbox_table(rows))
+    return 0
+
+
+def _run_named(
+    agent: str | None,
+    text: str | None,
+    flags: RunFlags,
+    typed: TypedFlags | None,
+    printer: Printer,
+    progress: TurnProgress,
+) -> int:
+    """``--session``: send the prompt to the background process of the named session, which is
+    started if needed, and print the answer. Without ``agent``, the session's agent answers."""
+    # Named sessions are for speed: a further prompt loads only what it needs.
+    from corral._option_definitions import of_kind
+    from corral._sessions.warm.client import IDLE_SECONDS, WarmRequest, WarmTurn
+    from corral._sessions.warm.names import WarmFiles
+
+    name = flags["session"] or ""
+    for flag in NOT_WITH_SESSION:
+        if flags.get(flag):
+            raise ConfigError(f"--session and --{flag.replace('_', '-')} are both given")
+    if flags.get("keep") is False:
+        raise ConfigError("--session and --no-keep are both given")
+    if FAKE_FILE in click.get_current_context().meta:
+        raise ConfigError("--session and --fake are both given: its agent outlives the model")
+    if text is None or not text.strip():
+        raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
+    cwd = os.path.realpath(flags.get("cwd") or ".")
+    config = os.environ.get("CORRAL_CONFIG")
+    options: dict[str, object] = {**read_options(flags), "cwd": cwd}
+    for key in of_kind("paths"):  # they are relative to the folder of this process
+        if isinstance(paths := options.get(key), list):
+            options[key] = [os.path.abspath(str(path)) for path in cast("list[object]", paths)]
+    wants_result = typed is not None and not flags["as_json"]
+    turn = WarmTurn(
+        WarmFiles.of(name, cwd),
+        WarmRequest(
+            name=name,
+            agent=agent,
+            text=text,
+            options=as_object(msgspec.to_builtins(options)),
+            interactive=is_interactive(),
+            schema=None if typed is None or typed.schema is None else typed.schema.json,
+            wants_result=wants_result,
+            config=os.path.abspath(config) if config else config,
+        ),
+        ask=terminal_asker(progress, cwd),
+        idle=flags["session_idle"] or IDLE_SECONDS,
+        on_accepted=lambda accepted: progress.show_denied(
+            accepted.agent, accepted.denied_without_asking, agent_asks=accepted.agent_asks
+        ),
+        on_waiting=progress.waiting,
+    )
+    enable_gc()
+    if typed is not None and wants_result:
+        return typed.run_named(turn, progress)
+    done = threads.run_event_loop(print_turn(turn, printer, progress))
+    code = report_end(done, progress)
+    if code or done is None or typed is None:
+        return code
+    return typed.exit_code(done.output)

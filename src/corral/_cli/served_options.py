@@ -1,0 +1,153 @@
+"""The options of commands that serve callers (``corral mcp``, ``corral serve``): what a caller may
+do at most, read into an ``Allowance``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from corral._cli.command_types import Decorator, all_of, option
+from corral._cli.options import (
+    EVERYWHERE,
+    PolicyFlags,
+    completing,
+    count_option,
+    limit_texts,
+    policy_options,
+    read_options,
+    run_options,
+)
+from corral._core.spending import LIMITS
+from corral.errors import ConfigError
+from corral.run_kwargs import RunKwargs
+
+if TYPE_CHECKING:
+    from corral._serving.allowance import Allowance, CallerAnswers
+
+OF_CALLERS = ("cwd", "model", "expand_files", "on_budget")
+"""Options of runs that these commands do not have, or not in the same way."""
+GRACE = 2.0
+"""Seconds for an agent to end: clients kill a server that takes much longer."""
+
+
+class ServedFlags(PolicyFlags, RunKwargs):
+    """What a caller may do."""
+
+    agents: tuple[str, ...]
+    models: tuple[str, ...]
+    folders: tuple[str, ...]
+    pipelines: tuple[str, ...]
+    concurrency: int
+    depth: int
+    answers: CallerAnswers
+
+
+def served_options(command: str) -> Decorator:
+    """The options that ``read_allowance`` reads."""
+    return all_of(
+        (
+            option(
+                "Agent",
+                "-a --agent agents NAME...",
+                "An agent that callers may run; the first is the default.  [default: each that"
+                " corral knows]",
+                shell_complete=completing("agents"),
+            ),
+            option(
+                "Agent",
+                "-m --model models NAME...",
+                "A model that callers may choose; the first is the default.  [default: any]",
+                shell_complete=completing("models"),
+            ),
+            policy_options,
+            run_options(
+                tuple(name for name in EVERYWHERE if name not in OF_CALLERS),
+                texts=limit_texts("all runs"),
+                defaults={"timeout": "10m", "label": command},
+            ),
+            option(
+                "Callers",
+                "--folder folders DIR...",
+                "Runs work in this folder or below.  [default: the current folder]",
+                type=click.Path(),
+            ),
+            option(
+                "Callers",
+                "--pipeline pipelines FILE...",
+                "A pipeline that callers may run.",
+                type=click.Path(),
+            ),
+            count_option("--concurrency", "How many runs at once.", 4),
+            count_option("--depth", "How many agents may have called each other.", 1),
+            option(
+                "Callers",
+                "--answers",
+                "What callers may answer: the questions of agents, or also permission requests and"
+                " gates.",
+                type=click.Choice(("nothing", "questions", "all")),
+                default="questions",
+            ),
+        )
+    )
+
+
+def read_allowance(flags: ServedFlags, command: str, *, keeps_runs: bool = False) -> Allowance:
+    """What the options permit. Raises ``ConfigError``."""
+    from corral._core.spending import BudgetLimits
+    from corral._serving.allowance import DEFAULT_TIMEOUT, Allowance
+    from corral._system import config
+    from corral.policy import Policy
+
+    options = read_options(flags)
+    for name in flags["agents"]:
+        config.find_agent(name)
+    policy, timeout = options.pop("policy", None), options.pop("timeout", DEFAULT_TIMEOUT)
+    limits = BudgetLimits(
+        max_cost=options.pop("max_cost", None),
+        max_total_tokens=options.pop("max_total_tokens", None),
+        max_calls=options.pop("max_calls", None),
+    )
+    label = options.pop("label", None) or command
+    options.setdefault("grace", GRACE)
+    pipelines: dict[str, str] = {}
+    for file in flags["pipelines"]:
+        name = Path(file).stem
+        if name in pipelines:
+            raise ConfigError(f"two pipelines are called {name}: {pipelines[name]} and {file}")
+        pipelines[name] = str(Path(file).absolute())
+    return Allowance(
+        set_by=f"the one who started {command}",
+        sources=_sources(flags),
+        agents=flags["agents"],
+        models=flags["models"],
+        policy=policy if isinstance(policy, Policy) else Policy.read_only(),
+        folders=flags["folders"],
+        pipelines=pipelines,
+        timeout=float(timeout),
+        limits=limits,
+        concurrency=flags["concurrency"],
+        depth=flags["depth"],
+        answers=flags["answers"],
+        keeps_runs=keeps_runs,
+        label=label,
+        options=options,
+    )
+
+
+def _sources(flags: ServedFlags) -> dict[str, str]:
+    """Field of the allowance → the options that set it."""
+    given = click.get_current_context().get_parameter_source
+    named = {"agents": "--agent", "models": "--model", "folders": "--folder",
+             "pipelines": "--pipeline", "timeout": "--timeout", "concurrency": "--concurrency",
+             "depth": "--depth", "answers": "--answers",
+             **{name: f"--{name.replace('_', '-')}" for name in LIMITS}}  # fmt: skip
+    default = click.core.ParameterSource.DEFAULT
+    found = {name: flag for name, flag in named.items() if given(name) is not default}
+    shown = [f"--approve {flags['approve']}"] if flags["approve"] else []
+    shown += ["--yolo"] if flags["yolo"] else []
+    shown += [f"--policy {flags['policy_file']}"] if flags["policy_file"] else []
+    for name in ("allow_tool", "deny_tool", "allow_host"):
+        shown += [f"--{name.replace('_', '-')}"] if flags[name] else []
+    return {**found, **({"policy": " ".join(shown)} if shown else {})}

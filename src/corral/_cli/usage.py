@@ -1,0 +1,99 @@
+"""``corral usage``: what sessions, pipelines and batches have used."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, get_args
+
+import click
+import msgspec
+
+from corral._cli.command_types import plain_option
+from corral._cli.options import JSON, moment, resolve_last
+from corral._cli.ui.tables import format_count, table
+from corral._cli.ui.terminal import echo, echo_json
+from corral._core.terminal_text import counted
+from corral._metering.turn_usage import By, UsageQuery
+from corral.errors import ConfigError
+
+if TYPE_CHECKING:
+    from corral._metering.turn_usage import UsageSum
+
+_LONGEST = 60
+
+
+@click.command("usage")
+@plain_option("--by", "What each line is.", type=click.Choice(get_args(By)), default="day")
+@plain_option("--since AGE", "Only turns since then: 2h, 7d, or 2026-11-30.")
+@plain_option("--until AGE", "Only turns before then: 2h, 7d, or 2026-11-30.")
+@plain_option("-a --agent TEXT", "Only sessions with this agent.")
+@plain_option("-m --model TEXT", "Only models whose name contains this.")
+@plain_option("-C --cwd TEXT", "Only sessions in this folder or below; . is the current one.")
+@plain_option("--session ID", "Only this session, or run of a pipeline or batch.")
+@JSON
+def command(
+    *,
+    by: str,
+    since: str | None,
+    until: str | None,
+    agent: str | None,
+    model: str | None,
+    cwd: str | None,
+    session: str | None,
+    as_json: bool,
+) -> None:
+    """Show what sessions, pipelines and batches have used: tokens and cost.
+
+    A cost is metered (corral counted the model calls), reported by the agent, or computed from
+    prices. Turns whose cost is not known are counted, and are not in the sum.
+    """
+    start = None if since is None else moment("--since", since)
+    end = None if until is None else moment("--until", until)
+    if start is not None and end is not None and start >= end:
+        raise ConfigError("--since is not before --until")
+    from corral._metering.turn_usage import read_ledger
+    from corral._sessions import index, store
+
+    # A run of a pipeline or batch is in the ledger under its id; else it is a session.
+    session = None if session is None else resolve_last(session)
+    if session is not None and next(read_ledger(UsageQuery(session=session)), None) is None:
+        session = store.find(session).meta.id
+
+    found = index.usage_report(
+        UsageQuery(
+            by=by,
+            since=start,
+            until=end,
+            agent=agent,
+            model=model,
+            cwd=None if cwd is None else os.path.realpath(cwd),
+            session=session,
+        )
+    )
+    if as_json:
+        echo_json(msgspec.json.encode(found))
+        return
+    head = (by, "sessions", "turns", "calls", "input", "cached", "output", "cost", "source")
+    rows = [*found.rows, found.total] if len(found.rows) > 1 else found.rows
+    echo(table(head, [_cells(row) for row in rows]))
+    total = found.total
+    if total.turns_without_cost:
+        echo(f"The cost of {total.turns_without_cost:,} of {total.turns:,} turns is not known.")
+    if total.turns_partial:
+        echo(f"Partial: {counted(total.turns_partial, 'turn')}; more may be billed.")
+
+
+def _cells(row: UsageSum) -> tuple[str, ...]:
+    # With + if there is more: not known, or partial.
+    more = "+" if row.turns_without_cost or row.turns_partial else ""
+    cost = "unknown" if row.cost_usd is None else f"${row.cost_usd:.4f}{more}"
+    counts = (row.usage.input, row.usage.cache_read, row.usage.output)
+    return (
+        row.key[-_LONGEST:],
+        f"{row.sessions:,}",
+        f"{row.turns:,}",
+        format_count(row.calls),
+        *map(format_count, counts),
+        cost,
+        ", ".join(sorted(row.cost_by_source)) or "unknown",
+    )

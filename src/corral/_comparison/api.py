@@ -1,0 +1,242 @@
+"""``corral.compare``: the same tasks for several agents, a verdict on each attempt, and the counts.
+
+A comparison is a batch (``corral._engine.batch``) whose tasks are attempts. It is durable by
+default: attempts that have ended are never repeated, whatever crashes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import Any, Final, Unpack
+
+import msgspec
+
+from corral._comparison import store, tasks
+from corral._comparison.plan import (
+    CompareOptions,
+    ComparisonPlan,
+    build,
+    fingerprint,
+    load_plan,
+    save_plan,
+)
+from corral._comparison.summary import ComparisonSummary, summarize
+from corral._comparison.tasks import Tasks
+from corral._engine.batch.api import Batch
+from corral._engine.batch.batch_store import BatchCommand
+from corral._engine.batch.results import BatchReport, BatchResult
+from corral._engine.batch.spec import BatchOptions
+from corral._engine.dbos import database
+from corral._engine.worker.executor import unpack_options
+from corral._system.threads import in_thread, short_traceback_async, sync_twin
+from corral.errors import ConfigError
+from corral.run_kwargs import RunKwargs
+from corral.values import as_object
+
+PROMPT = "{{prompt}}"
+MOST_TITLE = 120
+
+
+def compare(  # noqa: PLR0913
+    task: Tasks,
+    agents: Iterable[str],
+    *,
+    repeat: int = 1,
+    verify: str | None = None,
+    tests: str | os.PathLike[str] | None = None,
+    verify_timeout: float | None = None,
+    include_uncommitted: bool = False,
+    trust_tasks: bool = False,
+    output: object = None,
+    name: str | None = None,
+    concurrency: int = 4,
+    attempts: int = 3,
+    retry_missing: bool = False,
+    durable: bool = True,
+    db: str | None = None,
+    on_result: Callable[[BatchResult, BatchReport], None] | None = None,
+    **options: Unpack[RunKwargs],
+) -> Comparison:
+    """Let several agents do the same tasks, verify their work, and count: ``await`` it for the
+    ``ComparisonSummary``.
+
+    ``task``: a prompt; the path of a file of tasks (``.jsonl``, ``.csv``, ``.toml``) or of a folder
+    of task folders; or a list of tasks (dicts with ``prompt``, ``verify``, ``tests``, ...).
+    ``agents``: names; ``vendor:model`` is the built-in agent on that model, ``AGENT@MODEL`` an
+    agent with a model. ``repeat``: attempts by each agent at each task. ``verify``: a shell command
+    that is run in the agent's working directory when the agent has ended; exit code 0 passes.
+    Without one, an attempt passes if the agent's turn succeeds. ``tests``: a file or folder that is
+    copied there before the command runs, and does not exist there while the agent works.
+    ``verify_timeout``: seconds for the verifier, 600 if not given. ``output``: a type or JSON
+    Schema that answers must fit.
+
+    Each attempt works in its own git worktree at ``HEAD``, or in its own copy of the folder if it
+    is in no repository; with ``include_uncommitted`` also with the changes that are not committed.
+    If no agent may change files, and nothing verifies, all work in the folder itself.
+
+    Tasks of a file or folder may be a stranger's. Their paths must stay in that folder and lead
+    through no link; their commands, and yours on their files, run in the sandbox, with the network
+    only if the policy allows it; they get at most an hour, and 10 minutes for the verifier, unless
+    ``timeout`` and ``verify_timeout`` say more. ``trust_tasks``: they are your own, and none of
+    this applies.
+
+    ``name``: the same call with the same name continues the comparison; without one, each call is a
+    new comparison. ``concurrency``: attempts at once. ``attempts``: how often an attempt is
+    started that fails temporarily (network, rate limits). ``retry_missing``: run the missing
+    attempts of a comparison again. ``durable=False`` runs it in this process; what has ended is
+    stored all the same. ``on_result`` is called with each result. ``max_cost`` counts for
+    the complete comparison. Other ``options`` are those of ``corral.run``.
+
+    An attempt without a verdict (the agent is not installed, the network fails, a rate limit) is
+    *missing*: it counts neither as passed nor as failed. Errors in the call are raised at the
+    start, before anything is spent.
+
+    ::
+
+        found = await corral.compare(
+            "Fix the failing test", ["gemini", "claude"], verify="pytest -q", policy="all", repeat=5
+        )
+        for agent in found.agents:
+            print(agent.agent, agent.rate.value, agent.rate.low, agent.rate.high)
+    """
+    chosen = CompareOptions(
+        agents=tuple(agents),
+        repeat=repeat,
+        verify=verify,
+        tests=None if tests is None else os.fspath(tests),
+        verify_timeout=verify_timeout,
+        include_uncommitted=include_uncommitted,
+        trust_tasks=trust_tasks,
+        name=name,
+        concurrency=concurrency,
+        attempts=attempts,
+        output=output,
+        run=options,
+    )
+    running = ComparisonSettings(
+        retry_missing=retry_missing, durable=durable, db=db, on_result=on_result
+    )
+    return Comparison(lambda: prepare(task, chosen), running)
+
+
+compare_sync: Final = sync_twin(compare)
+compare_sync.__doc__ = """
+    ``compare`` for code that is not async, with the same arguments: runs to the end.
+
+    ::
+
+        found = corral.compare_sync("Fix the bug", ["gemini", "claude"], verify="make test")
+        print(found.agents[0].rate)
+    """
+
+
+class ComparisonSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a comparison is run; not part of its plan."""
+
+    retry_missing: bool = False
+    durable: bool = True
+    db: str | None = None
+    on_result: Callable[[BatchResult, BatchReport], None] | None = None
+    max_cost: float | None = None
+    """Instead of that of the plan."""
+
+
+def prepare(task: Tasks, options: CompareOptions) -> ComparisonPlan:
+    """The stored plan with this name, or a new one. Raises ``ConfigError``. Blocks."""
+    cwd = Path(options.run.get("cwd") or ".").absolute()
+    found = tasks.read(task, cwd, trusted=options.trust_tasks)
+    if options.name is None or not store.is_stored(options.name):
+        return build(found, title_of(task), options)
+    plan = load_plan(options.name)
+    if plan.fingerprint != fingerprint(found, options):
+        raise ConfigError(
+            f"{plan.name!r} is another comparison: {plan.title}",
+            hint=f"To continue it: corral compare resume {plan.name}. Else choose another name.",
+        )
+    return plan
+
+
+def title_of(task: Tasks) -> str:
+    text = os.fspath(task) if isinstance(task, str | os.PathLike) else "tasks"
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= MOST_TITLE else line[: MOST_TITLE - 1] + "…"
+
+
+class Comparison:
+    """A comparison; created by ``corral.compare``. Await it for its summary.
+
+    ::
+
+        comparison = corral.compare("Fix the bug", ["gemini", "claude"], verify="make test")
+        plan = await comparison.prepare()
+        print(plan.name, plan.total)
+        found = await comparison
+    """
+
+    def __init__(
+        self, make_plan: Callable[[], ComparisonPlan], settings: ComparisonSettings
+    ) -> None:
+        self._make_plan, self._settings = make_plan, settings
+        self.plan: ComparisonPlan | None = None
+        """Set when it has started."""
+        self.batch: Batch | None = None
+
+    def __await__(self) -> Generator[Any, None, ComparisonSummary]:
+        return self.run_to_end().__await__()
+
+    async def prepare(self) -> ComparisonPlan:
+        """Check everything and store the plan; nothing is started. Raises ``CallerError``."""
+        if self.plan is None:
+            if self._settings.durable:
+                database.require()
+            plan = await in_thread(self._make_plan)
+            if not store.is_stored(plan.name):
+                await in_thread(save_plan, plan)
+            self.plan = plan
+        return self.plan
+
+    @short_traceback_async
+    async def run_to_end(self) -> ComparisonSummary:
+        """Run the comparison to its end."""
+        plan = await self.prepare()
+        self.batch = _batch(plan, self._settings)
+        await self.batch.run_to_end()
+        return self.summary()
+
+    def summary(self) -> ComparisonSummary:
+        """The results so far."""
+        if self.plan is None:
+            raise RuntimeError("the comparison has not started")
+        return summarize(self.plan, store.results(self.plan.name))
+
+
+def _batch(plan: ComparisonPlan, settings: ComparisonSettings) -> Batch:
+    run = unpack_options({**plan.options, "cwd": plan.cwd})
+    if settings.max_cost is not None:
+        run["max_cost"] = settings.max_cost
+    options = BatchOptions(
+        agents=plan.agents,
+        output=plan.schema,
+        results=store.folder_of(plan.name) / store.RESULTS,
+        name=plan.name,
+        concurrency=plan.concurrency,
+        retry_failed=settings.retry_missing,
+        attempts=plan.attempts,
+        durable=settings.durable,
+        db=settings.db,
+        on_result=settings.on_result,
+        run=run,
+    )
+    rows = [as_object(msgspec.to_builtins(each)) for each in plan.attempt_tasks()]
+    batch: Batch = Batch(rows, PROMPT, options)
+    batch.collects = False
+    batch.command = BatchCommand.of(["compare", "resume", plan.name], plan.cwd)
+    return batch
+
+
+def resume(name: str, settings: ComparisonSettings) -> Comparison:
+    """Continue a stored comparison. Raises ``ConfigError``."""
+    found = store.find(name)
+    return Comparison(lambda: load_plan(found), settings)

@@ -1,0 +1,517 @@
+"""The plan of a comparison: everything that is compared, checked before anything is spent.
+
+The plan is stored when the comparison is started, and never changes: a comparison that is resumed
+runs what was planned, whatever has happened to the files of its tasks, to ``HEAD`` and to its
+command line since.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from corral._agents import registry
+from corral._comparison import store, task_folders
+from corral._comparison.task_folders import CompareTask
+from corral._core import durations, stored_formats
+from corral._core.stored_formats import COMPARISON
+from corral._engine.api import as_json
+from corral._engine.batch.spec import AgentChoice
+from corral._pipelines.attempts import TIMEOUT, AttemptTask, Verifier
+from corral._pipelines.execution.node_options import TIMEOUT as AGENT_TIMEOUT
+from corral._pipelines.execution.verifier import digest_of
+from corral._sessions.structured_output import answer_schema
+from corral._system import clock, config, fs, paths
+from corral._system.git import command, repository, source_repository, worktree
+from corral._system.git.worktree import name_part, repository_root
+from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent
+from corral.run_kwargs import RunKwargs
+from corral.values import Json, decode_as
+
+MOST = 100_000
+"""Attempts of a comparison."""
+WRITING = {"write", "shell"}
+"""Capabilities with which agents change files."""
+READ_ONLY = (
+    "the agents may not change files: a verifier finds what is in the repository already"
+    " (allow it with --approve edits or --approve all)"
+)
+SHELL_BUILTINS = ("test", "true", "false", "exit", ":", "[", "cd", "set", "if", "for", "while",
+                  "case", "export", ".", "eval", "exec", "command", "until")  # fmt: skip
+SHELL_WORDS = frozenset("!(){}|&;<>$`\"'*?[]#~=%\n")
+"""Characters with which the first word of a command is more than the name of a program."""
+
+
+class PlannedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    id: str
+    prompt: str
+    repository: str = ""
+    commit: str = ""
+    inside: str = ""
+    folder: str = ""
+    """Where the files come from: what a patch is applied to."""
+    timeout: float | None = None
+    verifier: Verifier = Verifier()
+
+
+class SkippedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that cannot be run on this machine."""
+
+    task: str
+    reason: str
+
+
+class ComparisonPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    version: int = 0
+    """Its format, set when it is saved (``stored_formats.COMPARISON``)."""
+    name: str
+    title: str
+    created: float
+    agents: tuple[AgentChoice, ...]
+    tasks: tuple[PlannedTask, ...]
+    repeat: int = 1
+    skipped: tuple[SkippedRow, ...] = ()
+    cwd: str
+    options: dict[str, Json] = {}
+    """Those of ``corral.run``, for every attempt."""
+    schema: dict[str, Json] | None = None
+    """The JSON Schema that answers must fit."""
+    concurrency: int = 4
+    attempts: int = 3
+    fingerprint: str = ""
+    """Of the call: the same name with another call is a mistake."""
+    notes: tuple[str, ...] = ()
+    """What a person should know before the results are read."""
+
+    @property
+    def total(self) -> int:
+        return len(self.tasks) * len(self.agents) * self.repeat
+
+    def attempt_tasks(self) -> list[AttemptTask]:
+        """All attempts. Every agent tries every task once before one is tried again: if the
+        comparison is stopped, what is done is balanced."""
+        folder = store.folder_of(self.name) / "attempts"
+        return [
+            AttemptTask(
+                id=(name := f"{task.id}/{agent.name}" + (f"#{n}" if self.repeat > 1 else "")),
+                task=task.id,
+                agent=agent.name,
+                backend=agent.backend,
+                model=agent.model,
+                repeat=n,
+                prompt=task.prompt,
+                folder=str(folder / name_part(name)),
+                repository=task.repository,
+                commit=task.commit,
+                inside=task.inside,
+                timeout=task.timeout,
+                verifier=task.verifier,
+            )
+            for n in range(1, self.repeat + 1)
+            for task in self.tasks
+            for agent in self.agents
+        ]
+
+
+class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of ``corral.compare``; they are documented there."""
+
+    agents: tuple[str, ...]
+    repeat: int = 1
+    verify: str | None = None
+    tests: str | None = None
+    verify_timeout: float | None = None
+    include_uncommitted: bool = False
+    trust_tasks: bool = False
+    name: str | None = None
+    concurrency: int = 4
+    attempts: int = 3
+    output: object = None
+    run: RunKwargs = msgspec.field(default_factory=RunKwargs)
+
+
+# Checks.
+
+
+def choose_agents(names: Iterable[str]) -> tuple[AgentChoice, ...]:
+    """Raises ``ConfigError``."""
+    chosen = tuple(_choose(name.strip()) for name in names if name.strip())
+    if not chosen:
+        raise ConfigError("compare needs agents", hint="Name them: --agents AGENT,AGENT")
+    for each in chosen:
+        same = [
+            one.name for one in chosen if (one.backend, one.model) == (each.backend, each.model)
+        ]
+        if len(same) > 1:
+            raise ConfigError(
+                f"compare needs different agents, got {' and '.join(same)}",
+                hint="For several attempts by each agent: --repeat N."
+                " The same agent with two models: AGENT@MODEL.",
+            )
+    return chosen
+
+
+def _choose(name: str) -> AgentChoice:
+    """``AGENT``, ``vendor:model`` or ``AGENT@MODEL``. Raises ``ConfigError``."""
+    if registry.names_a_model(registry.full_name(name)):
+        return AgentChoice(name=name, backend=name)
+    backend, at, model = name.rpartition("@")
+    found = None
+    if at and backend and model and not name.startswith("acp:"):
+        with suppress(UnknownAgent):
+            found = config.find_agent(backend)
+    if found is None:
+        backend, model, found = name, "", config.find_agent(name)
+    # The agent's own name for a short one, so that the same agent is noticed. A command stays.
+    is_name = len(backend.split()) == 1 and "/" not in backend
+    return AgentChoice(name=name, backend=found.name if is_name else backend, model=model)
+
+
+def fingerprint(tasks: Sequence[CompareTask], options: CompareOptions) -> str:
+    """A digest of what is compared: equal for the same call. Limits on the comparison itself, such
+    as its budget, are not part of it."""
+    run = {key: each for key, each in options.run.items() if key not in ("max_cost", "cwd")}
+    given = (options.agents, options.repeat, options.verify, options.tests, options.verify_timeout)
+    data = msgspec.json.encode([tasks, given, run], enc_hook=str, order="sorted")
+    return blake2b(data, digest_size=8).hexdigest()
+
+
+def check_command(command: str, cwd: Path) -> None:
+    """Raises ``ConfigError`` if the program of a verifier does not exist."""
+    if not command.strip():
+        raise ConfigError("the verifier is an empty command")
+    first = first_word(command)
+    if first is None or "=" in first:
+        return
+    is_there = (
+        (cwd / first).exists() if "/" in first else shutil.which(first) or first in SHELL_BUILTINS
+    )
+    if not is_there:
+        raise ConfigError(
+            f"the verifier {first!r} does not exist",
+            hint="It is a shell command, run in the agent's working directory.",
+        )
+
+
+def first_word(command: str) -> str | None:
+    """The program of a simple command; None if only a shell knows."""
+    try:
+        word = shlex.split(command)[0]
+    except (ValueError, IndexError):
+        return None
+    return None if SHELL_WORDS & {*word} else word
+
+
+# Building.
+
+
+def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> ComparisonPlan:
+    """Check everything and make the plan. Nothing is started; for folders that are in no repository
+    a copy is made. Raises ``ConfigError``."""
+    for key in ("repeat", "concurrency", "attempts"):
+        if (number := getattr(options, key)) < 1:
+            raise ConfigError(f"{key} must be at least 1, got: {number}")
+    limits = {"verify_timeout": options.verify_timeout, "max_cost": options.run.get("max_cost")}
+    for key, limit in limits.items():
+        if limit is not None and not limit > 0:
+            raise ConfigError(f"{key} must be greater than 0, got: {limit}")
+    agents = choose_agents(options.agents)
+    run = options.run.copy()
+    cwd = Path(run.pop("cwd", None) or ".").absolute()
+    if not cwd.is_dir():
+        raise ConfigError(f"the working directory {str(cwd)!r} is not a folder")
+    verified = [_with_defaults(task, options, cwd) for task in tasks]
+    name = options.name or f"compare-{secrets.token_hex(3)}"
+    store.check_name(name)
+    builder = _Builder(name, cwd, options, agents)
+    verified = [builder.with_refusal(task) for task in verified]
+    runnable = [task for task in verified if not task.skipped]
+    planned = tuple(builder.plan(task) for task in runnable)
+    if not planned:
+        first = next(task for task in verified)
+        raise ConfigError(f"no task can be run here: {first.id}: {first.skipped}")
+    plan = ComparisonPlan(
+        name=name,
+        title=title,
+        created=clock.now(),
+        agents=agents,
+        tasks=planned,
+        repeat=options.repeat,
+        skipped=tuple(
+            SkippedRow(task=task.id, reason=task.skipped) for task in verified if task.skipped
+        ),
+        cwd=str(cwd),
+        options=as_json(run),
+        schema=None if options.output is None else answer_schema(options.output).json,
+        concurrency=options.concurrency,
+        attempts=options.attempts,
+        fingerprint=fingerprint(tasks, options),
+        notes=builder.all_notes(),
+    )
+    if plan.total > MOST:
+        raise ConfigError(f"{plan.total:,} attempts are more than {MOST:,}")
+    return plan
+
+
+def _with_defaults(task: CompareTask, options: CompareOptions, cwd: Path) -> CompareTask:
+    """The task with the verifier and the limits of the comparison. Raises ``ConfigError``."""
+    verify, tests = task.verify or options.verify or task.usual_verify, task.tests
+    if not tests and options.tests is not None:
+        tests = str(cwd / options.tests)
+        if not os.path.lexists(tests):
+            raise ConfigError(f"there are no tests at {tests}")
+    if tests and not verify and not task.layout:
+        script = Path(tests, "test.sh")
+        if not script.is_file():
+            raise ConfigError(
+                f"task {task.id!r} has tests and no command that runs them",
+                hint="Give it with --verify, or put a test.sh into the tests.",
+            )
+        verify = f"sh {shlex.quote(str(Path(_target(tests, cwd), 'test.sh')))}"
+    elif verify:
+        check_command(verify, cwd if not task.folder else Path(task.folder))
+    return msgspec.structs.replace(task, verify=verify, tests=tests)
+
+
+def _no_sandbox(task: CompareTask) -> str:
+    """Why the commands of a task cannot run on this machine; empty if they can."""
+    from corral._system.sandbox.sandbox import find_support
+
+    if not task.layout and not task.is_confined:
+        return ""
+    support = find_support()
+    if task.layout and support.method != "bubblewrap":
+        return f"it needs bubblewrap, which provides /tests and /logs: {support.reason}"
+    if task.is_confined and not support.is_complete:
+        return (
+            f"its commands need a sandbox, and this machine has none: {support.reason}"
+            " (--trust-tasks runs them without, if the tasks are yours)"
+        )
+    return ""
+
+
+def _target(tests: str, cwd: Path) -> str:
+    """Where tests are copied to in the workspace: to the place that they have in the working
+    directory, or to their name if they are elsewhere."""
+    with suppress(ValueError):
+        inside = Path(os.path.abspath(tests)).relative_to(os.path.abspath(cwd))
+        if inside.parts:
+            return str(inside)
+    return Path(os.path.abspath(tests)).name
+
+
+class _Builder:
+    """Plans the tasks of one comparison."""
+
+    def __init__(
+        self, name: str, cwd: Path, options: CompareOptions, agents: Sequence[AgentChoice]
+    ) -> None:
+        self._name, self._cwd, self._options, self._agents = name, cwd, options, agents
+        self._sources: dict[tuple[str, tuple[str, ...]], tuple[Path, str, str]] = {}
+        self._has_network = False
+        # Make every check of a real run, for each agent. Returns whether one may change files, so
+        # that each attempt needs its own.
+        from corral._sessions.credentials import check_model_key
+        from corral._sessions.prepare import prepare
+
+        allowed: set[str] = set()
+        for agent in self._agents:
+            model = {"model": agent.model} if agent.model else {}
+            # The budget is that of the comparison.
+            run = {key: each for key, each in self._options.run.items() if key != "max_cost"}
+            prepared = prepare(agent.backend, {**run, **model})
+            check_model_key(prepared.agent, prepared.run)
+            self._has_network = prepared.run.policy.network == "allow"
+            report = prepared.compiled.report
+            allowed |= {row.capability for row in report if not row.is_denied}
+        self._writes = bool(allowed & WRITING)
+        self.notes: list[str] = []
+        self._shortened: dict[str, list[str]] = {}
+
+    def with_refusal(self, task: CompareTask) -> CompareTask:
+        """The task, skipped if it asks for more than the caller allows, or than there is here."""
+        reason = task.skipped or _no_sandbox(task)
+        if not reason and task.network and task.is_confined and not self._has_network:
+            reason = (
+                "it asks for the network, which the policy does not allow"
+                " (--approve all allows it, --trust-tasks gives it to the verifier)"
+            )
+        return msgspec.structs.replace(task, skipped=reason)
+
+    def all_notes(self) -> tuple[str, ...]:
+        shortened = (
+            f"{len(tasks)} tasks ask for more time than {what}: {', '.join(tasks[:5])}"
+            for what, tasks in self._shortened.items()
+        )
+        return (*self.notes, *shortened)
+
+    def _limit(
+        self, task: CompareTask, wanted: float | None, most: float, flag: str
+    ) -> float | None:
+        """The time that a task gets. The limit of a task that may be a stranger's can shorten that
+        of comparisons, not exceed it."""
+        if wanted is None or not task.is_confined or wanted <= most:
+            return wanted
+        what = f"{durations.text(most)}, which they get ({flag} gives more)"
+        self._shortened.setdefault(what, []).append(task.id)
+        return most
+
+    def plan(self, task: CompareTask) -> PlannedTask:
+        verifier = self._verifier(task)
+        source = (Path(), "", "")
+        if verifier.is_given or task.folder or task.is_empty or self._writes:
+            key = (task.folder or ("" if task.is_empty else str(self._cwd)), task.hidden)
+            if key not in self._sources:
+                command.require("a comparison in which agents change files")
+                own = not task.folder and not task.is_empty
+                self._sources[key] = self._from_repository() if own else self._copy(task)
+            source = self._sources[key]
+            self._check_hidden(task, *source)
+            if verifier.is_given and not self._writes and READ_ONLY not in self.notes:
+                self.notes.append(READ_ONLY)
+        root, commit, inside = source
+        limit = self._options.run.get("timeout")
+        return PlannedTask(
+            id=task.id,
+            prompt=task.prompt,
+            repository=str(root) if commit else "",
+            commit=commit,
+            inside=inside,
+            folder=task.folder or str(self._cwd),
+            timeout=None
+            if limit is not None
+            else self._limit(task, task.timeout, AGENT_TIMEOUT, "--timeout"),
+            verifier=verifier,
+        )
+
+    def _verifier(self, task: CompareTask) -> Verifier:
+        limit = self._options.verify_timeout or self._limit(
+            task, task.verify_timeout, TIMEOUT, "--verify-timeout"
+        )
+        tests, target, files = task.tests, "", task.test_files
+        if not tests and (script := self._script(task)):
+            # A script of the user is the verifier: it runs as it is now, whatever agents do to it.
+            tests, target = str(Path(task.folder or self._cwd, script)), script
+        elif tests:
+            target = "." if files else _target(tests, self._cwd)
+        try:
+            digest = digest_of(Path(tests), files) if tests else ""
+        except OSError as error:
+            raise ConfigError(f"{tests} cannot be read: {error}") from error
+        return Verifier(
+            command=task.verify,
+            tests=tests,
+            files=files,
+            target=target,
+            digest=digest,
+            layout=task.layout,
+            workdir=task.workdir,
+            network=task.network and not task.is_confined,
+            is_confined=task.is_confined,
+            timeout=limit or TIMEOUT,
+        )
+
+    def _script(self, task: CompareTask) -> str:
+        """The path of the script that is the command's program, in the files of the task; empty if
+        it is another program."""
+        program = first_word(task.verify)
+        if program is None or "/" not in program or os.path.isabs(program):
+            return ""
+        path, folder = os.path.normpath(program), Path(task.folder or self._cwd)
+        if path.split("/")[0] == ".." or not (folder / path).is_file():
+            return ""
+        if task.is_confined and task.folder:
+            task_folders.kind_of(task.id, folder, path)
+        return path
+
+    def _from_repository(self) -> tuple[Path, str, str]:
+        """The user's own repository at ``HEAD``; a copy of the folder if there is none."""
+        try:
+            root, head = repository_root(self._cwd)
+        except ConfigError:
+            with suppress(StorageFailed):
+                if command.is_installed() and repository.locate(self._cwd).top is not None:
+                    raise  # without a commit
+            return self._copy(CompareTask(id="", prompt="", folder=str(self._cwd)))
+        inside = str(self._cwd.resolve().relative_to(root.resolve()))
+        if self._options.include_uncommitted:
+            return root, worktree.snapshot_of(root, head), inside
+        with suppress(CorralError):
+            if source_repository.has_changes(self._cwd):
+                self.notes.append(
+                    "uncommitted changes are not part of the comparison: agents start from HEAD"
+                    " (--include-uncommitted adds them)"
+                )
+        return root, head, inside
+
+    def _copy(self, task: CompareTask) -> tuple[Path, str, str]:
+        """A repository of our own with the files of a folder."""
+        own = store.folder_of(self._name) / "sources" / str(len(self._sources))
+        draft = own.with_name(f"{own.name}.files")
+        try:
+            paths.make_dir(own.parent)
+            shutil.rmtree(draft, ignore_errors=True)
+            if task.is_empty:
+                draft.mkdir()
+            elif task.hidden:
+                hidden = {os.path.join(task.folder, name) for name in task.hidden}
+
+                def ignored(folder: str, names: list[str]) -> list[str]:
+                    return [name for name in names if os.path.join(folder, name) in hidden]
+
+                shutil.copytree(task.folder, draft, symlinks=True, ignore=ignored)
+            source = draft if task.is_empty or task.hidden else Path(task.folder)
+            commit = worktree.folder_repository(own, source)
+        except OSError as error:
+            raise StorageFailed(f"{task.folder} cannot be copied: {error}") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return own, commit, ""
+
+    def _check_hidden(self, task: CompareTask, root: Path, commit: str, inside: str) -> None:
+        """Tests that are in the agents' files are not hidden. Raises ``ConfigError``."""
+        tests = task.tests or (self._options.tests or "")
+        if not tests or task.layout or task.test_files:
+            return
+        place = os.path.normpath(os.path.join(inside, _target(tests, self._cwd)))
+        wanted = os.fsencode(place)
+        found = repository.entries(root, commit)
+        if any(path == wanted or path.startswith(wanted + b"/") for path in found):
+            raise ConfigError(
+                f"the tests {place} are in the files that the agents get",
+                hint="Keep them out of the repository, or uncommitted: agents must not see them."
+                " Tests that agents may see need no --tests.",
+            )
+
+
+def save_plan(plan: ComparisonPlan) -> None:
+    """Raises ``StorageFailed``."""
+    try:
+        folder = paths.make_dir(store.folder_of(plan.name))
+        stored = msgspec.json.encode(msgspec.structs.replace(plan, version=COMPARISON))
+        fs.write_atomically(folder / store.PLAN, stored, sync=True)
+    except OSError as error:
+        raise StorageFailed(f"the plan of {plan.name} cannot be written: {error}") from error
+
+
+def load_plan(name: str) -> ComparisonPlan:
+    """Raises ``ConfigError``."""
+    path = store.folder_of(name) / store.PLAN
+    try:
+        stored = path.read_bytes()
+        stored_formats.check_json(f"the comparison {name!r}", stored, "version", COMPARISON)
+        return decode_as(stored, ComparisonPlan)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"there is no comparison {name!r}", hint="`corral compare list` shows them."
+        ) from error
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,660 @@
+"""``corral.pipelines.run``, ``resume`` and ``fork``: execute a run, or follow it to its end.
+
+Runs are durable by default: what has finished is never run twice, whatever crashes. In memory
+(``durable=False``) only the run directory is left, and no engine is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from corral._core.display import Card, Displayed, count, short_traceback, spent
+from corral._core.spending import BudgetLimits
+from corral._engine import fork as durable_fork
+from corral._engine import open_questions, process_engine, query, service
+from corral._engine.dbos import database
+from corral._engine.memory_runner import MemoryRun
+from corral._engine.payloads import PipelineOutput, RunConfig, RunInput
+from corral._engine.worker import executor
+from corral._engine.workspace import artifacts as workspace_artifacts
+from corral._pipelines import loader, simulation
+from corral._pipelines.events import RunEvent
+from corral._pipelines.execution.handlers import NodeResources
+from corral._pipelines.execution.interviewers import Interviewer
+from corral._pipelines.execution.run_dir import file_name
+from corral._pipelines.execution.simulated_nodes import interviewer_of
+from corral._pipelines.graph import Graph
+from corral._pipelines.linter.finding import Rule
+from corral._pipelines.run_limits import take_limits, with_limits
+from corral._pipelines.scheduler.commands import Question
+from corral._pipelines.scheduler.outcome import Outcome, not_json
+from corral._pipelines.simulation import Script, SimulateMode
+from corral._pipelines.transforms import Transform
+from corral._protocol.schema import schema_of
+from corral._system import config, fs, paths
+from corral._system.threads import short_traceback_async, sync_twin
+from corral.errors import ConfigError, ProcessFailed
+from corral.run_kwargs import RunKwargs
+from corral.values import (
+    Cost,
+    Json,
+    JsonObject,
+    Output,
+    Usage,
+    ValueT,
+    as_object,
+    as_text,
+    as_texts,
+    slug,
+)
+
+if TYPE_CHECKING:
+    from corral._metering.budget import Budget
+    from corral._sessions.permissions import Asker
+
+OnEvent: TypeAlias = Callable[[RunEvent], None]
+OnStart: TypeAlias = Callable[[str, Path], None]
+"""Called with the id and the directory of the run."""
+
+
+@short_traceback_async
+async def run(  # noqa: PLR0913
+    pipeline: Pipeline,
+    *,
+    goal: str | None = None,
+    values: Mapping[str, Json] | None = None,
+    agent: str | None = None,
+    model: str | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    repository: str | os.PathLike[str] | None = None,
+    commit: str | None = None,
+    artifacts: str = "",
+    run_id: str | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    simulate: SimulateMode = False,
+    script: Script | None = None,
+    interviewer: Interviewer | None = None,
+    ask: Asker | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
+    durable: bool = True,
+    db: str | None = None,
+    queue: str | None = None,
+    imports: Sequence[str] = (),
+    source: str = "",
+    transforms: Iterable[Transform] = (),
+    rules: Iterable[Rule] = (),
+    check: bool = False,
+    task_max_cost: float | None = None,
+    task_max_total_tokens: int | None = None,
+    task_max_calls: int | None = None,
+    budget: Budget | None = None,
+    options: RunKwargs | None = None,
+) -> PipelineResult:
+    """Run a pipeline (a file, its text, or a graph) to its end, or until it waits for people.
+
+    ``goal``, ``values``: the goal and the values of the pipeline. ``agent``, ``model``: defaults of
+    its nodes. ``cwd``: where agents and commands work. ``repository`` (a directory, a bare
+    repository or a URL): the run works in its own worktree, at ``commit``, and its changes
+    become a branch there (``result.branch``). ``artifacts``: a URL of any fsspec file system, to
+    which the run's ``artifacts/`` are uploaded. ``run_id``: the id of the run, a new one (letters,
+    digits, ``.``, ``_`` and ``-``). ``run_dir``: the run directory. ``simulate``: no
+    agent is started; ``"all"``: no command runs, no request is sent and no file is used either, and
+    gates take their default or first choice. ``script`` (an object or a JSON file, see
+    ``pipelines.simulation``) says what the visits of nodes give then. ``interviewer`` answers human
+    gates; without it a durable run that reaches one returns as ``waiting``. ``ask`` answers
+    permission requests of agents, only in memory.
+    ``on_event`` is called with each event, ``on_start`` with the run's id and directory.
+    ``durable``, ``db``: whether and in which database the run is stored. ``queue``: the workers of
+    this queue execute the run. ``imports``: modules that register node kinds. ``source``: the
+    pipeline's file, if a text or a graph is given. ``transforms``, ``rules``: additional transforms
+    and lint rules. ``options``: options of ``corral.run`` for every agent; their ``max_cost``,
+    ``max_total_tokens`` and ``max_calls`` limit all model calls of the run together, like the
+    attributes of the graph (the smaller one holds), ``task_max_cost``, ``task_max_total_tokens``
+    and ``task_max_calls`` those of each node. ``budget`` is a ``Budget`` that other runs share;
+    only in memory.
+
+    Errors in the call or the pipeline are raised before anything is spent. With ``check`` any
+    result but a success raises ``ProcessFailed``.
+
+    ::
+
+        result = await pipelines.run("review.dot", goal="Review this project")
+        print(result.status, result.text)
+    """
+    if commit is not None and repository is None:
+        raise ConfigError("commit needs a repository", hint="Use --repository (repository=) too.")
+    if repository is not None and cwd is not None:
+        raise ConfigError(
+            "cwd and repository cannot be combined",
+            hint="A run works in the folder cwd itself, or in a worktree of the repository.",
+        )
+    if durable and (ask is not None or budget is not None):
+        raise ConfigError("ask= and budget= work only for runs in memory: durable=False")
+    if not durable and (repository is not None or artifacts):
+        raise ConfigError(
+            "repository and artifacts need a durable run",
+            hint="Remove --no-durable (durable=False).",
+        )
+    if artifacts:
+        workspace_artifacts.check(artifacts)
+    place = workspace_path(cwd)
+    given = dict(values or {})
+    graph = prepare(
+        pipeline,
+        values=given,
+        goal=goal,
+        model=model,
+        workspace=place if repository is None else None,
+        transforms=transforms,
+        rules=rules,
+    )
+    options = with_active_span({} if options is None else options.copy())
+    of_task = BudgetLimits(
+        max_cost=task_max_cost,
+        max_total_tokens=task_max_total_tokens,
+        max_calls=task_max_calls,
+    )
+    limits = take_limits(options, of_task)
+    graph = with_limits(graph, limits)
+    agent = agent or config.default_agent()
+    simulated = simulation.build(simulate, script, graph)
+    interviewer = interviewer_of(simulated, interviewer)
+    resources = NodeResources(
+        simulate=simulated, agent=agent, model=model, options=options, ask=ask
+    )
+    if queue is None and repository is None and not simulated:
+        from corral._pipelines.execution import preflight
+
+        preflight.check(graph, resources, place, given)
+    if run_id is not None and slug(run_id, limit=100, allowed="._") != run_id:
+        raise ConfigError(
+            f"{run_id!r} cannot be the id of a run",
+            hint="It has letters, digits, '.', '_' and '-', at most 100.",
+        )
+    name = run_id or service.new_id(graph.name)
+    folder = run_folder(name, run_dir)
+    if durable:
+        database.require()
+        stored = RunConfig(
+            folder=str(folder),
+            workspace=str(place),
+            simulate=simulated,
+            agent=agent,
+            model=model or "",
+            options=as_json(options),
+            imports=tuple(imports),
+            source=source_path(pipeline, source),
+            goal=goal or "",
+            limits=limits,
+            artifacts_url=artifacts,
+        )
+        if repository is not None:
+            from corral._engine.workspace import run_worktree
+
+            tree = await asyncio.to_thread(run_worktree.choose, name, repository, commit)
+            stored = replace(stored, tree=tree, workspace=tree.within)
+        run_input = RunInput(run_id=name, graph=graph, config=stored, values=given)
+        async with process_engine.used(db):
+            await _start(run_input, resources, db=db, queue=queue)
+            follower = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
+            result = await _follow_to_end(follower, folder, on_start)
+    else:
+        if on_start is not None:
+            on_start(name, folder)
+        started = MemoryRun(
+            graph,
+            resources=resources,
+            interviewer=interviewer,
+            folder=folder,
+            workspace=place,
+            run_id=name,
+            values=given,
+            on_event=on_event,
+            budget=budget,
+        )
+        async with resources:
+            result = await _run_in_memory(started, place, folder)
+    await _notify(options, result, str(place), db)
+    if check and not result.ok:
+        raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
+    return result
+
+
+def with_active_span(options: RunKwargs) -> RunKwargs:
+    """The options, which name the caller's active span if spans are sent: the nodes and tasks may
+    run in other processes."""
+    if options.get("otel") is not None:
+        from corral._telemetry import trace_context
+
+        options["env"] = trace_context.with_parent(options.get("env") or {})
+    return options
+
+
+async def _start(
+    run_input: RunInput, resources: NodeResources, *, db: str | None, queue: str | None
+) -> None:
+    """Start a durable run. A run with a worktree is checked there, as soon as it exists."""
+    tree = run_input.config.tree
+    if tree is None:
+        await service.start(run_input, db=db, queue=queue)
+        return
+    from corral._engine.workspace import run_worktree
+
+    async with run_worktree.reserved(tree, stays=queue is None):
+        place = run_worktree.workspace_folder(tree)
+        loader.check(run_input.graph, place)
+        if queue is None and not resources.simulate:
+            from corral._pipelines.execution import preflight
+
+            preflight.check(run_input.graph, resources, place, run_input.values)
+        await service.start(run_input, db=db, queue=queue)
+
+
+async def _run_in_memory(run: MemoryRun, workspace: Path, folder: Path) -> PipelineResult:
+    with executor.published(
+        "pipeline",
+        run.run_id,
+        title=run.graph.goal or run.graph.name,
+        cwd=str(workspace),
+        folder=str(folder),
+        cancel=run.cancel,
+        budget=run,
+    ):
+        return result_from_output(run.run_id, await run.drive(), folder)
+
+
+async def _notify(
+    options: Mapping[str, object] | None, result: PipelineResult, cwd: str, db: str | None
+) -> None:
+    """Send the message of ``notify``, if it is wanted: the questions that the run waits for, or its
+    end."""
+    target, on = (options or {}).get("notify"), (options or {}).get("notify_on")
+    if not isinstance(target, str):
+        return
+    from corral._publishing import notify
+
+    shown = None if db is None else database.find(db).shown
+    facts = notify.RunFacts(kind="pipeline", id=result.run, cwd=cwd, db=shown)
+    messages = [
+        notify.asked_message(
+            facts,
+            "question",
+            notify.Asked(
+                request_id=question.id,
+                text=question.text,
+                choices=tuple(choice.key for choice in question.choices),
+                deadline=question.deadline,
+            ),
+        )
+        for question in result.questions
+    ]
+    if result.status != "waiting":
+        ended = notify.RunEnd(
+            status=result.status,
+            text=result.text or "",
+            error=result.reason if result.status != "success" else "",
+            cost_usd=result.cost_usd or None,
+            tokens=result.tokens or None,
+        )
+        messages = [notify.end_message(facts, ended)]
+    await notify.send_messages(target, on, messages)
+
+
+@short_traceback_async
+async def resume(
+    run: str,
+    *,
+    accept_changed_graph: bool = False,
+    db: str | None = None,
+    interviewer: Interviewer | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
+) -> PipelineResult:
+    """Continue an interrupted run in this process and follow it to its end; finished nodes are not
+    run again. A run that a worker executes, or that has ended, is only followed.
+
+    If the pipeline's file has changed since the run started, this raises ``ConfigError``; with
+    ``accept_changed_graph`` a new run continues with the new graph, from all that has finished.
+
+    ::
+
+        result = await pipelines.resume("review-20260131-142501-3f9a")
+    """
+    shown = await query.show(run, db=db)
+    graph, folder, name = shown.graph, Path(shown.folder), run
+    interviewer = interviewer_of(shown.run_input.config.simulate, interviewer)
+    reported = max((event.seq for event in shown.events), default=0)
+    now = None if shown.output else current_graph(shown)
+    async with process_engine.used(db):
+        if now is None or durable_fork.is_same_graph(now, graph):
+            if shown.output is None:
+                await service.resume(run, db=db)
+        else:
+            if not accept_changed_graph:
+                source = shown.run_input.config.source
+                raise ConfigError(
+                    f"the pipeline of {run} has changed since it started: {source}",
+                    hint="--accept-changed-graph (accept_changed_graph=True) continues with the"
+                    " current file, as a new run that keeps what is finished.",
+                )
+            graph, name, reported = now, service.new_id(now.name), 0
+            folder = folder.with_name(name)
+            await durable_fork.continue_with_graph(run, now, folder=folder, db=db, run_id=name)
+        watched = service.RunFollower(
+            name, db=db, interviewer=interviewer, on_event=on_event, reported=reported
+        )
+        result = await _follow_to_end(watched, folder, on_start)
+    config = shown.run_input.config
+    await _notify(config.options, result, config.workspace, db)
+    return result
+
+
+@short_traceback_async
+async def fork(  # noqa: PLR0913
+    run: str,
+    node: str,
+    *,
+    graph: Graph | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    db: str | None = None,
+    queue: str | None = None,
+    interviewer: Interviewer | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
+) -> PipelineResult:
+    """Start a new run that continues ``run`` from this node; earlier results are used. It uses
+    the pipeline's file as it is now, unless a graph is given.
+
+    ::
+
+        result = await pipelines.fork("review-20260131-142501-3f9a", "implement")
+    """
+    shown = await query.show(run, db=db)
+    interviewer = interviewer_of(shown.run_input.config.simulate, interviewer)
+    now = graph or current_graph(shown) or shown.graph
+    if node not in now.nodes:
+        raise ConfigError(f"the pipeline has no node {node!r}")
+    name = service.new_id(now.name)
+    folder = run_folder(name, run_dir)
+    async with process_engine.used(db):
+        await durable_fork.fork(
+            run, node, folder=folder, graph=now, db=db, queue=queue, run_id=name
+        )
+        watched = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
+        return await _follow_to_end(watched, folder, on_start)
+
+
+run_sync: Final = sync_twin(run)
+resume_sync: Final = sync_twin(resume)
+fork_sync: Final = sync_twin(fork)
+
+
+async def _follow_to_end(
+    watched: service.RunFollower, folder: Path, on_start: OnStart | None
+) -> PipelineResult:
+    if on_start is not None:
+        on_start(watched.run, folder)
+    closed = await watched.run_to_end()
+    if closed is not None:
+        return result_from_output(watched.run, closed, folder)
+    asked = await open_questions.questions(watched.run, db=watched.db)
+    return waiting_result(await query.show(watched.run, db=watched.db), asked)
+
+
+# Before a run: its graph, its directories, its options.
+
+
+Pipeline: TypeAlias = str | os.PathLike[str] | Graph
+"""A file, its text, or a loaded graph."""
+
+
+def workspace_path(cwd: str | os.PathLike[str] | None) -> Path:
+    """The directory in which agents and commands work. Raises ``ConfigError``."""
+    place = Path(cwd or ".").absolute()
+    if not fs.is_dir(place):
+        raise ConfigError(f"the workspace {str(place)!r} is not a directory")
+    return place
+
+
+def prepare(
+    pipeline: Pipeline,
+    *,
+    values: Mapping[str, Json] | None = None,
+    goal: str | None = None,
+    model: str | None = None,
+    workspace: Path | None,
+    transforms: Iterable[Transform] = (),
+    rules: Iterable[Rule] = (),
+) -> Graph:
+    """The graph to run: loaded, transformed and linted. With a workspace its child pipelines are
+    found and linted too. Raises ``ConfigError``."""
+    for key, value in {**(values or {}), "goal": goal}.items():
+        if wrong := not_json(key) or not_json(value):
+            raise ConfigError(f"the value {key!r} is not JSON: it {wrong}")
+    if isinstance(pipeline, Graph):
+        graph = pipeline  # its caller has loaded and checked it
+    else:
+        graph = loader.load(
+            pipeline,
+            values=values,
+            goal=goal,
+            model=model,
+            transforms=transforms,
+            rules=rules,
+            cwd=workspace,
+        )
+        if not (isinstance(pipeline, str) and "{" in pipeline):
+            graph = loader.with_absolute_children(graph, Path(pipeline).parent)
+    if workspace is not None:
+        loader.check(graph, workspace)
+    return graph
+
+
+def current_graph(shown: query.RunDetails) -> Graph | None:
+    """The graph of the run's file as it is now; None if there is no file, or none any more."""
+    config = shown.run_input.config
+    if not config.source or not fs.is_file(Path(config.source)):
+        return None
+    graph = prepare(
+        Path(config.source),
+        values=shown.run_input.values,
+        goal=config.goal or None,
+        model=config.model or None,
+        workspace=Path(config.workspace) if config.tree is None else None,
+    )
+    return with_limits(graph, config.limits)
+
+
+def source_path(pipeline: Pipeline, source: str) -> str:
+    if source or isinstance(pipeline, Graph) or (isinstance(pipeline, str) and "{" in pipeline):
+        return source
+    return str(Path(pipeline).absolute())
+
+
+def run_folder(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
+    """The run directory: writable, and not that of another run. Raises ``ConfigError``."""
+    place = paths.home() / "runs" if run_dir is None else Path(run_dir).absolute()
+    try:
+        paths.make_dir(place)
+        if not paths.is_writable(place):
+            raise PermissionError(errno.EACCES, "it is read-only")
+        used = run_dir is not None and bool(fs.list_names(place))
+    except OSError as error:
+        raise ConfigError(
+            f"the run folder {place}: {error.strerror}",
+            hint="Choose a writable one with --run-dir (run_dir=).",
+        ) from error
+    if used:
+        raise ConfigError(f"the run folder {place} is not empty", hint="Choose another one.")
+    return place / run if run_dir is None else place
+
+
+def as_json(options: RunKwargs | None) -> dict[str, Json]:
+    """The options as JSON, to store them with the run. Raises ``ConfigError``."""
+    try:
+        return as_object(msgspec.to_builtins(options or {}, enc_hook=os.fspath))
+    except (TypeError, NotImplementedError) as error:
+        raise ConfigError(f"a durable run cannot store this option: {error}") from error
+
+
+# After a run: its result.
+
+
+class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a run.
+
+    ::
+
+        result = pipelines.run_sync("review.dot")
+        if result.status == "waiting":
+            print(result.run, [question.text for question in result.questions])
+    """
+
+    run: str
+    """The id of the run."""
+    status: Literal["success", "fail", "cancelled", "waiting"]
+    """``waiting``: the run waits for people, and there was no interviewer; it can be answered and
+    resumed."""
+    reason: str = ""
+    context: dict[str, Json] = {}
+    completed: list[str] = []
+    """Nodes, in the order in which they ended."""
+    outcomes: dict[str, Outcome] = {}
+    questions: list[Question] = []
+    """The open questions of a waiting run."""
+    cost_usd: float = 0.0
+    tokens: int = 0
+    folder: str = ""
+    branch: str = ""
+    """With ``repository``: the branch with the changes; empty if nothing was changed."""
+    commit: str = ""
+    files: list[str] = []
+    """Files that were changed on the branch: the first 1,000."""
+    artifacts: list[str] = []
+    """With ``artifacts``: the names of the uploaded files."""
+    warnings: list[str] = []
+    """What could not be saved at the end, and where it is."""
+
+    def _card(self) -> Card:
+        """What a Python prompt and a notebook show of the result."""
+        facts = (
+            self.run,
+            *count(len(self.completed), "finished node"),
+            *count(len(self.questions), "open question"),
+            *spent(Usage(input=self.tokens or None), Cost(usd=self.cost_usd or None)),
+        )
+        asked = "\n".join(question.text for question in self.questions)
+        text = asked or (as_text(self.context.get("last_response")) if self.ok else self.reason)
+        return Card(f"PipelineResult {self.status}", facts, text)
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "success"
+
+    @short_traceback
+    def value(self, key: str, output: Output[ValueT] | None = None) -> ValueT:
+        """The value of ``key`` in the context, such as ``review.output`` of a node ``review`` with
+        an ``output_schema``. With ``output``, a type or a JSON Schema, it is a value of that type.
+
+        ::
+
+            result = pipelines.run_sync("review.dot")
+            for problem in result.value("review.output", Review).problems:
+                print(problem)
+
+        Raises ``ConfigError`` if the run has no such value, and ``SchemaNotMet`` if it does not
+        fit.
+        """
+        if key not in self.context:
+            known = sorted(name for name in self.context if not name.startswith("internal."))
+            raise ConfigError(
+                f"the run {self.run} has no value {key!r}", hint=f"It has: {', '.join(known)}."
+            )
+        value = self.context[key]
+        return cast("ValueT", value) if output is None else schema_of(output).typed_value(value)
+
+    @property
+    def text(self) -> str:
+        """The last answer of an agent or a model; possibly shortened if the run directory is not on
+        this machine."""
+        for node in reversed(self.completed):
+            try:
+                return fs.read_text(Path(self.folder) / file_name(node) / "response.md")
+            except (OSError, UnicodeDecodeError):
+                continue
+        return str(self.context.get("last_response", ""))
+
+
+def result_from_output(name: str, output: PipelineOutput, folder: Path) -> PipelineResult:
+    fields = asdict(output) | asdict(saved_work(output.saved))
+    del fields["saved"]
+    return PipelineResult(run=name, folder=str(folder), **fields)
+
+
+class SavedWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has saved at its end: fields of its result."""
+
+    branch: str = ""
+    commit: str = ""
+    files: list[str] = []
+    artifacts: list[str] = []
+    warnings: list[str] = []
+
+
+def saved_work(saved: JsonObject) -> SavedWork:
+    """The saved branch and artifacts of a run (``PipelineOutput.saved``)."""
+    work, uploaded = as_object(saved.get("workspace")), saved.get("artifacts")
+    warnings: list[str] = []
+    if "error" in work:
+        warnings.append(f"its work could not be saved: {work['error']}; see {work['folder']}")
+    if isinstance(uploaded, str):
+        warnings.append(uploaded)
+    return SavedWork(
+        branch=as_text(work.get("branch")),
+        commit=as_text(work.get("commit")),
+        files=as_texts(work.get("files")),
+        artifacts=as_texts(uploaded),
+        warnings=warnings,
+    )
+
+
+def waiting_result(
+    shown: query.RunDetails, questions: list[open_questions.RunQuestion]
+) -> PipelineResult:
+    """The result of a run that waits for people."""
+    state = shown.state
+    return PipelineResult(
+        run=shown.id,
+        status="waiting",
+        reason="it waits for a person",
+        context=state.context,
+        completed=state.completed,
+        outcomes=state.outcomes,
+        questions=[each.question for each in questions],
+        cost_usd=state.cost_usd,
+        tokens=state.tokens,
+        folder=shown.folder,
+    )
+
+
+def result_to_json(result: PipelineResult) -> dict[str, Json]:
+    """As JSON. Each outcome has its status, which the encoder would omit for a success."""
+    fields = as_object(msgspec.to_builtins(result))
+    fields["outcomes"] = outcomes(result.outcomes)
+    return fields
+
+
+def outcomes(found: dict[str, Outcome]) -> dict[str, Json]:
+    return {
+        node: {"status": outcome.status, **msgspec.to_builtins(outcome)}
+        for node, outcome in found.items()
+    }

@@ -1,0 +1,363 @@
+"""Read a run: find it, show it, follow its events. Runs nothing.
+
+The state of a run is rebuilt from its journal (``Replay``): a scheduler receives the recorded
+messages again and arrives at the same state. So any process that can read the database can show a
+run, on any machine, without disturbing it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from contextlib import closing
+
+import msgspec
+from msgspec.structs import replace
+
+from corral._core.lookup import find_id
+from corral._engine.dbos.adapter import RECEIVED
+from corral._engine.dbos.client import (
+    DatabaseClient,
+    JournalEntry,
+    WorkflowInfo,
+    open_client,
+    with_client,
+)
+from corral._engine.dbos.database import ENDED_STATES, find, is_there, reading
+from corral._engine.dbos.leases import ExecutorLiveness
+from corral._engine.node_runner import Retrying
+from corral._engine.payloads import (
+    RUN_WORKFLOW,
+    AgentAsks,
+    NodesStep,
+    PipelineOutput,
+    RunInput,
+    unpack,
+    unpack_message,
+)
+from corral._engine.run_list import Status, open_budgets, run_status
+from corral._engine.run_loop import EventNumbering
+from corral._metering.budget_stores import StoredBudget
+from corral._pipelines import events
+from corral._pipelines.events import (
+    PipelineEvent,
+    RunEvent,
+    StepCompleted,
+    StepFailed,
+    StepStarted,
+)
+from corral._pipelines.execution.run_dir import EVENTS, RunDir
+from corral._pipelines.graph import Graph
+from corral._pipelines.node_kinds import SCHEDULER_KINDS
+from corral._pipelines.scheduler.commands import (
+    AskHuman,
+    Command,
+    EmitEvent,
+    Ended,
+    Message,
+    Question,
+    RunChild,
+    RunNode,
+)
+from corral._pipelines.scheduler.outcome import Outcome, failed
+from corral._pipelines.scheduler.scheduler import Scheduler
+from corral._pipelines.scheduler.state import State
+from corral._system import paths
+from corral.errors import ConfigError
+from corral.values import as_list
+
+FIRST_POLL, LAST_POLL = 0.05, 0.5
+"""Seconds between two reads of a followed run: after an event, and at most."""
+
+LATE = 8
+"""How many journal entries may be written after one with a higher number: a received message is
+written when it arrives, but the end of the wait for it, with a higher number, before."""
+
+
+class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """The full state of a run."""
+
+    id: str
+    status: Status
+    run_input: RunInput
+    state: State
+    questions: list[Question]
+    events: list[RunEvent]
+    output: PipelineOutput | None = None
+    """None while the run has not ended."""
+    budget: StoredBudget | None = None
+    """Of a run that has not ended: the budget that it waits for, which may be that of a run nested
+    in it, else its own."""
+    created: float = 0.0
+    ended: float | None = None
+    visits: dict[str, Outcome] = {}
+    """The outcome of every visit that has ended, by its id."""
+
+    @property
+    def graph(self) -> Graph:
+        return self.run_input.graph
+
+    @property
+    def folder(self) -> str:
+        """The path on this machine."""
+        return self.run_input.config.on_this_machine().folder
+
+    @property
+    def workspace(self) -> str:
+        """The path on this machine."""
+        return self.run_input.config.on_this_machine().workspace
+
+
+async def find_run(name: str, *, db: str | None = None) -> str:
+    """The id of the run that ``name`` stands for: an id, or a unique beginning of one. Raises
+    ``ConfigError`` if several begin with it. A name that fits no run is returned as it is."""
+    database = find(db)
+    if not await asyncio.to_thread(is_there, database):
+        return name
+
+    def read(client: DatabaseClient) -> str | None:
+        if client.list_workflows(ids=[name]):
+            return name
+        rows = client.list_workflows(name=RUN_WORKFLOW, top=True)
+        return find_id(name, [row.id for row in rows], "runs")
+
+    return await with_client(database, read) or name
+
+
+async def show(run: str, *, db: str | None = None) -> RunDetails:
+    """The state of a run, from its journal. Raises ``ConfigError`` if there is no such run."""
+    database = find(db)
+    if not await asyncio.to_thread(is_there, database):
+        raise run_not_found(run)
+
+    def read(client: DatabaseClient) -> RunDetails:
+        row, replay = replay_run(client, run)
+        output = run_output(client, run)
+        budget = open_budgets(database, [] if row.has_ended else [run]).get(run)
+        with closing(ExecutorLiveness(database)) as liveness:
+            return RunDetails(
+                id=run,
+                status=run_status(row, liveness, budget),
+                budget=None if budget is None else budget.state,
+                run_input=replay.run_input,
+                state=replay.scheduler.state,
+                questions=[] if output else replay.questions,
+                events=list(replay.events),
+                output=output,
+                created=row.created,
+                ended=row.ended,
+                visits={
+                    each.id: each.outcome for each in replay.messages if isinstance(each, Ended)
+                },
+            )
+
+    return await with_client(database, read)
+
+
+def replay_run(client: DatabaseClient, run: str) -> tuple[WorkflowInfo, Replay]:
+    """The workflow of a run, and its history. Blocking. Raises ``ConfigError``."""
+    row = client.get_workflow(run)
+    if row is None or row.name != RUN_WORKFLOW or row.input is None:
+        raise run_not_found(run)
+    entries = client.journal(run)
+    with reading(run, row.format):
+        replay = Replay(unpack(row.input, RunInput))
+        for entry in entries:
+            replay.feed(entry)
+    return row, replay
+
+
+async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]:
+    """The events of a run from the first one, as they come, until it has ended."""
+    database = find(db)
+    async with open_client(database) as client:
+        row = await asyncio.to_thread(client.get_workflow, run)
+        if row is None or row.input is None:
+            raise run_not_found(run)
+        with reading(run, row.format):
+            replay = Replay(unpack(row.input, RunInput))
+        agent_events = AgentEventReader(replay)
+        reported = 0
+        read_numbers: set[int] = set()
+        pause = FIRST_POLL
+        while True:
+            state = await asyncio.to_thread(client.state, run)
+            is_over = state is None or state in ENDED_STATES
+            offset = max(0, len(read_numbers) - LATE)
+            found = await asyncio.to_thread(client.journal, run, offset=offset)
+            entries = [entry for entry in found if entry.number not in read_numbers]
+            for entry in entries:
+                read_numbers.add(entry.number)
+                with reading(run, row.format):
+                    replay.feed(entry)
+            events = replay.events[reported:]
+            reported += len(events)
+            is_quiet = not entries
+            for event in agent_events.merge(events):
+                is_quiet = False
+                yield event
+            if is_over:
+                return
+            pause = min(pause * 1.4, LAST_POLL) if is_quiet else FIRST_POLL
+            await asyncio.sleep(pause)
+
+
+def run_not_found(run: str) -> ConfigError:
+    return ConfigError(
+        f"there is no run {run!r}",
+        hint="`corral pipeline runs` lists the runs; --db or CORRAL_DB selects another database.",
+    )
+
+
+def run_output(client: DatabaseClient, run: str) -> PipelineOutput | None:
+    """The output of the run; None while it has not ended. Raises ``ConfigError``. Blocking."""
+    rows = client.list_workflows(ids=[run])
+    if not rows:
+        raise run_not_found(run)
+    if not rows[0].has_ended:
+        return None
+    if rows[0].state == "cancelled":
+        reason = str(rows[0].labels.get("reason") or "cancelled")
+        return PipelineOutput(status="cancelled", reason=reason)
+    ended = client.get_workflow(run)
+    if ended is None or ended.output is None:
+        return PipelineOutput(status="fail", reason=f"the engine failed: {ended and ended.error}")
+    with reading(run, ended.format):
+        return unpack(ended.output, PipelineOutput)
+
+
+# The history of a run.
+
+
+class AgentEventReader:
+    """Reads the event files of all visits of a run; each call continues where the last stopped."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+        self._folder = RunDir(paths.local_run_folder(replay.run_input.config.folder))
+        self._offsets: dict[str, int] = {}
+        """Visit -> bytes read of its event file."""
+        self._ended: set[str] = set()
+
+    def merge(self, events_of_run: Iterable[PipelineEvent]) -> Iterator[RunEvent]:
+        """The new events of the run, with the agents' events in between: after their node started
+        and before it ended."""
+        for event in events_of_run:
+            if isinstance(event, StepCompleted | StepFailed):
+                yield from self._unread(event.visit)
+                self._ended.add(event.visit)
+            yield event
+        for visit in list(self._replay.visits):
+            if visit not in self._ended:
+                yield from self._unread(visit)
+
+    def _unread(self, visit: str) -> Iterator[RunEvent]:
+        command = self._replay.visits.get(visit)
+        if command is None or visit in self._ended:
+            return
+        try:
+            with (self._folder.visit_dir(visit) / EVENTS).open("rb") as file:
+                file.seek(self._offsets.get(visit, 0))
+                data = file.read()
+        except OSError:
+            return
+        end = data.rfind(b"\n") + 1  # what follows is not complete yet
+        self._offsets[visit] = self._offsets.get(visit, 0) + end
+        for line in data[:end].splitlines():
+            try:
+                event = events.from_json(line)
+            except msgspec.MsgspecError:
+                continue  # written by another version of corral
+            yield event if event.node == command.node else replace(event, node=command.node)
+
+
+LOOKED, LOADED, NODES = "look", "load ", "nodes"
+"""Names of journal entries that contain messages."""
+
+
+class Replay:
+    def __init__(self, run_input: RunInput) -> None:
+        self.run_input = run_input
+        self.scheduler: Scheduler = Scheduler(
+            run_input.graph, run_id=run_input.run_id, values=run_input.values
+        )
+        self.events: list[PipelineEvent] = []
+        self._stream = EventNumbering(run_input.run_id)
+        self.visits: dict[str, RunNode] = {}
+        """Started so far, by id."""
+        self.children: dict[str, RunChild] = {}
+        self.messages: list[Message] = []
+        """Received so far, in order."""
+        self.command_positions: dict[str, int] = {}
+        """Visit, question or child -> number of messages received before its command."""
+        self.passed_positions: dict[str, int] = {}
+        """Visit of a node that the scheduler executes itself -> number of commands before it."""
+        self._questions: dict[str, Question] = {}
+        self._pending: list[Message] = []
+        self._apply(self.scheduler.start(), run_input.at)
+        self._take_pending(run_input.at)
+
+    @property
+    def questions(self) -> list[Question]:
+        """The open questions."""
+        return [each for key, each in self._questions.items() if key in self.scheduler.state.open]
+
+    def feed(self, entry: JournalEntry) -> None:
+        """Process the next journal entry."""
+        name, output, at = entry.name, entry.output, entry.at
+        if name == RECEIVED and output is not None:
+            self._take(unpack_message(output), at)
+        elif name == LOOKED:
+            for each in as_list(output):
+                self._take(unpack_message(each), at)
+        elif name == NODES:
+            for message in unpack(output, NodesStep).messages:
+                self._take(message, at)
+        elif name.startswith(LOADED) and isinstance(output, str):
+            known = name.removeprefix(LOADED)
+            self._pending.append(Ended(id=known, outcome=failed(output, retryable=False)))
+        self._take_pending(at)
+
+    def _take(self, message: Message | Retrying | AgentAsks, at: float) -> None:
+        if isinstance(message, AgentAsks):  # the run publishes it itself
+            return
+        if isinstance(message, Retrying):
+            self._record_event(message, at)
+            return
+        self.messages.append(message)
+        self._apply(self.scheduler.receive(message), at)
+
+    def _take_pending(self, at: float) -> None:
+        while self._pending:
+            self._take(self._pending.pop(0), at)
+
+    def _apply(self, commands: list[Command], at: float) -> None:
+        for command in commands:
+            match command:
+                case RunNode(id=known):
+                    self.visits[known] = command
+                    self._record_command(known)
+                case RunChild(id=known):
+                    self.children[known] = command
+                    self._record_command(known)
+                case EmitEvent(event=StepStarted(visit=known, kind=kind)) if (
+                    kind in SCHEDULER_KINDS
+                ):
+                    self.passed_positions[known] = len(self.command_positions)
+                case AskHuman(question=question):
+                    self._questions[question.id] = question
+                    self._record_command(question.id)
+                case _:
+                    pass
+            self._record_event(command, at)
+
+    def _record_event(self, command: Command | Retrying, at: float) -> None:
+        event = self._stream.of(command, at)
+        if event is not None:
+            self.events.append(event)
+
+    def _record_command(self, known: str) -> None:
+        self.command_positions[known] = len(self.messages)
+        message = self.run_input.known.get(known)
+        if message is not None:
+            self._pending.append(message)

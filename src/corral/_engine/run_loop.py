@@ -1,0 +1,222 @@
+"""One loop that performs the commands of a scheduler, for runs in memory and durable runs.
+
+Theory of operation
+-------------------
+The loop owns one ``Scheduler`` (pure) and repeats two steps until the scheduler returns
+``FinishRun``:
+
+1. perform each command that the scheduler returned, by a call of the ``Journal``: start a node, a
+   child run or a timer, ask a person, stop one of them;
+2. take the next messages from the journal and pass them to the scheduler, which returns the next
+   commands.
+
+A journal starts what the loop asks for and delivers the messages that come of it. There are two:
+``memory_runner.MemoryRun`` starts tasks of this event loop, and nothing survives the process;
+that of a durable run (``corral._engine.worker.run_workflow``) records each call and each message
+in a database. There, a replay after a crash passes the recorded messages to a new loop, which
+makes the same calls in the same order. So nothing here may depend on a clock, on randomness or on
+the environment, and the order of the calls may not change (``stored_formats.JOURNAL``).
+
+What people and tools see of a run, its events, directory and spans, is written by the
+``Projection``, and never read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace
+
+from corral._engine.node_runner import Retrying
+from corral._pipelines.events import (
+    CheckpointSaved,
+    PipelineCompleted,
+    PipelineEvent,
+    PipelineFailed,
+    StepRetrying,
+)
+from corral._pipelines.execution.run_dir import CheckpointWriter, RunDir
+from corral._pipelines.scheduler.commands import (
+    AskHuman,
+    Checkpoint,
+    Command,
+    EmitEvent,
+    FinishRun,
+    Message,
+    Question,
+    RaiseBudget,
+    Restart,
+    RunChild,
+    RunNode,
+    Steer,
+    Stop,
+    Wait,
+)
+from corral._pipelines.scheduler.scheduler import Scheduler
+from corral._pipelines.scheduler.state import State
+from corral._system import clock
+
+if TYPE_CHECKING:
+    from corral._pipelines.run_spans import LivePipelineSpans
+
+
+class Journal(Protocol):
+    """Carries out commands; see ``scheduler.commands`` for what each must do."""
+
+    async def start_node(self, command: RunNode) -> None: ...
+
+    async def start_child(self, command: RunChild) -> None: ...
+
+    async def start_timer(self, command: Wait) -> None: ...
+
+    async def ask(self, question: Question) -> None: ...
+
+    async def stop(self, id: str) -> None: ...
+
+    async def steer(self, command: Steer) -> None: ...
+
+    async def raise_budget(self, command: RaiseBudget) -> None: ...
+
+    async def publish_progress(self, state: State) -> None:
+        """A node has ended; a manager of the run reads its progress."""
+        ...
+
+    async def wait_for_stopped(self) -> None:
+        """Return when what was stopped has ended, or was given up."""
+        ...
+
+    async def next(self) -> list[Message]:
+        """The next messages, at least one, in the order in which they are taken."""
+        ...
+
+
+class RunLoop:
+    def __init__(self, scheduler: Scheduler, journal: Journal, projection: Projection) -> None:
+        self._scheduler = scheduler
+        self._journal = journal
+        self._projection = projection
+
+    async def run(self) -> FinishRun:
+        """Run to the end."""
+        scheduler = self._scheduler
+        await self.perform(scheduler.start())
+        while (finish := scheduler.state.finish) is None:
+            commands = list[Command]()
+            for message in await self._journal.next():
+                commands += scheduler.receive(message)
+            await self.perform(commands)
+        return finish
+
+    async def perform(self, commands: list[Command]) -> None:
+        journal, state = self._journal, self._scheduler.state
+        for command in commands:
+            if isinstance(command, Restart):
+                # What still stops would write into the directory of the new round.
+                await journal.wait_for_stopped()
+            self._projection.record(command, state)
+            match command:
+                case RunNode():
+                    await journal.start_node(command)
+                case AskHuman(question=question):
+                    await journal.ask(question)
+                case RunChild():
+                    await journal.start_child(command)
+                case Wait():
+                    await journal.start_timer(command)
+                case Steer():
+                    await journal.steer(command)
+                case RaiseBudget():
+                    await journal.raise_budget(command)
+                case Stop(id=id):
+                    await journal.stop(id)
+                case Checkpoint():
+                    await journal.publish_progress(state)
+                case EmitEvent() | Restart() | FinishRun():
+                    pass
+
+
+_END_EVENTS = (PipelineCompleted, PipelineFailed)
+
+
+class EventNumbering:
+    """Turns commands into events, numbered from 1; a replay gives the same numbers."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self.count: int = 0
+
+    def of(self, command: Command | Retrying, at: float) -> PipelineEvent | None:
+        """The event of this command; None if it has none."""
+        event: PipelineEvent
+        match command:
+            case EmitEvent():
+                event = command.event
+            case Checkpoint():
+                event = CheckpointSaved(node=command.node)
+            case Retrying():
+                event = StepRetrying(
+                    node=command.node,
+                    visit=command.visit,
+                    attempt=command.attempt,
+                    delay=command.delay,
+                    reason=command.reason,
+                )
+            case _:
+                return None
+        self.count += 1
+        return replace(event, seq=self.count, ts=at, run_id=self._run_id)
+
+
+class Projection:
+    """Writes the events of a run, and its directory if ``folder`` is given. ``recorded``: how many
+    events are in the file already. A failure to write never fails the run.
+
+    With ``is_journaled`` the end of a node is safe when its command comes, and reported at
+    once. In memory the file is all there is: a node is reported when it is written."""
+
+    def __init__(
+        self,
+        run_id: str,
+        folder: RunDir | None,
+        *,
+        spans: LivePipelineSpans | None,
+        recorded: int = 0,
+        is_journaled: bool = False,
+    ) -> None:
+        self.spans = spans
+        self.writer: CheckpointWriter | None = None
+        if folder is not None:
+            self.writer = CheckpointWriter(folder, None if is_journaled else self._report_saved)
+        self.on_event: Callable[[PipelineEvent], None] | None = None
+        self._numbering = EventNumbering(run_id)
+        self._recorded = recorded
+        self._is_journaled = is_journaled
+
+    def record(self, command: Command | Retrying, state: State) -> None:
+        writer = self.writer
+        if writer is None and self.spans is None and self.on_event is None:
+            return
+        is_end = isinstance(command, EmitEvent) and isinstance(command.event, _END_EVENTS)
+        if is_end and writer is not None and not self._is_journaled:
+            writer.flush(state)  # reports of nodes come before the end
+        if self._is_journaled or not isinstance(command, Checkpoint):
+            self._write(self._numbering.of(command, clock.now()))
+        if writer is not None:
+            if isinstance(command, Checkpoint):
+                writer.node_ended(command, state)
+            elif isinstance(command, Restart):
+                writer.restart(command.round)
+
+    def _report_saved(self, node: str) -> None:
+        self._write(self._numbering.of(Checkpoint(node=node), clock.now()))
+
+    def _write(self, event: PipelineEvent | None) -> None:
+        if event is None or self._numbering.count <= self._recorded:
+            return
+        if self.writer is not None:
+            self.writer.add_event(event)
+        if self.spans is not None:
+            self.spans.add(event)
+        if self.on_event is not None:
+            self.on_event(event)

@@ -1,0 +1,364 @@
+"""The connection of the model proxy to the vendor, for one connection of the agent.
+
+The bytes of a response are returned as they came. A parser reads the same bytes, to find the end of
+the response and its body. A response ends by its length, by its last chunk, or with the connection;
+bytes beyond its length are not returned.
+
+The head, the body and the bytes between its chunks are searched for the real key before they are
+returned. While the end of what came could be the beginning of a key, it waits for more. A body that
+cannot be read, such as one in a compression that was not asked for, is not returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import zlib
+from collections.abc import Iterable
+from typing import Protocol, cast
+from urllib.parse import quote
+
+import msgspec
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from corral._system.http.client import Decompressor, decompressor_for
+from corral._system.http.connect import connect
+from corral._system.http.connection import LARGEST_HEAD, READ
+from corral._system.http.request import Origin
+from corral.errors import NetworkFailed
+
+SHORTEST_KEY = 16
+"""Characters of a key that is looked for."""
+_DIGIT = re.compile(r"\d")
+
+
+class KeyFound(Exception):
+    """The bytes contain a key."""
+
+
+class KeyScan:
+    """Finds the real key in bytes that come in pieces, before they are passed on.
+
+    A key may be split between two pieces. So what could be its beginning is held back until more
+    comes. The cost of a piece depends on its length and on the keys, not on what came before.
+    """
+
+    def __init__(self, keys: tuple[bytes, ...]) -> None:
+        self._keys = keys
+        self.held: bytes = b""
+        """The end of what came, if it could be the beginning of a key."""
+
+    def receive(self, data: bytes) -> bytes:
+        """The bytes that can be passed on now. Raises ``KeyFound``."""
+        if self.held:
+            data, self.held = self.held + data, b""
+        cut = size = len(data)
+        for key in self._keys:
+            if key in data:
+                raise KeyFound
+            # The longest end of the data that is the beginning of the key.
+            start = size - len(key) + 1
+            at = data.find(key[0], start if start > 0 else 0)
+            while at >= 0:
+                if key.startswith(data[at:]):
+                    cut = at if at < cut else cut
+                    break
+                at = data.find(key[0], at + 1)
+        if cut == size:
+            return data
+        self.held = data[cut:]
+        return data[:cut]
+
+    def take_rest(self) -> bytes:
+        """What is held at the end."""
+        rest, self.held = self.held, b""
+        return rest
+
+
+def searched_forms(keys: Iterable[str]) -> tuple[bytes, ...]:
+    """The keys as they may stand in a response: plain, in a URL, in JSON. Local servers take any
+    word as a key: one that is short or has no digit may stand in ordinary text, and is left out."""
+    secrets = [key for key in keys if len(key) >= SHORTEST_KEY and _DIGIT.search(key)]
+    forms = [
+        form
+        for key in secrets
+        for form in (key.encode(), quote(key, safe="").encode(), msgspec.json.encode(key)[1:-1])
+    ]
+    return tuple(dict.fromkeys(forms))
+
+
+CONNECT_SECONDS = 15.0
+SILENCE_SECONDS = 900.0
+"""Seconds in which the vendor may send nothing: some models think for minutes."""
+KEY_IN_RESPONSE = "the response contains the key of this run, and is not passed on"
+_HEAD_END = b"\r\n\r\n"
+
+
+class ResponseFailed(Exception):
+    """The response did not come, or not to its end."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        """The status to answer with, if nothing was passed on yet."""
+        self.text = text
+
+
+class _Streams(asyncio.StreamReaderProtocol):
+    """The streams of a connection that ``connect`` makes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.reader = asyncio.StreamReader(READ, loop)
+        super().__init__(self.reader, loop=loop)
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport = cast("asyncio.Transport", transport)
+
+
+class ResponseSink(Protocol):
+    """What reads a response."""
+
+    def on_head(self, response: VendorResponse, /) -> None:
+        """The head is complete."""
+        ...
+
+    def on_body(self, data: bytes, /) -> None:
+        """A piece of the body, decoded and decompressed."""
+        ...
+
+
+class VendorResponse:
+    """One response while it is read."""
+
+    def __init__(self, sink: ResponseSink) -> None:
+        self._sink = sink
+        self._parser: HttpResponseParser | None = HttpResponseParser(self)
+        self._head = b""
+        self._in_body = False
+        self._left: int | None = None
+        """Bytes of the body that are still to come, if its length is known."""
+        self._ends_with_connection = False
+        self._decompressor: Decompressor | None = None
+        self._head_scan, self._body_scan, self._raw_scan = (KeyScan(()) for _ in range(3))
+        """Of the head, of the decoded body, and of the body as it came: chunks may have extensions
+        and trailers."""
+        self._held: list[bytes] = []
+        """Bytes that are not returned yet: what they contain could be the beginning of a key."""
+        self.has_key: bool = False
+        """Whether a key was found in it."""
+        self.is_unreadable: bool = False
+        """Its compression is not supported or wrong, so its body is not read."""
+        self.status: int = 0
+        self.head: bytes = b""
+        """The head as it came, once it is complete."""
+        self.fields: dict[bytes, bytes] = {}
+        """Headers, names in lower case."""
+        self.is_complete: bool = False
+        self.keeps_open: bool = False
+
+    def refuse_keys(self, keys: tuple[bytes, ...]) -> None:
+        """A response with one of these fails: nothing from the beginning of the key on is returned
+        or given to the sink."""
+        self._head_scan, self._body_scan, self._raw_scan = (KeyScan(keys) for _ in range(3))
+
+    @property
+    def media_type(self) -> str:
+        value = self.fields.get(b"content-type", b"").decode("latin-1")
+        return value.partition(";")[0].strip().lower()
+
+    def receive(self, data: bytes) -> bytes:
+        """The bytes that belong to this response: all, or none while its head is not complete.
+        Raises ``ResponseFailed``."""
+        if not self._in_body:
+            data = self._receive_head(self._head + data)
+            if not self._in_body:
+                return b""
+        if self.is_complete:
+            if data:
+                self.keeps_open = False  # bytes without a request
+            return b""
+        if self._left is not None:
+            if len(data) > self._left:
+                data, self.keeps_open = data[: self._left], False
+            self._left -= len(data)
+        self._feed(data)
+        return self._passed(data)
+
+    def _receive_head(self, data: bytes) -> bytes:
+        """The bytes after the head."""
+        while _HEAD_END in data and not self._in_body:
+            head, _, data = data.partition(_HEAD_END)
+            self._feed(head + _HEAD_END)
+            if not self._in_body:  # an interim response, such as 103
+                self.fields.clear()
+                continue
+            self.head = head + _HEAD_END
+            self._sink.on_head(self)
+            try:
+                self._head_scan.receive(self.head)
+            except KeyFound:
+                self.has_key = True
+                raise ResponseFailed(502, KEY_IN_RESPONSE) from None
+            if self.is_unreadable:
+                coding = self.fields.get(b"content-encoding", b"").decode("latin-1")
+                raise ResponseFailed(
+                    502, f"the response is compressed as {coding}, without a request"
+                )
+        self._head = b"" if self._in_body else data
+        if len(self._head) > LARGEST_HEAD:
+            raise ResponseFailed(502, "the headers of the response are too large")
+        return data
+
+    def _passed(self, data: bytes) -> bytes:
+        """The bytes that can be returned after the parser has read ``data``. Raises
+        ``ResponseFailed``."""
+        try:
+            self._raw_scan.receive(data)
+        except KeyFound:
+            self.has_key = True
+        if self.has_key:
+            raise ResponseFailed(502, KEY_IN_RESPONSE)
+        if self.is_unreadable:
+            raise ResponseFailed(502, "the response cannot be decompressed")
+        if not self.is_complete and (self._body_scan.held or self._raw_scan.held):
+            self._held.append(data)
+            return b""
+        if self._held:
+            data = b"".join([*self._held, data])
+            self._held.clear()
+        return data
+
+    def _feed(self, data: bytes) -> None:
+        if self._parser is None or not data:
+            return
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            if not self.is_complete:
+                raise ResponseFailed(502, f"the response is not valid HTTP: {error}") from error
+            self.keeps_open = False
+
+    @property
+    def has_length(self) -> bool:
+        """Whether its end can be seen without the end of the connection."""
+        return not self._ends_with_connection
+
+    def end(self) -> bytes:
+        """The connection has ended: no more bytes. Raises ``ResponseFailed`` if the response is
+        not complete."""
+        self.keeps_open = False
+        if not self.is_complete and not (self._in_body and self._ends_with_connection):
+            where = "in the middle of its response" if self._in_body else "without a response"
+            raise ResponseFailed(502, f"the vendor closed the connection {where}")
+        self._finish_body()
+        self.is_complete = True
+        return self._passed(b"")
+
+    def _finish_body(self) -> None:
+        if rest := self._body_scan.take_rest():
+            self._sink.on_body(rest)
+
+    def close(self) -> None:
+        self._parser = None  # the parser and this object reference each other
+
+    # Called by the parser.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_body:
+            self.fields[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        if self._parser is None or self.is_complete:
+            return
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            return
+        self.status = status
+        self._in_body = True
+        coding = self.fields.get(b"transfer-encoding", b"").lower()
+        length = self.fields.get(b"content-length", b"")
+        if not coding and length.isdigit():
+            self._left = int(length)
+        self._ends_with_connection = not coding and self._left is None
+        if status in (204, 304) or self._left == 0:
+            self._left, self.is_complete = 0, True
+            self.keeps_open = self._parser.should_keep_alive()
+        try:
+            encoding = self.fields.get(b"content-encoding", b"").decode("latin-1")
+            self._decompressor = decompressor_for(encoding)
+        except ValueError:
+            self.is_unreadable = True
+
+    def on_body(self, data: bytes) -> None:
+        if self.is_unreadable or self.has_key:
+            return
+        try:
+            if self._decompressor is None:
+                self._sink_body(data)
+                return
+            self._decompressor.feed(data)
+            while piece := self._decompressor.read():
+                self._sink_body(piece)
+        except zlib.error:
+            self.is_unreadable = True
+        except KeyFound:
+            self.has_key = True
+
+    def _sink_body(self, data: bytes) -> None:
+        if passed := self._body_scan.receive(data):
+            self._sink.on_body(passed)
+
+    def on_message_complete(self) -> None:
+        if self._in_body and self._parser is not None and not self.is_complete:
+            self._finish_body()
+            self.is_complete = True
+            self.keeps_open = self._parser.should_keep_alive()
+
+
+class Upstream:
+    """Keeps its connection open between requests."""
+
+    def __init__(self, origin: Origin) -> None:
+        self._origin = origin
+        self._streams: _Streams | None = None
+
+    async def send(self, head: bytes, body: bytes) -> None:
+        """Send a request. Raises ``ResponseFailed`` if the vendor cannot be reached."""
+        streams = self._streams
+        if streams is not None and (
+            streams.reader.at_eof() or (streams.transport is None or streams.transport.is_closing())
+        ):
+            self.close()
+            streams = None
+        if streams is None:
+            loop = asyncio.get_running_loop()
+            try:
+                streams = await connect(self._origin, lambda: _Streams(loop), CONNECT_SECONDS)
+            except NetworkFailed as error:
+                raise ResponseFailed(502, error.message) from error
+            self._streams = streams
+        if streams.transport is not None:
+            streams.transport.write(head + body)
+
+    async def read(self) -> bytes:
+        """What has come; empty at the end of the connection. Raises ``ResponseFailed``."""
+        if self._streams is None:
+            raise ResponseFailed(502, "the connection to the vendor was closed")
+        try:
+            async with asyncio.timeout(SILENCE_SECONDS):
+                return await self._streams.reader.read(READ)
+        except TimeoutError:
+            text = f"the vendor sent nothing for {SILENCE_SECONDS:g} s"
+            raise ResponseFailed(504, text) from None
+        except OSError as error:
+            text = f"the connection to the vendor broke: {error.strerror or error}"
+            raise ResponseFailed(502, text) from error
+
+    def close(self) -> None:
+        streams, self._streams = self._streams, None
+        if streams is not None and streams.transport is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                streams.transport.abort()

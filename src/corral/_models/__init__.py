@@ -1,0 +1,1 @@
+"""What each vendor's API is: data and pure functions."""

@@ -1,0 +1,1 @@
+"""Pipelines: from a DOT file to the commands of the scheduler, and how nodes are run."""

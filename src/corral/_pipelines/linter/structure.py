@@ -1,0 +1,160 @@
+"""Rules about the shape of the graph: its start, its exit, and which nodes can be reached.
+
+A ``retry_target`` counts as an edge: a node that only a retry leads to is reachable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from corral._pipelines import node_kinds
+from corral._pipelines.conditions import ConditionError
+from corral._pipelines.graph import Graph, Value, reach
+from corral._pipelines.linter.finding import Problem
+from corral._pipelines.node_kinds import NodeKind
+from corral._pipelines.scheduler.joins import Joins, fan_ins
+
+TARGETS = ("retry_target", "fallback_retry_target")
+
+
+def start_node(graph: Graph) -> Iterator[Problem]:
+    return _exactly_one(graph, node_kinds.START, ("start",), "Keep one.")
+
+
+def terminal_node(graph: Graph) -> Iterator[Problem]:
+    names = ("exit", "end", "done", "finish")
+    return _exactly_one(graph, node_kinds.EXIT, names, "Lead its edges to {first}.")
+
+
+def _exactly_one(
+    graph: Graph, kind: NodeKind, names: tuple[str, ...], fix: str
+) -> Iterator[Problem]:
+    """``names`` are those of nodes that were probably meant to be of this kind."""
+    nodes = list(graph.of_kind(kind.name))
+    if not nodes:
+        near = next((node for node in graph.nodes.values() if node.id.lower() in names), None)
+        name = near.id if near else names[0]
+        fix = f"Write {name} [shape={kind.shape}]."
+        yield Problem(near or graph, f"there is no {kind.name}", fix)
+    for node in nodes[1:]:
+        message = f"{node.id} is a second {kind.name}, after {nodes[0].id}"
+        yield Problem(node, message, fix.format(first=nodes[0].id))
+
+
+def edge_target_exists(graph: Graph) -> Iterator[Problem]:
+    """In a parsed text every edge creates its nodes. A graph that a program built may have such
+    an edge."""
+    for edge in graph.edges:
+        for name in (edge.source, edge.target):
+            if name not in graph.nodes:
+                message = (
+                    f"the edge {edge.source} -> {edge.target} names {name}, which is not a node"
+                )
+                yield Problem(edge, message)
+
+
+def start_no_incoming(graph: Graph) -> Iterator[Problem]:
+    for node in graph.of_kind(node_kinds.START.name):
+        for edge in graph.edges_to(node.id):
+            message = f"the edge {edge.source} -> {edge.target} leads back to the start"
+            yield Problem(edge, message, "Lead it to the node after the start.")
+
+
+def exit_no_outgoing(graph: Graph) -> Iterator[Problem]:
+    for node in graph.of_kind(node_kinds.EXIT.name):
+        for edge in graph.edges_from(node.id):
+            message = f"the edge {edge.source} -> {edge.target} leaves the exit"
+            yield Problem(edge, message, "Let it leave the node before the exit.")
+
+
+def reachability(graph: Graph) -> Iterator[Problem]:
+    starts = [node.id for node in graph.of_kind(node_kinds.START.name)]
+    if not starts:
+        return
+    reached = _reachable(starts, _successors(graph))
+    for node in graph.nodes.values():
+        if node.id not in reached:
+            fix = f"Add an edge to {node.id}, or remove it."
+            yield Problem(node, f"{node.id} cannot be reached from the start", fix)
+
+
+def no_path_to_exit(graph: Graph) -> Iterator[Problem]:
+    """Loops without a way out, and starts from which the exit cannot be reached. A node without
+    any edge ends the run: rule ``dead_end``."""
+    exits = [node.id for node in graph.of_kind(node_kinds.EXIT.name)]
+    if not exits:
+        return
+    successors = _successors(graph)
+    predecessors: dict[str, list[str]] = {}
+    for source, targets in successors.items():
+        for target in targets:
+            predecessors.setdefault(target, []).append(source)
+    dead_ends = [name for name in graph.nodes if not successors.get(name)]
+    reaching_exit = _reachable(exits, predecessors)
+    ending = _reachable([*exits, *dead_ends], predecessors)
+    for node in graph.of_kind(node_kinds.START.name):
+        if node.id not in reaching_exit:
+            message = f"no path leads from {node.id} to the exit {exits[0]}"
+            yield Problem(node, message, f"Add an edge to {exits[0]}.")
+    for node in graph.nodes.values():
+        if node.id not in ending and node.kind != node_kinds.START.name:
+            message = f"{node.id} is in a loop that never ends"
+            yield Problem(node, message, "Add an edge that leaves the loop.")
+
+
+def dead_end(graph: Graph) -> Iterator[Problem]:
+    for node in graph.nodes.values():
+        if not graph.edges_from(node.id) and node.kind != node_kinds.EXIT.name:
+            message = f"{node.id} has no outgoing edge: the run ends there"
+            yield Problem(node, message, "Add an edge to the exit.")
+
+
+def fan_out_has_fan_in(graph: Graph) -> Iterator[Problem]:
+    """The branches must be able to reach one fan-in or another common node: the run continues
+    there."""
+    joins: Joins | None = None
+    for node in graph.of_kind(node_kinds.PARALLEL.name):
+        heads = dict.fromkeys(edge.target for edge in graph.edges_from(node.id))
+        reached = {head: fan_ins(graph, head) for head in heads}
+        loose = [head for head, reached_fan_ins in reached.items() if not reached_fan_ins]
+        message = ""
+        if not reached:
+            message = f"{node.id} has no branches"
+        elif loose:
+            message = f"branches of {node.id} that reach no fan-in: {', '.join(loose[:5])}"
+        elif not set[str].intersection(*({*names} for names in reached.values())):
+            listed = [f"{head} reaches {', '.join(names)}" for head, names in reached.items()]
+            message = f"branches of {node.id} that reach no common fan-in: {'; '.join(listed[:5])}"
+        if len(heads) > 1 and not any(reached.values()):
+            with suppress(ConditionError):  # which is another finding
+                joins = joins or Joins(graph)
+                if joins.section(node.id, heads, frozenset()).join:
+                    continue
+        if message:
+            fix = f"Lead every branch to one node of shape={node_kinds.FAN_IN.shape}."
+            yield Problem(node, message, fix)
+
+
+def _successors(graph: Graph) -> dict[str, list[str]]:
+    """The nodes that can follow each node, by edges and by retry targets."""
+    nodes = graph.nodes
+    successors: dict[str, list[str]] = {}
+    for edge in graph.edges:
+        if edge.target in nodes:
+            successors.setdefault(edge.source, []).append(edge.target)
+    for node in nodes.values():
+        if "retry_target" in node.attrs or "fallback_retry_target" in node.attrs:
+            successors.setdefault(node.id, []).extend(_targets(graph, node.attrs))
+    for node in graph.of_kind(node_kinds.EXIT.name):  # a goal gate may lead back from there
+        successors.setdefault(node.id, []).extend(_targets(graph, graph.attrs))
+    return successors
+
+
+def _targets(graph: Graph, attrs: dict[str, Value]) -> list[str]:
+    names = (str(attrs[key]) for key in TARGETS if key in attrs)
+    return [name for name in names if name in graph.nodes]
+
+
+def _reachable(begin: list[str], successors: dict[str, list[str]]) -> set[str]:
+    return {*begin} | reach(begin, lambda name: successors.get(name, ()))

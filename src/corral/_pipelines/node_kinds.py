@@ -1,0 +1,300 @@
+"""The built-in node kinds, one record each.
+
+A record has everything that a part of corral must know about a kind before it runs a node: the
+DOT shape, the handler, the time limits, who may run it, its attributes. The parser, linter,
+scheduler, renderers, workers and the command line all read these records. No other module keeps
+a list of kind names; to compare, use the records' names (``node_kinds.WAIT_HUMAN.name``).
+
+This module is data. It imports nothing that does I/O, so that the scheduler may use it. Handlers
+that a program registers for its own kinds are in ``execution.handlers``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from corral._option_definitions import with_trait
+
+LlmUse = Literal["none", "optional", "agent", "model"]
+
+
+class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """The value of a node's ``type``."""
+    shape: str = ""
+    """The DOT shape of nodes of this kind; empty: only ``type`` selects the kind."""
+    drawn_as: str = "box"
+    """The DOT shape that renderers draw."""
+    symbol: str = "▫"
+    """The mark in front of the node in a text rendering."""
+    aliases: tuple[str, ...] = ()
+    """Other values of ``type`` that select this kind."""
+    handler: str = ""
+    """``module:function`` of its handler in ``pipelines.nodes``; empty: the scheduler runs it."""
+    timeout_margin: float = 0.0
+    """Seconds after the node's timeout before the handler is cancelled. A kind with a margin
+    enforces the timeout itself, so that it can stop cleanly and report its results."""
+    detached: bool = False
+    """Whether a durable run may run it in an agent host, which survives the worker."""
+    works: bool = True
+    """False: it only directs the flow. Prompts and progress do not show it as a step."""
+    waits: bool = False
+    """Whether it waits for something outside its own process: a person or a child pipeline."""
+    runs_child: bool = False
+    """Whether it runs another pipeline."""
+    decides: bool = False
+    """Whether a label on one of its edges may be a condition."""
+    cheap: bool = False
+    """Whether it takes no slot of a limited queue."""
+    is_pure: bool = False
+    """Whether it only computes values of the context: a simulation runs it, too."""
+    llm: LlmUse = "none"
+    """Whether nodes of this kind call an agent or a model. ``optional``: only some do."""
+    internal: bool = False
+    """Whether only corral itself makes such nodes: users are not offered the name."""
+    attributes: frozenset[str] = frozenset()
+    """Attributes that only nodes of this kind, or of few kinds, have."""
+    required: tuple[tuple[str, ...], ...] = ()
+    """What a node cannot run without: one attribute of each tuple, of the node or the graph."""
+
+
+def _data_kind(
+    name: str, attributes: str, *required: tuple[str, ...], handler: str = "", cheap: bool = False
+) -> NodeKind:
+    """A kind whose handler in ``nodes.data`` only computes values of the context."""
+    return NodeKind(
+        name=name,
+        handler=f"data:{handler or name}",
+        is_pure=True,
+        cheap=cheap,
+        attributes=frozenset(attributes.split()),
+        required=required,
+    )
+
+
+CHILD_FILES = ("stack.child_dotfile", "dotfile", "pipeline", "path")
+"""Attributes that name the file of a child pipeline. The graph may have the first one."""
+_LLM = with_trait("node") | {
+    "answer_timeout", "credential", "max_tokens", "output_key", "output_schema", "prompt",
+    "questions", "rounds", "temperature", "until",
+}  # fmt: skip
+"""Attributes of nodes that call an agent or a model."""
+
+START = NodeKind(name="start", shape="Mdiamond", drawn_as="Mdiamond", symbol="●", works=False)
+EXIT = NodeKind(name="exit", shape="Msquare", drawn_as="Msquare", symbol="◎", works=False)
+CODERGEN = NodeKind(
+    name="codergen",
+    shape="box",
+    symbol="▪",
+    handler="codergen:codergen",
+    timeout_margin=60.0,
+    detached=True,
+    llm="agent",
+)
+PROMPT = NodeKind(
+    name="prompt",
+    shape="tab",
+    handler="prompt:prompt",
+    timeout_margin=10.0,
+    detached=True,
+    llm="model",
+    attributes=frozenset(("key",)),
+)
+TOOL = NodeKind(
+    name="tool",
+    shape="parallelogram",
+    drawn_as="parallelogram",
+    symbol="▸",
+    aliases=("exec",),
+    handler="tool:tool",
+    timeout_margin=15.0,
+    detached=True,
+    attributes=frozenset(("tool_command", "output_key", "fail_on_error", "sandbox")),
+    required=(("tool_command",),),
+)
+WAIT_HUMAN = NodeKind(
+    name="wait.human",
+    shape="hexagon",
+    drawn_as="hexagon",
+    symbol="☻",
+    aliases=("human",),
+    waits=True,
+    attributes=frozenset(
+        ("human.default_choice", "human.timeout", "mode", "default_choice", "prompt")
+    ),
+)
+CONDITIONAL = NodeKind(
+    name="conditional",
+    shape="diamond",
+    drawn_as="diamond",
+    symbol="◇",
+    works=False,
+    decides=True,
+)
+SWITCH = NodeKind(
+    name="switch",
+    drawn_as="diamond",
+    symbol="◇",
+    handler="data:switch",
+    is_pure=True,
+    decides=True,
+    cheap=True,
+    attributes=frozenset(("key", "value", "source")),
+)
+PARALLEL = NodeKind(
+    name="parallel",
+    shape="component",
+    drawn_as="component",
+    symbol="⋔",
+    aliases=("fan_out",),
+    works=False,
+    attributes=frozenset(("join_policy", "max_parallel")),
+)
+FAN_IN = NodeKind(
+    name="parallel.fan_in",
+    shape="tripleoctagon",
+    drawn_as="tripleoctagon",
+    symbol="⋎",
+    aliases=("fan_in",),
+    handler="prompt:fan_in",
+    timeout_margin=60.0,
+    detached=True,
+    llm="optional",
+)
+MANAGER_LOOP = NodeKind(
+    name="stack.manager_loop",
+    shape="house",
+    drawn_as="house",
+    symbol="⌂",
+    waits=True,
+    runs_child=True,
+    llm="optional",
+    attributes=frozenset(
+        (
+            "manager.poll_interval", "manager.max_cycles", "manager.stop_condition",
+            "manager.actions", "stack.child_autostart", "stack.child_workdir", *CHILD_FILES,
+        )
+    ),
+    required=(CHILD_FILES,),
+)  # fmt: skip
+INCLUDE = NodeKind(
+    name="include",
+    waits=True,
+    runs_child=True,
+    attributes=frozenset(CHILD_FILES),
+    required=(CHILD_FILES,),
+)
+FOR_EACH = NodeKind(
+    name="for_each",
+    aliases=("map",),
+    handler="for_each:for_each",
+    detached=True,
+    llm="optional",
+    attributes=frozenset(
+        (
+            "items", "item_key", "item_timeout", "max_items", "max_parallel", "results_key",
+            "tool_command",
+        )
+    ),
+    required=(("items",), ("prompt", "tool_command")),
+)  # fmt: skip
+SET = _data_kind("set", "key value", handler="set_values", cheap=True)
+"""Also ``set.NAME``, which the linter checks."""
+JSON_DECODE = _data_kind("json_decode", "source key prefix", ("source",))
+ENV = _data_kind("env", "key from required default", ("key",))
+HTTP = NodeKind(
+    name="http",
+    handler="http:http",
+    attributes=frozenset(
+        (
+            "url", "method", "headers", "json", "body", "bearer_env", "expect", "response_key",
+            "status_key",
+        )
+    ),
+    required=(("url",),),
+)  # fmt: skip
+READ_FILE = NodeKind(
+    name="read_file",
+    handler="data:read_file",
+    cheap=True,
+    attributes=frozenset(("path", "key", "format", "default")),
+    required=(("path",),),
+)
+WRITE_FILE = NodeKind(
+    name="write_file",
+    handler="data:write_file",
+    cheap=True,
+    attributes=frozenset(("path", "content", "source", "append", "format")),
+    required=(("path",), ("content", "source")),
+)
+BATCH_ITEM = NodeKind(
+    name="batch.item",
+    handler="item:item",
+    timeout_margin=120.0,
+    detached=True,
+    llm="agent",
+    internal=True,
+)
+COMPARE_ATTEMPT = NodeKind(
+    name="compare.attempt",
+    handler="compare_attempt:attempt",
+    detached=True,
+    llm="agent",
+    internal=True,
+)
+
+KEY_ATTRIBUTES = (
+    "key", "output_key", "item_key", "output", "results_key", "response_key", "status_key",
+)  # fmt: skip
+"""Attributes that name a key of the context which the node sets."""
+
+KINDS: dict[str, NodeKind] = {
+    kind.name: kind
+    for kind in (
+        START, EXIT, CODERGEN, PROMPT, TOOL, WAIT_HUMAN, CONDITIONAL, SWITCH, PARALLEL, FAN_IN,
+        MANAGER_LOOP, INCLUDE, FOR_EACH, SET,
+        _data_kind("json_extract", "source path key default", cheap=True),
+        JSON_DECODE,
+        _data_kind("json_pack", "keys output", ("keys",)),
+        _data_kind("split", "source sep trim key", ("source",)),
+        _data_kind(
+            "regex", "source pattern group key no_match default", ("source",), ("pattern",)
+        ),
+        _data_kind("string_transform", "source ops key", ("source",), ("ops",)),
+        ENV,
+        _data_kind("assert", "expr condition message", ("expr", "condition"), handler="check"),
+        _data_kind("sleep", "duration", ("duration",)),
+        HTTP, READ_FILE, WRITE_FILE, BATCH_ITEM, COMPARE_ATTEMPT,
+    )
+}  # fmt: skip
+"""Every built-in kind by its name."""
+PUBLIC = tuple(name for name, kind in KINDS.items() if not kind.internal)
+"""The names that a pipeline may use."""
+SHAPES = {kind.shape: kind.name for kind in KINDS.values() if kind.shape}
+"""DOT shape -> kind of a node without ``type``."""
+ALIASES = {alias: kind.name for kind in KINDS.values() for alias in kind.aliases}
+SCHEDULER_KINDS = tuple(name for name, kind in KINDS.items() if not kind.handler)
+"""Kinds without a handler: the scheduler runs them itself."""
+LLM_KINDS = tuple(name for name in PUBLIC if KINDS[name].llm in ("agent", "model"))
+"""Kinds whose nodes always send a prompt to an agent or a model."""
+CHILD_KINDS = tuple(name for name, kind in KINDS.items() if kind.runs_child)
+
+
+def find(name: str) -> NodeKind:
+    """The record of a kind. A kind that is not built in has the defaults; it may use an LLM."""
+    return KINDS.get(name) or NodeKind(name=name, llm="optional")
+
+
+def attributes_of(kind: str = "") -> frozenset[str]:
+    """The attributes that not every node has: of nodes of this kind, or of any kind. A kind that is
+    not built in may have all of them."""
+    kinds = KINDS.values() if kind not in KINDS else (KINDS[kind],)
+    named = frozenset[str]().union(*(each.attributes for each in kinds))
+    return named | _LLM if any(each.llm != "none" for each in kinds) else named
+
+
+def of_shape(shape: str) -> NodeKind:
+    """The kind of a node with this DOT shape and no ``type``: an unknown shape is a box."""
+    return KINDS[SHAPES.get(shape, CODERGEN.name)]

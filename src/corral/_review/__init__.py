@@ -1,0 +1,1 @@
+"""Reviews of diffs, and the safe outputs of runs without rights."""

@@ -1,0 +1,173 @@
+"""What enforces the policy of a run: the agent's own controls, and the sandbox where it is needed.
+
+Theory of operation
+-------------------
+``decide`` compiles the policy for the agent, once; the report says who enforces each part. What
+then happens depends on the option ``sandbox``:
+
+- ``needed``, the default: if the agent enforces all of it, the machine is not even examined. If
+  nothing enforces some part, the report is made for a run in a sandbox, from the same controls. If
+  that enforces every part and the machine has a complete sandbox, the run gets it.
+- ``auto`` and ``require``: the machine's sandbox, whatever the agent enforces.
+- ``off`` and ``agent``: no sandbox of corral.
+
+``gains_at_wire`` says, before anything is compiled, whether an agent that cannot ask would be asked
+about or could enforce more if its tool calls were judged in the model's responses
+(``sessions/backends/judges``), before the agent sees them. That needs corral's proxy. Whether a
+run has it (``RunOptions.at_wire``) is an input of the compilation.
+
+A run with ``strict=False`` accepts parts that nothing enforces, so it needs no sandbox. In a replay
+nothing runs that could be limited: the report is that of the sandbox, and there is none.
+
+``check`` refuses what nothing enforces. All are called before anything is started or spent.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from corral._agents.report import (
+    CompiledPolicy,
+    SandboxLimits,
+    compile_for,
+    for_sandbox,
+    needs_at_wire,
+)
+from corral._agents.spec import AgentSpec, InProcess
+from corral._system import config
+from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
+from corral.options import RunOptions
+
+if TYPE_CHECKING:
+    from corral._system.sandbox.sandbox import Support
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """How the policy of a run is enforced."""
+
+    run: RunOptions
+    compiled: CompiledPolicy
+    sandbox: Support | None = None
+    reason: str = ""
+    """Why there is a sandbox."""
+    obstacle: CorralError | None = None
+    """Why a sandbox that is needed cannot be used."""
+
+
+def decide(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:
+    """Raises ``SandboxFailed`` if a sandbox is required that the machine does not have, and
+    ``ConfigError`` for a folder around which no useful sandbox can be built."""
+    if agent.normalize_policy is not None:
+        run = msgspec.structs.replace(run, policy=agent.normalize_policy(run.policy, run))
+    alone = Decision(run=run, compiled=compile_for(agent, run))
+    if run.sandbox in ("auto", "require") and run.replay is None:
+        if not can_contain(agent):
+            if run.sandbox == "require":
+                raise ConfigError(f"{agent.title} cannot be started in a sandbox")
+            return alone
+        from corral._sessions import sandbox
+
+        chosen = sandbox.choose(run, cwd)
+        if chosen is None:
+            return alone
+        return _with_sandbox(agent, alone, chosen, f"sandbox={run.sandbox}")
+    missing = [part for row in alone.compiled.unenforced for part in row.unenforced]
+    if run.sandbox in ("off", "agent") or not run.strict or not missing or not can_contain(agent):
+        return alone
+    from corral._sessions import sandbox
+
+    boxed = in_sandbox(agent, run, alone.compiled, sandbox.COMPLETE)
+    if boxed.unenforced:
+        return alone
+    if run.replay is not None:
+        return msgspec.structs.replace(alone, compiled=boxed)
+    try:
+        support = sandbox.find_complete(run, cwd)
+    except CorralError as error:
+        return msgspec.structs.replace(alone, obstacle=error)
+    reason = f"{agent.name} alone cannot enforce {', '.join(missing)}"
+    return _with_sandbox(agent, alone, support, reason)
+
+
+def gains_at_wire(agent: AgentSpec, run: RunOptions) -> bool:
+    """Whether more could be asked or enforced if the tool calls were judged at the wire."""
+    if agent.wire is None or run.hooked or run.replay is not None or run.meter is False:
+        return False
+    needs = needs_at_wire(agent, run)
+    return agent.wire.judges_rules(needs.rules) or bool(needs.asked)
+
+
+def can_contain(agent: AgentSpec) -> bool:
+    """Whether the agent, or the commands that it runs, can be started in a sandbox."""
+    return not isinstance(agent.transport, InProcess) or agent.transport.runs_commands
+
+
+def _with_sandbox(agent: AgentSpec, alone: Decision, support: Support, reason: str) -> Decision:
+    compiled = in_sandbox(agent, alone.run, alone.compiled, support)
+    return Decision(run=alone.run, compiled=compiled, sandbox=support, reason=reason)
+
+
+def in_sandbox(
+    agent: AgentSpec, run: RunOptions, compiled: CompiledPolicy, support: Support
+) -> CompiledPolicy:
+    """A policy that was compiled for the agent alone, for the same run in a sandbox."""
+    limits = SandboxLimits(
+        is_complete=support.is_complete,
+        has_network=run.policy.network == "allow",
+        limits_hosts=support.method == "bubblewrap",
+    )
+    return for_sandbox(agent, compiled, limits)
+
+
+def check(agent: AgentSpec, decision: Decision) -> None:
+    """Raises ``PolicyNotEnforceable`` for what nothing enforces, and ``ConfigError`` where
+    ``on_tool_call`` is not available. Warns, once per process, if nothing is limited."""
+    run = decision.run
+    if run.strict and decision.compiled.unenforced:
+        row, obstacle = decision.compiled.unenforced[0], decision.obstacle
+        what = f"{agent.name} cannot enforce {row.unenforced[0]}: {row.note}"
+        hint = f"Leave {row.capability} to another agent, or set strict=False to run it anyway."
+        if obstacle is not None:
+            what += f". A sandbox would enforce it, but cannot be used: {obstacle.message}"
+            hint = f"{obstacle.hint or ''} strict=False runs it anyway.".strip()
+        elif row.capability == "network" and run.policy.shell == "allow":
+            hint = (
+                "sandbox='needed' (--sandbox needed) enforces it. Without a sandbox the closest"
+                " enforceable policy is shell='deny' with network='deny', or leave network unset."
+                " strict=False runs it anyway."
+            )
+        raise PolicyNotEnforceable(what, hint=hint)
+    if run.hooked:
+        controls = decision.compiled.controls
+        if agent.tool_call_hook == "none":
+            able = [each.name for each in config.all_agents() if each.tool_call_hook != "none"]
+            raise ConfigError(
+                f"on_tool_call is not available with {agent.name}:"
+                " it does not ask before each of its tool calls",
+                hint=f"Use another agent: {', '.join(able)}.",
+            )
+        if run.strict and controls.unhooked:
+            raise PolicyNotEnforceable(
+                f"{agent.name} would not show every call to on_tool_call: {controls.unhooked[0]}",
+                hint="Deny these calls in the policy, or set strict=False to run it anyway.",
+            )
+    could_contain = run.policy.is_unlimited and can_contain(agent) and run.replay is None
+    # An explicit ``off`` says that the caller knows.
+    if could_contain and decision.sandbox is None and decision.run.sandbox not in ("off", "agent"):
+        advice = "--sandbox auto (sandbox='auto') limits it to the workspace"
+        if decision.run.sandbox == "auto":
+            advice = "this machine has no sandbox, see `corral agents doctor`"
+        warn_once(advice)
+
+
+@functools.cache
+def warn_once(advice: str) -> None:
+    warnings.warn(
+        "the policy allows everything, and no sandbox limits what the agent does on this machine:"
+        f" {advice}, --sandbox off (sandbox='off') hides this warning",
+        stacklevel=2,
+    )

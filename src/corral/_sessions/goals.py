@@ -1,0 +1,439 @@
+"""A run of several turns (``run_goal``): repaired until the output fits, and repeated until a check
+passes. The check's complaint is the next prompt.
+
+::
+
+    result = await corral.run("…", "Make the tests pass", until=command_succeeds("pytest -q"))
+
+A check is ``files_exist``, ``command_succeeds``, or any function of the ``Result``, sync or async.
+It returns None or True if the work is done, a text that says what is wrong, or False. The run ends
+when the check passes, a turn fails, or the rounds, tokens or time are used up. The result says
+which, and contains what all turns did and spent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from corral._core import durations
+from corral._sessions.prepared_run import PreparedRun
+from corral._sessions.structured_output import (
+    RunTurn,
+    SubmitTool,
+    TypedAnswer,
+    answer_schema,
+    combine_results,
+    run_typed,
+)
+from corral._sessions.tools.tools import GivenTools, Tools
+from corral._sessions.turn import Turn
+from corral._system import fs
+from corral._system.environment import SecretRedactor, for_commands, named_secrets, variables
+from corral._system.process.process import Exit, Process, ProcessSpec
+from corral._system.threads import in_own_thread
+from corral.errors import (
+    BudgetExceeded,
+    ConfigError,
+    CorralError,
+    RemoteError,
+    TotalTimeout,
+    TurnLimit,
+)
+from corral.prompt import Prompt
+from corral.result import Result
+
+if TYPE_CHECKING:
+    from corral._metering.rate_limits import LimitWaits
+    from corral._system.sandbox.sandbox import Sandbox
+    from corral.run_kwargs import PromptKwargs
+
+
+CheckResult = str | bool | None
+"""None or True: done. A text: what is wrong. False: something is."""
+
+ROUNDS = 10
+TAIL = 4_000
+"""Characters of a command's output that the agent gets: the end has the summary."""
+GRACE = 1.0
+"""Seconds in which processes that a command left running may end by themselves."""
+
+_NO_REASON = "the check of your work did not pass"
+
+
+class UntilCheck(msgspec.Struct, frozen=True):
+    """A check that needs to know the session's folder."""
+
+    run: Callable[[Path, Sandbox | None], Awaitable[CheckResult]]
+    """Commands run in the sandbox, since they may run code that the agent wrote."""
+    about: str = ""
+
+    def __repr__(self) -> str:
+        return self.about
+
+
+Until = UntilCheck | Callable[[Result], CheckResult | Awaitable[CheckResult]]
+
+
+def files_exist(*paths: str | os.PathLike[str]) -> UntilCheck:
+    """Done when each of these is a file; in the session's folder, where not absolute.
+
+    ::
+
+        corral.run_sync(
+            "gemini-cli", "Write the notes", policy="edits", until=corral.files_exist("NOTES.md")
+        )
+    """
+    names = [os.fspath(path) for path in paths]
+    if not names or not all(names):
+        raise ConfigError("files_exist needs the name of a file")
+
+    async def run(cwd: Path, _sandbox: Sandbox | None) -> CheckResult:
+        missing = [name for name in names if not fs.is_file(cwd / name)]
+        return f"these files do not exist: {', '.join(missing)}" if missing else None
+
+    return UntilCheck(run, f"files_exist({', '.join(map(repr, names))})")
+
+
+def command_succeeds(
+    command: str | Sequence[str],
+    *,
+    timeout: float | str = 300.0,
+    env: Mapping[str, str] | None = None,
+    pass_env: Sequence[str] = (),
+) -> UntilCheck:
+    """A check that passes if the command exits with 0. If not, the end of its output is the
+    complaint.
+
+    A text is run by the shell, a list is run directly, in the session's folder. The command may
+    run code that the agent wrote. So it sees only the variables that programs need, those that
+    ``pass_env`` names, and ``env``; and secrets are redacted in the complaint, which a model
+    reads. The command and everything it started are ended afterwards. A command that takes longer
+    than ``timeout`` (seconds, or ``"5m"``) has failed. One that cannot be started raises
+    ``NotInstalled``.
+
+    ::
+
+        corral.run_sync(
+            "gemini-cli",
+            "Fix the tests",
+            policy="edits",
+            until=corral.command_succeeds("pytest -q"),
+        )
+    """
+    argv = ["sh", "-c", command] if isinstance(command, str) else [*command]
+    shown = command if isinstance(command, str) else " ".join(argv)
+    if not shown.strip():
+        raise ConfigError("command_succeeds needs a command")
+    try:
+        limit = durations.seconds(timeout)
+    except ValueError as error:
+        raise ConfigError(f"the timeout of {shown!r}: {error}") from error
+    if not limit > 0:
+        raise ConfigError(f"the timeout of {shown!r} must be > 0, got: {timeout}")
+
+    async def run(cwd: Path, sandbox: Sandbox | None) -> CheckResult:
+        redactor = SecretRedactor(named_secrets(variables(env)))
+        seen = for_commands(pass_env, env)
+        spec = ProcessSpec(argv, cwd=cwd, env=seen, stderr_tail=TAIL, sandbox=sandbox)
+        exit_, tail = await _run_command(spec, limit, redactor)
+        match exit_:
+            case Exit(code=0):
+                return None
+            case None:
+                how = f"did not end within {durations.text(limit)}"
+            case Exit(code=None, signal=number):
+                how = f"was killed by signal {number}"
+            case Exit(code=code):
+                how = f"exited with {code}"
+        return f"`{shown}` {how}" + (f":\n\n```\n{tail}\n```" if tail else ", without output")
+
+    return UntilCheck(run, f"command_succeeds({shown!r})")
+
+
+async def _run_command(
+    spec: ProcessSpec, timeout: float, redactor: SecretRedactor
+) -> tuple[Exit | None, str]:
+    """How it exited (None: not in time), and the end of its output, redacted."""
+    process = await Process.start(spec)
+    out, is_cut = b"", False
+    exited: Exit | None = None
+    limit = asyncio.timeout(timeout)
+    try:
+        async with limit:
+            while chunk := await process.read():
+                out += chunk
+                is_cut = is_cut or len(out) > 4 * TAIL  # a character has at most four bytes
+                out = out[-4 * TAIL :]
+            exited = await process.wait()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+    finally:
+        await process.end(GRACE)
+    shown = redactor.clean_text_part(out.decode(errors="replace"), begin_cut=is_cut)
+    wrong = redactor.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
+    return exited, "\n".join(filter(None, (shown.strip(), wrong.strip())))[-TAIL:]
+
+
+async def until_done(  # noqa: PLR0913
+    run: RunTurn,
+    prompt: str,
+    check: Until,
+    *,
+    rounds: int = ROUNDS,
+    max_total_tokens: int | None = None,
+    timeout: float | None = None,
+    ending: float = 0.0,
+    waits: LimitWaits | None = None,
+    cwd: str | os.PathLike[str] = ".",
+    sandbox: Sandbox | None = None,
+) -> Result:
+    """The result of all turns together: the first, and at most ``rounds`` further ones.
+
+    ``run`` is one turn of a session that stays the same, such as ``session.run``. What is
+    done is a success, whatever it cost: ``max_total_tokens`` and ``rounds`` decide whether
+    there is another turn, and ``timeout`` ends also one under way. A ``run`` that ends its
+    turn as interrupted by itself when the time is over has ``ending`` seconds for it. The
+    ``waits`` of the session for rate limits do not count.
+    What the check raises is passed on.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = None if timeout is None else loop.time() + timeout
+    shown = prompt
+    combined: Result | None = None
+    limit = asyncio.timeout_at(deadline)
+    try:
+        async with limit:
+            for left in range(rounds, -1, -1):
+                limit.reschedule(None if deadline is None else deadline + ending)
+                with nullcontext() if waits is None else waits.exempt_from(limit):
+                    try:
+                        result = await run(shown)
+                    except RemoteError as error:
+                        # It cannot even start: its error carries what the earlier turns did.
+                        error.result = error.result or combined
+                        raise
+                deadline = None if deadline is None else deadline + result.waited
+                combined = result if combined is None else combine_results(combined, result)
+                late = deadline is not None and loop.time() >= deadline
+                if late and combined.status == "interrupted":
+                    return _with_error(combined, _timeout_error(timeout))
+                if not combined.ok:
+                    return combined
+                limit.reschedule(deadline)
+                complaint = await _complaint(check, combined, Path(cwd), sandbox)
+                if complaint is None:
+                    return combined
+                if not left:
+                    message = f"not done after {rounds} further rounds: {complaint}"
+                    hint = "Raise rounds, or resume the session."
+                    return _with_error(combined, TurnLimit(message, hint=hint))
+                if spent := _budget_error(combined, result, max_total_tokens, complaint):
+                    return _with_error(combined, spent)
+                shown = f"It is not done yet: {complaint}\n\nGo on until it is."
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return _with_error(combined or Result(status="timeout"), _timeout_error(timeout))
+    raise AssertionError("the last round returns")
+
+
+async def _complaint(
+    check: Until, result: Result, cwd: Path, sandbox: Sandbox | None
+) -> str | None:
+    verdict: object
+    if isinstance(check, UntilCheck):
+        verdict = await check.run(cwd, sandbox)
+    elif inspect.iscoroutinefunction(check):
+        verdict = await check(result)
+    else:
+        # A check that blocks must not stop the loop: the agent's tools are served there.
+        verdict = await in_own_thread(partial(check, result))
+        if inspect.isawaitable(verdict):
+            verdict = await verdict
+    match verdict:
+        case None | True:
+            return None
+        case str():
+            # A command can write anything: no prompt may have a zero byte or a lone surrogate.
+            text = verdict.replace("\0", "").encode("utf-8", "replace").decode().strip()
+            return text or _NO_REASON
+        case False:
+            return _NO_REASON
+        case _:
+            raise ConfigError(
+                f"the check given as until returned a {type(verdict).__name__}",
+                hint="Return None or True if done, a text that says what is wrong, or False.",
+            )
+
+
+def _budget_error(
+    combined: Result, last: Result, max_total_tokens: int | None, complaint: str
+) -> BudgetExceeded | None:
+    if max_total_tokens is None:
+        return None
+    if last.usage.total is None or combined.usage.total is None:
+        return BudgetExceeded(
+            f"the tokens of a turn are unknown: {last.agent or 'the agent'} did not report them",
+            hint="Leave max_total_tokens out, and bound the work with rounds and timeout.",
+        )
+    if combined.usage.total < max_total_tokens:
+        return None
+    return BudgetExceeded(
+        f"{combined.usage.total:,} of {max_total_tokens:,} tokens are spent, and it is not done:"
+        f" {complaint}",
+        hint="Raise max_total_tokens, or resume the session.",
+    )
+
+
+def _timeout_error(timeout: float | None) -> TotalTimeout:
+    return TotalTimeout(
+        f"timed out after {timeout or 0:g}s over all rounds",
+        hint="Raise timeout if the task needs longer.",
+    )
+
+
+def _with_error(combined: Result, error: CorralError) -> Result:
+    return msgspec.structs.replace(combined, status=error.status, error=error.event())
+
+
+PATIENCE = 10.0
+"""Seconds, beyond the grace period, in which a cancelled turn may end."""
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of several turns must reach."""
+
+    output: object = None
+    repairs: int = 2
+    until: Until | None = None
+    rounds: int = ROUNDS
+    max_total_tokens: int | None = None
+    submission: SubmitTool | None = None
+
+    def check(self) -> None:
+        """Raises ``CallerError`` for an impossible goal, before anything starts."""
+        if self.output is not None:
+            TypedAnswer(self.output, repairs=self.repairs)
+        until, tokens = self.until, self.max_total_tokens
+        if until is None:
+            return
+        if not isinstance(until, UntilCheck) and not callable(until):
+            raise ConfigError(
+                f"until must be a check, got: {type(until).__name__}",
+                hint="Give files_exist(…), command_succeeds(…), or a function of the result.",
+            )
+        if self.rounds < 0:
+            raise ConfigError(f"rounds cannot be negative: {self.rounds}")
+        if tokens is not None and tokens < 1:
+            raise ConfigError(f"max_total_tokens must be at least 1, got: {tokens}")
+
+
+def with_submission(goal: Goal, tools: GivenTools) -> tuple[Goal, Tools]:
+    """The goal and the tools, with one more tool that submits the value."""
+    submission = SubmitTool(answer_schema(goal.output))
+    given = tools if isinstance(tools, Tools) else Tools(tools)
+    more = Tools(
+        [*given.by_name.values(), submission.tool],
+        hooks=given.hooks,
+        agent_hooks=given.agent_hooks,
+        on_event=given.on_event,
+    )
+    return msgspec.structs.replace(goal, submission=submission), more
+
+
+class GoalSession(Protocol):
+    """The session in which the turns are made."""
+
+    @property
+    def prepared(self) -> PreparedRun: ...
+
+    def full_prompt(self, prompt: str | Prompt[Any] | None) -> str: ...
+
+    def takes_schema(self, typed: TypedAnswer) -> bool: ...
+
+    def turn(self, text: str, options: PromptKwargs, typed: TypedAnswer | None = None) -> Turn: ...
+
+
+class TimeLimit:
+    """Cancels a turn when the time of all turns is over. Waits for rate limits do not count."""
+
+    def __init__(self, seconds: float, waits: LimitWaits | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ends = self._loop.time() + seconds
+        self._waits = waits
+        self._waited_before = 0.0 if waits is None else waits.waited
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, cancel: Callable[[], None]) -> None:
+        waits = self._waits
+        waited = 0.0 if waits is None else waits.waited - self._waited_before
+        left = self._ends + waited - self._loop.time()
+        if left > 0 or (waits is not None and waits.is_waiting):
+            self._timer = self._loop.call_later(max(left, 0.05), self.start, cancel)
+        else:
+            cancel()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+async def run_goal(
+    goal: Goal,
+    session: GoalSession,
+    prompt: str | Prompt[Any] | None,
+    collect: Callable[[Turn], Awaitable[Result]],
+    options: PromptKwargs | None = None,
+) -> Result:
+    """The result of all turns together, each read to its end by ``collect``.
+
+    ``options`` apply to all turns. With ``until``, the run's ``timeout`` applies to all turns
+    together. A turn that exceeds it is cancelled and still reports its last events and changes.
+    """
+    chosen: PromptKwargs = options or {}
+    run = session.prepared.run
+    waits = session.prepared.limit_waits
+    time_limit = TimeLimit(run.timeout, waits)
+
+    async def turn(text: str, typed: TypedAnswer | None = None) -> Result:
+        started = session.turn(text, chosen, typed)
+        if goal.until is not None:
+            time_limit.start(started.cancel)
+        try:
+            return await collect(started)
+        finally:
+            time_limit.stop()
+
+    async def typed_turns(text: str) -> Result:
+        typed = TypedAnswer(goal.output, repairs=goal.repairs, submission=goal.submission)
+        native = session.takes_schema(typed)
+        return await run_typed(lambda each: turn(each, typed), text, typed, native=native)
+
+    text = session.full_prompt(prompt)
+    do = turn if goal.output is None else typed_turns
+    if goal.until is None:
+        return await do(text)
+    from corral._sessions.sandbox import command_sandbox  # most runs need none
+
+    return await until_done(
+        do,
+        text,
+        goal.until,
+        rounds=goal.rounds,
+        max_total_tokens=goal.max_total_tokens,
+        timeout=run.timeout,
+        ending=run.grace + PATIENCE,
+        waits=waits,
+        cwd=session.prepared.cwd,
+        sandbox=command_sandbox(session.prepared),
+    )

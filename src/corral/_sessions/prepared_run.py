@@ -1,0 +1,207 @@
+"""The facts that are needed to start an agent, and the text to send to it.
+
+``sessions.prepare`` makes a ``PreparedRun`` when all checks are passed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from corral._agents.report import CompiledPolicy
+from corral._agents.shared.errors import unauthenticated
+from corral._agents.spec import (
+    AcpTransport,
+    AgentSpec,
+    Launch,
+    LaunchContext,
+    MeterRoute,
+    TurnEnding,
+)
+from corral._core.protected_paths import Links
+from corral._protocol.ndjson import TurnEnd
+from corral._system import environment, fs, programs
+from corral._system.path_guard import PathGuard
+from corral._system.process.process import Exit
+from corral.errors import CorralError, ProcessFailed, PromptError
+from corral.options import RunOptions
+from corral.prompt import Prompt, check_prompt
+from corral.values import Json, McpServer
+
+if TYPE_CHECKING:
+    from corral._metering.budget import Budget
+    from corral._metering.rate_limits import LimitWaits
+    from corral._sessions.tools.hooks import ToolCallHook
+    from corral._system.sandbox.sandbox import Support
+
+Answers: TypeAlias = Literal["nothing", "questions", "permissions", "all"]
+"""What a person can be asked: ``all`` is permissions and questions."""
+
+
+class RecordingFile(msgspec.Struct, frozen=True):
+    """Where the communication with the agent's program is recorded."""
+
+    path: str
+    run: str
+    """Its name in the file: the processes of one run share a file."""
+
+
+class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose options, folders, program, credentials and policy were checked."""
+
+    agent: AgentSpec
+    run: RunOptions
+    cwd: str
+    program: programs.FoundProgram
+    environment: environment.Environment
+    compiled: CompiledPolicy
+    servers: tuple[McpServer, ...]
+    """The MCP servers that the agent gets."""
+    linked: tuple[str, ...]
+    """Names in the real home that the private one links to."""
+    credentials: tuple[str, ...]
+    project_files: tuple[str, ...]
+    user_settings: dict[str, Json]
+    helpers: dict[str, str]
+    """Programs that the agent starts itself: name → path."""
+    guard: PathGuard
+    """The folders of the run. Links are resolved before the agent starts and can change them."""
+    auth: str | None = None
+    """Which kind of credentials is billed; None if unknown."""
+    hook: ToolCallHook | None = None
+    """Decides about each tool call of the agent that the policy does not deny."""
+    sandbox: Support | None = None
+    """The sandbox that the agent is started in."""
+    sandbox_reason: str = ""
+    """Why it is used."""
+    meter: MeterRoute | None = None
+    """How the model calls are counted by the model proxy; None if they are not."""
+    meter_reason: str | None = None
+    """Why corral does not count the model calls."""
+    budget: Budget | None = None
+    """What the model calls may use."""
+    limit_waits: LimitWaits | None = None
+    """The waits for rate limits; None if the run fails at one."""
+    recording: RecordingFile | None = None
+
+    def env(self, launch: Launch, run_id: str = "") -> dict[str, str]:
+        """The environment of the program. ``run_id`` is the turn that it is started for, whose
+        span it gets."""
+        passed = self.environment.values.items()
+        env = {k: v for k, v in passed if k not in launch.hidden_env} | launch.env
+        if launch.path_folders:
+            known = [env["PATH"]] if env.get("PATH") else []
+            env["PATH"] = os.pathsep.join([*known, *launch.path_folders])
+        if self.run.otel is not None and run_id:
+            from corral._telemetry import trace_context
+
+            env[trace_context.VARIABLE] = trace_context.turn_header(run_id, self.run.env)
+        return env
+
+    @property
+    def acp(self) -> AcpTransport:
+        """The transport of an agent that is known to speak ACP. Raises ``TypeError``."""
+        if not isinstance(self.agent.transport, AcpTransport):
+            raise TypeError(f"{self.agent.name} does not speak the Agent Client Protocol")
+        return self.agent.transport
+
+    @property
+    def asks(self) -> bool:
+        """The agent can send permission requests, or its calls are judged at the wire."""
+        return self.agent.asks or self.run.at_wire
+
+    def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
+        """Capabilities that the policy would ask about and that are denied because no one can be
+        asked. ``asks``: a person can be asked."""
+        grants = self.compiled.grants
+        if grants.is_native or (asks and not self.run.at_wire):
+            return ()
+        return tuple(
+            row.capability
+            for row in self.compiled.report
+            if grants.of(row.capability).would_ask
+            and (row.capability != "mcp" or self.run.mcp_servers)
+            and not (asks and row.enforcer == "wire")
+        )
+
+    def launch_context(self, folder: Path) -> LaunchContext:
+        """What the agent's launch needs to know, for a session stored in ``folder``."""
+        needs_links = self.agent.needs_links and not self.run.policy.is_unlimited
+        links = self.guard.links() if needs_links else Links()
+        return LaunchContext(
+            program=self.program.argv,
+            version=self.program.version,
+            grants=self.compiled.grants,
+            controls=self.compiled.controls,
+            cwd=self.cwd,
+            home=str(folder / "home"),
+            tmp=str(folder / "tmp"),
+            images=str(folder / "images"),
+            env=self.environment.agent_values,
+            credentials=self.credentials,
+            project_files=self.project_files,
+            user_settings=self.user_settings,
+            links=links,
+            helpers=self.helpers,
+        )
+
+    def check_launch(self, folder: Path) -> None:
+        """Raise what would keep the agent from being launched, such as a repository that is not
+        trusted. Nothing is started or written."""
+        self.agent.launch(self.run, self.launch_context(folder), "", None)
+
+    def explain(
+        self, ended: Exit, stderr: str, finish: TurnEnd | None = None, *, answered: bool = False
+    ) -> CorralError | None:
+        """Why the agent ended like this: its sandbox could not be built, or what the agent says
+        about it. None for a success, and if it is not known."""
+        ending = TurnEnding(
+            code=ended.code,
+            signal=ended.signal,
+            stderr=stderr,
+            finish=finish,
+            answered=answered,
+            run=self.run,
+        )
+        if self.sandbox is not None and ending.code == 1:
+            from corral._system.sandbox import diagnosis
+
+            if (error := diagnosis.startup_error(stderr)) is not None:
+                return error
+        agent = self.agent
+        why = agent.explain(ending)
+        if finish is None or type(why) is not ProcessFailed:
+            return why
+        # An agent may not say, or corral may not know, in which words its service refuses a key.
+        keys = f"set {' or '.join(agent.secret_env)}" if agent.secret_env else "pass it with --env"
+        hint = f"Log in with {agent.title} itself, or give it a valid key: {keys}."
+        return unauthenticated(why.message, hint, finish.kind) or why
+
+
+def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt[Any] | None) -> str:
+    """The text to send: ``prompt_file`` takes precedence over ``prompt``."""
+    if isinstance(prompt, Prompt):
+        prompt = prompt.render()
+    limit = prepared.agent.prompt_limit
+    path = prepared.run.prompt_file
+    if path is None:
+        if prompt is None:
+            raise PromptError("there is no prompt", hint="Give prompt or prompt_file.")
+        return check_prompt(prompt, limit)
+    full = os.path.join(prepared.cwd, path)
+    if not fs.exists(full):
+        raise PromptError(f"the prompt file does not exist: {full}")
+    try:
+        if fs.status(full).st_size > limit:
+            raise PromptError(
+                f"the prompt file is over the {limit:,} bytes that this agent accepts"
+            )
+        text = fs.read_text(Path(full))
+    except UnicodeDecodeError as error:
+        raise PromptError(f"the prompt file is not UTF-8: {full}: {error}") from error
+    except OSError as error:
+        raise PromptError(f"the prompt file cannot be read: {full}: {error.strerror}") from error
+    return check_prompt(text, limit)

@@ -1,0 +1,1 @@
+"""The scripted model server, the kits and the pytest plugin."""

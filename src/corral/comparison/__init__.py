@@ -1,5 +1,0 @@
-"""Compare agents: the same tasks for each of them, a verdict on every attempt, and what follows.
-
-``plan`` is what is compared, ``api`` runs it as a batch, ``summary`` counts the results. The node
-that makes one attempt is ``corral.pipelines.nodes.compare_attempt``.
-"""
