@@ -19,31 +19,31 @@ import corral
 SOURCE = Path(corral.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
 LAYERS = {
-    "core": 0,
-    "protocol": 1,
-    "agents": 2,
-    "models": 2,
-    "system": 3,
-    "metering": 4,
-    "telemetry": 5,
-    "sessions": 5,
-    "publishing": 5,
+    "_core": 0,
+    "_protocol": 1,
+    "_agents": 2,
+    "_models": 2,
+    "_system": 3,
+    "_metering": 4,
+    "_telemetry": 5,
+    "_sessions": 5,
+    "_publishing": 5,
     "live": 6,
-    "inference": 5,
-    "builtin": 6,
-    "pipelines": 7,
-    "engine": 8,
-    "runs": 9,
-    "comparison": 9,
-    "review": 9,
-    "testing": 9,
-    "view": 9,
-    "export": 9,
-    "serving": 9,
+    "_inference": 5,
+    "_builtin": 6,
+    "_pipelines": 7,
+    "_engine": 8,
+    "_runs": 9,
+    "_comparison": 9,
+    "_review": 9,
+    "_testing": 9,
+    "_view": 9,
+    "_export": 9,
+    "_serving": 9,
     "integrations": 10,
     "serve": 10,
     "providers": 10,
-    "cli": 10,
+    "_cli": 10,
 }
 """A module imports its own layer and the layers below. Modules beside the packages are layer 0."""
 FACADES = {"corral", "corral.models", "corral.pipelines", "corral.review"}
@@ -176,7 +176,7 @@ def test_the_core_and_the_protocols_touch_no_machine() -> None:
 
 
 def test_agents_are_data_and_start_nothing() -> None:
-    for path in (SOURCE / "agents").rglob("*.py"):
+    for path in (SOURCE / "_agents").rglob("*.py"):
         tops = {imported.split(".")[0] for imported in imports_of(path)}
         assert not tops & (MACHINE - {"os"}), path
         for node in nodes_of(path):
@@ -186,14 +186,14 @@ def test_agents_are_data_and_start_nothing() -> None:
 
 
 KNOWN_OF_AGENTS = {
-    f"corral.agents.{name}" for name in ("registry", "spec", "grants", "report", "shared.errors")
+    f"corral._agents.{name}" for name in ("registry", "spec", "grants", "report", "shared.errors")
 }
 
 
 def test_the_layers_above_know_an_agent_only_by_its_spec() -> None:
-    for layer in ("system", "metering", "sessions"):
+    for layer in ("_system", "_metering", "_sessions"):
         for path in (SOURCE / layer).rglob("*.py"):
-            known = {name for name in imports_of(path) if name.startswith("corral.agents")}
+            known = {name for name in imports_of(path) if name.startswith("corral._agents")}
             assert known <= KNOWN_OF_AGENTS, path
 
 
@@ -269,7 +269,7 @@ def test_no_vendors_name_stands_outside_its_own_files() -> None:
 def test_git_is_started_in_one_place() -> None:
     """Every other call would obey what an agent wrote into a repository. What plays the attacker
     in ``corral.testing`` may."""
-    paths = [path for path in MODULES if not name_of(path).startswith("corral.testing")]
+    paths = [path for path in MODULES if not name_of(path).startswith("corral._testing")]
     starts = {
         name_of(path)
         for path in paths
@@ -327,7 +327,7 @@ def test_import_corral_loads_nothing_but_itself() -> None:
     loaded = loaded_after("import corral")
     assert {name for name in loaded if name.startswith("corral")} == {
         "corral",
-        "corral.core",
+        "corral._core",
         "corral._core.lazy_names",
     }
     heavy = {"asyncio", "subprocess", "click", "rich", "msgspec", "http", "ssl", "socket"}
@@ -339,22 +339,22 @@ def test_the_words_load_no_machinery() -> None:
         "import corral; corral.Policy, corral.result_from_events, corral.events, corral.errors"
     )
     assert not loaded & {"asyncio", "subprocess", "click", "rich", "http", "ssl", "socket"}
-    assert not {name for name in loaded if name.startswith(("corral.system", "corral.agents"))}
+    assert not {name for name in loaded if name.startswith(("corral._system", "corral._agents"))}
 
 
 def test_driving_an_agent_loads_no_terminal_and_no_server() -> None:
     loaded = loaded_after("import corral; corral.session, corral.Turn")
     assert "asyncio" in loaded
-    assert not loaded & {"click", "rich", "http.server", "corral.testing", "corral.cli"}
+    assert not loaded & {"click", "rich", "http.server", "corral.testing", "corral._testing", "corral._cli"}
     for_some = {"permissions", "network_watch", "prompt_options", "redaction", "sync_session"}
-    assert not {name for name in loaded if name in {f"corral.sessions.{each}" for each in for_some}}
+    assert not {name for name in loaded if name in {f"corral._sessions.{each}" for each in for_some}}
     assert not loaded & {"corral._system.sandbox.box", "corral._system.process.start_errors"}
 
 
 def test_the_command_line_prints_only_through_its_terminal_module() -> None:
     """Whatever it prints may hold text of others, which a terminal would obey."""
     allowed = {"terminal", "main", "questions"}
-    for path in (SOURCE / "cli").rglob("*.py"):
+    for path in (SOURCE / "_cli").rglob("*.py"):
         for node in nodes_of(path):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             assert called not in ("click.echo", "click.secho", "print"), path.name
