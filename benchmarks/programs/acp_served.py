@@ -21,7 +21,7 @@ from corral._protocol.acp.client import (
     read_session,
 )
 from corral._protocol.acp.frames import TextBlock
-from corral._protocol.acp.rpc import SendBytes
+from corral._protocol.jsonrpc import SendBytes
 
 
 def main() -> None:

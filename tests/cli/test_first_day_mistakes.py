@@ -67,6 +67,8 @@ MISTAKES = [
     ("run --file absent.md", 2, "the prompt file absent.md cannot be read", ""),
     ("run --agent gemni hi", 2, "no agent is called 'gemni'", "Did you mean 'gemini'?"),
     ("run --agent 'my-agent --acp' hi", 12, "no my-agent is on PATH", "corral agents list"),
+    ("run --agent '/absent/agent --acp' hi", 12, "program '/absent/agent' was not found", "path"),
+    ("run --agent ./file hi", 12, "program './file' is not executable", "path"),
     ("run --program absent hi", 12, "program 'absent' was not found", "Give the path"),
     ("run -m gemni:x hi", 2, "unknown model vendor 'gemni'", "Did you mean 'gemini'?"),
     ("run -m openai:gpt-5.5 hi", 6, "no API key for OpenAI", "Set OPENAI_API_KEY"),

@@ -159,11 +159,7 @@ def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
         found = fs.find_program(os.path.expanduser(program))
         if found:
             return os.path.abspath(found), "option"
-        there = os.path.exists(os.path.expanduser(program))
-        raise NotInstalled(
-            f"program {program!r} {'is not executable' if there else 'was not found'}",
-            hint="Give the path of the program, or omit program to search for it.",
-        )
+        raise _unusable(program, "Give the path of the program, or omit program to search for it.")
     for name in agent.programs:
         if found := fs.find_program(name):
             return os.path.abspath(found), "PATH"
@@ -171,8 +167,11 @@ def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
     if managed.exists():
         return str(managed), "managed"
     if not agent.package.npm:  # a user's own command
+        name = agent.programs[0]
+        if os.sep in name:
+            raise _unusable(name, "Give the path of a program that speaks ACP.")
         raise NotInstalled(
-            f"no {' or '.join(agent.programs)} is on PATH",
+            f"no {name} is on PATH",
             hint="Check the name: `corral agents list` has the known agents, and any other is a"
             " command that speaks ACP.",
         )
@@ -181,6 +180,12 @@ def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
         " and none was installed by corral",
         hint=f"Run: {install_command(agent)}   (or {agent.package.install_by_hand})",
     )
+
+
+def _unusable(path: str, hint: str) -> NotInstalled:
+    there = os.path.exists(os.path.expanduser(path))
+    why = "is not executable" if there else "was not found"
+    return NotInstalled(f"program {path!r} {why}", hint=hint)
 
 
 def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ from corral._protocol.acp.frames import (
     mcp_server,
 )
 from corral._protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
-from corral._protocol.acp.rpc import SendBytes
+from corral._protocol.jsonrpc import SendBytes
 from corral._protocol.ndjson import RawEvent, TurnEnd
 from corral.errors import ConfigError, InvalidRequest, PromptError, StreamBroken
 from corral.events import (

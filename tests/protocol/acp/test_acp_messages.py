@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.stream_checks import no_deadline
 
 from corral._protocol.acp.client import AcpClient, CallFinished, Command, Emit
-from corral._protocol.acp.rpc import CLOSED, RpcError, SendBytes
+from corral._protocol.jsonrpc import CLOSED, RpcError, SendBytes
 from corral._protocol.ndjson import RawEvent
 from corral.events import Error, Log, Unknown, Vendor
 

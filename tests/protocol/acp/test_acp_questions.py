@@ -16,7 +16,7 @@ from corral._protocol.acp.client import (
     PermissionWithdrawn,
 )
 from corral._protocol.acp.frames import TextBlock
-from corral._protocol.acp.rpc import SendBytes
+from corral._protocol.jsonrpc import SendBytes
 from corral.events import Vendor
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

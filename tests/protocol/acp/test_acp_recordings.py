@@ -31,7 +31,7 @@ from corral._protocol.acp.client import (
 )
 from corral._protocol.acp.frames import PASSED_THROUGH, Block
 from corral._protocol.acp.quirks import AcpQuirks
-from corral._protocol.acp.rpc import SendBytes
+from corral._protocol.jsonrpc import SendBytes
 from corral._protocol.ndjson import RawEvent, TurnEnd
 from corral._sessions.event_normalizer import EventNormalizer
 from corral.errors import StreamBroken

@@ -25,7 +25,7 @@ from corral._protocol.acp.client import (
     read_session,
 )
 from corral._protocol.acp.frames import TextBlock
-from corral._protocol.acp.rpc import SendBytes
+from corral._protocol.jsonrpc import SendBytes
 from corral._protocol.ndjson import RawEvent, TurnEnd
 from corral.events import Plan, PlanEntry, Thinking, ToolResult, ToolUse
 from corral.values import McpServer, Usage

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from corral._protocol.acp.client import AcpClient, CallFinished, Offer, read_initialize
 from corral._protocol.acp.frames import MessageChunk, PromptParams, TextBlock, TextContent
-from corral._protocol.acp.rpc import SendBytes
 from corral._protocol.acp.server import (
     STEERING,
     AcpServer,
@@ -22,6 +21,7 @@ from corral._protocol.acp.server import (
     ServerCommand,
     UpdateEncoder,
 )
+from corral._protocol.jsonrpc import SendBytes
 
 INITIALIZE: dict[str, Any] = {"id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
 NEW: dict[str, Any] = {"id": 1, "method": "session/new", "params": {"cwd": "/w", "mcpServers": []}}

@@ -29,7 +29,7 @@ from support.processes import processes_matching
 
 from corral._cli import mcp
 from corral._cli.main import command
-from corral._protocol.acp import rpc
+from corral._protocol import jsonrpc
 from corral._serving.mcp import wire
 from corral.testing import Request, Turn, hang, say
 
@@ -190,10 +190,10 @@ def test_lines_that_are_no_messages_have_an_error_and_end_nothing(ours: BuiltinA
     with started(ours, []) as process:
         for line in (b"hello\n", b"\xff\xfe\n", b"[" * 100_000 + b"\n", b"null\n", b"{}\n"):
             write(process, line)
-            assert read(process)["error"]["code"] in (rpc.PARSE_ERROR, rpc.INVALID_REQUEST)
+            assert read(process)["error"]["code"] in (jsonrpc.PARSE_ERROR, jsonrpc.INVALID_REQUEST)
         write(process, b"\n\n")
         send(process, "no/such/method", 1)
-        assert read(process)["error"]["code"] == rpc.METHOD_NOT_FOUND
+        assert read(process)["error"]["code"] == jsonrpc.METHOD_NOT_FOUND
         big = {"name": "run", "arguments": {"prompt": "x" * 50_000_000}}
         send(process, "tools/call", 2, **big)
         result = read(process)["result"]

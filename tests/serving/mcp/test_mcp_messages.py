@@ -12,7 +12,7 @@ from support.builtin_agent import BuiltinAgent, wait_until
 from support.mcp_messages import Connection, allowance, modern
 from support.model_scripts import steps
 
-from corral._protocol.acp import rpc
+from corral._protocol import jsonrpc
 from corral._serving.allowance import PipelineRequest, RunRequest
 from corral._serving.caller_runs import CallerRuns
 from corral._serving.mcp import tools, wire
@@ -207,34 +207,35 @@ async def test_the_newest_version_needs_no_handshake(ours: BuiltinAgent) -> None
 @pytest.mark.parametrize(
     ("message", "code"),
     [
-        (None, rpc.INVALID_REQUEST),
-        ([], rpc.INVALID_REQUEST),
-        ({}, rpc.INVALID_REQUEST),
-        ({"jsonrpc": "1.0", "id": 1, "method": "ping"}, rpc.INVALID_REQUEST),
-        ({"jsonrpc": "2.0", "id": 1}, rpc.INVALID_REQUEST),
-        ({"jsonrpc": "2.0", "id": True, "method": "ping"}, rpc.INVALID_REQUEST),
-        ({"jsonrpc": "2.0", "id": None, "method": "ping"}, rpc.INVALID_REQUEST),
-        ({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": []}, rpc.INVALID_PARAMS),
+        (None, jsonrpc.INVALID_REQUEST),
+        ([], jsonrpc.INVALID_REQUEST),
+        ({}, jsonrpc.INVALID_REQUEST),
+        ({"jsonrpc": "1.0", "id": 1, "method": "ping"}, jsonrpc.INVALID_REQUEST),
+        ({"jsonrpc": "2.0", "id": 1}, jsonrpc.INVALID_REQUEST),
+        ({"jsonrpc": "2.0", "id": True, "method": "ping"}, jsonrpc.INVALID_REQUEST),
+        ({"jsonrpc": "2.0", "id": None, "method": "ping"}, jsonrpc.INVALID_REQUEST),
+        ({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": []}, jsonrpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": 1}},
-         rpc.INVALID_PARAMS),
-        ({"jsonrpc": "2.0", "id": 1, "method": "resources/list"}, rpc.METHOD_NOT_FOUND),
-        ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get"}, rpc.METHOD_NOT_FOUND),
-        ({"jsonrpc": "2.0", "id": 1, "method": "tools/call"}, rpc.INVALID_PARAMS),
+         jsonrpc.INVALID_PARAMS),
+        ({"jsonrpc": "2.0", "id": 1, "method": "resources/list"}, jsonrpc.METHOD_NOT_FOUND),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get"}, jsonrpc.METHOD_NOT_FOUND),
+        ({"jsonrpc": "2.0", "id": 1, "method": "tools/call"}, jsonrpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "sh"}},
-         rpc.INVALID_PARAMS),
+         jsonrpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-          "params": {"name": "run", "arguments": "x"}}, rpc.INVALID_PARAMS),
+          "params": {"name": "run", "arguments": "x"}}, jsonrpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "tools/list",
           "params": {"_meta": {f"{wire.META}protocolVersion": "2099-01-01",
                                f"{wire.META}clientCapabilities": {}}}}, wire.UNSUPPORTED_VERSION),
         ({"jsonrpc": "2.0", "id": 1, "method": "tools/list",
-          "params": {"_meta": {f"{wire.META}protocolVersion": wire.MODERN}}}, rpc.INVALID_PARAMS),
+          "params": {"_meta": {f"{wire.META}protocolVersion": wire.MODERN}}},
+         jsonrpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get",
           "params": {"taskId": "x", "_meta": modern()}}, wire.MISSING_CAPABILITY),
         ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get",
-          "params": {"taskId": "x", "_meta": modern(tasks=True)}}, rpc.INVALID_PARAMS),
+          "params": {"taskId": "x", "_meta": modern(tasks=True)}}, jsonrpc.INVALID_PARAMS),
         ({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": {"_meta": modern()}},
-         rpc.METHOD_NOT_FOUND),
+         jsonrpc.METHOD_NOT_FOUND),
     ],
 )  # fmt: skip
 async def test_what_a_client_does_wrong_has_the_code_of_the_protocol(
@@ -323,7 +324,7 @@ async def test_a_task_asks_the_person_in_front_of_the_client(ours: BuiltinAgent)
         answer = {"action": "accept", "content": {field: "B"}}
         wrong = {key: {"action": "maybe"}}
         reply = await client.request("tasks/update", meta, taskId=id, inputResponses=wrong)
-        assert reply["error"]["code"] == rpc.INVALID_PARAMS
+        assert reply["error"]["code"] == jsonrpc.INVALID_PARAMS
         responses = {key: answer, "unknown": answer}
         await client.request("tasks/update", meta, taskId=id, inputResponses=responses)
         await runs.wait(id, 30)
@@ -344,5 +345,5 @@ async def test_a_failure_inside_has_a_reply(
         assert "is too long" in result["content"][0]["text"]
         monkeypatch.setattr(wire, "discovered", fail)
         reply = await client.request("server/discover", modern())
-        assert reply["error"]["code"] == rpc.INTERNAL_ERROR
+        assert reply["error"]["code"] == jsonrpc.INTERNAL_ERROR
         assert "a fault" in caplog.text

@@ -78,7 +78,8 @@ from corral._protocol.acp.frames import (
     without_nulls,
 )
 from corral._protocol.acp.quirks import DEFAULT_QUIRKS, AcpQuirks
-from corral._protocol.acp.rpc import (
+from corral._protocol.acp.tool_calls import shell_command
+from corral._protocol.jsonrpc import (
     CLOSED,
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -95,7 +96,6 @@ from corral._protocol.acp.rpc import (
     result_reply,
     rpc_line,
 )
-from corral._protocol.acp.tool_calls import shell_command
 from corral._protocol.ndjson import MAX_LINE_SIZE, SAMPLE_SIZE, JsonLines, RawEvent
 from corral.errors import ConfigError, InvalidRequest, PromptError, StreamBroken
 from corral.events import AgentQuestion, Decision, Error, ToolUse, Unknown, Vendor

@@ -33,8 +33,8 @@ from corral._protocol.acp.frames import (
     UserChunk,
 )
 from corral._protocol.acp.quirks import AcpQuirks
-from corral._protocol.acp.rpc import RpcError
 from corral._protocol.acp.tool_calls import FINAL_STATUSES, OpenToolCall
+from corral._protocol.jsonrpc import RpcError
 from corral._protocol.ndjson import RawEvent, TurnEnd
 from corral.events import Plan, PlanEntry, Text, Thinking, ToolUse, Unknown, UsageReport, Vendor
 from corral.values import Cost, Json, Usage, as_object, convert_to, subtract_by_model

@@ -73,7 +73,7 @@ from corral._protocol.acp.frames import (
     Update,
     without_nulls,
 )
-from corral._protocol.acp.rpc import (
+from corral._protocol.jsonrpc import (
     CLOSED,
     INVALID_PARAMS,
     INVALID_REQUEST,

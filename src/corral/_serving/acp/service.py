@@ -36,16 +36,6 @@ from corral._protocol.acp.frames import (
     SetConfigOptionParams,
     SetModeParams,
 )
-from corral._protocol.acp.rpc import (
-    AUTH_REQUIRED,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    REQUEST_CANCELLED,
-    RESOURCE_NOT_FOUND,
-    Id,
-    RpcError,
-    SendBytes,
-)
 from corral._protocol.acp.server import (
     STEERING,
     AcpServer,
@@ -54,6 +44,16 @@ from corral._protocol.acp.server import (
     ClientProblem,
     RequestAnswered,
     ServerCommand,
+)
+from corral._protocol.jsonrpc import (
+    AUTH_REQUIRED,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    REQUEST_CANCELLED,
+    RESOURCE_NOT_FOUND,
+    Id,
+    RpcError,
+    SendBytes,
 )
 from corral._serving.acp.session import AUTHENTICATION, PromptFailed, ServedSession
 from corral._serving.allowance import Allowance, RunRequest

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from corral._core.nesting import decode_json
-from corral._protocol.acp import rpc
+from corral._protocol import jsonrpc
 from corral._serving.mcp import wire
 from corral._serving.mcp.server import McpService
 from corral._serving.mcp.wire import RpcFailure
@@ -70,7 +70,7 @@ class McpApp:
             message = decode_json(body)
             _check_headers(message, headers)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            failure = RpcFailure(rpc.PARSE_ERROR, f"not JSON: {error}")
+            failure = RpcFailure(jsonrpc.PARSE_ERROR, f"not JSON: {error}")
             return await _send_json(send, 400, wire.failure(None, failure))
         except RpcFailure as error:
             return await _send_json(send, 400, wire.failure(wire.id_of(message), error))
@@ -121,7 +121,7 @@ def _event(message: JsonObject) -> bytes:
 
 def _reply_of(message: Json, task: asyncio.Task[JsonObject | None]) -> JsonObject | None:
     if task.cancelled():
-        error = RpcFailure(rpc.REQUEST_CANCELLED, "the request was cancelled")
+        error = RpcFailure(jsonrpc.REQUEST_CANCELLED, "the request was cancelled")
         return wire.failure(wire.id_of(message), error)
     return task.result()
 
@@ -134,8 +134,8 @@ async def _send_reply(
         return await refuse(send, 202)
     code = as_object(reply.get("error")).get("code")
     status = 200
-    if code in (rpc.PARSE_ERROR, rpc.INVALID_REQUEST) or (is_modern and code is not None):
-        status = 404 if code == rpc.METHOD_NOT_FOUND else 400
+    if code in (jsonrpc.PARSE_ERROR, jsonrpc.INVALID_REQUEST) or (is_modern and code is not None):
+        status = 404 if code == jsonrpc.METHOD_NOT_FOUND else 400
     await _send_json(send, status, reply)
 
 

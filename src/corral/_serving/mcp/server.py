@@ -25,7 +25,7 @@ from collections.abc import Callable
 import msgspec
 
 from corral._core.nesting import decode_json
-from corral._protocol.acp import rpc
+from corral._protocol import jsonrpc
 from corral._protocol.ndjson import Lines, Oversized
 from corral._serving.caller_runs import CallerRun, RunView
 from corral._serving.mcp import run_tasks, wire
@@ -66,7 +66,9 @@ class McpService:
             return None
         task = asyncio.current_task()
         if len(self._running) >= MOST_CALLS:
-            return wire.failure(call.id, RpcFailure(rpc.INTERNAL_ERROR, "too many open requests"))
+            return wire.failure(
+                call.id, RpcFailure(jsonrpc.INTERNAL_ERROR, "too many open requests")
+            )
         if task is not None:
             self._running[task] = call.id
         try:
@@ -76,7 +78,7 @@ class McpService:
         except Exception as error:  # without a reply the client would wait
             _log.exception("%s failed", call.method)
             why = f"corral failed: {type(error).__name__}; its log says more"
-            return wire.failure(call.id, RpcFailure(rpc.INTERNAL_ERROR, why))
+            return wire.failure(call.id, RpcFailure(jsonrpc.INTERNAL_ERROR, why))
         finally:
             if task is not None:
                 del self._running[task]
@@ -107,15 +109,15 @@ class McpService:
             case "tasks/get" | "tasks/update" | "tasks/cancel":
                 return await self._about_task(call)
             case _:
-                raise RpcFailure(rpc.METHOD_NOT_FOUND, "Method not found", call.method)
+                raise RpcFailure(jsonrpc.METHOD_NOT_FOUND, "Method not found", call.method)
 
     async def _call_tool(self, call: McpCall, send: Send) -> JsonObject:
         name, arguments = call.params.get("name"), call.params.get("arguments")
         if not isinstance(name, str) or name not in self._tools.names:
             error = unknown_tool(str(name), self._tools.names)
-            raise RpcFailure(rpc.INVALID_PARAMS, error.message)
+            raise RpcFailure(jsonrpc.INVALID_PARAMS, error.message)
         if arguments is not None and not isinstance(arguments, dict):
-            raise RpcFailure(rpc.INVALID_PARAMS, "arguments must be an object")
+            raise RpcFailure(jsonrpc.INVALID_PARAMS, "arguments must be an object")
         if call.takes_tasks and name in AS_TASKS:
             return await self._start_task(call, name, as_object(arguments))
         return await self._tools.call(name, as_object(arguments), _reporter(call, send))
@@ -135,7 +137,7 @@ class McpService:
         id = call.params.get("taskId")
         try:
             if not isinstance(id, str):
-                raise RpcFailure(rpc.INVALID_PARAMS, "taskId must be a string")
+                raise RpcFailure(jsonrpc.INVALID_PARAMS, "taskId must be a string")
             view = await self._tools.runs.view(id)
             run = self._find(id)
             if call.method == "tasks/get":
@@ -145,7 +147,7 @@ class McpService:
             elif run is not None:
                 run_tasks.answer(run, call.params.get("inputResponses"))
         except CorralError as error:
-            raise RpcFailure(rpc.INVALID_PARAMS, error.message) from error
+            raise RpcFailure(jsonrpc.INVALID_PARAMS, error.message) from error
         return {}
 
     def _find(self, id: str) -> CallerRun | None:
@@ -181,7 +183,7 @@ async def serve_streams(server: McpService, streams: StandardStreams, stop: asyn
         try:
             message = decode_json(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            send(wire.failure(None, RpcFailure(rpc.PARSE_ERROR, f"not JSON: {error}")))
+            send(wire.failure(None, RpcFailure(jsonrpc.PARSE_ERROR, f"not JSON: {error}")))
             return
         reply = await server.handle(message, send)
         if reply is not None:
@@ -193,7 +195,7 @@ async def serve_streams(server: McpService, streams: StandardStreams, stop: asyn
             for block in lines.feed(data):
                 if isinstance(block, Oversized):
                     text = f"a message of {block.size:,} bytes is too large"
-                    send(wire.failure(None, RpcFailure(rpc.INVALID_REQUEST, text)))
+                    send(wire.failure(None, RpcFailure(jsonrpc.INVALID_REQUEST, text)))
                     continue
                 for line in filter(None, map(bytes.strip, block.split(b"\n"))):
                     task = asyncio.create_task(work(line))

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import msgspec
 
 from corral._core.nesting import TOO_DEEP, is_too_deep
-from corral._protocol.acp.rpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
+from corral._protocol.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 from corral.values import Json, JsonObject, as_object, is_object
 from corral.version import __version__
 

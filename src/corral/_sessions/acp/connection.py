@@ -70,7 +70,7 @@ from corral._protocol.acp.client import (
 )
 from corral._protocol.acp.conversation import failed_turn_end
 from corral._protocol.acp.frames import AgentCapabilities, Block
-from corral._protocol.acp.rpc import SendBytes
+from corral._protocol.jsonrpc import SendBytes
 from corral._protocol.ndjson import RawEvent, TurnEnd
 from corral._sessions.backends.base import AgentProgram
 from corral._sessions.prepare import needs_new_process

@@ -25,7 +25,7 @@ from typing import Protocol
 import msgspec
 
 from corral._core.nesting import decode_json
-from corral._protocol.acp.rpc import RpcFrame
+from corral._protocol.jsonrpc import RpcFrame
 from corral._protocol.ndjson import Lines
 from corral._protocol.schema import Schema
 from corral._protocol.sse import SseDecoder

@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0, as both sides of the Agent Client Protocol use it: one message per line."""
+"""JSON-RPC 2.0, one message per line, as the Agent Client Protocol and MCP use it."""
 
 from __future__ import annotations
 
