@@ -27,6 +27,7 @@ LAYERS = {
     "_metering": 4,
     "_telemetry": 5,
     "_sessions": 5,
+    "_verification": 5,
     "_publishing": 5,
     "live": 6,
     "_inference": 5,

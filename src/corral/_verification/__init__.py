@@ -1,0 +1,1 @@
+"""Evidence that the work of a run is done, made by corral itself."""

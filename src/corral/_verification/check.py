@@ -1,0 +1,122 @@
+"""A check of the work that an agent left, and the evidence that it gives.
+
+Theory of operation
+-------------------
+A ``Check`` is made and validated before the run: a command, files that must exist, a function of
+the result, a schema, scenarios. It is run when the agent has ended, in a ``CheckContext``: the
+clean tree that corral made of what the agent left, not the folder in which the agent worked. It
+returns ``Evidence`` and changes nothing but the clean tree. A check that cannot be run (its program
+is missing, a signal ended it) returns evidence that is ``missing``, never ``passed``; it raises
+only ``CorralError``, for what the caller must correct.
+
+``until`` runs the same checks after each turn, in the session's own folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from corral._system.environment import SecretRedactor
+from corral.events import FileKind
+from corral.result import Result
+from corral.values import JsonObject
+
+if TYPE_CHECKING:
+    from corral._system.sandbox.sandbox import Sandbox
+
+Kind: TypeAlias = Literal["command", "files", "function", "schema", "scenarios"]
+Outcome: TypeAlias = Literal["passed", "failed", "missing"]
+"""``missing``: the check could not be made, so it says nothing about the work."""
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one check has found. A receipt stores it as it is."""
+
+    kind: Kind
+    name: str
+    """What was checked, for a person: ``pytest -q``."""
+    outcome: Outcome
+    reason: str = ""
+    """Why it did not pass: ``exited with 1``."""
+    exit_code: int | None = None
+    """Of a command; None if a signal or corral ended it."""
+    seconds: float = 0.0
+    output_hash: str = ""
+    """``sha256:…`` of everything that a command wrote to stdout."""
+    errors_hash: str = ""
+    """The same of stderr."""
+    output_bytes: int = 0
+    """Bytes of both together."""
+    output: str = ""
+    """The end of the output, redacted."""
+    passed_before: bool | None = None
+    """Whether the same check would have passed before the run; None if that is not known."""
+    details: JsonObject = {}
+    """What else a check of this kind knows."""
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome == "passed"
+
+    @property
+    def complaint(self) -> str | None:
+        """What a model is told of a check that did not pass; None if it passed."""
+        if self.passed:
+            return None
+        what = f"`{self.name}` {self.reason}" if self.kind == "command" else self.reason
+        if self.output:
+            return f"{what}:\n\n```\n{self.output}\n```"
+        return f"{what}, without output" if self.kind == "command" else what or self.name
+
+
+class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a check runs, and what it may know."""
+
+    folder: Path
+    """The working directory: in the clean tree, or of the session. The check may change it only if
+    it is that of a clean tree."""
+    left: Path
+    """The session's folder as the agent left it. The check only reads it."""
+    result: Result | None = None
+    """Of the run; None if a receipt is repeated."""
+    changed: Mapping[str, FileKind] | None = None
+    """What the run changed, by its path from the folder; None if that is not known."""
+    sandbox: Sandbox | None = None
+    """What a command is run in."""
+    env: Mapping[str, str] = {}
+    """Variables that a command gets besides those that programs need."""
+    pass_env: tuple[str, ...] = ()
+    """Names of variables of corral's environment that it gets."""
+    redactor: SecretRedactor = SecretRedactor()
+    scratch: Path | None = None
+    """An empty folder for temporary files of the check, outside of the tree."""
+    timeout: float = 600.0
+    """Seconds that the check may take. Its own limit, if lower, wins."""
+
+
+@runtime_checkable
+class Check(Protocol):
+    """One source of evidence. Immutable, made before the run and validated when it is made."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    @property
+    def name(self) -> str:
+        """What is checked, for a person."""
+        ...
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether it judges files. Such a check proves nothing about a run that changed none."""
+        ...
+
+    def describe(self) -> JsonObject:
+        """With what ``corral verify`` repeats it elsewhere; empty if it cannot be repeated."""
+        ...
+
+    async def run(self, context: CheckContext) -> Evidence: ...
