@@ -10,24 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral._comparison.statistics import Verdicts, difference, differences, pass_rate, wilson
+from corral._comparison.statistics import Verdicts, difference, differences, pass_rate
 
 TASKS = 120
-
-
-@pytest.mark.parametrize(
-    ("passed", "count", "low", "high"),
-    [
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-    ],
-)
-def test_wilson_intervals_are_those_of_newcombe_1998(
-    passed: int, count: int, low: float, high: float
-) -> None:
-    assert wilson(passed / count, count) == pytest.approx((low, high), abs=5e-5)
 
 
 def scripted(seed: int, tasks: int = TASKS, repeat: int = 3) -> tuple[Verdicts, Verdicts]:

@@ -40,13 +40,12 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from statistics import NormalDist, fmean
+from statistics import fmean
 from typing import TypeAlias
 
 import msgspec
 
-LEVEL = 0.95
-Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+from corral._core.intervals import wilson
 
 Verdicts: TypeAlias = Mapping[str, Sequence[bool]]
 """Task -> the verdicts of one agent's attempts at it. Missing attempts are left out."""
@@ -128,15 +127,6 @@ def differences(by_agent: Mapping[str, Verdicts]) -> list[Difference]:
         difference(first, second, by_agent[first], by_agent[second])
         for first, second in combinations(by_agent, 2)
     ]
-
-
-def wilson(value: float, count: float) -> tuple[float, float]:
-    """Wilson's score interval for a proportion of ``count`` attempts."""
-    weight = Z * Z / count
-    center = (value + weight / 2) / (1 + weight)
-    half = Z * math.sqrt(value * (1 - value) / count + weight / (4 * count)) / (1 + weight)
-    # Rounding must not exclude the value itself.
-    return max(0.0, min(value, center - half)), min(1.0, max(value, center + half))
 
 
 def _effective_count(value: float, means: Sequence[float], attempts: int) -> float:

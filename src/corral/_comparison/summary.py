@@ -16,6 +16,7 @@ from corral._comparison import statistics, store
 from corral._comparison.plan import ComparisonPlan, SkippedRow, load_plan
 from corral._comparison.statistics import Difference, Rate
 from corral._core.display import Card, Displayed
+from corral._core.intervals import LEVEL
 from corral._engine.batch.results import BatchResult
 from corral._pipelines.attempts import AttemptRecord, AttemptTask
 from corral.values import Usage
@@ -132,7 +133,7 @@ class ComparisonSummary(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[SkippedRow, ...] = ()
     """Tasks that cannot be run on this machine."""
     notes: tuple[str, ...] = ()
-    level: float = statistics.LEVEL
+    level: float = LEVEL
     """Of all intervals."""
 
     @property
