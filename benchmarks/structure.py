@@ -4,7 +4,7 @@
 
 The first rows are read from the source: lines and files, private functions that are called once,
 import cycles, class names that several classes share, and modules that use the machine outside of
-``corral.system``. The last rows are measured: for one prompt to an ACP agent and for one durable
+``corral._system``. The last rows are measured: for one prompt to an ACP agent and for one durable
 simulated node, the number of files of ``src/corral`` in which at least one function was called.
 Each is run once before, so code that runs only because a module is imported does not count.
 ``--list`` names what is counted.
@@ -87,7 +87,7 @@ def read_modules() -> list[Module]:
 
 
 def import_cycles(modules: list[Module]) -> list[tuple[str, ...]]:
-    """Groups of modules that import each other, directly or through others. The packages that load
+    """Groups of modules that import each other, directly or through others. The modules that load
     public names from every layer are left out."""
     facades = {"corral", "corral.models", "corral.pipelines"}
     names = {module.name for module in modules} - facades
@@ -204,7 +204,7 @@ def print_source(*, listed: bool) -> None:
     shared = [f"{name}: {' '.join(at)}" for name, at in shared_class_names(modules).items()]
     print_row("class names of several classes", str(len(shared)), "25", shared, listed=listed)
     machine = modules_that_use_the_machine()
-    title = "modules outside corral.system that use the machine"
+    title = "modules outside corral._system that use the machine"
     print_row(title, str(len(machine)), "30", machine, listed=listed)
     stems = Counter(module.name.rpartition(".")[2] for module in modules)
     often = [f"{stem} x{count}" for stem, count in stems.most_common() if count > 2]

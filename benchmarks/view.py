@@ -30,7 +30,7 @@ FLAGS = ["--no-sandbox", "--enable-precise-memory-info"]
 LIMIT_KB = 300
 PEERS = {"inspect view": 11_000, "harbor view": 2_300}
 """kB of the static files of other viewers, as installed."""
-STATIC = Path(__file__).parents[1] / "src" / "corral" / "view" / "static"
+STATIC = Path(__file__).parents[1] / "src" / "corral" / "_view" / "static"
 
 
 def view(bench: BenchEnvironment) -> list[Row]:

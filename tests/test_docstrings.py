@@ -13,7 +13,7 @@ MODULES = [
     "corral.agents",
     "corral.models",
     "corral.pipelines",
-    "corral.pipelines.events",
+    "corral._pipelines.events",  # public as ``pipelines.events``
     "corral.providers",
     "corral.testing",
     "corral.errors",
@@ -23,7 +23,7 @@ WITHOUT_EXAMPLE = {
     "corral.agents": "an example is in docs/adding-agents.md",
     "corral.errors": "an example is in CorralError",
     "corral.events": "events are read; corral.Turn has an example",
-    "corral.pipelines.events": "events are read",
+    "corral._pipelines.events": "events are read",
 }
 """Modules whose classes are not called by users → why."""
 RETURNED = {

@@ -1,8 +1,8 @@
-"""Clocks, files, the environment, sockets and processes are used in ``corral.system`` only.
+"""Clocks, files, the environment, sockets and processes are used in ``corral._system`` only.
 
 ``EXEMPT`` names the packages whose work is the machine. ``ALLOWED`` names each other module that
 uses the machine itself, what it uses, and why. A module that starts to use something else must be
-added here with its reason, or call a function of ``corral.system``. Entries that are no longer
+added here with its reason, or call a function of ``corral._system``. Entries that are no longer
 needed must go.
 
 This finds uses that are visible in the source: calls, attributes and imports. It does not follow
@@ -22,11 +22,11 @@ import corral
 ROOT = Path(corral.__file__).parent
 
 EXEMPT = {
-    "system/": "the layer that touches the machine",
-    "cli/": "the program: it reads its terminal, its environment and the files its user names",
-    "testing/": "servers, attackers and measurements that are real processes and files",
+    "_system/": "the layer that touches the machine",
+    "_cli/": "the program: it reads its terminal, its environment and the files its user names",
+    "_testing/": "servers, attackers and measurements that are real processes and files",
     "providers/": "the blocking interface for other engines, which have their own clocks",
-    "engine/dbos/": "the database: its file, its locks and its server's socket",
+    "_engine/dbos/": "the database: its file, its locks and its server's socket",
 }
 
 PATH_METHODS = frozenset(
@@ -132,54 +132,54 @@ MODULES = {
 }
 
 ALLOWED: dict[str, tuple[str, str]] = {
-    "agents/gemini/controls.py": ("file", "real paths: the agent compares them without links"),
+    "_agents/gemini/controls.py": ("file", "real paths: the agent compares them without links"),
     # The built-in agent. Its tools open paths that a model chose. They must hold one folder's
     # descriptor from the check to the use, so the calls stand beside the checks.
-    "builtin/tools/files.py": ("file", "the tools"),
-    "builtin/tools/find.py": ("file", "the tools"),
-    "builtin/tools/search.py": ("file", "the tool"),
-    "builtin/tools/workspace.py": ("file", "opens folders below the workspace without links"),
+    "_builtin/tools/files.py": ("file", "the tools"),
+    "_builtin/tools/find.py": ("file", "the tools"),
+    "_builtin/tools/search.py": ("file", "the tool"),
+    "_builtin/tools/workspace.py": ("file", "opens folders below the workspace without links"),
     # Comparisons. Tasks and results are files of the user and of corral's home.
-    "comparison/plan.py": ("file random", "checks and copies the files of tasks; a new name"),
+    "_comparison/plan.py": ("file random", "checks and copies the files of tasks; a new name"),
     # Durable runs. Times are written to the database, where several machines compare them.
-    "engine/agent_host/client.py": ("file random", "jobs and results are files of this folder"),
-    "engine/agent_host/server.py": ("clock file process", "the main loop of a daemon"),
-    "engine/batch/tasks.py": ("file", "reads the files that become tasks"),
-    "engine/batch/results.py": ("file", "the results file: appended, synced, locked"),
-    "engine/worker/executor.py": ("clock random socket", "the executor's name has the host's"),
-    "engine/worker/worker.py": ("clock process", "the main loop of a process: signals"),
-    "engine/workspace/run_worktree.py": (
+    "_engine/agent_host/client.py": ("file random", "jobs and results are files of this folder"),
+    "_engine/agent_host/server.py": ("clock file process", "the main loop of a daemon"),
+    "_engine/batch/tasks.py": ("file", "reads the files that become tasks"),
+    "_engine/batch/results.py": ("file", "the results file: appended, synced, locked"),
+    "_engine/worker/executor.py": ("clock random socket", "the executor's name has the host's"),
+    "_engine/worker/worker.py": ("clock process", "the main loop of a process: signals"),
+    "_engine/workspace/run_worktree.py": (
         "clock file",
         "worktrees that several processes share",
     ),
-    "engine/node_runner.py": ("file", "a temporary folder"),
+    "_engine/node_runner.py": ("file", "a temporary folder"),
     # Harnesses.
     "integrations/inspect_ai.py": ("file", "a temporary folder for a sample without one"),
-    "integrations/harbor/environment.py": (
+    "integrations/harbor/_environment.py": (
         "file",
         "copies files into and out of a trial's folders",
     ),
     # Model calls.
     # Running processes: the files by which they see each other.
-    "publishing/publisher.py": ("clock file", "since when a process is visible; its folder"),
-    "publishing/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
+    "_publishing/publisher.py": ("clock file", "since when a process is visible; its folder"),
+    "_publishing/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
-    "pipelines/execution/interviewers.py": ("file", "reads answers from a descriptor"),
-    "pipelines/execution/verifier.py": ("file", "copies the tests of a task, reads its reward"),
-    "pipelines/execution/run_dir.py": ("clock file", "a run's folder"),
-    "pipelines/nodes/data.py": ("file", "the nodes read_file and write_file"),
+    "_pipelines/execution/interviewers.py": ("file", "reads answers from a descriptor"),
+    "_pipelines/execution/verifier.py": ("file", "copies the tests of a task, reads its reward"),
+    "_pipelines/execution/run_dir.py": ("clock file", "a run's folder"),
+    "_pipelines/nodes/data.py": ("file", "the nodes read_file and write_file"),
     # Metering.
     # Sessions.
-    "sessions/acp/client_requests.py": ("file", "the agent's file requests, below one folder"),
-    "sessions/index.py": ("file", "the index file, and when each session was last written"),
-    "sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
-    "sessions/warm/server.py": ("file process", "the background process and its socket"),
-    "sessions/sandbox.py": ("file", "which folders exist, and where a work tree's repository is"),
-    "sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
-    "sessions/tools/mcp_server.py": ("socket", "serves tools on a private socket"),
+    "_sessions/acp/client_requests.py": ("file", "the agent's file requests, below one folder"),
+    "_sessions/index.py": ("file", "the index file, and when each session was last written"),
+    "_sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
+    "_sessions/warm/server.py": ("file process", "the background process and its socket"),
+    "_sessions/sandbox.py": ("file", "which folders exist, and where a work tree's repository is"),
+    "_sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
+    "_sessions/tools/mcp_server.py": ("socket", "serves tools on a private socket"),
     # The view. It reads the files of runs that other processes write.
-    "view/page_file.py": ("file", "a redacted copy of a log, in a temporary folder"),
-    "view/server.py": ("process socket", "the server; signals end it"),
+    "_view/page_file.py": ("file", "a redacted copy of a log, in a temporary folder"),
+    "_view/server.py": ("process socket", "the server; signals end it"),
 }
 """Module → what it uses, why it does so itself."""
 
@@ -243,7 +243,7 @@ def test_modules_use_the_machine_only_as_listed() -> None:
         found = uses(ast.parse(path.read_text("utf-8")))
         if new := " and ".join(sorted(found - listed)):
             problems.append(
-                f"{name} uses {new}: call corral.system, or list it in ALLOWED with its reason"
+                f"{name} uses {new}: call corral._system, or list it in ALLOWED with its reason"
             )
         if gone := " and ".join(sorted(listed - found)):
             problems.append(f"{name} no longer uses {gone}: remove that from ALLOWED")

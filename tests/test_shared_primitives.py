@@ -11,12 +11,12 @@ import pytest
 import corral
 
 ROOT = Path(corral.__file__).parent
-SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if "testing" not in path.parts]
+SOURCES = [path for path in sorted(ROOT.rglob("*.py")) if "_testing" not in path.parts]
 
 OWNERS = {
-    "atomic replace": {"system/fs.py"},
-    "file lock": {"system/fs.py"},
-    "back-off": {"core/durations.py"},
+    "atomic replace": {"_system/fs.py"},
+    "file lock": {"_system/fs.py"},
+    "back-off": {"_core/durations.py"},
     "slug": {"values.py"},
     "typed decoding": {"values.py"},
 }
@@ -71,10 +71,10 @@ def _uses_a_type(call: ast.Call) -> bool:
 
 
 ALLOWED = {
-    ("typed decoding", "system/hook_guard.py"): "a program with one thread that loads little",
-    ("atomic replace", "engine/batch/api.py"): "a method of the results file",
-    ("atomic replace", "engine/batch/resume.py"): "a method of the results file",
-    ("slug", "pipelines/execution/run_dir.py"): "an escape that can be reversed, not a slug",
+    ("typed decoding", "_system/hook_guard.py"): "a program with one thread that loads little",
+    ("atomic replace", "_engine/batch/api.py"): "a method of the results file",
+    ("atomic replace", "_engine/batch/resume.py"): "a method of the results file",
+    ("slug", "_pipelines/execution/run_dir.py"): "an escape that can be reversed, not a slug",
 }
 
 

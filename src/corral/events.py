@@ -1,6 +1,6 @@
 """The events of a run: one closed union for all agents.
 
-``sessions/event_normalizer.py`` guarantees for every agent:
+``_sessions/event_normalizer.py`` guarantees for every agent:
 
 - ``init`` comes first and ``done`` last, each exactly once;
 - ``seq`` counts from 1 without gaps;

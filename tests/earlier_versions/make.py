@@ -29,7 +29,6 @@ HERE = Path(__file__).parent
 PLACE = Path("/tmp/corral-earlier-version")
 """Where the commands run. Its path is in what they store, so it is the same everywhere."""
 SCRIPTED_GEMINI = HERE.parent / "programs" / "scripted_gemini.py"
-MAIN = "from corral._cli.main import main; main()"
 
 STEPS = """digraph steps {
     goal="say hello"
@@ -69,7 +68,7 @@ class EarlierVersion:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", MAIN, *words],
+            [sys.executable, "-m", "corral", *words],
             cwd=self.work,
             env=self.env,
             stdin=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from corral._pipelines.scheduler.commands import Message
 STORED = Path(__file__).parent / "journal_formats" / f"{JOURNAL}.txt"
 CHANGED = (
     "a field of what is stored was renamed, removed or has another type or default: if runs of the"
-    " format before cannot be continued, raise JOURNAL in core/stored_formats.py (CONTRIBUTING.md),"
+    " format before cannot be continued, raise JOURNAL in _core/stored_formats.py (CONTRIBUTING.md)"
     " and run this with UPDATE_GOLDENS=1"
 )
 

@@ -12,9 +12,9 @@ from corral._pipelines import node_kinds
 from corral._pipelines.execution import handlers
 
 SRC = Path(__file__).parents[2] / "src" / "corral"
-AREAS = ("pipelines", "engine", "cli", "view", "serve", "export", "providers", "compare")
+AREAS = ("_pipelines", "_engine", "_cli", "_view", "_serving", "_export", "providers")
 FILES = sorted(path for area in AREAS for path in (SRC / area).rglob("*.py"))
-ALLOWED = (SRC / "pipelines" / "node_kinds.py", SRC / "view", SRC / "cli" / "demo.py")
+ALLOWED = (SRC / "_pipelines" / "node_kinds.py", SRC / "_view", SRC / "_cli" / "demo.py")
 """The module with the records; the view, whose items have kinds of other names; and the demo, whose
 scripted model calls a tool with the name of a kind."""
 NAMES = frozenset((*node_kinds.KINDS, *node_kinds.ALIASES))

@@ -12,7 +12,7 @@ import pytest
 
 import corral
 
-STATIC = Path(corral.__file__).parent / "view" / "static"
+STATIC = Path(corral.__file__).parent / "_view" / "static"
 MODULES = sorted(STATIC.glob("*.js"))
 MAX_COMPRESSED = 60_000
 """Bytes of all files, each compressed. The next larger viewer of this kind has 2.3 MB."""

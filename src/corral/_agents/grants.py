@@ -3,7 +3,7 @@
 ``compute_grants`` is the only place that combines the verdicts of a policy with its lists of tools,
 its shell rules, its folders and hosts, and with who can answer a question. An agent's ``controls``
 turns the grants into flags, settings and rules of the agent, and says who enforces each part; the
-report (``agents/report.py``) is made from both. No agent reads the policy.
+report (``_agents/report.py``) is made from both. No agent reads the policy.
 
 A grant has a *default*: what happens to a call that no list and no rule decides. *Exceptions* are
 the rules and lists that decide some calls otherwise:

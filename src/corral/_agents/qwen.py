@@ -2,7 +2,7 @@
 
 Each fact was seen in a run of version 0.24.4:
 
-- ``qwen-cli`` uses two-way JSON lines (``protocol/stream_json``), in which it asks for permission.
+- ``qwen-cli`` uses two-way JSON lines (``_protocol/stream_json``), in which it asks for permission.
   Images would arrive there as text, and ``--json-schema`` is refused.
 - ``qwen-acp`` ends its turn after a denial.
 - It calls a busy service seven times in about 70 seconds, and no setting changes that.
@@ -14,7 +14,7 @@ The policy:
   ``default`` it reads what it believes to be the workspace, and asks about the rest.
 - A command that only reads runs without asking, unless a rule under ``permissions.ask`` names its
   tool. So every tool that may be used is named there, reading included: it asks us about each
-  call, and ``sessions/permissions.py`` judges the paths.
+  call, and ``_sessions/permissions.py`` judges the paths.
 - A rule for ``edit``, ``read_file`` or ``run_shell_command`` applies to all tools of its kind. So
   a kind is either denied completely, and then not offered, or it asks us about every call.
 - The permission requests of a sub-agent do not reach us, and its denials are not reported: so

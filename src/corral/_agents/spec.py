@@ -108,7 +108,7 @@ class Enforced(msgspec.Struct, frozen=True):
 class AgentControls(msgspec.Struct, frozen=True, kw_only=True):
     """Grants in an agent's own controls, and who enforces them. ``AgentSpec.controls`` makes them,
     once per run. ``launch`` hands them to the agent, and users see the report that is made of them
-    (``agents/report.py``): it cannot describe other rules than those in force.
+    (``_agents/report.py``): it cannot describe other rules than those in force.
     """
 
     enforced: Mapping[Capability, Enforced] = {}

@@ -40,7 +40,7 @@ EXCEPTIONS = {
 }
 """Codes of missing attempts -> the names that harbor has for them."""
 TIMED_OUT = "AgentTimeoutError"
-ENVIRONMENT: JsonObject = {"import_path": "corral.comparison:compare"}
+ENVIRONMENT: JsonObject = {"import_path": "corral:compare"}
 """Where the attempts ran: without one, harbor reads ``docker``."""
 
 

@@ -91,8 +91,8 @@ _PROGRAMS: dict[str, Program] = {
     "worker": "worker",
 }
 _DAEMONS: dict[str, Program] = {
-    "sessions.warm.server": "warm",
-    "engine.agent_host.server": "agent_host",
+    "_sessions.warm.server": "warm",
+    "_engine.agent_host.server": "agent_host",
 }
 
 

@@ -13,7 +13,7 @@ then happens depends on the option ``sandbox``:
 
 ``gains_at_wire`` says, before anything is compiled, whether an agent that cannot ask would be asked
 about or could enforce more if its tool calls were judged in the model's responses
-(``sessions/backends/judges``), before the agent sees them. That needs corral's proxy. Whether a
+(``_sessions/backends/judges``), before the agent sees them. That needs corral's proxy. Whether a
 run has it (``RunOptions.at_wire``) is an input of the compilation.
 
 A run with ``strict=False`` accepts parts that nothing enforces, so it needs no sandbox. In a replay

@@ -2,7 +2,7 @@
 denied.
 
 The policy comes first. What it does not deny is shown to ``on_tool_call`` (see
-``sessions/tools/hooks``), which may deny or edit it. Then the policy judges it again, and
+``_sessions/tools/hooks``), which may deny or edit it. Then the policy judges it again, and
 asks a person if it must.
 
 A request to read or write is also judged by its paths, after links are resolved and at the moment

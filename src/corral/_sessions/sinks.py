@@ -10,7 +10,7 @@ do becomes a warning of the turn.
   listed.
 - ``TurnPublisher`` shows the turn to other processes, and sends its messages (``notify``). A turn
   becomes visible when it takes longer than ``PUBLISH_AFTER``, or at once when others are asked.
-  Most code for that is in ``session_link`` and ``corral.publishing``, which are loaded only then.
+  Most code for that is in ``session_link`` and ``corral._publishing``, which are loaded only then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A stored diff as rows for two columns.
 
-The text comes from ``system/git/changes``: unified hunks, and lines with ``#`` for files whose
+The text comes from ``_system/git/changes``: unified hunks, and lines with ``#`` for files whose
 content is not shown. It was made from files that an agent wrote, so nothing in it is trusted: a
 hunk ends after as many lines as its header says.
 """

@@ -18,7 +18,7 @@ from corral._pipelines.transforms import apply
 
 NO_EXIT = "digraph broken {\n  start [shape=Mdiamond]\n  start -> a\n}\n"
 CLEAN = "no errors, no warnings\n"
-SHIPPED = EXAMPLES.parent / "src" / "corral" / "pipelines" / "starters"
+SHIPPED = EXAMPLES.parent / "src" / "corral" / "_pipelines" / "starters"
 
 
 def test_a_correct_pipeline_lints_with_exit_code_0(workspace: Path) -> None:

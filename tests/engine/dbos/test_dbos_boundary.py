@@ -71,10 +71,10 @@ def test_states_have_corrals_own_names_outside_of_the_package() -> None:
     named = {
         str(path.relative_to(SOURCE)): states_in_text(path.read_text("utf-8"))
         for path in SOURCE.rglob("*.py")
-        if path.parent != SOURCE / "engine" / "dbos"
+        if path.parent != SOURCE / "_engine" / "dbos"
     }
     # The status of a call, as the API of Gemini has it.
-    others = {"models/errors.py", "testing/model_server/gemini.py"}
+    others = {"_models/errors.py", "_testing/model_server/gemini.py"}
     assert {path for path, lines in named.items() if lines} == others
     assert states_in_text("match row.state:\n    case 'PENDING': pass")
 
@@ -96,7 +96,7 @@ def test_only_one_package_names_the_library_or_its_tables() -> None:
     found = {
         str(path.relative_to(SOURCE)): list(mentions(path.read_text("utf-8")))
         for path in SOURCE.rglob("*.py")
-        if path.parent != SOURCE / "engine" / "dbos"
+        if path.parent != SOURCE / "_engine" / "dbos"
     }
     assert {path: words for path, words in found.items() if words} == {}
 

@@ -14,7 +14,7 @@ import pytest
 import corral
 from corral._engine.dbos.private_calls import PRIVATE_USES, SCHEMA, VERSION
 
-PACKAGE = Path(corral.__file__).parent / "engine" / "dbos"
+PACKAGE = Path(corral.__file__).parent / "_engine" / "dbos"
 KNOWN = {
     "_dbos.DBOS._recover_pending_workflows": "0c94d17fa1bcb61d",
     "_migration.get_migration_versions": "8d0e2e51859429ae",

@@ -38,7 +38,7 @@ from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.scheduler.outcome import Outcome
 from corral.errors import ConfigError
 
-LEFT_OUT = ("corral.__main__", "corral.testing", "corral.providers", "corral.view")
+LEFT_OUT = ("corral.__main__", "corral._testing", "corral.providers", "corral._view")
 """Modules that the commands of these tests do not need."""
 
 

@@ -443,7 +443,7 @@ READS = re.compile(
 
 def test_every_attribute_that_the_source_reads_is_known() -> None:
     folder = Path(engine.__file__).parents[2]
-    sources = [*folder.glob("pipelines/**/*.py"), *folder.glob("engine/**/*.py")]
+    sources = [*folder.glob("_pipelines/**/*.py"), *folder.glob("_engine/**/*.py")]
     read = {name for path in sources for name in READS.findall(path.read_text("utf-8"))}
     assert len(read) > 60
     known = {*names_of("graph"), *names_of("node"), *names_of("edge"), *ALIASES, PROMPT_FILE}

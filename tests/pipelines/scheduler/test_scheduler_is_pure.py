@@ -31,8 +31,8 @@ PURE = frozenset(
 IMPURE = (
     "asyncio", "socket", "subprocess", "threading", "select", "selectors", "signal", "ssl",
     "multiprocessing", "concurrent", "tempfile", "shutil", "logging", "random", "sqlite3",
-    "http", "urllib", "pathlib", "glob", "importlib.metadata", "corral.system",
-    "corral.sessions", "corral.inference", "corral.engine", "corral._pipelines.execution",
+    "http", "urllib", "pathlib", "glob", "importlib.metadata", "corral._system",
+    "corral._sessions", "corral._inference", "corral._engine", "corral._pipelines.execution",
     "corral._pipelines.nodes",
 )  # fmt: skip
 

@@ -2,7 +2,7 @@
 (persistent).
 
 Each fact was seen in a run of version 2.1.325. ``claude-cli`` uses two-way JSON lines
-(``protocol/stream_json``): permission requests come on stdout and are answered on stdin. Its
+(``_protocol/stream_json``): permission requests come on stdout and are answered on stdin. Its
 ``success`` counts only if ``is_error`` is false, and exit code 0 only if there is a result.
 """
 

@@ -7,7 +7,7 @@ Facts that this depends on, each seen in runs of the real program (1.0.102):
   requests for commands cannot be relied on.
 - Its rules for paths name single files, not all files below a folder: the headless agent cannot
   protect ``.git`` from writing. The persistent agent asks about every write that no rule allows,
-  and ``sessions/permissions.py`` judges the paths.
+  and ``_sessions/permissions.py`` judges the paths.
 - A deny rule wins over an allow rule, but ``--available-tools`` wins over ``--excluded-tools``. A
   call that a rule denies is reported to the model, which continues. A permission request that is
   denied ends the turn.

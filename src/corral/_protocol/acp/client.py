@@ -4,7 +4,7 @@ Theory of operation
 ===================
 
 One ``AcpClient`` is one agent process with any number of sessions. The caller
-(``sessions/acp/connection.py``) owns the process: it passes the bytes of the agent's stdout to
+(``_sessions/acp/connection.py``) owns the process: it passes the bytes of the agent's stdout to
 ``receive`` and executes the returned commands in order:
 
 - ``SendBytes``: write these bytes to the agent's stdin;

@@ -4,7 +4,7 @@ Theory of operation
 ===================
 
 One ``AcpServer`` is one client (an editor, or another corral) with any number of sessions. The
-caller (``serving/acp/service.py``) owns stdin and stdout: it passes the bytes of the client to
+caller (``_serving/acp/service.py``) owns stdin and stdout: it passes the bytes of the client to
 ``receive`` and executes the returned commands in order:
 
 - ``SendBytes``: write these bytes to the client;

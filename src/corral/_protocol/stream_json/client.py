@@ -4,7 +4,7 @@ Theory of operation
 ===================
 
 The agent writes one JSON object per line to stdout and reads such lines from stdin. One
-``StreamJsonClient`` is one turn in one process. The caller (``sessions/backends/stream.py``)
+``StreamJsonClient`` is one turn in one process. The caller (``_sessions/backends/stream.py``)
 decodes the lines into ``frames`` and calls ``translate`` with them; it writes what
 ``encode_prompt``, ``answer`` and ``interrupt`` return, and whatever ``replies`` holds after each
 call of ``translate``.

@@ -1,13 +1,13 @@
 """Decides about the tool calls of agents that cannot ask over their own protocol.
 
 ``HookedCalls`` is ``on_tool_call`` for an agent that runs a command before each of its tool calls.
-The command (``system/hook_relay``) passes each call on to this process. The call is then decided as
-a permission request is (``sessions/permissions``): the policy, the caller's function, the policy
-again. No person is asked: such an agent has denied what the policy would ask about.
+The command (``_system/hook_relay``) passes each call on to this process. The call is then decided
+as a permission request is (``_sessions/permissions``): the policy, the caller's function, the
+policy again. No person is asked: such an agent has denied what the policy would ask about.
 
 ``WireJudge`` decides about the tool calls in the responses of a model. The model proxy holds each
 call back (``corral._metering.proxy.judged``). Here it is decided as a permission request is
-(``sessions/permissions``): by the policy with its rules and paths, or by a person. The agent's own
+(``_sessions/permissions``): by the policy with its rules and paths, or by a person. The agent's own
 record of its tools (``WireTools``) says what a call means.
 
 All calls of a response are made, or none: if one is refused, the model gets a refusal for each of

@@ -1,7 +1,7 @@
 // A long list over pages of unknown height, of which only those near the viewport are in the DOM.
 //
 // Theory of operation. The log of a run is cut into pages (a page is a range of bytes, see
-// runs/log_windows on the server). The list holds one run of neighboring pages between two spacers. The
+// _runs/log_windows on the server). The list holds one run of neighboring pages between two spacers. The
 // height of a page that was shown once is known; the others are estimated with the average of the
 // first ones. Whenever pages are added, removed or resized, the first visible element stays where
 // it is on the screen (browsers do not do this alike, so `overflow-anchor` is off). At the end of
