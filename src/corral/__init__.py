@@ -77,10 +77,8 @@ if TYPE_CHECKING:
     )
     from corral._sessions.tools.tools import Tool as Tool, Tools as Tools
     from corral._sessions.turn import Turn as Turn
-    from corral._sessions.goals import (
-        command_succeeds as command_succeeds,
-        files_exist as files_exist,
-    )
+    from corral._verification.command_check import command_succeeds as command_succeeds
+    from corral._verification.file_check import files_exist as files_exist
     from corral.values import (
         AgentSession as AgentSession,
         AskedQuestion as AskedQuestion,
@@ -114,7 +112,8 @@ _HOMES = {
     " required_order",
     "corral._sessions.tools.tools": "Tool Tools",
     "corral._sessions.turn": "Turn",
-    "corral._sessions.goals": "command_succeeds files_exist",
+    "corral._verification.command_check": "command_succeeds",
+    "corral._verification.file_check": "files_exist",
     "corral.values": "AgentSession AskedQuestion Cost DeniedCall FileChanged McpServer Usage",
     "corral.version": "__version__",
 }

@@ -16,7 +16,10 @@ from support.scripted_agent import GOOD, child_pids, scripted_options
 
 import corral
 from corral import errors
-from corral._sessions.goals import CheckResult, Until, command_succeeds, files_exist, until_done
+from corral._sessions.goals import Until, until_done
+from corral._verification.command_check import command_succeeds
+from corral._verification.file_check import files_exist
+from corral._verification.function_check import CheckResult
 from corral.errors import from_event
 from corral.events import Done
 from corral.prompt import Prompt, Section

@@ -14,17 +14,14 @@ which, and contains what all turns did and spent.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from corral._core import durations
 from corral._sessions.prepared_run import PreparedRun
 from corral._sessions.structured_output import (
     RunTurn,
@@ -36,10 +33,8 @@ from corral._sessions.structured_output import (
 )
 from corral._sessions.tools.tools import GivenTools, Tools
 from corral._sessions.turn import Turn
-from corral._system import fs
-from corral._system.environment import SecretRedactor, for_commands, named_secrets, variables
-from corral._system.process.process import Exit, Process, ProcessSpec
-from corral._system.threads import in_own_thread
+from corral._verification.check import Check, CheckContext
+from corral._verification.function_check import FunctionCheck, ResultFunction
 from corral.errors import (
     BudgetExceeded,
     ConfigError,
@@ -57,131 +52,9 @@ if TYPE_CHECKING:
     from corral.run_kwargs import PromptKwargs
 
 
-CheckResult = str | bool | None
-"""None or True: done. A text: what is wrong. False: something is."""
-
 ROUNDS = 10
-TAIL = 4_000
-"""Characters of a command's output that the agent gets: the end has the summary."""
-GRACE = 1.0
-"""Seconds in which processes that a command left running may end by themselves."""
 
-_NO_REASON = "the check of your work did not pass"
-
-
-class UntilCheck(msgspec.Struct, frozen=True):
-    """A check that needs to know the session's folder."""
-
-    run: Callable[[Path, Sandbox | None], Awaitable[CheckResult]]
-    """Commands run in the sandbox, since they may run code that the agent wrote."""
-    about: str = ""
-
-    def __repr__(self) -> str:
-        return self.about
-
-
-Until = UntilCheck | Callable[[Result], CheckResult | Awaitable[CheckResult]]
-
-
-def files_exist(*paths: str | os.PathLike[str]) -> UntilCheck:
-    """Done when each of these is a file; in the session's folder, where not absolute.
-
-    ::
-
-        corral.run_sync(
-            "gemini-cli", "Write the notes", policy="edits", until=corral.files_exist("NOTES.md")
-        )
-    """
-    names = [os.fspath(path) for path in paths]
-    if not names or not all(names):
-        raise ConfigError("files_exist needs the name of a file")
-
-    async def run(cwd: Path, _sandbox: Sandbox | None) -> CheckResult:
-        missing = [name for name in names if not fs.is_file(cwd / name)]
-        return f"these files do not exist: {', '.join(missing)}" if missing else None
-
-    return UntilCheck(run, f"files_exist({', '.join(map(repr, names))})")
-
-
-def command_succeeds(
-    command: str | Sequence[str],
-    *,
-    timeout: float | str = 300.0,
-    env: Mapping[str, str] | None = None,
-    pass_env: Sequence[str] = (),
-) -> UntilCheck:
-    """A check that passes if the command exits with 0. If not, the end of its output is the
-    complaint.
-
-    A text is run by the shell, a list is run directly, in the session's folder. The command may
-    run code that the agent wrote. So it sees only the variables that programs need, those that
-    ``pass_env`` names, and ``env``; and secrets are redacted in the complaint, which a model
-    reads. The command and everything it started are ended afterwards. A command that takes longer
-    than ``timeout`` (seconds, or ``"5m"``) has failed. One that cannot be started raises
-    ``NotInstalled``.
-
-    ::
-
-        corral.run_sync(
-            "gemini-cli",
-            "Fix the tests",
-            policy="edits",
-            until=corral.command_succeeds("pytest -q"),
-        )
-    """
-    argv = ["sh", "-c", command] if isinstance(command, str) else [*command]
-    shown = command if isinstance(command, str) else " ".join(argv)
-    if not shown.strip():
-        raise ConfigError("command_succeeds needs a command")
-    try:
-        limit = durations.seconds(timeout)
-    except ValueError as error:
-        raise ConfigError(f"the timeout of {shown!r}: {error}") from error
-    if not limit > 0:
-        raise ConfigError(f"the timeout of {shown!r} must be > 0, got: {timeout}")
-
-    async def run(cwd: Path, sandbox: Sandbox | None) -> CheckResult:
-        redactor = SecretRedactor(named_secrets(variables(env)))
-        seen = for_commands(pass_env, env)
-        spec = ProcessSpec(argv, cwd=cwd, env=seen, stderr_tail=TAIL, sandbox=sandbox)
-        exit_, tail = await _run_command(spec, limit, redactor)
-        match exit_:
-            case Exit(code=0):
-                return None
-            case None:
-                how = f"did not end within {durations.text(limit)}"
-            case Exit(code=None, signal=number):
-                how = f"was killed by signal {number}"
-            case Exit(code=code):
-                how = f"exited with {code}"
-        return f"`{shown}` {how}" + (f":\n\n```\n{tail}\n```" if tail else ", without output")
-
-    return UntilCheck(run, f"command_succeeds({shown!r})")
-
-
-async def _run_command(
-    spec: ProcessSpec, timeout: float, redactor: SecretRedactor
-) -> tuple[Exit | None, str]:
-    """How it exited (None: not in time), and the end of its output, redacted."""
-    process = await Process.start(spec)
-    out, is_cut = b"", False
-    exited: Exit | None = None
-    limit = asyncio.timeout(timeout)
-    try:
-        async with limit:
-            while chunk := await process.read():
-                out += chunk
-                is_cut = is_cut or len(out) > 4 * TAIL  # a character has at most four bytes
-                out = out[-4 * TAIL :]
-            exited = await process.wait()
-    except TimeoutError:
-        if not limit.expired():
-            raise
-    finally:
-        await process.end(GRACE)
-    shown = redactor.clean_text_part(out.decode(errors="replace"), begin_cut=is_cut)
-    wrong = redactor.clean_text_part(process.stderr, begin_cut=process.stderr_is_cut)
-    return exited, "\n".join(filter(None, (shown.strip(), wrong.strip())))[-TAIL:]
+Until = Check | ResultFunction
 
 
 async def until_done(  # noqa: PLR0913
@@ -250,30 +123,9 @@ async def until_done(  # noqa: PLR0913
 async def _complaint(
     check: Until, result: Result, cwd: Path, sandbox: Sandbox | None
 ) -> str | None:
-    verdict: object
-    if isinstance(check, UntilCheck):
-        verdict = await check.run(cwd, sandbox)
-    elif inspect.iscoroutinefunction(check):
-        verdict = await check(result)
-    else:
-        # A check that blocks must not stop the loop: the agent's tools are served there.
-        verdict = await in_own_thread(partial(check, result))
-        if inspect.isawaitable(verdict):
-            verdict = await verdict
-    match verdict:
-        case None | True:
-            return None
-        case str():
-            # A command can write anything: no prompt may have a zero byte or a lone surrogate.
-            text = verdict.replace("\0", "").encode("utf-8", "replace").decode().strip()
-            return text or _NO_REASON
-        case False:
-            return _NO_REASON
-        case _:
-            raise ConfigError(
-                f"the check given as until returned a {type(verdict).__name__}",
-                hint="Return None or True if done, a text that says what is wrong, or False.",
-            )
+    source = check if isinstance(check, Check) else FunctionCheck(check)
+    context = CheckContext(folder=cwd, left=cwd, result=result, sandbox=sandbox)
+    return (await source.run(context)).complaint
 
 
 def _budget_error(
@@ -327,7 +179,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         until, tokens = self.until, self.max_total_tokens
         if until is None:
             return
-        if not isinstance(until, UntilCheck) and not callable(until):
+        if not isinstance(until, Check) and not callable(until):
             raise ConfigError(
                 f"until must be a check, got: {type(until).__name__}",
                 hint="Give files_exist(…), command_succeeds(…), or a function of the result.",

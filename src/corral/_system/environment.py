@@ -208,6 +208,11 @@ def own_secrets(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return {k: v for k, v in named_secrets(ours).items() if not re.fullmatch(_WORD, v)}
 
 
+QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
+"""For commands that nobody watches: a pager or a password prompt would wait until the timeout,
+because there is no terminal."""
+
+
 def for_commands(
     pass_env: Iterable[str] = (),
     given: Mapping[str, str] | None = None,

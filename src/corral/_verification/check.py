@@ -14,13 +14,13 @@ only ``CorralError``, for what the caller must correct.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from corral._system.environment import SecretRedactor
 from corral.events import FileKind
 from corral.result import Result
 from corral.values import JsonObject
@@ -64,7 +64,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def complaint(self) -> str | None:
-        """What a model is told of a check that did not pass; None if it passed."""
+        """What a model reads of a check that did not pass; None if it passed."""
         if self.passed:
             return None
         what = f"`{self.name}` {self.reason}" if self.kind == "command" else self.reason
@@ -85,17 +85,24 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
     """Of the run; None if a receipt is repeated."""
     changed: Mapping[str, FileKind] | None = None
     """What the run changed, by its path from the folder; None if that is not known."""
+    before: Collection[str] | None = None
+    """The paths of the files before the run; None if they are not known."""
     sandbox: Sandbox | None = None
     """What a command is run in."""
     env: Mapping[str, str] = {}
     """Variables that a command gets besides those that programs need."""
     pass_env: tuple[str, ...] = ()
     """Names of variables of corral's environment that it gets."""
-    redactor: SecretRedactor = SecretRedactor()
+    secrets: Mapping[str, str] = {}
+    """What is redacted in the output of a command, name → value."""
     scratch: Path | None = None
     """An empty folder for temporary files of the check, outside of the tree."""
-    timeout: float = 600.0
+    timeout: float = math.inf
     """Seconds that the check may take. Its own limit, if lower, wins."""
+
+    @property
+    def has_no_network(self) -> bool:
+        return self.sandbox is not None and not self.sandbox.box.network
 
 
 @runtime_checkable

@@ -2,19 +2,17 @@
 
 Nothing that a command started runs after the call, in whatever session or process group it is.
 Memory stays bounded: after ``STORED`` bytes of output the middle is dropped, and a marker shows
-where. Other tools, and the commands of pipelines, run their programs with ``run_program`` too.
+where. Other tools run their programs with ``run_program`` too.
 """
 
 from __future__ import annotations
 
-import asyncio
 import codecs
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from corral._builtin.tools.tool import (
@@ -27,17 +25,16 @@ from corral._builtin.tools.tool import (
     truncate,
 )
 from corral._builtin.tools.workspace import ToolError, Workspace
-from corral._system import fs, paths
-from corral._system.process.process import Exit, Process, ProcessSpec
-from corral._system.process.tree import ProcessRegistry
+from corral._system import fs
+from corral._system.process import command
+from corral._system.process.command import Completed
+from corral._system.process.process import Exit, ProcessSpec
 
 TIMEOUT = 120_000
 LONGEST = 600_000
 STORED = 1_000_000
 """Bytes of output that are stored: the first half and the last half. Also the limit for live
 output."""
-GRACE = 2.0
-"""Seconds between TERM and KILL."""
 
 
 class Shell(Arguments, frozen=True):
@@ -105,15 +102,6 @@ class Live:
             self._emit("\n[… further output is not shown live …]\n")
 
 
-class Completed(msgspec.Struct, frozen=True):
-    exit: Exit
-    late: bool
-    """Whether it was ended because its time was over."""
-    stderr: str
-    stderr_is_cut: bool
-    """Whether there was more text before ``stderr``."""
-
-
 async def run_program(
     workspace: Workspace,
     argv: Sequence[str],
@@ -122,49 +110,18 @@ async def run_program(
     on_output: Callable[[bytes], bool | None],
     *,
     stdin: bytes | None = None,
-    owner: str = "corral",
 ) -> Completed:
-    """Run a program and pass its stdout to ``on_output``, until it ends, its time is over, or
-    ``on_output`` returns True because it needs no more. When this returns or raises, nothing that
-    the program started is left.
-
-    Output of processes that the program left running is read for a moment after its own exit. The
-    program has an entry in the process registry, with ``owner`` as its name: if corral is killed,
-    another corral process ends it. Raises ``CorralError`` if it cannot be started.
-    """
-    process = await Process.start(
-        ProcessSpec(
-            argv,
-            cwd=cwd,
-            env=workspace.child_env(),
-            stdin=stdin,
-            scratch=workspace.scratch,
-            registry=ProcessRegistry(paths.process_registry(), owner),
-            sandbox=workspace.sandbox,
-        )
+    """Run a program of a tool, as the workspace allows it."""
+    spec = ProcessSpec(
+        argv,
+        cwd=cwd,
+        env=workspace.child_env(),
+        stdin=stdin,
+        scratch=workspace.scratch,
+        registry=command.registry_for("corral"),
+        sandbox=workspace.sandbox,
     )
-
-    async def read_output() -> None:
-        while chunk := await process.read():
-            if on_output(chunk):
-                return
-            # If output is always available, ``read`` never waits, and no timeout would ever fire.
-            await asyncio.sleep(0)
-
-    limit = asyncio.timeout(seconds)
-    try:
-        async with limit:
-            await read_output()
-    except TimeoutError:
-        if not limit.expired():
-            raise
-        # What it writes after TERM is part of its output.
-        async with asyncio.TaskGroup() as group:
-            group.create_task(read_output())
-            await process.end(GRACE)
-    finally:
-        exited = await process.end(GRACE)
-    return Completed(exited, limit.expired(), process.stderr, process.stderr_is_cut)
+    return await command.run_program(spec, seconds, on_output)
 
 
 async def shell(workspace: Workspace, args: Shell, output: Output) -> ToolOutcome:

@@ -21,14 +21,11 @@ from typing import TYPE_CHECKING
 
 from corral._core.protected_paths import protection_of
 from corral._system import paths
-from corral._system.environment import for_commands
+from corral._system.environment import QUIET, for_commands
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
     from corral._system.sandbox.sandbox import Sandbox
-
-QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
-"""A pager or a password prompt would wait until the timeout, because there is no terminal."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -42,17 +42,18 @@ from corral._pipelines.execution.node_options import (
     policy_of,
     read_output_schema,
 )
-from corral._pipelines.execution.shell import last_bytes, node_env, run_command, shell_command
+from corral._pipelines.execution.shell import last_bytes, node_env, run_shell_command, shell_command
 from corral._pipelines.execution.verdict import Channel, NodeVerdict, Wanted
 from corral._pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, outcome_of_error
 from corral._protocol.schema import schema_of
 from corral._sessions.api import run
-from corral._sessions.goals import ROUNDS, Until, command_succeeds
+from corral._sessions.goals import ROUNDS, Until
 from corral._sessions.limits.machine import CONTINUE
 from corral._sessions.permissions import QuestionAsker
 from corral._sessions.tools.hooks import Deny, Hook, HookAnswer, ToolRequest
 from corral._sessions.tools.tools import Tool, Tools
 from corral._system import clock, config
+from corral._verification.command_check import command_succeeds
 from corral.errors import ConfigError, CorralError, RateLimited, ResumeLost
 from corral.events import Done, Error, Event, ModelCall, ToolResult, ToolUse
 from corral.options import fallback_agents
@@ -378,7 +379,7 @@ class Hooks:
         names = {"ATTRACTOR_HOOK": str(call["hook"]), "ATTRACTOR_TOOL_NAME": str(call["tool"])}
         try:
             command, values = shell_command(text, work.context)
-            done = await run_command(
+            done = await run_shell_command(
                 command,
                 cwd=work.workspace,
                 env={**resources.command_env(work), **values, **node_env(work), **names},

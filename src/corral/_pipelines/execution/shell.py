@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from corral._builtin.tools.shell import run_program
-from corral._builtin.tools.workspace import Workspace
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.scheduler.outcome import MAX_IN_CONTEXT
 from corral._pipelines.templates import PLACEHOLDER, as_text, find
-from corral._system.environment import SecretRedactor
+from corral._system.environment import QUIET, for_commands
+from corral._system.process.command import CommandResult, registry_for, run_command
+from corral._system.process.process import ProcessSpec
 from corral._telemetry import trace_context
 from corral._telemetry.trace_context import TraceContext
 from corral.errors import ConfigError
@@ -35,45 +35,8 @@ if TYPE_CHECKING:
 
 LONGEST_VALUE = 120_000
 """Bytes of a value: Linux accepts no variable over 128 KiB."""
-MAX_OUTPUT = 16 * 1024 * 1024
-"""Bytes of a command's output that are stored in its file. Of a longer output, the end is."""
-MAX_IN_REASON = 2_000
-"""Characters of an output in an error message."""
 
 _NOT_IN_NAME = re.compile(r"[^A-Za-z0-9]+")
-
-
-class CommandResult(msgspec.Struct, frozen=True):
-    code: int | None
-    """None: a signal ended it."""
-    timed_out: bool
-    stdout: bytes
-    """The end of the output, at most ``MAX_OUTPUT``."""
-    cut: int
-    """Bytes of stdout that were dropped before that."""
-    stderr: str
-    stderr_is_cut: bool = False
-
-    def redacted(self, redactor: SecretRedactor) -> CommandResult:
-        """The same with secrets redacted, even if a secret was cut in two."""
-        out = redactor.clean_part(self.stdout, begin_cut=self.cut > 0)
-        err = redactor.clean_text_part(self.stderr, begin_cut=self.stderr_is_cut)
-        return msgspec.structs.replace(self, stdout=out, stderr=err)
-
-    @property
-    def ok(self) -> bool:
-        return self.code == 0 and not self.timed_out
-
-    def end(self, timeout: float) -> str:
-        """How it ended: ``exited with 1``."""
-        if self.timed_out:
-            return f"did not end within {timeout:g}s"
-        return "was killed by a signal" if self.code is None else f"exited with {self.code}"
-
-    def output_tail(self) -> str:
-        """The end of stderr, or of stdout if stderr is empty."""
-        output = self.stderr.strip() or self.stdout.decode("utf-8", "replace").strip()
-        return output[-MAX_IN_REASON:]
 
 
 def shell_command(text: str, context: Mapping[str, Json]) -> tuple[str, dict[str, str]]:
@@ -166,7 +129,7 @@ def node_span(work: NodeContext) -> TraceContext:
     return trace_context.of_visit(work.run_id, work.visit.id, outer)
 
 
-async def run_command(
+async def run_shell_command(
     command: str,
     *,
     cwd: Path,
@@ -181,43 +144,22 @@ async def run_command(
     command sees the variables that programs need, those in ``pass_env``, and ``env``. Notices about
     repositories that it made in the sandbox are at the end of ``stderr``. Raises ``CorralError`` if
     it cannot be started."""
-    output = bytearray()
     notices: list[GitNotice] = []
     if sandbox is not None:
         sandbox = msgspec.structs.replace(sandbox, report=notices.append)
-    cut = 0
-
-    def drop_beginning() -> None:
-        nonlocal cut
-        cut += len(output) - MAX_OUTPUT
-        del output[: len(output) - MAX_OUTPUT]
-
-    def on_output(chunk: bytes) -> None:
-        output.extend(chunk)
-        if len(output) > 2 * MAX_OUTPUT:
-            drop_beginning()
-
-    workspace = Workspace(cwd, env=env, pass_env=pass_env, sandbox=sandbox)
-    done = await run_program(
-        workspace,
+    spec = ProcessSpec(
         ["sh", "-c", command],
-        workspace.root,
-        timeout,
-        on_output,
+        cwd=cwd,
+        env=for_commands(pass_env, {**QUIET, **env}),
         stdin=stdin,
-        owner="command",
+        registry=registry_for("command"),
+        sandbox=sandbox,
     )
-    if len(output) > MAX_OUTPUT:
-        drop_beginning()
+    done = await run_command(spec, timeout)
+    if not notices:
+        return done
     stderr = "\n".join([done.stderr, *(f"corral: {notice.message}" for notice in notices)])
-    return CommandResult(
-        done.exit.code,
-        done.late,
-        bytes(output),
-        cut,
-        stderr if notices else done.stderr,
-        done.stderr_is_cut,
-    )
+    return msgspec.structs.replace(done, stderr=stderr)
 
 
 def last_bytes(text: str, most: int = MAX_IN_CONTEXT) -> str:

@@ -32,9 +32,10 @@ from corral._pipelines.attempts import Verdict, Verifier
 from corral._pipelines.execution import node_options
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.execution.node_options import sandbox_for
-from corral._pipelines.execution.shell import CommandResult, run_command
+from corral._pipelines.execution.shell import run_shell_command
 from corral._system import fs
 from corral._system.clock import Stopwatch
+from corral._system.process.command import CommandResult
 from corral._system.sandbox.box import Bind
 from corral._system.sandbox.sandbox import Sandbox
 from corral._system.threads import in_thread
@@ -99,7 +100,7 @@ async def verify(work: NodeContext, verifier: Verifier, result: Result, own: Pat
         reason = f"{verifier.tests} has changed since the comparison was started"
         return Verification(verdict="missing", reason=reason)
     command = "chmod +x /tests/test.sh && /tests/test.sh" if verifier.layout else verifier.command
-    done = await run_command(
+    done = await run_shell_command(
         command,
         cwd=work.workspace,
         env={**work.resources.command_env(work), "CORRAL_ANSWER": str(own / "answer.txt")},

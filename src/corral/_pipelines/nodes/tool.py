@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.execution.node_options import command_sandbox
-from corral._pipelines.execution.shell import last_bytes, node_env, run_command, shell_command
+from corral._pipelines.execution.shell import last_bytes, node_env, run_shell_command, shell_command
 from corral._pipelines.scheduler.outcome import Outcome
 from corral._pipelines.templates import as_text
 from corral.errors import ConfigError
@@ -30,7 +30,7 @@ async def tool(work: NodeContext) -> Outcome:
     command, values = shell_command(text, work.context)
     timeout = node.seconds("timeout") or TIMEOUT
     goal = as_text(work.context.get("graph.goal")) or work.graph.goal
-    done = await run_command(
+    done = await run_shell_command(
         command,
         cwd=work.workspace,
         env={"goal": goal, **resources.command_env(work), **values, **node_env(work)},

@@ -37,7 +37,7 @@ from msgspec.structs import replace
 
 from corral._comparison.task_folders import why_no_sandbox
 from corral._pipelines.execution.node_options import BUILT_IN
-from corral._pipelines.execution.shell import run_command
+from corral._pipelines.execution.shell import run_shell_command
 from corral._pipelines.execution.verifier import copy_into
 from corral._sessions import sandbox
 from corral._system import fs, paths
@@ -224,7 +224,7 @@ class SandboxEnvironment(BaseEnvironment):
         shell = fs.find_program("bash") or "sh"
         folder = shlex.quote(cwd or self.workdir)
         seconds = float(timeout_sec or NO_TIMEOUT)
-        done = await run_command(
+        done = await run_shell_command(
             f"cd -- {folder} && exec {shlex.quote(shell)} -c {shlex.quote(command)}",
             cwd=self.workspace,
             env=self._merge_env(env) or {},

@@ -1,0 +1,152 @@
+"""A command that must exit with 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from corral._core import durations
+from corral._system.environment import SecretRedactor, for_commands, named_secrets, variables
+from corral._system.process.command import CommandResult, registry_for, run_command
+from corral._system.process.process import ProcessSpec
+from corral._verification.check import CheckContext, Evidence, Kind, Outcome
+from corral.errors import ConfigError
+from corral.values import JsonObject
+
+TIMEOUT = 300.0
+TAIL = 4_000
+"""Characters of a command's output that evidence has, and the agent gets: the end has the
+summary."""
+NOT_RUN = (126, 127)
+"""Exit codes of a shell that cannot start the command."""
+
+
+class CommandCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Made by ``command_succeeds``."""
+
+    argv: tuple[str, ...]
+    command: str
+    """As a person writes it."""
+    timeout: float = TIMEOUT
+    env: dict[str, str] = {}
+    pass_env: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"command_succeeds({self.command!r})"
+
+    @property
+    def kind(self) -> Kind:
+        return "command"
+
+    @property
+    def name(self) -> str:
+        return self.command
+
+    @property
+    def reads_files(self) -> bool:
+        return True
+
+    def describe(self) -> JsonObject:
+        return {
+            "argv": [*self.argv],
+            "command": self.command,
+            "timeout": self.timeout,
+            "variables": [*sorted({*self.env, *self.pass_env})],
+        }
+
+    async def run(self, context: CheckContext) -> Evidence:
+        """Raises ``CorralError`` if the program of a list cannot be started."""
+        given = {**context.env, **self.env}
+        if context.scratch is not None:
+            # Caches of test runners that lie in the common folder may be the agent's.
+            given |= {"TMPDIR": str(context.scratch)}
+        spec = ProcessSpec(
+            self.argv,
+            cwd=context.folder,
+            env=for_commands((*context.pass_env, *self.pass_env), given),
+            stderr_tail=TAIL,
+            registry=registry_for("check"),
+            sandbox=context.sandbox,
+        )
+        limit = min(self.timeout, context.timeout)
+        done = await run_command(spec, limit, keep=4 * TAIL)  # a character has at most four bytes
+        redactor = SecretRedactor(named_secrets(variables(self.env)), context.secrets)
+        reason = "" if done.ok else done.end(limit)
+        if not done.ok and context.has_no_network:
+            reason += " (it ran in a sandbox without a network)"
+        return Evidence(
+            kind="command",
+            name=self.command,
+            outcome=outcome_of(done),
+            reason=reason,
+            exit_code=None if done.timed_out else done.code,
+            seconds=done.seconds,
+            output_hash=done.output_hash,
+            errors_hash=done.errors_hash,
+            output_bytes=done.output_bytes,
+            output=shown_output(done.redacted(redactor)),
+        )
+
+
+def outcome_of(done: CommandResult) -> Outcome:
+    """``missing`` if a shell did not find the command, or a signal ended it."""
+    if done.ok:
+        return "passed"
+    if not done.timed_out and (done.code is None or done.code in NOT_RUN):
+        return "missing"
+    return "failed"
+
+
+def shown_output(done: CommandResult) -> str:
+    """The end of both streams."""
+    out = done.stdout.decode("utf-8", "replace").strip()
+    return "\n".join(filter(None, (out, done.stderr.strip())))[-TAIL:]
+
+
+def command_succeeds(
+    command: str | Sequence[str],
+    *,
+    timeout: float | str = TIMEOUT,
+    env: Mapping[str, str] | None = None,
+    pass_env: Sequence[str] = (),
+) -> CommandCheck:
+    """A check for ``verify`` and ``until`` that passes if the command exits with 0. If not, the end
+    of its output is the complaint.
+
+    A text is run by the shell, a list is run directly: with ``until`` in the session's folder,
+    with ``verify`` in a clean tree of what the agent left. The command may
+    run code that the agent wrote. So it sees only the variables that programs need, those that
+    ``pass_env`` names, and ``env``; and secrets are redacted in the complaint, which a model
+    reads. The command and everything it started are ended afterwards. A command that takes longer
+    than ``timeout`` (seconds, or ``"5m"``) has failed. One that cannot be started raises
+    ``NotInstalled``; with ``verify`` it is missing evidence.
+
+    ::
+
+        corral.run_sync(
+            "gemini-cli",
+            "Fix the tests",
+            policy="edits",
+            until=corral.command_succeeds("pytest -q"),
+        )
+    """
+    argv = ["sh", "-c", command] if isinstance(command, str) else [*command]
+    shown = command if isinstance(command, str) else " ".join(argv)
+    if not shown.strip():
+        raise ConfigError("command_succeeds needs a command")
+    try:
+        limit = durations.seconds(timeout)
+    except ValueError as error:
+        raise ConfigError(f"the timeout of {shown!r}: {error}") from error
+    if not limit > 0:
+        raise ConfigError(f"the timeout of {shown!r} must be > 0, got: {timeout}")
+    if "\0" in shown:
+        raise ConfigError("a command cannot contain a NUL character")
+    return CommandCheck(
+        argv=tuple(argv),
+        command=shown,
+        timeout=limit,
+        env=dict(env or {}),
+        pass_env=tuple(pass_env),
+    )
