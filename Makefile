@@ -12,20 +12,22 @@ AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)
 # Agents of which corral knows no build for this machine.
 NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline goose)
 
-.PHONY: help demo test test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos table programs screenshots lock format clean
+.PHONY: help demo test test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos table programs screenshots docs dist lock format clean
 
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
 	@echo "make test       run all tests, with the real agents"
 	@echo "make test-fast  run the tests that take less than a second: about 2 minutes on 2 cores"
 	@echo "make test-lowest  test the lowest versions of the dependencies"
-	@echo "make check      run formatter, linter and both type checkers"
+	@echo "make check      run formatter, linter, both type checkers, and build the site"
 	@echo "make bench      measure speed against other programs, as ratios"
 	@echo "make fuzz       test the shell rules with 1,000,000 generated commands in real shells"
 	@echo "make chaos      run 1,000 faulted runs and check their ends (COUNT=, SEED=)"
 	@echo "make table      run the conformance and attack kits and update the tables in docs/"
 	@echo "make programs   try other programs that speak ACP, and update their table in docs/agents.md"
 	@echo "make screenshots  make the screenshots of the page (needs Chromium)"
+	@echo "make docs       build the documentation site, and check its links"
+	@echo "make dist       build the wheel, with the site, and the source distribution"
 	@echo "make lock       compile the lock files again"
 
 # Needs only corral's own dependencies. Uses the pinned CLI, even if another one is on PATH.
@@ -59,7 +61,7 @@ test-lowest: .venv/ready
 	$(LOWEST) -m pytest -q -n 2 -m "not slow and not browser and not real_agent and not postgres" \
 		$(LOWEST_TESTS)
 
-check: check-style check-mypy check-pyright
+check: check-style check-mypy check-pyright docs
 
 check-style: .venv/ready
 	$(BIN)/ruff format --check .
@@ -104,6 +106,21 @@ programs: .venv/ready tools/node/node_modules/.ready
 screenshots: .venv/ready
 	PYTHONPATH=tests $(BIN)/python -m support.screenshots $(FOLDER)
 
+# The site is in .cache/site/site. `corral view` serves it below /docs.
+DOCS := .cache/docs/bin/python
+docs: .cache/docs/ready
+	PYTHONPATH=src $(DOCS) tools/site/build.py .cache/site
+
+.cache/docs/ready: requirements/docs.txt
+	$(CHECK_PYTHON)
+	$(PYTHON) -m venv --clear .cache/docs
+	$(DOCS) $(PIP_INSTALL) --require-hashes --no-deps -r requirements/docs.txt
+	@touch $@
+
+dist: docs
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+
 # Without Node the real agents cannot be installed; their tests are skipped with a reason.
 .PHONY: agents
 agents: .venv/ready
@@ -142,6 +159,8 @@ COMPILE := $(BIN)/uv pip compile -q pyproject.toml --universal --python-version 
 lock: .venv/ready
 	$(COMPILE) --upgrade --group dev -o requirements/dev.txt
 	$(COMPILE) --constraints requirements/dev.txt -o requirements/runtime.txt
+	$(BIN)/uv pip compile -q pyproject.toml --group docs --universal --python-version 3.11 --upgrade \
+		--generate-hashes --no-emit-index-url --no-header --no-annotate -o requirements/docs.txt
 	$(BIN)/uv pip compile -q --group receivers --universal --python-version 3.11 --upgrade \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate -o requirements/receivers.txt
 	echo certifi | $(BIN)/uv pip compile -q pyproject.toml --group integrations --override - --universal \

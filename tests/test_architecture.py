@@ -34,6 +34,7 @@ LAYERS = {
     "_builtin": 6,
     "_pipelines": 7,
     "_engine": 8,
+    "_docs": 9,
     "_runs": 9,
     "_comparison": 9,
     "_review": 9,

@@ -1,4 +1,6 @@
-"""Writes the version of a wheel into it, as ``corral/version.py``. Used by hatchling."""
+"""What a wheel has besides the source: its version, as ``corral/version.py``, and the
+documentation, in ``corral/_docs``: the pages, and the site if ``make docs`` has built it. Used by
+hatchling."""
 
 from __future__ import annotations
 
@@ -8,8 +10,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index", "SECURITY.md": "security", "CHANGELOG.md": "changelog"}
+SITE = ROOT / ".cache" / "site" / "site"
 
-class VersionHook(BuildHookInterface[Any]):
+
+class BuildHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":  # its code is that of the checkout
             return
@@ -17,4 +23,10 @@ class VersionHook(BuildHookInterface[Any]):
         module = Path(self.folder.name) / "version.py"
         text = f'"""The version of corral."""\n\n__version__ = "{self.metadata.version}"\n'
         module.write_text(text, "utf-8")
-        build_data["force_include"][str(module)] = "corral/version.py"
+        pages = {path: path.stem for path in (ROOT / "docs").glob("*.md")}
+        pages |= {ROOT / file: name for file, name in PAGES.items()}
+        included = build_data["force_include"]
+        included[str(module)] = "corral/version.py"
+        included |= {str(path): f"corral/_docs/pages/{name}.md" for path, name in pages.items()}
+        if SITE.is_dir():
+            included[str(SITE)] = "corral/_docs/site"

@@ -44,6 +44,7 @@ COMMANDS = {
     "skill": ("corral._cli.skill", "Teach other agents to use corral: show or install its skill."),
     "record": ("corral._cli.record", "Record the conversation with a program, and play it back."),
     "config": ("corral._cli.config", "Show and check the configuration."),
+    "docs": ("corral._cli.docs", "Show or search the documentation of this version."),
     "completion": ("corral._cli.completion", "Print the completion script for a shell."),
     "help": ("corral._cli.main:help_command", "Show the help of a command."),
     "fake": ("corral._cli.fake", "Serve a scripted model, for tests and demos."),

@@ -38,17 +38,30 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
     printed address, which has a token in it. Ctrl-C ends the server; runs go on.
     """
     require()
-    from corral._system.http import asgi_server
-    from corral._view import server
-    from corral._view.auth import ServerAccess, is_everywhere
-    from corral._view.calls import Services
-
     open_at = None
     if run is not None:
         from corral._runs.find import find
 
         found = find(run)
         open_at = f"#/{_PAGES[found.kind]}/{quote(found.id, safe='')}"
+    serve_page(open_at, port=port, listen=listen, opens_browser=not no_open)
+
+
+def serve_page(
+    open_at: str | None = None,
+    *,
+    path: str = "",
+    port: int = 0,
+    listen: str = "127.0.0.1",
+    opens_browser: bool = True,
+) -> None:
+    """Print the address of the page, open it in a browser and serve it until Ctrl-C. ``open_at`` is
+    what it shows first; ``path`` leads to another page of the server."""
+    from corral._system.http import asgi_server
+    from corral._view import server
+    from corral._view.auth import ServerAccess, is_everywhere
+    from corral._view.calls import Services
+
     listen = "127.0.0.1" if listen == "localhost" else listen
     listener = asgi_server.bind(listen, port)
     bound: int = listener.getsockname()[1]
@@ -56,7 +69,7 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
     host = f"[{listen}]" if ":" in listen else listen
     if is_everywhere(listen):
         host = socket.gethostname()
-    address = f"http://{host}:{bound}/?token={access.token}"
+    address = f"http://{host}:{bound}/{path}?token={access.token}"
 
     def ready() -> None:
         echo(address)
@@ -68,7 +81,7 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
                 err=True,
             )
         display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-        if not no_open and (display or sys.platform == "darwin"):
+        if opens_browser and (display or sys.platform == "darwin"):
             # Open the address through a file that only this user can read: the arguments of a
             # browser's process can be read by everyone.
             import threading

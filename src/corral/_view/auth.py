@@ -24,7 +24,7 @@ import hmac
 import ipaddress
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 from starlette.datastructures import Headers, MutableHeaders
@@ -50,7 +50,7 @@ _NO_COOKIE = """<!doctype html><meta charset="utf-8"><title>corral</title>
 <p>This page needs the address that <code>corral view</code> printed: it has a token in it.</p>
 """
 _GO_ON = """<!doctype html><meta charset="utf-8"><title>corral</title>
-<meta http-equiv="refresh" content="0;url=/"><p><a href="/">Go on</a></p>
+<meta http-equiv="refresh" content="0;url={path}"><p><a href="{path}">Go on</a></p>
 """
 _SAFE_SITES = (None, "same-origin", "none")
 _SAFE_METHODS = ("GET", "HEAD")
@@ -183,7 +183,7 @@ class Guard:
         if Headers(scope=scope).get("sec-fetch-site") not in _SAFE_SITES:
             # A browser does not send the new cookie along a redirect that another page began, such
             # as the file that `corral view` opens. A page of our own begins again.
-            response: Response = HTMLResponse(_GO_ON)
+            response: Response = HTMLResponse(_GO_ON.format(path=quote(path)))
         else:
             response = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         response.set_cookie(

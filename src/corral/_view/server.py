@@ -12,15 +12,18 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from corral._docs.pages import NO_SITE_HINT, site_folder
 from corral._system import fs
 from corral._view.auth import API, Guard, error_response
 from corral._view.calls import ApiCall, ApiEndpoint, Services
@@ -57,6 +60,37 @@ async def _page(request: Request) -> Response:
     return FileResponse(file, media_type=_MEDIA[file.suffix], headers=headers)
 
 
+_DOCS_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self' 'unsafe-inline';"
+    " style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self';"
+    " worker-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-cache",
+}
+"""The pages of the documentation have scripts and styles of their own. They show nothing that a run
+or a user wrote."""
+
+
+class _DocsFiles(StaticFiles):
+    """The site of the documentation."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(_DOCS_HEADERS)
+        return response
+
+
+def _docs_route() -> BaseRoute:
+    """The documentation below /docs, or where to read it if this installation has no site."""
+    folder = site_folder()
+    if folder is not None:
+        return Mount("/docs", _DocsFiles(directory=folder, html=True))
+
+    async def missing(_: Request) -> Response:
+        return PlainTextResponse(f"This build of corral has no site: {NO_SITE_HINT}", 404)
+
+    return Route("/docs{path:path}", missing)
+
+
 def create(services: Services) -> ASGIApp:
     """The application, with its guard."""
 
@@ -70,8 +104,8 @@ def create(services: Services) -> ASGIApp:
         document = msgspec.json.encode(describe(ENDPOINTS))
         return Response(document, media_type="application/json")
 
-    routes = [*map(route, ENDPOINTS), Route("/api/openapi.json", openapi)]
-    routes.append(Route("/{path:path}", _page))
+    routes: list[BaseRoute] = [*map(route, ENDPOINTS), Route("/api/openapi.json", openapi)]
+    routes += [_docs_route(), Route("/{path:path}", _page)]
     return Guard(Starlette(routes=routes), services.access)
 
 

@@ -1,0 +1,85 @@
+"""``corral docs``: the documentation of the installed version, in the terminal and in a browser."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+import click
+from click.shell_completion import CompletionItem
+
+from corral._cli.command_types import plain_option
+from corral._cli.ui.terminal import answer_markdown, echo
+from corral._docs import pages
+from corral._docs.error_pages import error_page, find_error
+from corral.errors import ConfigError
+
+SHOWN = 12
+"""Matches of a search that are listed."""
+
+
+def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    found = (page for page in pages.all_pages() if page.name.startswith(incomplete))
+    return [CompletionItem(page.name, help=page.title) for page in found]
+
+
+@click.command("docs")
+@click.argument("topic", required=False, shell_complete=_complete)
+@plain_option("--search WORDS", "List the sections that have all of these words.")
+@plain_option("--open", "Open the site in a browser: all pages, with a search.")
+def command(topic: str | None, search: str | None, open: bool) -> None:
+    """Show the documentation of this version.
+
+    TOPIC is the name of a page, or the name or code of an error. Without it, the pages are listed.
+    """
+    if open:
+        if topic is not None or search is not None:
+            raise ConfigError("--open shows all pages", hint="Leave TOPIC and --search out.")
+        from corral._cli.view import require, serve_page
+
+        require()
+        if pages.site_folder() is None:
+            raise ConfigError("this build of corral has no site", hint=pages.NO_SITE_HINT)
+        serve_page(path="docs/")
+    elif search is not None:
+        _search(search)
+    elif topic is not None:
+        answer_markdown(_text_of(topic))
+    else:
+        _list()
+
+
+def _list() -> None:
+    found = pages.all_pages()
+    width = max(len(page.name) for page in found)
+    for page in found:
+        echo(f"{page.name.ljust(width)}  {page.title}")
+    echo("\ncorral docs NAME shows a page or an error; corral docs --search WORDS finds sections.")
+
+
+def _search(words: str) -> None:
+    matches = pages.search(words.split(), pages.all_pages())
+    if not matches:
+        raise ConfigError(
+            f"no section has all of these words: {words}",
+            hint="Use fewer or other words; corral docs lists the pages.",
+        )
+    for match in matches[:SHOWN]:
+        echo(f"{match.page.name}: {match.heading}\n    {match.line[:150]}")
+    if len(matches) > SHOWN:
+        echo(f"… and {len(matches) - SHOWN} more sections")
+
+
+def _text_of(topic: str) -> str:
+    name = topic.removesuffix(".md").removeprefix("docs/")
+    found = {page.name: page for page in pages.all_pages()}
+    if name in found:
+        return found[name].text
+    if (error := find_error(name)) is not None:
+        return error_page(error)
+    similar = get_close_matches(name, found, n=3, cutoff=0.6)
+    about = [match.page.name for match in pages.search([name], [*found.values()])]
+    named = [*similar, *dict.fromkeys(about)][:3]
+    hint = f"Pages about it: {', '.join(dict.fromkeys(named))}." if named else ""
+    raise ConfigError(
+        f"there is no page {topic!r}", hint=f"{hint} corral docs lists all pages.".strip()
+    )

@@ -1,0 +1,56 @@
+"""A page for each class of errors, made of the class."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from corral.errors import CorralError, classes_by_code
+
+
+def find_error(name: str) -> type[CorralError] | None:
+    """The class with this name or code."""
+    for code, found in classes_by_code().items():
+        if name.lower() in (code, found.__name__.lower()):
+            return found
+    return None
+
+
+def error_page(found: type[CorralError]) -> str:
+    """Its page, as Markdown."""
+    parents = (base for base in found.__mro__[1:] if issubclass(base, CorralError))
+    rows = {
+        "code": f"`{found.code}`",
+        "exit code of `corral`": str(found.cli_exit),
+        "status of the run": f"`{found.status}`",
+        "phase": f"`{found.phase}`",
+        "another attempt can succeed": "yes" if found.retryable else "no",
+        "a kind of": ", ".join(f"`{base.__name__}`" for base in parents),
+    }
+    table = [f"| {name} | {value} |" for name, value in rows.items() if value]
+    text = from_docstring(inspect.getdoc(found) or "")
+    lines = [f"# {found.__name__}", "", text, "", "| | |", "|---|---|", *table, ""]
+    return "\n".join(lines)
+
+
+def first_line(found: type[CorralError]) -> str:
+    """What the error means, in one sentence."""
+    text = re.split(r"(?<=\.)\s|\n\n", inspect.getdoc(found) or "")[0]
+    return " ".join(from_docstring(text).split())
+
+
+def from_docstring(text: str) -> str:
+    """Markdown of a docstring: code spans, and the indented samples after ``::``."""
+    parts: list[str] = []
+    is_code = False
+    for paragraph in re.split(r"\n{2,}", inspect.cleandoc(text)):
+        if is_code and paragraph.startswith(" "):
+            parts.append(f"```python\n{inspect.cleandoc(paragraph)}\n```")
+            continue
+        is_code = paragraph.endswith("::")
+        shown = re.sub(
+            r"``([^`]+)``", r"`\1`", re.sub(r":?:$", ":" * (paragraph != "::"), paragraph)
+        )
+        parts += [shown] * bool(shown)
+    # Blocks that only a blank line separates are one sample.
+    return "\n\n".join(parts).replace("\n```\n\n```python\n", "\n\n")

@@ -1,0 +1,70 @@
+"""``corral docs``: lists, shows and searches the pages, in a terminal or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.command_in_process import run_in_process
+
+from corral._docs import pages
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_it_lists_the_pages_with_their_titles(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = run_in_process("docs", monkeypatch).stdout.splitlines()
+    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[:-2]}
+    assert listed["policy"] == "Policy"
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} < listed.keys()
+
+
+@pytest.mark.parametrize("topic", ["policy", "policy.md", "docs/policy.md"])
+def test_a_page_is_printed_unchanged_if_stdout_is_no_terminal(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run_in_process(f"docs {topic}", monkeypatch)
+    assert (done.returncode, done.stdout) == (0, (ROOT / "docs" / "policy.md").read_text())
+
+
+@pytest.mark.parametrize("topic", ["RateLimited", "ratelimited", "rate_limit"])
+def test_an_error_is_found_by_its_name_and_its_code(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run_in_process(f"docs {topic}", monkeypatch)
+    assert done.returncode == 0
+    assert done.stdout.startswith("# RateLimited\n")
+    assert "| exit code of `corral` | 7 |" in done.stdout
+
+
+def test_a_search_lists_sections(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run_in_process("docs --search 'protected paths'", monkeypatch)
+    assert done.returncode == 0
+    assert done.stdout.startswith("protected-paths: Protected paths\n    ")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("docs polcy", "there is no page 'polcy'\n  Pages about it: policy"),
+        ("docs --search xyzzyx", "no section has all of these words: xyzzyx"),
+        ("docs --search ' '", "no section has all of these words"),
+        ("docs policy --open", "--open shows all pages"),
+    ],
+)
+def test_what_is_not_there_is_a_clear_error(
+    words: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run_in_process(words, monkeypatch)
+    assert done.returncode == 2
+    assert expected in done.stderr
+
+
+def test_a_build_without_the_site_says_how_to_read_the_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "PACKAGE", tmp_path)
+    monkeypatch.setattr(pages, "CHECKOUT", tmp_path)
+    done = run_in_process("docs --open", monkeypatch)
+    assert done.returncode == 2
+    assert "this build of corral has no site" in done.stderr
