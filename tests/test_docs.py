@@ -257,7 +257,7 @@ def test_a_command_that_is_not_run_has_only_known_options(block: Block) -> None:
 
 def test_every_make_target_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for page in (*PAGES, ROOT / "CONTRIBUTING.md"):
+    for page in (*PAGES, ROOT / "AGENTS.md", ROOT / "CONTRIBUTING.md"):
         for target in re.findall(r"[`$] ?make ([a-z-]+)", page.read_text()):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
@@ -434,7 +434,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_every_link_leads_to_a_page_and_a_heading() -> None:
-    others = (ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md")
+    others = (*(ROOT / name for name in ("AGENTS.md", "CONTRIBUTING.md", "benchmarks/README.md")),)
     for page in (*PAGES, *SKILL, *others):
         for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
             path, _, anchor = link.partition("#")

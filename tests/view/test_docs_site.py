@@ -63,9 +63,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("path", "body"),
     [("/docs/", "the first page"), ("/docs/policy/", "the page of policies")],
 )
-def test_the_site_is_served_with_its_own_content_security_policy(
-    site: Path, path: str, body: str
-) -> None:
+def test_the_site_is_served_with_its_own_security_policy(site: Path, path: str, body: str) -> None:
     status, headers, found = get(path)
     assert (status, found) == (200, body)
     assert headers[POLICY.lower()] != HEADERS[POLICY]
