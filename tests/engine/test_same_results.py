@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,8 @@ import pytest
 
 from corral import pipelines
 from corral._pipelines.events import CheckpointSaved, PipelineEvent, RunEvent
-from corral._pipelines.execution.interviewers import Queued
+from corral._pipelines.execution.interviewers import Callback
+from corral._pipelines.scheduler.commands import Question
 from corral.values import Json
 
 ENDS = "start [shape=Mdiamond]; exit [shape=Msquare];"
@@ -45,6 +47,13 @@ FAILS = f"""digraph fails {{ {ENDS} start -> good -> bad -> exit
 CHILD = f"digraph child {{ {ENDS} start -> inner -> exit }}"
 
 
+async def person(question: Question) -> str:
+    """Says yes, but does not answer in time if there is a deadline."""
+    if question.timeout is not None:
+        await asyncio.Event().wait()
+    return "Y"
+
+
 def run(graph: str, cwd: Path, *, durable: bool) -> tuple[list[Json], list[Json], Json]:
     """The events of the run in order, the nodes that were saved, and the result. A run in memory
     reports that a node is saved when the file is written, so the order differs."""
@@ -58,7 +67,7 @@ def run(graph: str, cwd: Path, *, durable: bool) -> tuple[list[Json], list[Json]
         run_dir=cwd / "run",
         agent="gemini",
         simulate=True,
-        interviewer=Queued(["Y"]),
+        interviewer=Callback(person),
         on_event=received.append,
         durable=durable,
         db=str(cwd / "runs.db") if durable else None,

@@ -260,7 +260,7 @@ def test_two_models_cannot_share_an_alias() -> None:
 
 def test_the_catalogue_is_read_only_when_it_is_used() -> None:
     code = (
-        "import sys, corral.models.catalogue as c; assert 'tomllib' not in sys.modules;"
+        "import sys, corral._models.catalogue as c; assert 'tomllib' not in sys.modules;"
         "c.all_entries()"
     )
     done = subprocess.run(

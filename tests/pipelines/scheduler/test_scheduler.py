@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 from support.scheduler_driver import FAIL, SchedulerDriver, run_scheduler
 
-import corral.pipelines
 from corral._pipelines import dot_parser as parser
 from corral._pipelines.conditions import ConditionError
 from corral._pipelines.scheduler.commands import (
@@ -24,19 +20,6 @@ from corral._pipelines.scheduler.commands import (
 from corral._pipelines.scheduler.outcome import Outcome
 from corral._pipelines.scheduler.scheduler import Scheduler
 from corral.errors import PipelineInvalid
-
-SCHEDULER = sorted((Path(corral.pipelines.__file__).parent / "scheduler").glob("*.py"))
-
-
-@pytest.mark.parametrize("path", SCHEDULER, ids=lambda path: path.stem)
-def test_the_scheduler_does_no_io(path: Path) -> None:
-    tops: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            tops |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            tops.add(str(node.module).split(".")[0])
-    assert not tops & {"asyncio", "os", "time", "random", "datetime", "pathlib", "threading"}
 
 
 def test_a_chain_of_nodes_runs_to_its_exit() -> None:
