@@ -25,6 +25,7 @@ EXEMPT = {
     "_system/": "the layer that touches the machine",
     "_cli/": "the program: it reads its terminal, its environment and the files its user names",
     "_testing/": "servers, attackers and measurements that are real processes and files",
+    "_verification/scenarios/programs/": "programs of their own, which run in a sandbox",
     "providers/": "the blocking interface for other engines, which have their own clocks",
     "_engine/dbos/": "the database: its file, its locks and its server's socket",
 }
@@ -177,6 +178,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "_sessions/sandbox.py": ("file", "which folders exist, and where a work tree's repository is"),
     "_sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
     "_sessions/tools/mcp_server.py": ("socket", "serves tools on a private socket"),
+    # Verification.
+    "_verification/scenarios/run_scenarios.py": ("file", "copies what a scenario needs"),
     # The view. It reads the files of runs that other processes write.
     "_view/page_file.py": ("file", "a redacted copy of a log, in a temporary folder"),
     "_view/server.py": ("process socket", "the server; signals end it"),

@@ -55,7 +55,7 @@ def _root(target: ast.expr) -> str:
     return target.id if isinstance(target, ast.Name) else ""
 
 
-ALLOWED = {"os.environ", "sys.argv", "sys.stdin", "sys.stderr", "warnings.showwarning"}
+ALLOWED = {"os.environ", "sys.argv", "sys.path", "sys.stdin", "sys.stderr", "warnings.showwarning"}
 """Their documentation says that a program may replace them."""
 
 

@@ -26,6 +26,7 @@ from corral.result import Result
 from corral.values import JsonObject
 
 if TYPE_CHECKING:
+    from corral._metering.budget import Budget
     from corral._system.sandbox.sandbox import Sandbox
 
 Kind: TypeAlias = Literal["command", "files", "function", "schema", "scenarios"]
@@ -99,6 +100,8 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
     """An empty folder for temporary files of the check, outside of the tree."""
     timeout: float = math.inf
     """Seconds that the check may take. Its own limit, if lower, wins."""
+    budget: Budget | None = None
+    """What the model calls of a check may use."""
 
     @property
     def has_no_network(self) -> bool:

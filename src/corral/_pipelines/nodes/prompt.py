@@ -10,17 +10,15 @@ gets those that did not fail, and names the best. The scheduler merges their con
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import ExitStack
 
 import msgspec
 
 from corral._inference.api import generate
-from corral._inference.client import Complete, Middleware, Streamed
+from corral._inference.counted_calls import CountedCalls
 from corral._inference.request import RequestOptions
 from corral._inference.results import Generation
 from corral._inference.structured import generate_object
-from corral._metering.budget import Budget
 from corral._metering.budget_gate import BudgetGate, paused_event
 from corral._models.registry import EXAMPLE
 from corral._pipelines.execution import agent_call, verdict
@@ -47,9 +45,8 @@ from corral._pipelines.simulation import simulated_answer
 from corral._protocol.schema import schema_of
 from corral._system import clock, fs
 from corral._telemetry import trace_context
-from corral.errors import ConfigError, CorralError, TimedOut
+from corral.errors import ConfigError
 from corral.events import Done
-from corral.model_types import Finish, Request, Response, StreamEvent
 from corral.values import Json, JsonObject, as_object, as_objects, as_text
 
 PROMPT = "prompt"
@@ -103,7 +100,8 @@ async def ask_model(work: NodeContext, text: str, schema: JsonObject | None) -> 
         options["temperature"] = number_of(node, "temperature", float)
     text = resources.redactor.clean_text(text)
     if (budget := budget_of(work)) is not None:
-        options["client"] = resources.client().with_middleware(CountedCalls(work, budget))
+        gate = BudgetGate(budget, lambda text: work.emit(paused_event(text)))
+        options["client"] = resources.client().with_middleware(CountedCalls(gate))
     generation: Generation
     with ExitStack() as stack:
         if (endpoint := resources.options.get("otel")) is not None:
@@ -127,39 +125,6 @@ async def ask_model(work: NodeContext, text: str, schema: JsonObject | None) -> 
 def outcome_with_cost(generation: Generation, updates: JsonObject) -> Outcome:
     cost, tokens = generation.cost.usd, generation.usage.total
     return Outcome(context_updates=updates, cost_usd=cost, tokens=tokens)
-
-
-class CountedCalls(Middleware):
-    """Makes model calls only while they fit into the budget of the node."""
-
-    def __init__(self, work: NodeContext, budget: Budget) -> None:
-        self._gate = BudgetGate(budget, lambda text: work.emit(paused_event(text)))
-
-    async def complete(self, request: Request, call: Complete) -> Response:
-        reserved = await self._gate.reserve(request)
-        response: Response | None = None
-        was_billed = True
-        try:
-            response = await call(request)
-            return response
-        except CorralError as error:
-            was_billed = isinstance(error, TimedOut)
-            raise
-        finally:
-            reserved.settle_response(response, was_billed=was_billed)
-
-    async def stream(self, request: Request, call: Streamed) -> AsyncIterator[StreamEvent]:
-        reserved = await self._gate.reserve(request)
-        response: Response | None = None
-        has_started = False
-        try:
-            async for event in call(request):
-                has_started = True
-                if isinstance(event, Finish):
-                    response = event.response
-                yield event
-        finally:
-            reserved.settle_response(response, was_billed=has_started)
 
 
 async def fan_in(work: NodeContext) -> Outcome:

@@ -1,0 +1,1 @@
+"""Held-out scenarios: checks outside of every workspace, which no agent sees."""

@@ -1,0 +1,122 @@
+"""Held-out scenarios as a source of evidence for ``verify``.
+
+What leaves this module by evidence is what ``counts`` knows. Names, texts and output are in the
+report for the user only (``scenario_report``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from corral._models.registry import EXAMPLE
+from corral._system.threads import in_thread
+from corral._verification.check import CheckContext, Evidence, Kind
+from corral._verification.scenarios import scenario_report
+from corral._verification.scenarios.counts import count
+from corral._verification.scenarios.judge import Judge, check_model
+from corral._verification.scenarios.run_scenarios import run_scenarios
+from corral._verification.scenarios.scenario_folder import (
+    ScenarioFolder,
+    check_apart,
+    read_folder,
+)
+from corral.errors import ConfigError
+from corral.values import JsonObject
+
+NAME = "held-out scenarios"
+THRESHOLD = 0.9
+NO_SANDBOX = (
+    "held-out scenarios need a complete sandbox: without one, code that the agent wrote could copy"
+    " them to where the agent reads"
+)
+
+
+class ScenarioCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """Made by ``scenarios``."""
+
+    source: ScenarioFolder
+    threshold: float = THRESHOLD
+    judge: str = ""
+
+    def __repr__(self) -> str:
+        return f"scenarios(threshold={self.threshold:g})"
+
+    @property
+    def kind(self) -> Kind:
+        return "scenarios"
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    @property
+    def reads_files(self) -> bool:
+        return True
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """What no agent of the run may read."""
+        return (self.source.path,)
+
+    def describe(self) -> JsonObject:
+        """Nothing: a receipt does not say where the scenarios are."""
+        return {}
+
+    def check_run(self, readable: Mapping[str, str]) -> None:
+        """Raises ``ConfigError`` and ``MissingKey`` before a run in which the agent reads these
+        folders. ``readable``: what a folder is to the agent -> its path."""
+        check_apart(self.source.path, readable)
+        if self.judge:
+            check_model(self.judge)
+
+    async def run(self, context: CheckContext) -> Evidence:
+        sandbox = context.sandbox
+        if sandbox is None or not sandbox.support.is_complete:
+            return Evidence(kind="scenarios", name=NAME, outcome="missing", reason=NO_SANDBOX)
+        judge = Judge(model=self.judge, budget=context.budget) if self.judge else None
+        results = await run_scenarios(self.source, context, judge)
+        counts = count(results, self.threshold)
+        run_id = "" if context.result is None else context.result.run_id
+        await in_thread(scenario_report.store_report, run_id, self.source, results, counts)
+        return Evidence(
+            kind="scenarios",
+            name=NAME,
+            outcome=counts.outcome,
+            reason="" if counts.outcome == "passed" else counts.complaint,
+            seconds=round(sum(result.seconds for result in results), 3),
+            details={"digest": self.source.digest, **counts.as_details()},
+        )
+
+
+def scenarios(
+    folder: str | os.PathLike[str], *, threshold: float = THRESHOLD, judge: str | None = None
+) -> ScenarioCheck:
+    """Held-out scenarios for ``verify``: checks in a folder that the agent cannot read.
+
+    Passed if at least the fraction ``threshold`` of them is satisfied, each counted with its
+    weight. ``judge`` is the model, as ``vendor:name``, that answers the questions among them. The
+    agent learns counts and classes only. The folder is read and checked here; a mistake in it
+    raises ``ConfigError``.
+
+    ::
+
+        result = corral.run_sync(
+            "gemini-cli",
+            "Write the parser",
+            policy="edits",
+            verify=[corral.scenarios("../held-out", threshold=0.9)],
+        )
+    """
+    if isinstance(threshold, bool) or not 0 < threshold <= 1:
+        raise ConfigError(f"threshold must be above 0 and at most 1, got: {threshold!r}")
+    source = read_folder(folder)
+    if source.needs_judge and not judge:
+        asks = next(each.name for each in source.scenarios if each.kind == "judge")
+        raise ConfigError(
+            f"{asks} asks a judging model, and no model is given",
+            hint=f"Give judge={EXAMPLE!r} (--judge), or another model.",
+        )
+    return ScenarioCheck(source=source, threshold=float(threshold), judge=judge or "")
