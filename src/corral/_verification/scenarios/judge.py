@@ -2,8 +2,8 @@
 
 The model gets the question, the rubric and the work, and no tools. The work was written by an agent
 and may contain instructions, so it is between two lines that no text in it can repeat, and the
-system prompt says that it is data. This lowers the risk that a work talks its judge over; it does not
-remove it. An answer that is not ``{"satisfied": …, "reason": …}``, and a call that fails, is
+system prompt says that it is data. This lowers the risk that a work talks its judge over; it does
+not remove it. An answer that is not ``{"satisfied": …, "reason": …}``, and a call that fails, is
 missing: never a pass.
 """
 

@@ -67,8 +67,8 @@ async def run_scenarios(
     folder: ScenarioFolder, context: CheckContext, judge: Judge | None
 ) -> list[ScenarioResult]:
     """The results in the order of the scenarios. ``context.folder`` is in a tree that only this
-    check uses, and changes; ``context.scratch`` an empty folder. Raises ``StorageFailed`` if the scenarios are
-    not those that were read."""
+    check uses, and changes; ``context.scratch`` an empty folder. Raises ``StorageFailed`` if the
+    scenarios are not those that were read."""
     await in_thread(_check_unchanged, folder)
     runner = ScenarioRunner(folder, context)
     judged = [each for each in folder.scenarios if each.kind == "judge"]
