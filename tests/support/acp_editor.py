@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 Answer = Callable[[str, dict[str, Any]], Any]
-"""The result of a request of the agent, by its method and parameters; None: it gets no answer."""
+"""The result of a request of the agent, by its method and parameters, or its error (``RpcFailed``);
+None: it gets no answer."""
 COMMAND = (sys.executable, "-m", "corral", "acp")
 TIMEOUT = 60.0
 
@@ -66,7 +67,11 @@ class Editor:
                     future.set_result(message)
             elif "id" in message:
                 self.requests.append(message)
-                if (result := self.answer(message["method"], message["params"])) is not None:
+                result = self.answer(message["method"], message["params"])
+                if isinstance(result, RpcFailed):
+                    error = {"code": result.code, "message": result.message}
+                    self.write({"id": message["id"], "error": error})
+                elif result is not None:
                     self.write({"id": message["id"], "result": result})
             elif message["method"] == "session/update":
                 self.updates.append(message["params"]["update"])

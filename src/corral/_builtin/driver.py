@@ -161,6 +161,7 @@ class BuiltinDriver:
             protects=not self._policy.is_unlimited,
             sandbox=sandbox,
         )
+        self._workspace.editor = prepared.editor
         entry = prices.catalogue().lookup(model)
         budget = prepared.budget
         if budget is not None and budget.limits_cost and (entry is None or entry.prices is None):

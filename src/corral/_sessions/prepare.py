@@ -426,6 +426,7 @@ def for_prompt(
         budget=session.budget,
         limit_waits=session.limit_waits,
         recording=session.recording,
+        editor=session.editor,
     )
 
 

@@ -34,6 +34,7 @@ from corral.values import Json, McpServer
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._metering.rate_limits import LimitWaits
+    from corral._sessions.editor_files import EditorFiles
     from corral._sessions.tools.hooks import ToolCallHook
     from corral._system.sandbox.sandbox import Support
 
@@ -86,6 +87,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     limit_waits: LimitWaits | None = None
     """The waits for rate limits; None if the run fails at one."""
     recording: RecordingFile | None = None
+    editor: EditorFiles | None = None
+    """Through which the agent reads and writes files."""
 
     def env(self, launch: Launch, run_id: str = "") -> dict[str, str]:
         """The environment of the program. ``run_id`` is the turn that it is started for, whose

@@ -44,6 +44,7 @@ from corral.values import AgentSession
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._sessions.acp.connection import PrivateConnection
+    from corral._sessions.editor_files import EditorFiles
     from corral._sessions.limits.machine import LimitMachine
     from corral._sessions.permissions import Asker, Granted
     from corral._sessions.prepared_run import Answers
@@ -76,10 +77,12 @@ class Session:
         *,
         on_tool_call: Before | None = None,
         budget: Budget | None = None,
+        editor: EditorFiles | None = None,
     ) -> None:
         """``ask`` answers the agent's permission questions; without it they are denied.
         ``tools`` are Python functions that the agent may call. ``on_tool_call`` decides about
-        each tool call of the agent. ``budget`` limits what its model calls may use."""
+        each tool call of the agent. ``budget`` limits what its model calls may use. ``editor``
+        reads and writes the files that it has."""
         for name, function in (("ask", ask), ("on_tool_call", on_tool_call)):
             if function is not None and not callable(function):
                 got = type(function).__name__
@@ -90,6 +93,7 @@ class Session:
         self._tools = tools
         self._on_tool_call = on_tool_call
         self._given_budget = budget
+        self._editor = editor
         self._server: ToolServer | None = None
         self._server_check: ServerCheck | None = None
         self._connection: PrivateConnection | None = None
@@ -200,7 +204,8 @@ class Session:
 
         options = options_for(name, others, self._options, prepared)
         ask, tools, hook = self._ask, self._tools, self._on_tool_call
-        return Session(name, options, ask, tools, on_tool_call=hook, budget=prepared.budget)
+        budget, editor = prepared.budget, self._editor
+        return Session(name, options, ask, tools, on_tool_call=hook, budget=budget, editor=editor)
 
     def _check_fallback(self, name: str, prepared: PreparedRun) -> None:
         """Check a fallback as if it were started now. Raises ``CorralError``."""
@@ -268,7 +273,7 @@ class Session:
     def _prepare(self, options: Mapping[str, object]) -> PreparedRun:
         self._effective_options = options
         own = tool_names(self._tools)
-        return prepare(
+        prepared = prepare(
             self._agent,
             options,
             has_asker=self._person,
@@ -276,6 +281,7 @@ class Session:
             on_tool_call=self._on_tool_call,
             budget=self._given_budget,
         )
+        return replace(prepared, editor=self._editor)
 
     async def _with_tools(self, prepared: PreparedRun) -> PreparedRun:
         """The same with the caller's functions as one more tool server. An agent that runs in this

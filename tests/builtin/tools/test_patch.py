@@ -257,7 +257,9 @@ async def test_later_parts_of_a_patch_see_the_effects_of_earlier_ones(workspace:
     assert (workspace / "a").read_text() == "anew\n"
 
 
-def test_a_file_that_vanishes_before_it_can_be_deleted_undoes_the_rest(workspace: Path) -> None:
+async def test_a_file_that_vanishes_before_it_can_be_deleted_undoes_the_rest(
+    workspace: Path,
+) -> None:
     (workspace / "a").write_text("old")
     text = {"old": FileText("old"), "new": FileText("new")}
     changed = {
@@ -266,7 +268,7 @@ def test_a_file_that_vanishes_before_it_can_be_deleted_undoes_the_rest(workspace
         workspace / "gone": PatchedFile(text["old"], None),
     }
     with pytest.raises(ToolError, match="the patch was not applied: gone: No such file"):
-        write_changes(Workspace(workspace), changed)
+        await write_changes(Workspace(workspace), changed)
     assert (workspace / "a").read_text() == "old"
     assert os.listdir(workspace) == ["a"]
 

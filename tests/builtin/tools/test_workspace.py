@@ -194,7 +194,7 @@ def test_a_folder_replaced_by_a_link_after_the_check_is_not_followed(root: Path)
     with pytest.raises(ToolError):
         tool_files.read_text(workspace, complete)
     with pytest.raises(ToolError):
-        tool_files.write(workspace, complete, b"broken in")
+        tool_files.stage(workspace, complete, b"broken in")
     with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
         tool_files.remove(workspace, complete)
     assert outside(root) == before
@@ -209,7 +209,7 @@ def test_a_file_replaced_by_a_link_after_the_check_is_not_followed(root: Path) -
     with pytest.raises(ToolError):
         tool_files.read_text(workspace, complete)
     with pytest.raises(ToolError):
-        tool_files.write(workspace, complete, b"broken in")
+        tool_files.stage(workspace, complete, b"broken in")
     assert outside(root) == before
 
 

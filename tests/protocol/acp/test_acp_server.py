@@ -235,6 +235,29 @@ def test_our_requests_are_answered_once(server: AcpServer) -> None:
     assert sent([problem]) == []
 
 
+@pytest.mark.parametrize(
+    ("reply", "problem"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"error":"no"}\n', "not a message of JSON-RPC"),
+        (b'{"id":1,"result":{"content":"%b"}}\n' % (b"x" * 1000), "bytes is too long"),
+    ],
+)
+def test_a_reply_that_is_no_message_is_the_error_of_its_request(reply: bytes, problem: str) -> None:
+    """It is not answered: the client would take that for the reply to one of its calls."""
+    server = AcpServer({}, limit=500)
+    server.receive(line(INITIALIZE))
+    server.receive(line(NEW))
+    server.reply(1, {"sessionId": "s"}, opens="s")
+    id, _ = server.request("fs/read_text_file", "s", {"path": "/w/a"})
+    assert id == 1
+    [answered] = server.receive(reply)
+    assert isinstance(answered, RequestAnswered)
+    assert answered.error
+    assert problem in answered.error.message
+    [late] = server.receive(reply)
+    assert isinstance(late, ClientProblem)
+
+
 def test_requests_end_with_the_prompt_that_they_belong_to(server: AcpServer) -> None:
     server.receive(line(PROMPT))
     request, _ = server.request("session/request_permission", "s", {})

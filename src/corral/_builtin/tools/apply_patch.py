@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import stat
 from pathlib import Path
@@ -11,15 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from corral._builtin.tools.edit import file_effect
-from corral._builtin.tools.files import (
-    FileText,
-    Staged,
-    find_mode,
-    read_text,
-    remove,
-    stage,
-    write,
-)
+from corral._builtin.tools.file_access import OutcomeUnknown, file_access, write
+from corral._builtin.tools.files import FileText, Staged, find_mode, read_text, remove
 from corral._builtin.tools.patch import Add, Delete, Update, apply, parse, paths_in
 from corral._builtin.tools.tool import (
     EDIT_LIMITS,
@@ -32,6 +26,9 @@ from corral._builtin.tools.tool import (
 )
 from corral._builtin.tools.workspace import ToolError, Workspace
 from corral._system import fs
+
+UNDO_TIMEOUT = 10.0
+"""Seconds to undo changes through an editor: it may not answer."""
 
 
 class ApplyPatch(Arguments, frozen=True):
@@ -61,19 +58,20 @@ class PatchPlan:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
+        self._access = file_access(workspace)
         self.files: dict[Path, PatchedFile] = {}
 
-    def do(self, step: Add | Delete | Update) -> None:
+    async def do(self, step: Add | Delete | Update) -> None:
         path = self._workspace.resolve(step.path, write=True)
         name = self._workspace.name(path)
         match step:
             case Add(lines=lines):
-                self._put(path, name, FileText("".join(f"{line}\n" for line in lines)))
+                await self._put(path, name, FileText("".join(f"{line}\n" for line in lines)))
             case Delete():
                 self._check_link(step.path)
-                self._take(path, name, binary=True)
+                await self._take(path, name, binary=True)
             case Update(move_to=target, hunks=hunks):
-                text = self._take(path, name)
+                text = await self._take(path, name)
                 new = FileText(apply(hunks, text.body, name), text.bom)
                 if target is None:
                     self.files[path].after = new
@@ -83,7 +81,7 @@ class PatchPlan:
                 if target_path == path:
                     raise ToolError(f"{name} cannot be moved to itself")
                 source = self.files[path]
-                self._put(target_path, self._workspace.name(target_path), new)
+                await self._put(target_path, self._workspace.name(target_path), new)
                 moved = self.files[target_path]
                 moved.source, moved.mode = source.source or path, source.mode
                 source.moved = True
@@ -93,18 +91,18 @@ class PatchPlan:
         if fs.is_link(self._workspace.root / path):
             raise ToolError(f"{path} is a link, which a patch can neither delete nor move")
 
-    def _state(self, path: Path, name: str, *, binary: bool = False) -> PatchedFile:
+    async def _state(self, path: Path, name: str, *, binary: bool = False) -> PatchedFile:
         if path not in self.files:
             mode = find_mode(self._workspace, path)
             if mode is not None and stat.S_ISDIR(mode):
                 raise ToolError(f"{name} is a folder")
             exists = mode is not None
-            text = read_text(self._workspace, path, binary=binary) if exists else None
+            text = await self._access.read(path, binary=binary) if exists else None
             self.files[path] = PatchedFile(text, text, mode)
         return self.files[path]
 
-    def _take(self, path: Path, name: str, *, binary: bool = False) -> FileText:
-        state = self._state(path, name, binary=binary)
+    async def _take(self, path: Path, name: str, *, binary: bool = False) -> FileText:
+        state = await self._state(path, name, binary=binary)
         if state.after is None:
             # Raises the error with a hint of similar names, if it never existed.
             read_text(self._workspace, path)
@@ -112,8 +110,8 @@ class PatchPlan:
         text, state.after = state.after, None
         return text
 
-    def _put(self, path: Path, name: str, text: FileText) -> None:
-        state = self._state(path, name)
+    async def _put(self, path: Path, name: str, text: FileText) -> None:
+        state = await self._state(path, name)
         if state.after is not None:
             raise ToolError(f"{name} exists already: update it, or delete it first")
         state.after = text
@@ -122,11 +120,11 @@ class PatchPlan:
 async def apply_patch(workspace: Workspace, args: ApplyPatch, _: Output) -> ToolOutcome:
     plan = PatchPlan(workspace)
     for step in parse(args.patch):
-        plan.do(step)
+        await plan.do(step)
     changed = {path: state for path, state in plan.files.items() if state.before != state.after}
     if not changed:
         raise ToolError("the patch leaves every file as it is")
-    write_changes(workspace, changed)
+    await write_changes(workspace, changed)
     effects: list[FileEffect] = []
     lines = ["Applied the patch:"]
     for path, state in changed.items():
@@ -143,37 +141,49 @@ async def apply_patch(workspace: Workspace, args: ApplyPatch, _: Output) -> Tool
     return ToolOutcome("\n".join(lines), tuple(effects))
 
 
-def write_changes(workspace: Workspace, changed: dict[Path, PatchedFile]) -> None:
-    """Write all new files next to their targets first, so that most errors occur before the
-    first file changes; changes are undone if a later step fails."""
+async def write_changes(workspace: Workspace, changed: dict[Path, PatchedFile]) -> None:
+    """Prepare all new files first, so that most errors occur before the first file changes;
+    changes are undone if a later step fails or is cancelled."""
+    access = file_access(workspace)
     staged: list[tuple[Path, Staged]] = []
     done: list[Path] = []
     try:
         for path, state in changed.items():
             if state.after is not None:
                 data = state.after.encoded(state.after.body)
-                staged.append((path, stage(workspace, path, data, mode=state.mode)))
+                staged.append((path, await access.stage(path, data, mode=state.mode)))
         for path, file in staged:
-            file.commit()
+            try:
+                await file.commit()
+            except (OutcomeUnknown, asyncio.CancelledError):
+                done.append(path)  # the editor may have written it, or may still do so
+                raise
             done.append(path)
         for path, state in changed.items():
             if state.after is None:
                 remove(workspace, path)
                 done.append(path)
-    except (OSError, ToolError) as error:
+    except BaseException as error:
         for _, file in staged:
             file.discard()
-        for path in done:
-            before = changed[path].before
-            with contextlib.suppress(OSError, ToolError):
-                if before is None:
-                    remove(workspace, path)
-                else:
-                    write(workspace, path, before.encoded(before.body))
-        if isinstance(error, ToolError):
-            raise
-        about = f": {error.filename}" if error.filename else ""
-        raise ToolError(f"the patch was not applied{about}: {error.strerror}") from error
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(UNDO_TIMEOUT):
+                await _undo(workspace, {path: changed[path].before for path in done})
+        if isinstance(error, OSError):
+            about = f": {error.filename}" if error.filename else ""
+            raise ToolError(f"the patch was not applied{about}: {error.strerror}") from error
+        raise
+
+
+async def _undo(workspace: Workspace, before: dict[Path, FileText | None]) -> None:
+    """Write the old texts again, as far as that is possible."""
+    access = file_access(workspace)
+    for path, text in before.items():
+        with contextlib.suppress(OSError, ToolError):
+            if text is None:
+                remove(workspace, path)
+            else:
+                await write(access, workspace, path, text.encoded(text.body))
 
 
 def _paths(args: Args) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from corral._builtin.tools.files import encoded, find_mode, read_text, write
+from corral._builtin.tools.file_access import file_access, write
+from corral._builtin.tools.files import encoded, find_mode, read_text
 from corral._builtin.tools.tool import (
     EDIT_LIMITS,
     Arguments,
@@ -65,8 +66,8 @@ async def write_file(workspace: Workspace, args: WriteFile, _: Output) -> ToolOu
     resolved = workspace.resolve(args.file_path, write=True)
     name = workspace.name(resolved)
     data = encoded(args.content)
-    # The old text is read to count changed lines. A file that is not text counts as empty; if it is
-    # not even a regular file, writing it fails with an error that explains why.
+    # The old text on disk is read to count changed lines. A file that is not text counts as empty;
+    # if it is not even a regular file, writing it fails with an error that explains why.
     old: str | None = None
     if (mode := find_mode(workspace, resolved)) is not None:
         old = ""
@@ -74,7 +75,7 @@ async def write_file(workspace: Workspace, args: WriteFile, _: Output) -> ToolOu
             with contextlib.suppress(ToolError):
                 text = read_text(workspace, resolved)
                 old = text.bom + text.body
-    write(workspace, resolved, data)
+    await write(file_access(workspace), workspace, resolved, data)
     done = file_effect(resolved, old, args.content)
     lines = count_lines(args.content)
     verb = "Created" if old is None else "Replaced"
@@ -85,7 +86,8 @@ async def write_file(workspace: Workspace, args: WriteFile, _: Output) -> ToolOu
 async def edit_file(workspace: Workspace, args: EditFile, _: Output) -> ToolOutcome:
     resolved = workspace.resolve(args.file_path, write=True)
     name = workspace.name(resolved)
-    text = read_text(workspace, resolved)
+    access = file_access(workspace)
+    text = await access.read(resolved)
     old, new = args.old_string, args.new_string
     newlines = text.body.count("\n")
     if newlines and newlines == text.body.count("\r\n"):
@@ -108,7 +110,7 @@ async def edit_file(workspace: Workspace, args: EditFile, _: Output) -> ToolOutc
             " around it, or set replace_all"
         )
     body = text.body.replace(old, new)
-    write(workspace, resolved, text.encoded(body))
+    await write(access, workspace, resolved, text.encoded(body))
     done = file_effect(resolved, text.body, body)
     times = f" at {count} places" if count > 1 else ""
     summary = f"Edited {name}{times} (+{done.lines_added} -{done.lines_removed})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -124,15 +124,19 @@ def read_text(workspace: Workspace, resolved: Path, *, binary: bool = False) -> 
         raise ToolError(f"{name} is over {LARGEST:,} bytes: too large to edit")
     if not binary and (kind := find_binary_kind(data[:HEAD])):
         raise ToolError(f"{name} is {kind}, which cannot be edited as text")
-    text = data.decode("utf-8", "surrogateescape")
+    return file_text(data.decode("utf-8", "surrogateescape"))
+
+
+def file_text(text: str) -> FileText:
     bom = "\ufeff" if text.startswith("\ufeff") else ""
     return FileText(text[len(bom) :], bom)
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """A file that is written next to its target and not yet moved there."""
+    """A file that can be written, and is not yet. ``commit`` raises ``ToolError`` or
+    ``OSError``."""
 
-    commit: Callable[[], None]
+    commit: Callable[[], Awaitable[None]]
     discard: Callable[[], None]
 
 
@@ -144,14 +148,7 @@ def stage(workspace: Workspace, resolved: Path, data: bytes, *, mode: int | None
     _check_root(workspace, resolved)
     try:
         with workspace.folder(resolved.parent, write=True, create=True) as folder:
-            old: os.stat_result | None = None
-            with contextlib.suppress(FileNotFoundError):
-                old = os.stat(resolved.name, dir_fd=folder, follow_symlinks=False)
-            if old is not None:
-                _check_kind(old.st_mode, name)
-                # Replacing a file needs no permission on the file itself, so that is checked here.
-                if not os.access(resolved.name, os.W_OK, dir_fd=folder):
-                    raise ToolError(f"{name} is read-only")
+            old = _check_target(folder, resolved.name, name)
             fd, beside = fs.create_draft(resolved.name, mode=0o666, dir_fd=folder)
             try:
                 with os.fdopen(fd, "wb") as file:
@@ -171,7 +168,7 @@ def stage(workspace: Workspace, resolved: Path, data: bytes, *, mode: int | None
     except OSError as error:
         raise ToolError(f"{name} cannot be written: {error.strerror}") from error
 
-    def commit() -> None:
+    async def commit() -> None:
         with workspace.folder(resolved.parent, write=True) as folder:
             fs.move_into_place(beside, resolved.name, dir_fd=folder)
 
@@ -182,16 +179,28 @@ def stage(workspace: Workspace, resolved: Path, data: bytes, *, mode: int | None
     return Staged(commit, discard)
 
 
-def write(workspace: Workspace, resolved: Path, data: bytes) -> None:
-    """Replace the file atomically: a reader sees all of the old or all of the new content.
-    Raises ``ToolError``; then nothing has changed."""
-    staged = stage(workspace, resolved, data)
+def prepare_target(workspace: Workspace, resolved: Path) -> None:
+    """Check that a file can be written, and create missing folders. Raises ``ToolError``."""
+    name = workspace.name(resolved)
+    _check_root(workspace, resolved)
     try:
-        staged.commit()
+        with workspace.folder(resolved.parent, write=True, create=True) as folder:
+            _check_target(folder, resolved.name, name)
     except OSError as error:
-        staged.discard()
-        name = workspace.name(resolved)
         raise ToolError(f"{name} cannot be written: {error.strerror}") from error
+
+
+def _check_target(folder: int, file: str, name: str) -> os.stat_result | None:
+    """The status of the file that is to be replaced; None if there is none yet."""
+    try:
+        old = os.stat(file, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    _check_kind(old.st_mode, name)
+    # Replacing a file needs no permission on the file itself, so that is checked here.
+    if not os.access(file, os.W_OK, dir_fd=folder):
+        raise ToolError(f"{name} is read-only")
+    return old
 
 
 def remove(workspace: Workspace, resolved: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Annotated, BinaryIO
 import msgspec
 from msgspec import Meta
 
-from corral._builtin.tools.files import HEAD, find_binary_kind, open_file
+from corral._builtin.tools.file_access import file_access
+from corral._builtin.tools.files import HEAD, find_binary_kind
 from corral._builtin.tools.find import find_files
 from corral._builtin.tools.search import is_pattern
 from corral._builtin.tools.tool import (
@@ -124,14 +125,19 @@ async def _matching_paths(workspace: Workspace, path: str) -> list[Path]:
 
 async def _numbered(workspace: Workspace, resolved: Path, offset: int, limit: int) -> str:
     name = workspace.name(resolved)
-    with open_file(workspace, resolved) as file:
+    opened = await file_access(workspace).open(resolved, offset, limit)
+    with opened.file as file:
         head = file.read(HEAD)
+        size = file.seek(0, 2)
         if kind := find_binary_kind(head):
-            size = file.seek(0, 2)
             raise ToolError(f"{name} is {kind} of {size:,} bytes, which cannot be shown as text")
         file.seek(0)
-        window = await _window(file, offset, limit)
+        window = await _window(file, offset - opened.skipped, limit, huge=size > COUNTED)
+    if window.total is not None:
+        window.total = None if opened.goes_on else opened.skipped + window.total
     if not window.lines:
+        if opened.skipped:
+            raise ToolError(f"{name} has no line {offset:,}")
         if not window.total:
             return f"({name} is empty)"
         raise ToolError(f"{name} has only {window.total:,} lines, so there is no line {offset:,}")
@@ -146,10 +152,9 @@ async def _numbered(workspace: Workspace, resolved: Path, offset: int, limit: in
     return text + "".join(f"({note})\n" for note in notes)
 
 
-async def _window(file: BinaryIO, offset: int, limit: int) -> Window:
+async def _window(file: BinaryIO, offset: int, limit: int, *, huge: bool) -> Window:
     """Read line by line, so that a huge file takes time but no memory."""
     window = Window([])
-    huge = fs.status(file.fileno()).st_size > COUNTED
     number = size = 0
     while True:
         full = len(window.lines) == limit or size >= MAX_TEXT

@@ -25,6 +25,7 @@ from corral._system.environment import QUIET, for_commands
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
+    from corral._sessions.editor_files import EditorFiles
     from corral._system.sandbox.sandbox import Sandbox
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -67,6 +68,8 @@ class Workspace:
         self.pass_env: frozenset[str] = frozenset(pass_env)
         self.scratch = scratch
         self.sandbox = sandbox
+        self.editor: EditorFiles | None = None
+        """Reads and writes the files that it has."""
 
     def resolve(self, path: str, *, write: bool = False) -> Path:
         """The path without links, whether or not it exists. Raises ``ToolError`` if the tools may

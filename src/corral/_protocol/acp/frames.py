@@ -435,6 +435,27 @@ class PermissionReply(AcpFrame):
     outcome: PermissionOutcome = msgspec.field(default_factory=PermissionOutcome)
 
 
+class ReadFileParams(AcpFrame):
+    """Of ``fs/read_text_file``: all of a file, or ``limit`` lines from ``line`` (from 1)."""
+
+    session_id: str
+    path: str
+    line: int | None = None
+    limit: int | None = None
+
+
+class ReadFileReply(AcpFrame):
+    content: str
+
+
+class WriteFileParams(AcpFrame):
+    """Of ``fs/write_text_file``."""
+
+    session_id: str
+    path: str
+    content: str
+
+
 class ElicitationReply(AcpFrame):
     action: str = ""
     content: JsonObject = {}

@@ -32,7 +32,7 @@ States of a session:
 
 States of our requests (permissions, questions, files): *open* from ``request`` until the client's
 reply, ``withdraw``, the reply to the session's prompt, or ``end``. All of them are in one table. A
-reply that comes later is dropped.
+reply that comes later is dropped; one that is no message, or too long, is the request's error.
 
 Guarantees:
 
@@ -196,7 +196,7 @@ class AcpServer:
 
     def receive(self, chunk: bytes) -> list[ServerCommand]:
         out: list[ServerCommand] = []
-        for frames in self._lines.receive(chunk, lambda item: _reject_line(item, out)):
+        for frames in self._lines.receive(chunk, lambda item: self._handle_bad_line(item, out)):
             for frame in frames:
                 self._handle(frame, out)
         return out
@@ -259,6 +259,17 @@ class AcpServer:
     def _answer_without_reply(self, id: int, error: RpcError, out: list[ServerCommand]) -> None:
         del self._requests[id]
         out.append(RequestAnswered(id, error=error))
+
+    def _handle_bad_line(self, item: Log | Error | Unknown, out: list[ServerCommand]) -> None:
+        """A line that is no message. If it is the reply to one of our requests, that has failed: an
+        error with its id would be taken for the reply to a call of the client."""
+        reply = _read_bad_reply(item)
+        if reply is None:
+            _reject_line(item, out)
+        elif self._requests.pop(reply[0], None) is not None:
+            out.append(RequestAnswered(reply[0], error=RpcError(INVALID_REQUEST, reply[1])))
+        else:
+            out.append(ClientProblem(f"the client replied to no open request: {reply[1]}"))
 
     def _handle(self, frame: RpcFrame, out: list[ServerCommand]) -> None:
         if not isinstance(frame.method, str):
@@ -372,22 +383,50 @@ def _cancellation(id: int) -> bytes:
     return rpc_line({"method": "$/cancel_request", "params": {"requestId": id}})
 
 
+def _read_bad_reply(item: Log | Error | Unknown) -> tuple[int, str] | None:
+    """The id of the request to which a line that is no message replies (-1 if it has none), and
+    what is wrong with it; None if it is no reply."""
+    match item:
+        case Error(code="oversized_line", facts=facts):
+            head, result, _ = as_text(facts.get("sample")).partition('"result"')
+            if not result or '"method"' in head:
+                return None
+            id, problem = _id_in(head), f"its reply of {facts.get('size'):,} bytes is too long"
+        case Unknown(frame=dict(fields)):
+            if "method" in fields or not fields.keys() & {"result", "error"}:
+                return None
+            id, problem = _id_of(fields), "its reply is not a message of JSON-RPC"
+        case _:
+            return None
+    return -1 if id is None else our_id(id), problem
+
+
+def _id_of(fields: JsonObject) -> Id | None:
+    id = fields.get("id")
+    return id if isinstance(id, Id) and not isinstance(id, bool) else None
+
+
+def _id_in(head: str) -> Id | None:
+    """The id in the beginning of a message. Programs write it before the rest."""
+    if found := re.search(_ID, head):
+        with contextlib.suppress(msgspec.MsgspecError):  # such as 007
+            id: Id = convert_to(msgspec.json.decode(found[1]), Id)
+            return id
+    return None
+
+
 def _reject_line(item: Log | Error | Unknown, out: list[ServerCommand]) -> None:
     """The error of a line that is no message, from what the reader of lines noted about it."""
     match item:
         case Error(code="oversized_line", facts=facts):
-            # Without the id the client would wait for ever. Programs write it before the rest.
-            head = as_text(facts.get("sample")).partition('"params"')[0]
-            id: Id | None = None
-            if found := re.search(_ID, head):
-                with contextlib.suppress(msgspec.MsgspecError):  # such as 007
-                    id = convert_to(msgspec.json.decode(found[1]), Id)
+            # Without the id the client would wait for ever.
+            id = _id_in(as_text(facts.get("sample")).partition('"params"')[0])
             message = f"a message of {facts.get('size'):,} bytes is too long"
             out.append(error_reply(id, INVALID_REQUEST, message))
         case Unknown(frame=frame):
-            given = as_object(frame).get("id")
-            known = given if isinstance(given, Id) and not isinstance(given, bool) else None
-            out.append(error_reply(known, INVALID_REQUEST, "not a message of JSON-RPC"))
+            out.append(
+                error_reply(_id_of(as_object(frame)), INVALID_REQUEST, "not a message of JSON-RPC")
+            )
         case Log(text=text) if _is_json(text):
             out.append(error_reply(None, INVALID_REQUEST, "not a message of JSON-RPC"))
         case _:

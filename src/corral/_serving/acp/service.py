@@ -28,6 +28,7 @@ import msgspec
 
 from corral._protocol.acp.frames import (
     AuthenticateParams,
+    FileSystemCapabilities,
     ListSessionsParams,
     McpServerFrame,
     NewSessionParams,
@@ -55,6 +56,7 @@ from corral._protocol.jsonrpc import (
     RpcError,
     SendBytes,
 )
+from corral._serving.acp.editor_client import ClientError
 from corral._serving.acp.session import AUTHENTICATION, PromptFailed, ServedSession
 from corral._serving.allowance import Allowance, RunRequest
 from corral._sessions import store
@@ -116,6 +118,10 @@ class AcpService:
     @property
     def has_forms(self) -> bool:
         return self._server.client.elicitation.form is not None
+
+    @property
+    def files(self) -> FileSystemCapabilities:
+        return self._server.client.fs
 
     async def serve(self) -> None:
         """Serve until the client has gone away, or ``stop`` is called."""
@@ -186,8 +192,8 @@ class AcpService:
         if answer.error is None:
             waiting.set_result(answer.result)
         else:
-            problem = f"the client cannot answer: {answer.error.message[:200]}"
-            waiting.set_exception(ConfigError(problem))
+            error = answer.error
+            waiting.set_exception(ClientError(error.code, error.message[:200]))
 
     def _cancel(self, id: Id) -> None:
         """A prompt ends in its own way; any other call is cancelled."""
@@ -259,11 +265,13 @@ class AcpService:
             options["mcp_servers"] = [*checked.options.get("mcp_servers", ()), *servers]
         served = ServedSession(self)
         asker = served.ask if self.has_forms else PermissionAsker(served.ask)
-        session = Session(self._agent, options, cast("Asker", asker), budget=self._budget)
+        session = Session(
+            self._agent, options, cast("Asker", asker), budget=self._budget, editor=served.files
+        )
         await session.__aenter__()
         try:
             check_model_key(session.prepared.agent, session.prepared.run)
-            served.open(session)
+            served.open(session, params.cwd)
         except BaseException:
             await session.__aexit__()
             raise

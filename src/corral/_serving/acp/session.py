@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -35,7 +35,9 @@ from corral._protocol.acp.frames import (
 )
 from corral._protocol.acp.server import UpdateEncoder
 from corral._protocol.question_forms import elicited_answers, question_schema
+from corral._serving.acp.client_files import ClientFiles
 from corral._serving.acp.content import PromptContent, read_content
+from corral._serving.acp.editor_client import EditorClient
 from corral._serving.acp.modes import (
     DEFAULT,
     PolicyMode,
@@ -83,18 +85,6 @@ STOP_REASONS = {
 AUTHENTICATION = frozenset({"authentication", "missing_key"})
 
 
-class EditorClient(Protocol):
-    """The client, as a session needs it."""
-
-    async def send(self, data: bytes) -> None:
-        """Send, and wait until the client has taken it."""
-        ...
-
-    async def request(self, method: str, session_id: str, params: object) -> Json:
-        """Call a method of the client. Raises ``ConfigError`` for an error of the client."""
-        ...
-
-
 class PromptFailed(Exception):
     """The turn ended without a success that the protocol has a stop reason for."""
 
@@ -104,10 +94,11 @@ class PromptFailed(Exception):
 
 
 class ServedSession:
-    """``session`` was made with ``ask`` of this object, and is open."""
+    """``session`` was made with ``ask`` and ``files`` of this object, and is open."""
 
     def __init__(self, client: EditorClient) -> None:
         self._client = client
+        self.files: ClientFiles = ClientFiles(client)
         self.session: Session
         self._turn: Turn | None = None
         self._is_cancelled = False
@@ -117,8 +108,10 @@ class ServedSession:
         """The client denied something in this turn."""
         self._prompts = 0
 
-    def open(self, session: Session) -> None:
+    def open(self, session: Session, cwd: str) -> None:
+        """``cwd`` is the session's folder as the client has named it."""
         self.session = session
+        self.files.open(session, cwd)
         prepared = session.prepared
         agent, run = prepared.agent, prepared.run
         self.id: str = session.id

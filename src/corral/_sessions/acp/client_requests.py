@@ -2,12 +2,14 @@
 
 Permissions are answered by the policy of the current prompt or by a person, questions by a person.
 Files are read and written below the folders of the run, where the policy or a person allows it:
-every path is checked by the guard after links are resolved. The result is opened without following
-links (``path_guard.open_beneath``): if a folder is replaced by a link meanwhile, that is an error.
+every path is checked by the guard after links are resolved. An editor that drives corral and has
+the file reads or writes it (``editor_files``). Otherwise it is opened here, without following links
+(``path_guard.open_beneath``): if a folder is replaced by a link meanwhile, that is an error.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from collections.abc import Callable
@@ -25,6 +27,7 @@ from corral._protocol.acp.client import (
 )
 from corral._protocol.common_events import named_paths
 from corral._protocol.ndjson import RawEvent
+from corral._sessions.editor_files import EditorError, EditorFiles
 from corral._sessions.permissions import (
     Asker,
     PermissionAnswer,
@@ -32,6 +35,7 @@ from corral._sessions.permissions import (
     PermissionQuestions,
     broker_of,
 )
+from corral._system import fs
 from corral._system.path_guard import Access, PathGuard, PathRefused, open_beneath
 from corral.events import (
     FileChange,
@@ -40,7 +44,7 @@ from corral.events import (
     QuestionAnswer,
 )
 from corral.policy import Action
-from corral.values import Json, JsonObject, as_object
+from corral.values import Json, JsonObject, as_object, as_text
 
 if TYPE_CHECKING:
     from corral._core.question_replies import QuestionReply
@@ -71,6 +75,9 @@ class ClientRequests:
         self._carry_out = carry_out
         self._questions = PermissionQuestions(broker_of(*policy), emit, set())
         self._files = WorkspaceFiles(policy[0].guard)
+        self._editor = policy[0].editor
+        self._passed_on: set[asyncio.Task[None]] = set()
+        """Requests for files that the editor has not answered yet. Each ends in bounded time."""
         self._asked: set[str] = set()
         """Ids of questions, to tell them from permission requests."""
         self._granted_reads: set[str] = set()
@@ -85,6 +92,7 @@ class ClientRequests:
         """From now on requests are answered by the policy of this run."""
         self._questions.broker = broker_of(prepared, ask, record)
         self._files = WorkspaceFiles(prepared.guard)
+        self._editor = prepared.editor
 
     @property
     def is_asking(self) -> bool:
@@ -92,7 +100,11 @@ class ClientRequests:
         return self._questions.is_asking
 
     async def close(self) -> None:
-        """Cancel the open questions."""
+        """Cancel the open questions, and the requests for files."""
+        for task in self._passed_on:
+            task.cancel()
+        if self._passed_on:
+            await asyncio.wait([*self._passed_on])
         await self._questions.close()
 
     def handle_permission_request(self, ask: AcpPermissionRequest) -> None:
@@ -131,46 +143,76 @@ class ClientRequests:
         """The agent wants to read or write a file through us."""
         params = as_object(request.params)
         path = params.get("path")
+        reads = request.method == "fs/read_text_file"
         try:
             if not isinstance(path, str):
                 raise PermissionError("no path was given")
+            if not reads and not isinstance(params.get("content"), str):
+                raise PermissionError("no content was given")
+            self._check_permission(path, reads=reads)
+            real = self._files.check(path, "read" if reads else "write")
+            editor = self._editor
+            if editor is not None and (editor.reads(real) if reads else editor.writes(real)):
+                task = asyncio.get_running_loop().create_task(self._pass_on(request, editor, real))
+                self._passed_on.add(task)
+                task.add_done_callback(self._passed_on.discard)
+                return
+        except OSError as error:
+            self._carry_out(self._acp.reject_file_request(request.request_id, str(error)))
+            return
+        self._serve_from_disk(request)
+
+    async def _pass_on(self, request: FileRequest, editor: EditorFiles, real: str) -> None:
+        """Let the editor that drives corral read or write the file."""
+        params = as_object(request.params)
+        content: Json = None
+        try:
             if request.method == "fs/read_text_file":
-                content: Json = {"content": self._read_file(path, params)}
+                content = {"content": await editor.read(real, *_window(params))}
             else:
-                self._write_file(path, params)
-                content = None
+                is_new = not fs.exists(real)
+                await editor.write(real, as_text(params.get("content")))
+                self._emit(FileChange(real, "created" if is_new else "modified"))
+        except EditorError as error:
+            if error.is_missing:
+                self._serve_from_disk(request)
+                return
+            answer = self._acp.reject_file_request(request.request_id, f"the editor: {error}")
+        else:
+            answer = self._acp.answer_file_request(request.request_id, content)
+        self._carry_out(answer)
+
+    def _serve_from_disk(self, request: FileRequest) -> None:
+        params = as_object(request.params)
+        path = as_text(params.get("path"))
+        content: Json = None
+        try:
+            if request.method == "fs/read_text_file":
+                content = {"content": self._files.read(path, *_window(params))}
+            else:
+                written, is_new = self._files.write(path, as_text(params.get("content")))
+                self._emit(FileChange(str(written), "created" if is_new else "modified"))
             answer = self._acp.answer_file_request(request.request_id, content)
         except FileNotFoundError:
-            answer = self._acp.answer_missing_file(request.request_id, str(path))
+            answer = self._acp.answer_missing_file(request.request_id, path)
         except OSError as error:
             answer = self._acp.reject_file_request(request.request_id, str(error))
         self._carry_out(answer)
 
-    def _read_file(self, path: str, params: JsonObject) -> str:
-        answer = self._questions.broker.policy_answer(Action("fs/read_text_file", "read"))
-        if answer is not None and not answer.decision.startswith("allow"):
-            raise PermissionError(f"reading is not allowed ({answer.rule})")
-        if answer is None and path not in self._granted_reads:
-            raise PermissionError("reading needs a permission that was not given yet")
-        line, limit = params.get("line"), params.get("limit")
-        return self._files.read(
-            path,
-            line if isinstance(line, int) else None,
-            limit if isinstance(limit, int) else None,
-        )
-
-    def _write_file(self, path: str, params: JsonObject) -> None:
+    def _check_permission(self, path: str, *, reads: bool) -> None:
+        """Raises ``PermissionError`` if neither the policy nor a person has allowed it."""
+        if reads:
+            answer = self._questions.broker.policy_answer(Action("fs/read_text_file", "read"))
+            if answer is not None and not answer.is_allowed:
+                raise PermissionError(f"reading is not allowed ({answer.rule})")
+            if answer is None and path not in self._granted_reads:
+                raise PermissionError("reading needs a permission that was not given yet")
+            return
         answer = self._questions.broker.policy_answer(Action("fs/write_text_file", "edit"))
-        if answer is None:
-            is_allowed = self._granted_all_writes or path in self._granted_writes
-        else:
-            is_allowed = answer.decision.startswith("allow")
-        if not is_allowed:
+        granted = self._granted_all_writes or path in self._granted_writes
+        if not (granted if answer is None else answer.is_allowed):
             raise PermissionError("writing is not allowed")
         self._granted_writes.discard(path)
-        content = params.get("content")
-        written, is_new = self._files.write(path, content if isinstance(content, str) else "")
-        self._emit(FileChange(str(written), "created" if is_new else "modified"))
 
     def _reply(self, ask: AcpPermissionRequest, answer: PermissionAnswer) -> None:
         decision = answer.decision
@@ -197,6 +239,12 @@ class ClientRequests:
         self._carry_out(self._acp.answer_question(asked.request_id, answers))
 
 
+def _window(params: JsonObject) -> tuple[int | None, int | None]:
+    """The lines that are to be read: the first one, and how many."""
+    line, limit = params.get("line"), params.get("limit")
+    return line if isinstance(line, int) else None, limit if isinstance(limit, int) else None
+
+
 LARGEST = 64 * 1024 * 1024
 
 
@@ -207,7 +255,7 @@ class WorkspaceFiles:
     def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
         """The text, or ``limit`` lines of it from ``line`` (counted from 1). Raises
         ``FileNotFoundError``, ``PermissionError`` or ``OSError``."""
-        fd = self._open(self._checked(path, "read"), path, "read", os.O_RDONLY)
+        fd = self._open(self.check(path, "read"), path, "read", os.O_RDONLY)
         with os.fdopen(fd, "rb") as file:
             if os.fstat(fd).st_size > LARGEST:
                 raise OSError(f"{path} is over {LARGEST:,} bytes")
@@ -222,7 +270,7 @@ class WorkspaceFiles:
     def write(self, path: str, content: str) -> tuple[Path, bool]:
         """Write the text, folders included; the path that was written, and whether it is new.
         Raises ``PermissionError`` or ``OSError``."""
-        real = self._checked(path, "write")
+        real = self.check(path, "write")
         new = not os.path.lexists(real)
         fd = self._open(real, path, "write", os.O_WRONLY | os.O_CREAT)
         with os.fdopen(fd, "wb") as file:
@@ -243,7 +291,8 @@ class WorkspaceFiles:
             raise OSError(f"not a regular file: {path}")
         return fd
 
-    def _checked(self, path: str, access: Access) -> str:
+    def check(self, path: str, access: Access) -> str:
+        """The path without links. Raises ``PermissionError`` if it may not be used."""
         if not os.path.isabs(path):
             raise PermissionError(f"not an absolute path: {path}")
         try:

@@ -214,7 +214,12 @@ class AcpConnection:
             self.acp.session_meta = launch.session_meta
             run = self.program.prepared.run
             await self.program.start()
-            offer = Offer(run.allow_file_reads, run.allow_file_writes, questions=run.has_person)
+            editor, cwd = prepared.editor, prepared.cwd
+            offer = Offer(
+                run.allow_file_reads or (editor is not None and editor.reads(cwd)),
+                run.allow_file_writes or (editor is not None and editor.writes(cwd)),
+                questions=run.has_person,
+            )
             settled = await self.call(
                 self.acp.initialize(offer, version=__version__), self.handshake_timeout
             )
