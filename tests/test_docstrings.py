@@ -36,7 +36,8 @@ RETURNED = {
     "corral.pipelines": "Choice DotError Edge Finding LintError Node NodeContext NodeResources"
     " Question",
     "corral.providers": "ProviderError ProviderMetadata ProviderResult",
-    "corral.testing": "AttackReport HostileRepository Message Report Request ToolResult",
+    "corral.testing": "AgentCassette AttackReport HostileRepository Message Report Request"
+    " ToolResult",
 }
 """Classes that users get and do not make, or that only adding a vendor needs."""
 

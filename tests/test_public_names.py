@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 import inspect
 import pickle
+import re
 import runpy
 import sys
 import typing
 from pathlib import Path
 
 import pytest
+from support.public_modules import public_modules
 
 import corral
 from corral.errors import ProcessFailed
@@ -96,6 +98,13 @@ def test_every_public_name_exists_and_is_documented(name: str) -> None:
         assert value
         return
     assert (inspect.getdoc(value) or "").strip()
+
+
+def test_the_page_on_compatibility_names_the_public_modules() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "compatibility.md").read_text("utf-8")
+    [row] = [line for line in page.splitlines() if line.startswith("| Python names |")]
+    named = re.findall(r"`(corral[\w.]*)`", row)
+    assert [name for name in named if "._" not in name] == public_modules()
 
 
 def test_run_and_run_sync_have_the_same_parameters() -> None:

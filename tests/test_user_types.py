@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support import pyright
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests" / "user_files"
-PYRIGHT = ROOT / "tools" / "pyright" / "node_modules" / "pyright" / "index.js"
 
 LIMIT = 400
 """Seconds. Without the cache of an earlier run, mypy reads all of corral."""
@@ -100,10 +99,7 @@ def test_mypy_knows_the_type_of_every_output_and_names_misspelled_keywords(
 def test_pyright_knows_the_type_of_every_output_and_names_misspelled_keywords(
     misspelled: Path,
 ) -> None:
-    if not PYRIGHT.exists():
-        pytest.skip("pyright is not installed: make check installs it")
-    words = ("--outputjson", "--pythonpath", sys.executable, str(FOLDER), str(misspelled))
-    diagnostics = json.loads(run("node", str(PYRIGHT), *words))["generalDiagnostics"]
+    diagnostics = pyright.report(FOLDER, misspelled)["generalDiagnostics"]
     errors = [
         f"{diagnostic['range']['start']['line'] + 1}: {diagnostic['message']}"
         for diagnostic in diagnostics

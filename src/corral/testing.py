@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         say as say,
     )
     from corral._testing.model_server.server import Lane as Lane, ModelServer as ModelServer
+    from corral._testing.plugin import AgentCassette as AgentCassette
 
 _HOMES = {
     "corral._testing.attack": "AttackReport attack_agent",
@@ -43,6 +44,7 @@ _HOMES = {
     "corral._testing.model_server.request": "Call Message Request ToolResult",
     "corral._testing.model_server.script": "Expect Script Turn call fail hang say",
     "corral._testing.model_server.server": "Lane ModelServer",
+    "corral._testing.plugin": "AgentCassette",
 }
 
 
