@@ -35,6 +35,7 @@ from corral._pipelines.graph import Graph
 from corral._pipelines.linter.finding import Rule
 from corral._pipelines.run_limits import take_limits, with_limits
 from corral._pipelines.scheduler.commands import Question
+from corral._pipelines.scheduler.merge import uses_worktrees
 from corral._pipelines.scheduler.outcome import Outcome, not_json
 from corral._pipelines.simulation import Script, SimulateMode
 from corral._pipelines.transforms import Transform
@@ -171,10 +172,8 @@ async def run(  # noqa: PLR0913
     resources = NodeResources(
         simulate=simulated, agent=agent, model=model, options=options, ask=ask
     )
-    if queue is None and repository is None and not simulated:
-        from corral._pipelines.execution import preflight
-
-        preflight.check(graph, resources, place, given)
+    if repository is None:
+        await _check_in(graph, resources, place, given, is_here=queue is None)
     if run_id is not None and slug(run_id, limit=100, allowed="._") != run_id:
         raise ConfigError(
             f"{run_id!r} cannot be the id of a run",
@@ -227,6 +226,26 @@ async def run(  # noqa: PLR0913
     if check and not result.ok:
         raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
     return result
+
+
+async def _check_in(
+    graph: Graph,
+    resources: NodeResources,
+    place: Path,
+    values: Mapping[str, Json],
+    *,
+    is_here: bool,
+) -> None:
+    """Checks of a run that works in a folder; ``is_here``: its nodes run on this machine. Raises
+    what its nodes would fail with."""
+    if is_here and not resources.simulate:
+        from corral._pipelines.execution import preflight
+
+        preflight.check(graph, resources, place, values)
+    if uses_worktrees(graph):
+        from corral._engine.workspace import branch_worktrees
+
+        await asyncio.to_thread(branch_worktrees.check, graph, place, resources.simulate)
 
 
 def with_active_span(options: RunKwargs) -> RunKwargs:
@@ -539,6 +558,8 @@ class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     commit: str = ""
     files: list[str] = []
     """Files that were changed on the branch: the first 1,000."""
+    branches: list[str] = []
+    """Branches with work of parallel branches (``worktree=branch``) that was not merged."""
     artifacts: list[str] = []
     """With ``artifacts``: the names of the uploaded files."""
     warnings: list[str] = []
@@ -606,6 +627,7 @@ class SavedWork(msgspec.Struct, frozen=True, kw_only=True):
     branch: str = ""
     commit: str = ""
     files: list[str] = []
+    branches: list[str] = []
     artifacts: list[str] = []
     warnings: list[str] = []
 
@@ -622,6 +644,7 @@ def saved_work(saved: JsonObject) -> SavedWork:
         branch=as_text(work.get("branch")),
         commit=as_text(work.get("commit")),
         files=as_texts(work.get("files")),
+        branches=as_texts(saved.get("branches")),
         artifacts=as_texts(uploaded),
         warnings=warnings,
     )

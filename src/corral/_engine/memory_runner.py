@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -56,6 +57,7 @@ from corral._pipelines.scheduler.commands import (
     Wait,
     Woken,
 )
+from corral._pipelines.scheduler.merge import uses_worktrees
 from corral._pipelines.scheduler.outcome import failed
 from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
@@ -65,6 +67,8 @@ from corral.errors import ConfigError, CorralError
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from corral._engine.payloads import RunWorktree
+    from corral._engine.workspace.branch_worktrees import RunPlace
     from corral._metering.budget import Budget
     from corral._pipelines.run_spans import LivePipelineSpans
 
@@ -90,11 +94,13 @@ class MemoryRun:
         values: Mapping[str, Json] | None = None,
         on_event: Callable[[RunEvent], None] | None = None,
         parent: MemoryRun | None = None,
+        tree: RunWorktree | None = None,
         budget: Budget | None = None,
     ) -> None:
         """``interviewer`` answers the questions of human gates; without one, a question without a
         timeout fails. Without a ``folder`` nothing is written. ``parent``: the run that this one is
-        a node of. ``budget`` is the caller's, of which the limits of the graph are a part."""
+        a node of. ``tree``: the worktree that the workspace is in. ``budget`` is the caller's, of
+        which the limits of the graph are a part."""
         self.graph = graph
         self.run_id: str = run_id or f"run-{random_hex(4)}"
         self.scheduler: Scheduler = Scheduler(graph, run_id=self.run_id, values=values)
@@ -128,6 +134,17 @@ class MemoryRun:
             budget=self.budget,
             ask_person=None if interviewer is None else interviewer.ask,
         )
+        self._place: RunPlace | None = None
+        """Set if lanes of the run have their own worktrees, or the run is in one."""
+        if tree is not None or uses_worktrees(graph):
+            from corral._engine.workspace import branch_worktrees
+
+            self._place = branch_worktrees.RunPlace(
+                run_id=self.run_id, workspace=self._nodes.workspace, tree=tree
+            )
+            self._nodes.perform = partial(
+                branch_worktrees.in_place, self._place, execution_attempt.attempt
+            )
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping: dict[asyncio.Task[None], str] = {}
@@ -167,10 +184,20 @@ class MemoryRun:
             if self._projection.spans is not None:
                 await self._projection.spans.close()
         output = PipelineOutput.of(finish, scheduler.state)
+        if branches := await self._close_branches():
+            output = replace(output, saved={"branches": [*branches]})
         if writer is not None and writer.failed is not None:
             writer.failed.result = output
             raise writer.failed
         return output
+
+    async def _close_branches(self) -> list[str]:
+        """Remove the worktrees of branches; returns the git branches that stay."""
+        if self._place is None:
+            return []
+        from corral._engine.workspace import branch_worktrees
+
+        return await branch_worktrees.close(self._place)
 
     # The journal.
 
@@ -256,6 +283,14 @@ class MemoryRun:
 
     async def _run_child(self, command: RunChild) -> Message:
         workspace, folder = self._nodes.workspace, self._nodes.folder
+        tree = None if self._place is None else self._place.tree
+        if self._place is not None and command.worktrees:
+            from corral._engine.workspace import branch_worktrees, run_worktree
+
+            tree = await branch_worktrees.open_lane(self._place, command.worktrees)
+            workspace = run_worktree.workspace_folder(tree)
+            async with run_worktree.used(tree):
+                pass  # now it is there
         graph = loader.load_child(
             command.dotfile, values=command.context, workspace=workspace, depth=self._depth
         )
@@ -272,12 +307,16 @@ class MemoryRun:
             values=command.context,
             on_event=self._on_event,
             parent=self,
+            tree=tree,
         )
         try:
             await child.drive()
         finally:
             del self._children[command.id]
-        return Ended(id=command.id, outcome=child.scheduler.state.as_outcome())
+        outcome = child.scheduler.state.as_outcome()
+        if tree is not None and command.worktrees:
+            outcome = await branch_worktrees.with_commit(outcome, tree, command.worktrees[-1])
+        return Ended(id=command.id, outcome=outcome)
 
     async def _wait(self, command: Wait) -> Message:
         await asyncio.sleep(command.seconds)

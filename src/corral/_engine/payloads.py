@@ -122,6 +122,8 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reply_id: str = ""
     depth: int = 0
     """Number of runs that this one is nested in."""
+    lane: str = ""
+    """The lane of the parent whose worktree the run works in, if it has one of its own."""
     local_nodes: bool = False
     """Whether nodes run in the process of the run, as tasks, instead of as queued workflows."""
 

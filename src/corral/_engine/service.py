@@ -250,6 +250,8 @@ class RunFollower:
                 self._open.discard(visit)
             case events.InterviewStarted(visit=visit):
                 self._open.add(visit)
+                # A question about a conflict: the visit of its node does not work meanwhile.
+                self._working.discard(visit.rpartition(".")[0])
             case events.InterviewCompleted(visit=visit) | events.InterviewTimeout(visit=visit):
                 self._open.discard(visit)
             case _:

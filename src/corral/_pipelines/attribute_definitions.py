@@ -112,6 +112,8 @@ DEFINITIONS = (
     Attribute(
         "join_policy", (), "choice", choices=("wait_all", "first_success"), is_setting=True
     ),
+    Attribute("worktree", (), "choice", choices=("shared", "branch")),
+    Attribute("on_conflict", (), "choice", choices=("fail", "first", "ask")),
     Attribute("human.default_choice", is_setting=True),
     Attribute("human.timeout", (), "duration", is_limit=True, is_setting=True),
     Attribute("manager.poll_interval", (), "duration", is_setting=True),

@@ -33,6 +33,8 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
     """Other values of ``type`` that select this kind."""
     handler: str = ""
     """``module:function`` of its handler in ``pipelines.nodes``; empty: the scheduler runs it."""
+    scheduled: bool = False
+    """Whether the scheduler runs it, and calls the handler only for a part of the work."""
     timeout_margin: float = 0.0
     """Seconds after the node's timeout before the handler is cancelled. A kind with a margin
     enforces the timeout itself, so that it can stop cleanly and report its results."""
@@ -81,6 +83,9 @@ _LLM = with_trait("node") | {
     "questions", "rounds", "temperature", "until",
 }  # fmt: skip
 """Attributes of nodes that call an agent or a model."""
+
+_WORKTREES = ("worktree", "on_conflict")
+"""Attributes of nodes whose branches or items may have their own worktrees."""
 
 START = NodeKind(name="start", shape="Mdiamond", drawn_as="Mdiamond", symbol="●", works=False)
 EXIT = NodeKind(name="exit", shape="Msquare", drawn_as="Msquare", symbol="◎", works=False)
@@ -149,8 +154,10 @@ PARALLEL = NodeKind(
     drawn_as="component",
     symbol="⋔",
     aliases=("fan_out",),
+    handler="parallel:merge_branches",
+    scheduled=True,
     works=False,
-    attributes=frozenset(("join_policy", "max_parallel")),
+    attributes=frozenset(("join_policy", "max_parallel", *_WORKTREES)),
 )
 FAN_IN = NodeKind(
     name="parallel.fan_in",
@@ -195,7 +202,7 @@ FOR_EACH = NodeKind(
     attributes=frozenset(
         (
             "items", "item_key", "item_timeout", "max_items", "max_parallel", "results_key",
-            "tool_command",
+            "tool_command", *_WORKTREES,
         )
     ),
     required=(("items",), ("prompt", "tool_command")),
@@ -275,8 +282,8 @@ PUBLIC = tuple(name for name, kind in KINDS.items() if not kind.internal)
 SHAPES = {kind.shape: kind.name for kind in KINDS.values() if kind.shape}
 """DOT shape -> kind of a node without ``type``."""
 ALIASES = {alias: kind.name for kind in KINDS.values() for alias in kind.aliases}
-SCHEDULER_KINDS = tuple(name for name, kind in KINDS.items() if not kind.handler)
-"""Kinds without a handler: the scheduler runs them itself."""
+SCHEDULER_KINDS = tuple(name for name, kind in KINDS.items() if not kind.handler or kind.scheduled)
+"""Kinds that the scheduler runs itself."""
 LLM_KINDS = tuple(name for name in PUBLIC if KINDS[name].llm in ("agent", "model"))
 """Kinds whose nodes always send a prompt to an agent or a model."""
 CHILD_KINDS = tuple(name for name, kind in KINDS.items() if kind.runs_child)

@@ -448,7 +448,7 @@ def test_every_attribute_that_the_source_reads_is_known() -> None:
     assert len(read) > 60
     known = {*names_of("graph"), *names_of("node"), *names_of("edge"), *ALIASES, PROMPT_FILE}
     # Of nodes that only corral makes: attempts of a comparison and items of a batch.
-    assert read - known == {"batch", "patch", "repository", "worktree"}
+    assert read - known == {"batch", "patch", "repository"}
 
 
 @pytest.mark.parametrize(

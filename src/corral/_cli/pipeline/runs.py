@@ -67,6 +67,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     """
     require()
     from corral._engine import open_questions, query
+    from corral._engine.api import saved_work
 
     name = find_pipeline_run(name, db)
     found = asyncio.run(query.show(name, db=db))
@@ -86,6 +87,8 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     echo(f"workspace  {found.workspace}")
     if config.tree is not None:
         _print_work(found, config.tree)
+    for branch in saved_work(found.output.saved if found.output else {}).branches:
+        echo(f"not merged {branch}")
     for node in dict.fromkeys(found.state.completed):
         outcome = found.state.outcomes.get(node)
         if outcome is not None:

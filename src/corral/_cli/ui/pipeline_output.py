@@ -153,6 +153,8 @@ class PipelinePrinter:
         self.progress.print_line(" · ".join([*parts, f"run {result.run}"]))
         if result.branch:
             self.progress.print_line(f"branch {result.branch} · {format_files(result.files)}")
+        for branch in result.branches:
+            self.progress.print_line(f"not merged: branch {branch}")
         for warning in result.warnings:
             echo(f"corral: {warning}", err=True)
         if result.status != "success" and not self.as_json:

@@ -370,14 +370,6 @@ async def run_in_process(
         if budget is not None:
             budget.owner = limits.find_owner(names[-1], run_id)
 
-    async def perform(context: handlers.NodeContext) -> Outcome:
-        if config.tree is None:
-            return await work(context)
-        from corral._engine.workspace import run_worktree
-
-        async with run_worktree.used(config.tree):
-            return await run_worktree.save(config.tree, await work(context), visit.id)
-
     async def work(context: handlers.NodeContext) -> Outcome:
         began = clock.now()
         async with _limits(context, database):
@@ -395,6 +387,11 @@ async def run_in_process(
                 return replace(outcome, notes=notes)
         return outcome
 
+    perform = work
+    if config.tree is not None or visit.worktrees or visit.merges:
+        from corral._engine.workspace import branch_worktrees
+
+        perform = partial(branch_worktrees.in_place, branch_worktrees.place_of(run_input), work)
     runner = NodeRunner(
         run_id=run_id,
         graph=graph,

@@ -47,6 +47,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -67,6 +68,7 @@ from corral._engine.payloads import (
     PipelineOutput,
     RunConfig,
     RunInput,
+    RunWorktree,
     pack,
     timer_id,
     unpack,
@@ -96,12 +98,16 @@ from corral._pipelines.scheduler.commands import (
     Wait,
     Woken,
 )
-from corral._pipelines.scheduler.outcome import failed
+from corral._pipelines.scheduler.merge import uses_worktrees
+from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._system import fs
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.values import Json, as_list, as_object
+
+if TYPE_CHECKING:
+    from corral._engine.workspace.branch_worktrees import RunPlace
 
 _log = logging.getLogger("corral.engine")
 
@@ -324,12 +330,24 @@ class DatabaseJournal:
     async def start_child(self, command: RunChild) -> None:
         if self._is_known(command.id):
             return
-        load = partial(_load, self.run_input, self.config, command)
+        stored = self.run_input.config
+        if command.worktrees:
+            from corral._engine.workspace import branch_worktrees
+
+            place = branch_worktrees.place_of(self.run_input)
+            open_tree = partial(_open_lane, place, command.worktrees)
+            opened = await adapter.step(f"worktree {command.id}", open_tree)
+            if isinstance(opened, str):
+                self.pending.append(Ended(id=command.id, outcome=failed(opened)))
+                return
+            tree = unpack(opened, RunWorktree)
+            stored = replace(stored, tree=tree, workspace=tree.within)
+        load = partial(_load, self.run_input, stored.on_this_machine(), command)
         result = await adapter.step(f"load {command.id}", load)
         if isinstance(result, str):
             self.pending.append(Ended(id=command.id, outcome=failed(result, retryable=False)))
             return
-        config = self.run_input.config
+        config = stored
         child = f"{self.id}/{command.id}"
         graph = unpack(result, Graph)
         child_budgets = config.budgets
@@ -355,6 +373,7 @@ class DatabaseJournal:
             reply_to=self.id,
             reply_id=command.id,
             depth=self.run_input.depth + 1,
+            lane=command.worktrees[-1] if command.worktrees else "",
             local_nodes=self.run_input.local_nodes,
         )
         self.in_flight[command.id] = child
@@ -379,6 +398,11 @@ class DatabaseJournal:
             await self.stop(known)
         status, reason = command.status, command.reason
         saved: dict[str, Json] = {}
+        if uses_worktrees(self.run_input.graph):
+            from corral._engine.workspace import branch_worktrees
+
+            close_lanes = partial(_close_lanes, branch_worktrees.place_of(self.run_input))
+            saved["branches"] = await adapter.step("branches", close_lanes)
         if self.config.tree is not None and not self.run_input.reply_to:
             from corral._engine.workspace import run_worktree
 
@@ -404,7 +428,11 @@ class DatabaseJournal:
             spent: dict[str, Json] = {"cost_usd": output.cost_usd, "tokens": output.tokens}
             await adapter.label(self.id, {"status": output.status, **spent})
         else:
-            ended = Ended(id=self.run_input.reply_id, outcome=state.as_outcome())
+            outcome = state.as_outcome()
+            if self.run_input.lane:
+                found = await adapter.step("lane", partial(_with_lane, self.run_input, outcome))
+                outcome = unpack(found, Outcome)
+            ended = Ended(id=self.run_input.reply_id, outcome=outcome)
             await adapter.send(
                 self.run_input.reply_to, pack(ended), key=f"ended {self.run_input.reply_id}"
             )
@@ -428,6 +456,35 @@ async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
         for known, workflow in in_flight.items()
         if (state := states.get(workflow, "")) not in (*OPEN_STATES, "succeeded")
     ]
+
+
+async def _open_lane(place: RunPlace, worktrees: tuple[str, ...]) -> Json:
+    """The worktree of the innermost lane, or the reason why there is none, as text."""
+    from corral._engine.workspace import branch_worktrees
+
+    try:
+        return pack(await branch_worktrees.open_lane(place, worktrees))
+    except (CorralError, OSError) as error:
+        return str(error)
+
+
+async def _close_lanes(place: RunPlace) -> Json:
+    from corral._engine.workspace import branch_worktrees
+
+    return [*await branch_worktrees.close(place)]
+
+
+async def _with_lane(run_input: RunInput, outcome: Outcome) -> Json:
+    """The outcome of a child run, with the commit of the lane that it worked in."""
+    from corral._engine.workspace import branch_worktrees
+
+    tree = run_input.config.tree
+    try:
+        if tree is not None:
+            outcome = await branch_worktrees.with_commit(outcome, tree, run_input.lane)
+    except (CorralError, OSError) as error:
+        outcome = failed(f"its work could not be saved: {error}", retryable=False)
+    return pack(outcome)
 
 
 async def _load(run_input: RunInput, config: RunConfig, command: RunChild) -> Json:

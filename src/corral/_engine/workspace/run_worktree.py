@@ -42,7 +42,9 @@ from msgspec.structs import replace
 
 from corral._engine.payloads import COMMIT, RunWorktree
 from corral._pipelines.execution.run_dir import RunDir
+from corral._pipelines.scheduler.commands import BranchWork
 from corral._pipelines.scheduler.outcome import Outcome
+from corral._pipelines.scheduler.state import WORKTREE
 from corral._system import fs, paths
 from corral._system.git import source_repository
 from corral._system.git.repository import changed_files, check, write_patch
@@ -114,7 +116,7 @@ async def reserved(worktree: RunWorktree, *, stays: bool) -> AsyncGenerator[None
         await asyncio.shield(asyncio.to_thread(_give_up, worktree))
         raise
     if not stays:
-        await asyncio.to_thread(_drop, worktree)
+        await asyncio.to_thread(drop, worktree)
 
 
 @contextlib.asynccontextmanager
@@ -128,8 +130,9 @@ async def used(worktree: RunWorktree) -> AsyncGenerator[None]:
         os.close(use)
 
 
-async def save(worktree: RunWorktree, outcome: Outcome, visit: str) -> Outcome:
-    """Save the changes to the run's branch; returns the outcome with the commit, or a failure."""
+async def save(worktree: RunWorktree, outcome: Outcome, visit: str, lane: str = "") -> Outcome:
+    """Save the changes to the run's branch; returns the outcome with the commit, or a failure.
+    ``lane``: that of the worktree, if it belongs to a branch of a parallel node."""
     try:
         at = await asyncio.to_thread(_commit, worktree, f"corral: {visit}")
     except Conflict as error:
@@ -138,11 +141,20 @@ async def save(worktree: RunWorktree, outcome: Outcome, visit: str) -> Outcome:
     except StorageFailed as error:
         reason = f"its work could not be saved: {error.message}"
     else:
-        return replace(outcome, context_updates={**outcome.context_updates, COMMIT: at})
+        return with_work(outcome, worktree, at, lane)
     if not outcome.ok:
         reason = f"{outcome.failure_reason}; {reason}"
     # No retry: that would do the work again, not save it.
     return replace(outcome, status="fail", failure_reason=reason, retryable=False)
+
+
+def with_work(outcome: Outcome, worktree: RunWorktree, at: str, lane: str) -> Outcome:
+    """The outcome with the commit of the run, or of this lane of it."""
+    updates: dict[str, Json] = {COMMIT: at}
+    if lane:
+        done = BranchWork(base=worktree.commit, commit=at, name=worktree.branch)
+        updates = {WORKTREE + lane: msgspec.to_builtins(done)}
+    return replace(outcome, context_updates={**outcome.context_updates, **updates})
 
 
 async def close(worktree: RunWorktree, run_folder: str, run_id: str) -> dict[str, Json]:
@@ -156,10 +168,15 @@ async def close(worktree: RunWorktree, run_folder: str, run_id: str) -> dict[str
 
 def workspace_folder(worktree: RunWorktree) -> Path:
     """The directory that the run works in, on this machine."""
-    return paths.worktree(worktree.repository, worktree.branch) / "tree" / worktree.within
+    return top_folder(worktree) / worktree.within
 
 
-def _repository(worktree: RunWorktree) -> Repository:
+def top_folder(worktree: RunWorktree) -> Path:
+    """The directory of the worktree on this machine."""
+    return paths.worktree(worktree.repository, worktree.branch) / "tree"
+
+
+def open_repository(worktree: RunWorktree) -> Repository:
     if worktree.is_remote:
         return source_repository.copy_of(worktree.repository)
     return Repository(root=Path(worktree.repository))
@@ -167,7 +184,7 @@ def _repository(worktree: RunWorktree) -> Repository:
 
 def _reserve(worktree: RunWorktree) -> None:
     try:
-        is_ours = _repository(worktree).advance(
+        is_ours = open_repository(worktree).advance(
             worktree.branch, worktree.start_commit or worktree.commit, None
         )
     except StorageFailed as error:
@@ -178,16 +195,16 @@ def _reserve(worktree: RunWorktree) -> None:
 
 
 def _give_up(worktree: RunWorktree) -> None:
-    _drop(worktree)
+    drop(worktree)
     with contextlib.suppress(StorageFailed):
-        _repository(worktree).advance(
+        open_repository(worktree).advance(
             worktree.branch, None, worktree.start_commit or worktree.commit
         )
 
 
 @contextlib.contextmanager
-def _locked(worktree: RunWorktree) -> Generator[Path]:
-    """Lock the gate of the worktree; its directory exists within the block."""
+def locked(worktree: RunWorktree) -> Generator[Path]:
+    """Lock the gate of the worktree; its directory exists within the block. Do not nest."""
     folder = paths.worktree(worktree.repository, worktree.branch)
     with contextlib.ExitStack() as stack:
         while True:
@@ -202,10 +219,10 @@ def _enter(worktree: RunWorktree) -> int:
     """Create or update the worktree. Returns a descriptor: while it is open, the tree is in use."""
     if not (paths.worktree(worktree.repository, worktree.branch) / "tree.json").exists():
         _remove_idle()
-    with _locked(worktree) as folder:
+    with locked(worktree) as folder:
         use = os.open(folder / "use", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            repository, tree = _repository(worktree), _read_notes(folder)
+            repository, tree = open_repository(worktree), _read_notes(folder)
             tip = _tip(repository, worktree)
             if tree is None or not (tree.place / ".git").exists():
                 tree = SharedWorktree.make(repository.root, worktree.commit, tip, folder)
@@ -220,6 +237,25 @@ def _enter(worktree: RunWorktree) -> int:
             os.close(use)
             raise
         return use
+
+
+def tip_of(worktree: RunWorktree) -> str:
+    """The commit of its branch. Raises ``StorageFailed``."""
+    return _tip(open_repository(worktree), worktree)
+
+
+def save_rest(worktree: RunWorktree) -> str | None:
+    """Save what cancelled attempts left in a worktree, and remove it. Returns the commit of its
+    branch; None if there is no such branch. Raises ``StorageFailed``."""
+    repository = open_repository(worktree)
+    if repository.tip(worktree.branch) is None:
+        return None
+    _wait_until_unused(worktree)
+    with locked(worktree) as folder:
+        if (tree := _read_notes(folder)) is not None and tree.place.is_dir():
+            _advance_branch(worktree, repository, tree, folder, "corral: work that was not merged")
+    drop(worktree)
+    return _tip(repository, worktree)
 
 
 def _tip(repository: Repository, worktree: RunWorktree) -> str:
@@ -237,11 +273,11 @@ def _tip(repository: Repository, worktree: RunWorktree) -> str:
 
 def _commit(worktree: RunWorktree, message: str) -> str:
     """Commit the changes and advance the branch; returns the commit. Raises ``Conflict``."""
-    with _locked(worktree) as folder:
+    with locked(worktree) as folder:
         tree = _read_notes(folder)
         if tree is None:
             raise StorageFailed(f"the worktree {folder} was deleted")
-        return _advance_branch(worktree, _repository(worktree), tree, folder, message).at
+        return _advance_branch(worktree, open_repository(worktree), tree, folder, message).at
 
 
 def _advance_branch(
@@ -269,8 +305,8 @@ def _advance_branch(
 def _save_aside(worktree: RunWorktree, visit: str) -> str:
     """Save work that conflicts to a separate branch."""
     branch = branch_name(f"{worktree.branch.partition('/')[2]}--{visit}")
-    with _locked(worktree) as folder, contextlib.suppress(StorageFailed):
-        tree, repository = _read_notes(folder), _repository(worktree)
+    with locked(worktree) as folder, contextlib.suppress(StorageFailed):
+        tree, repository = _read_notes(folder), open_repository(worktree)
         if tree is not None:
             repository.advance(branch, tree.at, repository.tip(branch))
     return branch
@@ -278,9 +314,9 @@ def _save_aside(worktree: RunWorktree, visit: str) -> str:
 
 def _finish(worktree: RunWorktree, run_folder: str, run_id: str) -> dict[str, Json]:
     """Save the work of a run that has ended, and remove the worktree; returns what was saved."""
-    repository = _repository(worktree)
+    repository = open_repository(worktree)
     _wait_until_unused(worktree)
-    with _locked(worktree) as folder:
+    with locked(worktree) as folder:
         if (tree := _read_notes(folder)) is not None and tree.place.is_dir():
             _advance_branch(worktree, repository, tree, folder, f"corral: the end of {run_id}")
         elif repository.tip(worktree.branch) is None:
@@ -288,7 +324,7 @@ def _finish(worktree: RunWorktree, run_folder: str, run_id: str) -> dict[str, Js
     tip = _tip(repository, worktree)
     if tip == worktree.commit:
         repository.advance(worktree.branch, None, tip)
-        _drop(worktree)
+        drop(worktree)
         return {"files": []}
     files = changed_files(repository.root, worktree.commit, tip)
     artifacts = RunDir(run_folder).artifacts
@@ -297,7 +333,7 @@ def _finish(worktree: RunWorktree, run_folder: str, run_id: str) -> dict[str, Js
     with os.fdopen(fd, "wb") as output:
         write_patch(repository.root, worktree.commit, tip, output)
     fs.move_into_place(draft, artifacts / PATCH)  # a symlink there is replaced
-    _drop(worktree)
+    drop(worktree)
     return {"branch": worktree.branch, "commit": tip, "files": [*files[:MOST_FILES]]}
 
 
@@ -317,9 +353,10 @@ def _wait_until_unused(worktree: RunWorktree) -> None:
         os.close(use)
 
 
-def _drop(worktree: RunWorktree) -> None:
+def drop(worktree: RunWorktree) -> None:
+    """Remove the worktree on this machine; its branch stays."""
     if paths.worktree(worktree.repository, worktree.branch).is_dir():
-        with _locked(worktree) as folder:
+        with locked(worktree) as folder:
             _remove(folder)
 
 

@@ -6,16 +6,22 @@ commas. In ``prompt`` and ``tool_command`` the placeholders ``{{item}}``, ``{{it
 no ``agent`` that model is called once; else an agent is. ``max_parallel`` (4) items run at the same
 time, each within ``item_timeout`` and in its own folder, ``items/<index>``. ``item_key`` is a
 second name for the item, ``results_key`` another key for the results.
+
+With ``worktree=branch`` each item works in its own worktree, which starts with the files as
+they are before the node. The node is visited again to merge what the items that succeeded changed
+(``execution.branch_merge``); what is not merged stays on the branch
+``corral/<run>--<visit>-<index>`` of the repository.
 """
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import msgspec
 
 from corral._core.nesting import decode_json
-from corral._pipelines.execution import run_dir, simulated_nodes
+from corral._pipelines.execution import branch_merge, run_dir, simulated_nodes
 from corral._pipelines.execution.handlers import Handler, NodeContext
 from corral._pipelines.execution.node_options import number_of
 from corral._pipelines.graph import Value
@@ -23,9 +29,15 @@ from corral._pipelines.nodes.codergen import codergen, truncate_text
 from corral._pipelines.nodes.data import value_of
 from corral._pipelines.nodes.prompt import prompt
 from corral._pipelines.nodes.tool import tool
+from corral._pipelines.scheduler.commands import BranchWork
+from corral._pipelines.scheduler.merge import has_worktrees
 from corral._pipelines.scheduler.outcome import MAX_IN_CONTEXT, Outcome, failed, outcome_of_error
+from corral._pipelines.scheduler.state import BRANCHES
 from corral._pipelines.simulation import SIMULATED, Simulation
 from corral._pipelines.templates import as_text, find
+from corral._system.git import worktree
+from corral._system.git.worktree import TaskWorktree, branch_name
+from corral._system.threads import in_thread
 from corral.errors import ConfigError, CorralError
 from corral.values import Json, JsonObject
 
@@ -40,6 +52,8 @@ async def for_each(work: NodeContext) -> Outcome:
     """``<node>.results`` has one entry for each item, in order: ``index``, ``status``, and
     ``output`` or ``error``. If some items failed, it is a partial success; if all did, a
     failure."""
+    if work.visit.merges:
+        return await branch_merge.merge(work)
     items = items_of(work)
     handler: Handler = tool
     if not work.node.text("tool_command"):
@@ -51,12 +65,19 @@ async def for_each(work: NodeContext) -> Outcome:
     if limit < 1:
         raise ConfigError(f"{work.node.id}: max_parallel must be at least 1, got: {limit}")
     slots = asyncio.Semaphore(limit)
+    worktrees: ItemWorktrees | None = None
+    simulate = work.resources.simulate
+    if has_worktrees(work.node) and not (isinstance(simulate, Simulation) and simulate.all):
+        branch_merge.rule_of(work.node)
+        worktrees = await in_thread(ItemWorktrees.of, work)
 
     async def run_item(index: int, item: Json) -> Outcome:
         async with slots:
             item_work = _item_context(work, index, item)
             try:
                 run_dir.clear_node_dir(item_work.folder)
+                if worktrees is not None:
+                    return await worktrees.run(handler, item_work, index)
                 return await handler(item_work) or Outcome()
             except CorralError as error:
                 return outcome_of_error(error)
@@ -65,7 +86,63 @@ async def for_each(work: NodeContext) -> Outcome:
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run_item(index, item)) for index, item in enumerate(items)]
-    return _combine(work, [task.result() for task in tasks])
+    combined = _combine(work, [task.result() for task in tasks])
+    return combined if worktrees is None else worktrees.with_branches(combined)
+
+
+class ItemWorktrees(msgspec.Struct, kw_only=True):
+    """A worktree for each item."""
+
+    work: NodeContext
+    root: Path
+    base: str
+    """The files before the node, as a commit."""
+    within: Path
+    """The workspace, in the worktree."""
+    done: dict[int, BranchWork] = {}
+    """What the items that succeeded changed."""
+
+    @classmethod
+    def of(cls, work: NodeContext) -> ItemWorktrees:
+        """Raises ``ConfigError`` if the workspace is in no repository with a commit. Blocks."""
+        root, head = worktree.repository_root(work.workspace)
+        within = work.workspace.resolve().relative_to(root.resolve())
+        base = worktree.snapshot_of(root, head)
+        return cls(work=work, root=root, base=base, within=within)
+
+    async def run(self, handler: Handler, item_work: NodeContext, index: int) -> Outcome:
+        """Run an item in its worktree, and commit what it changed to its branch. Raises
+        ``StorageFailed`` if that fails; then the worktree stays."""
+        name = f"{self.work.visit.id}-{index}"
+        run_id = self.work.run_id
+        place = worktree.task_folder(self.root, run_id, name, "")
+        tree = await TaskWorktree.make(self.root, self.base, place)
+        try:
+            outcome = await handler(
+                msgspec.structs.replace(item_work, workspace=tree.place / self.within)
+            )
+        except BaseException:
+            await asyncio.shield(tree.remove())
+            raise
+        outcome = outcome or Outcome()
+        message = f"corral: item {index} of {self.work.node.id}"
+        change = await tree.commit_to(branch_name(f"{run_id}--{name}"), message)
+        await tree.remove()
+        if change is None:
+            return outcome
+        if outcome.ok:
+            self.done[index] = BranchWork(
+                base=self.base, commit=change.commit, name=change.branch, id=str(index)
+            )
+            return outcome
+        reason = f"{outcome.failure_reason}; its work is on the branch {change.branch}"
+        return msgspec.structs.replace(outcome, failure_reason=reason)
+
+    def with_branches(self, combined: Outcome) -> Outcome:
+        """The outcome of the node, with what is to be merged."""
+        branches = [msgspec.to_builtins(self.done[index]) for index in sorted(self.done)]
+        updates = {**combined.context_updates, BRANCHES: branches}
+        return msgspec.structs.replace(combined, context_updates=updates)
 
 
 def items_of(work: NodeContext) -> list[Json]:

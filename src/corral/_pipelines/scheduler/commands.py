@@ -85,6 +85,18 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # Commands: what the driver must do.
 
 
+class BranchWork(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was done in a worktree of a branch: commits of the repository."""
+
+    base: str
+    """What it started from."""
+    commit: str
+    name: str
+    """The git branch that has it."""
+    id: str = ""
+    """The branch of the parallel node, or the item of a ``for_each``."""
+
+
 class RunNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="visit"):
     """Run this node with all its attempts; reply with ``Ended``."""
 
@@ -99,6 +111,13 @@ class RunNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """The thread whose session a node with fidelity ``full`` resumes."""
     previous: str | None = None
     """The node before this one in its lane."""
+    worktrees: tuple[str, ...] = ()
+    """The lanes with their own worktree in which it is, the innermost last: it works there.
+    Empty: it works where the run does."""
+    merges: tuple[BranchWork, ...] = ()
+    """The branches, or items, of the node are over: their files are merged now."""
+    chosen: str = ""
+    """The branch that a person chose: those that conflict with it are left out."""
 
 
 class AskHuman(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ask"):
@@ -116,6 +135,8 @@ class RunChild(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     dotfile: str
     workdir: str = ""
     context: dict[str, Json] = {}
+    worktrees: tuple[str, ...] = ()
+    """As of ``RunNode``."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="wait"):

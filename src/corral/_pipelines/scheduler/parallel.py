@@ -2,22 +2,39 @@
 
 A parallel node forks its lane into one lane per edge, of which at most ``max_parallel`` run at
 once. A branch ends at the join or behind it, at a fan-in, at an exit, or where it fails. After the
-last one (or the first success, by ``join_policy``) the fork is closed: the functions return a
-``ForkEnd``, and the caller ends the parallel node with it. A branch that leads to a node before the
-parallel node ends all branches: the lane of the parallel node continues there.
+last one (or the first success, by ``join_policy``) the fork is closed: the functions return the
+lane of the parallel node and a ``ForkEnd``, and the caller ends the parallel node with it. A branch
+that leads to a node before the parallel node ends all branches: the lane of the parallel node
+continues there.
+
+With ``worktree=branch`` the nodes of a branch work in their own worktree. If a branch
+succeeded, their files are merged before the parallel node ends (``scheduler.merge``). Such a branch
+cannot lead back to a node before the parallel node: its files would be lost.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import TypeAlias
+
+import msgspec
 
 from corral._pipelines import events, node_kinds
 from corral._pipelines.graph import Node
+from corral._pipelines.scheduler import merge
+from corral._pipelines.scheduler.commands import BranchWork
 from corral._pipelines.scheduler.outcome import Outcome, Status
 from corral._pipelines.scheduler.run_context import RunContext
-from corral._pipelines.scheduler.state import Branch, Context, Fork, RunLane, deep_copy
-from corral.values import Json
+from corral._pipelines.scheduler.state import (
+    WORKTREE,
+    Branch,
+    Context,
+    Fork,
+    ForkEnd,
+    RunLane,
+    deep_copy,
+)
+from corral.values import Json, convert_to
 
 _RANKS = {"success": 0, "partial_success": 1, "skipped": 2}
 FAILED = ("fail", "cancelled")
@@ -75,16 +92,11 @@ MAX_DEPTH = 32
 """Parallel nodes inside each other."""
 
 
-class ForkEnd(NamedTuple):
-    """A parallel node is done: the caller ends its lane with this outcome."""
-
-    lane: RunLane
-    outcome: Outcome
-    join: str
-    """The fan-in where the lane continues; empty: the outcome says where."""
+EndedFork: TypeAlias = tuple[RunLane, ForkEnd]
+"""The lane of a parallel node whose branches are over: the caller ends its node."""
 
 
-def start_fork(run: RunContext, lane: RunLane, node: Node) -> ForkEnd | None:
+def start_fork(run: RunContext, lane: RunLane, node: Node) -> EndedFork | None:
     """Start as many branches as may run at once. Raises ``ValueError`` if ``max_parallel`` is not
     a number."""
     limit = _limit(node)
@@ -130,7 +142,7 @@ def go_back(run: RunContext, lane: RunLane) -> RunLane:
     return parent
 
 
-def end_branch(run: RunContext, lane: RunLane, status: str, reason: str = "") -> ForkEnd | None:
+def end_branch(run: RunContext, lane: RunLane, status: str, reason: str = "") -> EndedFork | None:
     """Record the branch of this lane as over. Start the next branches, or close the fork."""
     state = run.state
     fork = state.forks[lane.fork]
@@ -160,7 +172,7 @@ def end_branch(run: RunContext, lane: RunLane, status: str, reason: str = "") ->
     return None
 
 
-def end_branch_at(run: RunContext, lane: RunLane, target: str) -> ForkEnd | None:
+def end_branch_at(run: RunContext, lane: RunLane, target: str) -> EndedFork | None:
     """End a branch that has come to a node which ends it."""
     run.state.forks[lane.fork].branches[lane.branch].end = target
     status = lane.context.get("outcome") if lane.visit else "success"
@@ -169,10 +181,12 @@ def end_branch_at(run: RunContext, lane: RunLane, target: str) -> ForkEnd | None
 
 def _start_branches(run: RunContext, fork: Fork, limit: int) -> None:
     parent = run.state.lanes[fork.lane]
+    own_worktrees = merge.has_worktrees(run.node_of(parent))
     while fork.running < limit and fork.next < len(fork.branches):
         number, branch = fork.next, fork.branches[fork.next]
+        lane_id = fork.lane_id(number)
         lane = RunLane(
-            id=fork.lane_id(number),
+            id=lane_id,
             node=branch.target,
             previous=parent.node,
             context=deep_copy(parent.context),
@@ -181,6 +195,7 @@ def _start_branches(run: RunContext, fork: Fork, limit: int) -> None:
             fork=fork.id,
             branch=number,
             depth=parent.depth + 1,
+            worktrees=(*parent.worktrees, lane_id) if own_worktrees else parent.worktrees,
         )
         run.state.lanes[lane.id] = lane
         branch.status = "running"
@@ -190,7 +205,7 @@ def _start_branches(run: RunContext, fork: Fork, limit: int) -> None:
         run.ready.append(lane)
 
 
-def _close(run: RunContext, fork: Fork) -> ForkEnd:
+def _close(run: RunContext, fork: Fork) -> EndedFork:
     """The parallel node is done. Its lane continues at the fan-in; without one, at the join if a
     branch came there, else where one has ended."""
     parent = run.state.lanes[fork.lane]
@@ -223,7 +238,16 @@ def _close(run: RunContext, fork: Fork) -> ForkEnd:
         context_updates=updates,
         suggested_next_ids=() if is_fan_in else tuple(ends[:1]),
     )
-    return ForkEnd(parent, outcome, join if is_fan_in else "")
+    merges: tuple[BranchWork, ...] = ()
+    if merge.has_worktrees(node) and succeeded:
+        merges = tuple(
+            msgspec.structs.replace(convert_to(done, BranchWork), id=branch.id)
+            for number, branch in enumerate(fork.branches)
+            if branch.status not in FAILED
+            and (done := branch.updates.get(WORKTREE + fork.lane_id(number)))
+        )
+    end = ForkEnd(outcome=outcome, join=join if is_fan_in else "", merges=merges)
+    return parent, end
 
 
 def _limit(node: Node) -> int:

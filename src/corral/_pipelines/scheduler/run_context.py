@@ -13,7 +13,7 @@ from functools import cached_property
 from corral._pipelines import events, templates
 from corral._pipelines import graph as pipelines_graph
 from corral._pipelines.graph import Graph, Node
-from corral._pipelines.scheduler import human_gate
+from corral._pipelines.scheduler import human_gate, merge
 from corral._pipelines.scheduler.commands import (
     AskHuman,
     Command,
@@ -151,6 +151,8 @@ class RunContext:
         lane = self.state.lanes[opened.lane]
         node = self.node_of(lane)
         match opened.what:
+            case "ask" if lane.merging is not None:
+                return AskHuman(question=merge.question(lane, node, lane.merging))
             case "ask":
                 return AskHuman(question=self.question(lane, node))
             case "child":
@@ -160,6 +162,7 @@ class RunContext:
                     dotfile=self._filled(pipelines_graph.dotfile(self.graph, node), lane),
                     workdir=self._filled(pipelines_graph.workdir(self.graph, node), lane),
                     context=deep_copy(without_internal_keys(lane.context)),
+                    worktrees=lane.worktrees,
                 )
             case "wait":
                 child = lane.visit if lane.visit in self.state.open else ""
@@ -188,6 +191,9 @@ class RunContext:
                     fidelity=fidelity,
                     thread=thread,
                     previous=lane.previous,
+                    worktrees=lane.worktrees,
+                    merges=() if lane.merging is None else lane.merging.merges,
+                    chosen="" if lane.merging is None else lane.merging.chosen,
                 )
 
     def question(self, lane: RunLane, node: Node) -> Question:

@@ -66,8 +66,9 @@ from corral._pipelines import events, node_kinds
 from corral._pipelines.attribute_definitions import find_written
 from corral._pipelines.graph import Edge, Graph, Node, Value
 from corral._pipelines.run_limits import check_raises, raises_of, run_limits
-from corral._pipelines.scheduler import human_gate, manager, parallel, retry
+from corral._pipelines.scheduler import human_gate, manager, merge, parallel, retry
 from corral._pipelines.scheduler.commands import (
+    Answer,
     Answered,
     Cancelled,
     Checkpoint,
@@ -82,10 +83,18 @@ from corral._pipelines.scheduler.commands import (
     Woken,
 )
 from corral._pipelines.scheduler.outcome import Outcome, failed
-from corral._pipelines.scheduler.parallel import ForkEnd
+from corral._pipelines.scheduler.parallel import EndedFork
 from corral._pipelines.scheduler.routing import Route, is_decision
 from corral._pipelines.scheduler.run_context import RunContext
-from corral._pipelines.scheduler.state import TRUNK, Context, Open, RunLane, State, deep_copy
+from corral._pipelines.scheduler.state import (
+    TRUNK,
+    Context,
+    ForkEnd,
+    Open,
+    RunLane,
+    State,
+    deep_copy,
+)
 from corral.errors import PipelineInvalid
 from corral.values import Json
 
@@ -177,6 +186,13 @@ class Scheduler:
                     self._add_cost(outcome)
                     self._end_if_done(lane, manager.steer_child(run, lane, node, outcome))
                     return
+                if lane.merging is not None:
+                    self._end_merge(lane, node, lane.merging, outcome, id)
+                    return
+                if (end := merge.end_of_items(outcome)) is not None:
+                    run.close_one(lane, id)
+                    self._merge(lane, end)
+                    return
                 if opened.what == "child":
                     lane.context.update(manager.ended_context(outcome))
                 self._end(lane, outcome, answered=id)
@@ -184,9 +200,13 @@ class Scheduler:
                 run.close_one(lane, id)
                 self._end_if_done(lane, manager.observe(run, lane, node, seen))
             case Answered(id=id, answer=answer, by=by), "ask":
+                end = lane.merging
                 text = ": ".join(part for part in (answer.value, answer.text) if part)
                 text = "skipped" if answer.skipped else text
                 run.emit(events.InterviewCompleted(node=node.id, visit=id, answer=text, by=by))
+                if end is not None:
+                    self._answer_conflict(lane, node, end, answer, id)
+                    return
                 outcome = human_gate.outcome_of_answer(run.question(lane, node), answer)
                 self._finish_gate(lane, node, id, outcome)
             case Expired(id=id), "ask":
@@ -358,9 +378,46 @@ class Scheduler:
         if outcome is not None:
             self._end(lane, outcome)
 
-    def _end_fork(self, ended: ForkEnd | None) -> None:
-        if ended is not None:
-            self._end(ended.lane, ended.outcome, join=ended.join)
+    def _end_fork(self, ended: EndedFork | None) -> None:
+        if ended is None:
+            return
+        lane, end = ended
+        if end.merges:
+            self._merge(lane, end)
+        else:
+            self._end(lane, end.outcome, join=end.join)
+
+    def _merge(self, lane: RunLane, end: ForkEnd) -> None:
+        """Let the driver merge the files of branches that are over."""
+        lane.merging = end
+        self._run.open(lane, f"{lane.visit}.{'chosen' if end.chosen else 'merge'}", "visit")
+
+    def _end_merge(
+        self, lane: RunLane, node: Node, end: ForkEnd, outcome: Outcome, answered: str
+    ) -> None:
+        """The files of the branches were merged with this outcome."""
+        self._add_cost(outcome)
+        if merge.must_ask(node, end, outcome):
+            self._run.close_one(lane, answered)
+            lane.merging = msgspec.structs.replace(end, conflict=outcome)
+            self._run.open(lane, f"{lane.visit}.conflict", "ask")
+            return
+        lane.merging = None
+        if not outcome.ok:
+            lane.joined = []
+        end = merge.combined(end, outcome)
+        self._end(lane, end.outcome, answered=answered, join=end.join)
+
+    def _answer_conflict(
+        self, lane: RunLane, node: Node, end: ForkEnd, answer: Answer, answered: str
+    ) -> None:
+        """A person chose the branch that is merged first."""
+        end = merge.with_answer(end, merge.question(lane, node, end), answer)
+        if end.chosen:
+            self._run.close_one(lane, answered)
+            self._merge(lane, end)
+        elif end.conflict is not None:
+            self._end_merge(lane, node, end, end.conflict, answered)
 
     def _updates(self, lane: RunLane, node: Node, outcome: Outcome) -> Context:
         """What the outcome changes in the context; at a fan-in also what the branches set."""
@@ -506,6 +563,11 @@ class Scheduler:
             return True
         if target not in self._run.section(lane.fork).before:
             return False
+        fork_lane = self.state.lanes[self.state.forks[lane.fork].lane]
+        if merge.has_worktrees(self._run.node_of(fork_lane)):
+            reason = f"{lane.node} leads back to {target}, out of a branch with its own worktree"
+            self._end_fork(parallel.end_branch(self._run, lane, "fail", reason))
+            return True
         parent = parallel.go_back(self._run, lane)
         notes = f"{lane.node} leads back to {target}"
         self._record(parent, self.graph.nodes[parent.node], Outcome(status="skipped", notes=notes))

@@ -10,12 +10,19 @@ from typing import Literal
 
 import msgspec
 
-from corral._pipelines.scheduler.commands import FinishRun
+from corral._pipelines.scheduler.commands import BranchWork, FinishRun
 from corral._pipelines.scheduler.outcome import Outcome
 from corral.values import Json, decode_as
 
 Context = dict[str, Json]
 
+WORKTREE = "internal.worktree."
+"""The beginning of the key that has the ``BranchWork`` of a lane with its own worktree."""
+BRANCHES = "internal.branches"
+"""The key of an outcome's updates that has the ``BranchWork`` of the items of its node."""
+LEFT_OUT = "parallel.left_out"
+"""The key of the context that has the branches which were not merged because of a conflict:
+``id``, ``branch`` and ``files``."""
 What = Literal["visit", "ask", "child", "wait"]
 """What a command without a reply waits for."""
 TRUNK = ""
@@ -72,6 +79,21 @@ class Fork(msgspec.Struct, kw_only=True, omit_defaults=True):
         return f"{self.id}/{self.branches[number].id}"
 
 
+class ForkEnd(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The branches of a parallel node, or the items of a ``for_each``, are over."""
+
+    outcome: Outcome
+    """The outcome of the node."""
+    join: str = ""
+    """The fan-in where its lane continues; empty: the outcome says where."""
+    merges: tuple[BranchWork, ...] = ()
+    """Branches whose files must be merged before the lane continues."""
+    conflict: Outcome | None = None
+    """The outcome of that, if there was a conflict: then a person is asked."""
+    chosen: str = ""
+    """The branch that the person chose."""
+
+
 class RunLane(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: str = TRUNK
     node: str = ""
@@ -93,6 +115,10 @@ class RunLane(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the nodes of a branch have set."""
     joined: list[Branch] = []
     """At a fan-in: the branches to join."""
+    worktrees: tuple[str, ...] = ()
+    """The lanes with their own worktree in which it is, the innermost last."""
+    merging: ForkEnd | None = None
+    """Of a node whose branches are over, while their files are merged."""
     attempt: int = 1
     """How often the person of a human gate was asked."""
     cycle: int = 0

@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -41,6 +42,10 @@ _HINT = "Merging needs git 2.38 or newer."
 
 class Conflict(StorageFailed):
     """The same lines were changed in two worktrees."""
+
+    files: tuple[str, ...] = ()
+    tree: str = ""
+    """A tree with both versions of these lines, between conflict markers."""
 
 
 def snapshot_of(root: Path, head: str) -> str:
@@ -80,24 +85,37 @@ def merge_into(root: Path, place: Path, base: str, new: str, *, check: bool) -> 
     have changed since: a three-way merge. Returns the changed files. Nothing is written if there
     are conflicts, or if ``check`` is set; if writing fails, what was written is undone. git's
     index stays as it is. Raises ``Conflict`` and ``StorageFailed``."""
-    current = _work_tree(root, place, base)
     # merge-tree of an old git takes the base from the history only.
     start = repository.commit(root, repository.tree_of(root, base), [], "base")
-    ours = repository.commit(root, current, [start], "ours")
+    ours = files_as_commit(root, place, [start])
     theirs = repository.commit(root, repository.tree_of(root, new), [start], "theirs")
     merged = merged_tree(root, ours, theirs)
-    changes = repository.differences(root, current, merged)
-    if changes and not check:
-        try:
-            git_tree.update(root, place, changes, force=False)
-        except StorageFailed:
-            if _work_tree(root, place, base) != current:
-                undone = [
-                    repository.TreeDifference(path=c.path, old=c.new, new=c.old) for c in changes
-                ]
-                git_tree.update(root, place, undone, force=True)
-            raise
-    return repository.changed_files(root, current, merged)
+    if not check:
+        write_merged(root, place, ours, merged)
+    return repository.changed_files(root, ours, merged)
+
+
+def files_as_commit(root: Path, place: Path, parents: Sequence[str]) -> str:
+    """A commit of the files that a folder has now, after these commits. No branch names it. Raises
+    ``StorageFailed``."""
+    tree = _work_tree(root, place, parents[0])
+    return repository.commit(root, tree, parents, "the files of a folder")
+
+
+def write_merged(root: Path, place: Path, ours: str, merged: str) -> None:
+    """Change the files of a folder from the commit ``ours``, which they are, to the tree or commit
+    ``merged``. If writing fails, or a file is not as ``ours`` has it, what was written is undone.
+    Raises ``StorageFailed``."""
+    changes = repository.differences(root, ours, merged)
+    if not changes:
+        return
+    try:
+        git_tree.update(root, place, changes, force=False)
+    except StorageFailed:
+        if _work_tree(root, place, ours) != repository.tree_of(root, ours):
+            undone = [repository.TreeDifference(path=c.path, old=c.new, new=c.old) for c in changes]
+            git_tree.update(root, place, undone, force=True)
+        raise
 
 
 def merged_tree(root: Path, ours: str, theirs: str) -> str:
@@ -108,7 +126,9 @@ def merged_tree(root: Path, ours: str, theirs: str) -> str:
     tree, *paths = answer.out.split(b"\0")
     names = [printable_path(os.fsdecode(path)) for path in paths if path]
     if answer.code == 1 and names:
-        raise Conflict(f"others have changed {', '.join(names[:10])} meanwhile")
+        conflict = Conflict(f"others have changed {', '.join(names[:10])} meanwhile")
+        conflict.files, conflict.tree = tuple(names), tree.decode().strip()
+        raise conflict
     if answer.code:
         raise StorageFailed(f"git merge-tree: {answer.errors}", hint=_HINT)
     return tree.decode().strip()

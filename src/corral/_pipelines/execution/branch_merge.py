@@ -1,0 +1,127 @@
+"""The files of branches that had their own worktrees are merged into those of the node.
+
+A branch is a commit, and the commit it started from. The branches are merged one after another, in
+the order of the graph or of the items, into the files as they are now. All is computed first and
+written at the end: a conflict leaves the files as they were.
+
+If two branches changed the same lines, the node's ``on_conflict`` decides:
+
+* ``fail``: the node fails, and nothing is merged;
+* ``first``: the branch that comes first is merged, and the later one is left out;
+* ``ask``: nothing is merged, and a person chooses the branch that is merged first
+  (``scheduler.merge``).
+
+What is not merged stays on its git branch, which the outcome names. To do it again after a crash
+changes nothing: what is merged already is no change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.graph import Node
+from corral._pipelines.scheduler.commands import BranchWork
+from corral._pipelines.scheduler.outcome import Outcome, failed
+from corral._pipelines.scheduler.state import LEFT_OUT
+from corral._system.git import repository, worktree
+from corral._system.git.worktree import Conflict
+from corral._system.threads import in_thread
+from corral.errors import ConfigError, StorageFailed
+from corral.values import Json
+
+TRIES = 5
+"""Attempts to write the merged files while other nodes write, too."""
+RULES = ("fail", "first", "ask")
+MERGED = "parallel.merged"
+"""The key of the context that has the ids of the branches whose files were merged."""
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    id: str
+    branch: str
+    files: list[str]
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """The branches, merged."""
+
+    ours: str
+    """The files as they were, as a commit."""
+    commit: str
+    ids: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def rule_of(node: Node) -> str:
+    """Raises ``ConfigError``."""
+    rule = node.text("on_conflict", "fail")
+    if rule not in RULES:
+        raise ConfigError(f"{node.id}: on_conflict={rule}", hint=f"Write {', '.join(RULES)}.")
+    return rule
+
+
+async def merge(work: NodeContext) -> Outcome:
+    """Merge the branches of the visit into the files of the workspace, as the node's rule says.
+    Raises ``ConfigError`` and ``StorageFailed``; then no file was changed."""
+    branches = [*work.visit.merges]
+    rule, chosen = rule_of(work.node), work.visit.chosen
+    if chosen:
+        rule, branches = "first", sorted(branches, key=lambda branch: branch.id != chosen)
+    top = repository.locate(work.workspace).top
+    if top is None:
+        raise StorageFailed(f"{work.workspace} is in a bare repository")
+    for tries_left in reversed(range(TRIES)):
+        merged = await in_thread(_merge_all, top, branches)
+        if merged.left_out and rule != "first":
+            reason = f"the same lines were changed twice: {_describe(merged.left_out)}"
+            kept = ", ".join(f"{branch.id} on {branch.name}" for branch in branches)
+            outcome = failed(f"{reason}; nothing is merged, their work is kept: {kept}")
+            return _with_updates(outcome, (), merged.left_out)
+        try:
+            await in_thread(worktree.write_merged, top, top, merged.ours, merged.commit)
+            break
+        except StorageFailed:  # another node has just changed a file
+            if not tries_left:
+                raise
+    notes = f"merged: {', '.join(merged.ids)}" if merged.ids else ""
+    outcome = Outcome(notes=notes)
+    if merged.left_out:
+        notes += f"; left out: {_describe(merged.left_out)}"
+        outcome = Outcome(status="partial_success", notes=notes.removeprefix("; "))
+    return _with_updates(outcome, merged.ids, merged.left_out)
+
+
+def _with_updates(
+    outcome: Outcome, merged: tuple[str, ...], left_out: tuple[LeftOut, ...]
+) -> Outcome:
+    updates: dict[str, Json] = {
+        MERGED: list(merged),
+        LEFT_OUT: [msgspec.to_builtins(each) for each in left_out],
+    }
+    return msgspec.structs.replace(outcome, context_updates=updates, retryable=False)
+
+
+def _describe(left_out: Sequence[LeftOut]) -> str:
+    return "; ".join(
+        f"{each.id} ({', '.join(each.files[:10])}; branch {each.branch})" for each in left_out
+    )
+
+
+def _merge_all(top: Path, branches: Sequence[BranchWork]) -> Merged:
+    """Blocks."""
+    bases = [*dict.fromkeys(branch.base for branch in branches)]
+    ours = worktree.files_as_commit(top, top, bases or [repository.commit_of(top, "HEAD")])
+    commit, ids, left_out = ours, list[str](), list[LeftOut]()
+    for branch in branches:
+        try:
+            tree = worktree.merged_tree(top, commit, branch.commit)
+        except Conflict as error:
+            left_out.append(LeftOut(branch.id, branch.name, [*error.files]))
+            continue
+        commit = repository.commit(top, tree, [commit, branch.commit], f"merge {branch.id}")
+        ids.append(branch.id)
+    return Merged(ours, commit, tuple(ids), tuple(left_out))
