@@ -277,6 +277,15 @@ DEFINITIONS = (
         traits=("every_agent", "node", "every_command"),
     ),
     Definition(
+        "hidden",
+        "Folders that the agent must not read, wherever they are: the run gets corral's sandbox.",
+        "Permissions",
+        ("--hide",),
+        "PATH",
+        "paths",
+        traits=("every_agent", "every_command"),
+    ),
+    Definition(
         "permission_mode",
         "How open permission requests are answered: prompt asks, auto allows, deny denies.",
         "Permissions",

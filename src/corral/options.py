@@ -65,6 +65,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     where the machine has one, ``require`` refuses to start without, ``agent`` uses the agent's own,
     ``off`` none."""
     include_directories: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    """Folders and files outside of the workspace that the agent must not read: the run gets the
+    sandbox."""
     timeout: float = 600.0
     idle_timeout: float = 300.0
     startup_timeout: float = 60.0

@@ -59,6 +59,8 @@ class RunKwargs(TypedDict, total=False):
     """Let the agent expand @path in the prompt."""
     sandbox: SandboxMode
     """Corral's sandbox: where the policy needs it, where the machine has one (auto), or always."""
+    hidden: Sequence[str | os.PathLike[str]]
+    """Folders that the agent must not read, wherever they are: the run gets corral's sandbox."""
     include_directories: Sequence[str | os.PathLike[str]]
     """Further folders that the agent may read."""
     timeout: float | str

@@ -11,6 +11,8 @@ then happens depends on the option ``sandbox``:
 - ``auto`` and ``require``: the machine's sandbox, whatever the agent enforces.
 - ``off`` and ``agent``: no sandbox of corral.
 
+A run with ``hidden`` folders always gets a complete sandbox, or is refused.
+
 ``gains_at_wire`` says, before anything is compiled, whether an agent that cannot ask would be asked
 about or could enforce more if its tool calls were judged in the model's responses
 (``_sessions/backends/judges``), before the agent sees them. That needs corral's proxy. Whether a
@@ -64,17 +66,10 @@ def decide(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:
     if agent.normalize_policy is not None:
         run = msgspec.structs.replace(run, policy=agent.normalize_policy(run.policy, run))
     alone = Decision(run=run, compiled=compile_for(agent, run))
+    if run.hidden and run.replay is None:
+        return _hiding(agent, alone, cwd)
     if run.sandbox in ("auto", "require") and run.replay is None:
-        if not can_contain(agent):
-            if run.sandbox == "require":
-                raise ConfigError(f"{agent.title} cannot be started in a sandbox")
-            return alone
-        from corral._sessions import sandbox
-
-        chosen = sandbox.choose(run, cwd)
-        if chosen is None:
-            return alone
-        return _with_sandbox(agent, alone, chosen, f"sandbox={run.sandbox}")
+        return _as_chosen(agent, alone, cwd)
     missing = [part for row in alone.compiled.unenforced for part in row.unenforced]
     if run.sandbox in ("off", "agent") or not run.strict or not missing or not can_contain(agent):
         return alone
@@ -91,6 +86,36 @@ def decide(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:
         return msgspec.structs.replace(alone, obstacle=error)
     reason = f"{agent.name} alone cannot enforce {', '.join(missing)}"
     return _with_sandbox(agent, alone, support, reason)
+
+
+def _as_chosen(agent: AgentSpec, alone: Decision, cwd: str) -> Decision:
+    """For ``auto`` and ``require``."""
+    mode = alone.run.sandbox
+    if not can_contain(agent):
+        if mode == "require":
+            raise ConfigError(f"{agent.title} cannot be started in a sandbox")
+        return alone
+    from corral._sessions import sandbox
+
+    support = sandbox.choose(alone.run, cwd)
+    if support is None:
+        return alone
+    return _with_sandbox(agent, alone, support, f"sandbox={mode}")
+
+
+def _hiding(agent: AgentSpec, alone: Decision, cwd: str) -> Decision:
+    """For a run that has something to hide: only a complete sandbox hides it from every command."""
+    from corral._sessions import sandbox
+
+    mode = alone.run.sandbox
+    if mode in ("off", "agent") or not can_contain(agent):
+        why = f"sandbox={mode}" if can_contain(agent) else f"{agent.title} cannot be started in one"
+        raise ConfigError(
+            f"hidden folders need corral's sandbox, and there is none: {why}",
+            hint="Leave sandbox out, or set sandbox='require' (--sandbox require).",
+        )
+    support = sandbox.find_complete(alone.run, cwd)
+    return _with_sandbox(agent, alone, support, "it hides folders")
 
 
 def gains_at_wire(agent: AgentSpec, run: RunOptions) -> bool:

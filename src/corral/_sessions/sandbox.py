@@ -95,6 +95,29 @@ def _check_folders(run: RunOptions, cwd: str) -> None:
         folder = os.path.join(cwd, path)
         _check_folder(os.path.realpath(folder))
         check_link(folder, cwd)
+    for path in run.hidden:
+        _check_hidden(run, cwd, path)
+
+
+def _check_hidden(run: RunOptions, cwd: str, path: str) -> None:
+    """Raises ``ConfigError`` for a path that does not exist, and for one that the agent may read."""
+    full = os.path.realpath(os.path.join(cwd, os.path.expanduser(path)))
+    if not path.strip() or not os.path.exists(full):
+        raise ConfigError(f"what is to be hidden does not exist: {path or '(empty)'}")
+    more = {
+        "a folder of include_directories": run.include_directories,
+        "a writable folder of the policy": run.policy.writable,
+    }
+    shown = [("the workspace", cwd), *((what, each) for what in more for each in more[what])]
+    for what, folder in shown:
+        real = os.path.realpath(os.path.join(cwd, folder))
+        if is_inside(full, real):
+            raise ConfigError(
+                f"{path} is to be hidden and is in {what}, which the agent may read: {real}",
+                hint="Keep it in a folder elsewhere.",
+            )
+        if is_inside(real, full):
+            raise ConfigError(f"{path} is to be hidden and contains {what}: {real}")
 
 
 def check_link(path: str, cwd: str) -> None:
@@ -259,7 +282,10 @@ def _box(run: RunOptions, report: Iterable[PolicyRow], cwd: str, search: str) ->
         can_change_git=policy.is_unlimited,
         readable=(*added, *git, *shown, *_interpreter(cwd)),
         read_only=tuple(_inside(protected, writable)),
-        hidden=paths.own_files(),
+        hidden=(
+            *paths.own_files(),
+            *(os.path.join(cwd, os.path.expanduser(path)) for path in run.hidden),
+        ),
         absent=tuple(path for path in paths.own_files()[1:] if not os.path.lexists(path)),
         network=policy.network == "allow",
         # Servers of this machine that the policy names: reached directly, as programs expect.
