@@ -100,7 +100,7 @@ def _check_folders(run: RunOptions, cwd: str) -> None:
 
 
 def _check_hidden(run: RunOptions, cwd: str, path: str) -> None:
-    """Raises ``ConfigError`` for a path that does not exist, and for one that the agent may read."""
+    """Raises ``ConfigError`` for a path that does not exist or that the agent may read."""
     full = os.path.realpath(os.path.join(cwd, os.path.expanduser(path)))
     if not path.strip() or not os.path.exists(full):
         raise ConfigError(f"what is to be hidden does not exist: {path or '(empty)'}")
