@@ -129,7 +129,8 @@ agents: .venv/ready
 			$(BIN)/corral agents install $$agent >/dev/null || exit 1; done && \
 		$(MAKE) -s tools/ripgrep/node_modules/.ready; \
 		$(MAKE) -s tools/node/node_modules/.ready || echo "no Node 22: its tests are skipped"; \
-		$(if $(filter all,$(AGENTS)),$(MAKE) -s tools/inspector/node_modules/.ready || exit 1;) \
+		$(if $(filter all,$(AGENTS)),$(MAKE) -s tools/inspector/node_modules/.ready \
+			tools/acpx/node_modules/.ready || exit 1;) \
 	else echo "npm not found: the real agents are left out"; fi
 
 CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
@@ -166,7 +167,7 @@ lock: .venv/ready
 	echo certifi | $(BIN)/uv pip compile -q pyproject.toml --group integrations --override - --universal \
 		--python-version 3.12 --upgrade --generate-hashes --no-emit-index-url --no-header --no-annotate \
 		-o requirements/integrations.txt
-	for tool in inspector node pyright ripgrep; do (cd tools/$$tool && \
+	for tool in acpx inspector node pyright ripgrep; do (cd tools/$$tool && \
 		npm install --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved); done
 
 clean:

@@ -21,6 +21,7 @@ from benchmarks.time_limit import no_time_limit
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 LOCKS = HERE / "peers"
+NPM_LOCKS = HERE.parent / "tools"
 RUNTIME = HERE.parent / "requirements" / "runtime.txt"
 CACHE = HERE.parent / ".cache" / "bench"
 MANAGED = Path(os.environ.get("CORRAL_HOME") or HERE.parent / ".cache" / "corral")
@@ -237,7 +238,7 @@ def _padded(head: str, tail: str, size: int = 224) -> str:
 def _lock(name: str) -> Path:
     if name == "corral":
         return RUNTIME
-    return LOCKS / name / "package-lock.json" if name == ACPX else LOCKS / f"{name}.txt"
+    return NPM_LOCKS / name / "package-lock.json" if name == ACPX else LOCKS / f"{name}.txt"
 
 
 def _ready(name: str) -> bool:
@@ -264,7 +265,7 @@ def _npm_peer(name: str, folder: Path) -> None:
     progress(f"installing {name}\n")
     folder.mkdir(parents=True, exist_ok=True)
     for file in ("package.json", "package-lock.json"):
-        shutil.copy(LOCKS / name / file, folder)
+        shutil.copy(_lock(name).parent / file, folder)
     flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     _do(["npm", "ci", *flags, "--prefix", folder])
     shutil.copyfile(_lock(name), folder / "ready")
