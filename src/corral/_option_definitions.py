@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 Section: TypeAlias = Literal[
-    "Prompt", "Agent", "Permissions", "Limits", "Session", "Output", "Tests"
+    "Prompt", "Agent", "Permissions", "Limits", "Session", "Verification", "Output", "Tests"
 ]
 """The sections of ``--help``, in their order."""
 
@@ -535,6 +535,53 @@ DEFINITIONS = (
         "Session",
         default="on",
         traits=("every_agent", "pool_prompt"),
+    ),
+    # Verification.
+    Definition(
+        "verify",
+        "Commands or checks that the work must pass, in a clean tree of what the agent left.",
+        "Verification",
+        ("--verify",),
+        "CMD",
+        "texts",
+        traits=("every_agent", "node", "every_command"),
+    ),
+    Definition(
+        "verify_from",
+        "Where the files that judge the work come from: before the run, or as the agent left them.",
+        "Verification",
+        ("--verify-from",),
+        choices=("before", "after"),
+        default="before",
+        traits=("every_agent", "node", "every_command"),
+    ),
+    Definition(
+        "verify_with",
+        "Ignored files and folders that the checks need, besides installed dependencies.",
+        "Verification",
+        ("--verify-with",),
+        "PATTERN",
+        "texts",
+        traits=("every_agent", "node", "every_command"),
+    ),
+    Definition(
+        "verify_timeout",
+        "Time for each check.",
+        "Verification",
+        ("--verify-timeout",),
+        "TIME",
+        "duration",
+        default="10m",
+        traits=("every_agent", "node", "every_command"),
+    ),
+    Definition(
+        "judge_files",
+        "More files that judge the work, as patterns of .gitignore; !PATTERN takes one out.",
+        "Verification",
+        ("--judge-file",),
+        "PATTERN",
+        "texts",
+        traits=("every_agent", "node", "every_command"),
     ),
     # Output.
     Definition(

@@ -22,6 +22,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from corral.receipt import Receipt
 from corral.values import (
     AskedQuestion,
     Cost,
@@ -391,6 +392,8 @@ class Done(Envelope, frozen=True, tag="done"):
     """False if ``text`` is only the first million characters of the answer."""
     output: Json = None
     """The value of a typed run, as JSON."""
+    receipt: Receipt | None = None
+    """The evidence that the work is done, if the run was to be verified."""
 
 
 Event = (

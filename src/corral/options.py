@@ -12,7 +12,7 @@ import re
 import shlex
 import warnings
 from collections.abc import Mapping
-from typing import Literal, TypeAlias, TypeGuard
+from typing import Any, Literal, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -22,6 +22,7 @@ from corral._core.spending import LIMITS
 from corral._option_definitions import BY_NAME, of_kind
 from corral.errors import ConfigError
 from corral.policy import PRESETS, Policy, with_tools
+from corral.receipt import VerifyFrom
 from corral.values import Effort, JsonObject, McpServer, convert_to, is_mapping, is_sequence
 
 ApprovalMode = Literal["default", "auto_edit", "yolo", "plan"]
@@ -154,6 +155,16 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Store the session, to resume it; otherwise nothing is left on disk."""
     label: str | None = None
     """A text of the caller that is copied to every event, the result and the stored session."""
+    verify: tuple[Any, ...] = ()
+    """What the run must pass when the agent has ended: commands, and checks of Python."""
+    verify_from: VerifyFrom = "before"
+    """Where the files that judge the work come from."""
+    verify_with: tuple[str, ...] = ()
+    """Patterns of ignored files and folders that the checks need."""
+    verify_timeout: float = 600.0
+    """Seconds that each check may take."""
+    judge_files: tuple[str, ...] = ()
+    """Patterns of further files that judge the work."""
     otel: str | None = None
     """An OTLP endpoint that gets the spans of the run, or ``env``."""
     interactive: bool = False
@@ -220,6 +231,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 except ValueError as error:
                     raise ConfigError(f"{name}: {error}") from error
         values["policy"] = _policy(values)
+        if "verify" in values:
+            verify = values["verify"]
+            values["verify"] = [*verify] if is_sequence(verify) else [verify]
         values.pop("approval_mode", None)
         values.pop("allowed_tools", None)
         if values.get("keep") is False and given.get("record") is None:
@@ -238,8 +252,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         servers = tuple(
             msgspec.structs.replace(server, env={}, headers={}) for server in self.mcp_servers
         )
+        checks = tuple(each if isinstance(each, str) else repr(each) for each in self.verify)
         shown: Values = msgspec.to_builtins(
-            msgspec.structs.replace(self, env={}, mcp_servers=servers)
+            msgspec.structs.replace(self, env={}, mcp_servers=servers, verify=checks)
         )
         return {**shown, "env": sorted(self.env)} if self.env else shown
 

@@ -23,6 +23,7 @@ from corral.events import (
     Vendor,
     hand_over_of,
 )
+from corral.receipt import Receipt, Verdict
 from corral.values import (
     AskedQuestion,
     Cost,
@@ -102,10 +103,23 @@ class Result(
     error: Error | None = None
     label: str | None = None
     """The option ``label``."""
+    receipt: Receipt | None = None
+    """The evidence that the work is done; None if nothing was to be verified."""
 
     @property
     def ok(self) -> bool:
         return self.status == "success"
+
+    @property
+    def verdict(self) -> Verdict:
+        """``verified`` if every check of ``verify`` has passed; ``gaps`` if something is missing;
+        ``unverified`` without ``verify``, and for a run that failed."""
+        return "unverified" if self.receipt is None else self.receipt.verdict
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What is missing for ``verified``, one sentence each."""
+        return () if self.receipt is None else self.receipt.gaps
 
     def _card(self) -> Card:
         """What a Python prompt and a notebook show of the result."""
@@ -310,6 +324,7 @@ class ResultBuilder:
             waited=done.waited_ms / 1000,
             error=done.error,
             label=done.label or self._init.label,
+            receipt=done.receipt,
         )
 
 

@@ -7,12 +7,28 @@ checking a run's options: the modules of a run import this one for type checkers
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
 from corral.options import ApprovalMode, Inherit, NotifyOn, PermissionMode, SandboxMode, Via
 from corral.policy import Policy, Preset
-from corral.values import Effort, McpServer
+from corral.receipt import VerifyFrom
+from corral.values import Effort, JsonObject, McpServer
+
+
+class VerifyCheck(Protocol):
+    """A check such as ``corral.files_exist`` and ``corral.command_succeeds`` make."""
+
+    @property
+    def name(self) -> str: ...
+
+    def describe(self) -> JsonObject: ...
+
+
+VerifyStep: TypeAlias = str | VerifyCheck | Callable[[Any], object]
+"""A command for the shell, a check, or a function of the ``Result``, sync or async. A function
+returns None or True if the work is done, a text that says what is wrong, or False."""
+Verify: TypeAlias = VerifyStep | Sequence[VerifyStep]
 
 
 class PromptKwargs(TypedDict, total=False):
@@ -155,6 +171,16 @@ class RunKwargs(TypedDict, total=False):
     """Store the session."""
     label: str | None
     """A text in every event, in the result and in the stored session."""
+    verify: Verify | None
+    """Commands or checks that the work must pass, in a clean tree of what the agent left."""
+    verify_from: VerifyFrom
+    """Where the files that judge the work come from: before the run, or as the agent left them."""
+    verify_with: Sequence[str]
+    """Ignored files and folders that the checks need, besides installed dependencies."""
+    verify_timeout: float | str
+    """Time for each check."""
+    judge_files: Sequence[str]
+    """More files that judge the work, as patterns of .gitignore; !PATTERN takes one out."""
     otel: str | None
     """Send OpenTelemetry spans to this OTLP endpoint; env: where the OTEL_ variables say."""
     config: Mapping[str, object]

@@ -22,6 +22,9 @@ RECORDING = 1
 COMPARISON = 1
 """The plan of a comparison."""
 
+RECEIPT = 1
+"""The receipt of a run: ``corral.receipt``."""
+
 
 def journal_name() -> str:
     """The format of runs and batches as a database names it. It is no number alone: the corrals of

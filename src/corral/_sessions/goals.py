@@ -213,7 +213,16 @@ class GoalSession(Protocol):
 
     def takes_schema(self, typed: TypedAnswer) -> bool: ...
 
-    def turn(self, text: str, options: PromptKwargs, typed: TypedAnswer | None = None) -> Turn: ...
+    def turn(
+        self,
+        text: str,
+        options: PromptKwargs,
+        typed: TypedAnswer | None = None,
+        *,
+        is_last: bool = True,
+    ) -> Turn: ...
+
+    async def verify(self, result: Result) -> Result: ...
 
 
 class TimeLimit:
@@ -258,7 +267,7 @@ async def run_goal(
     time_limit = TimeLimit(run.timeout, waits)
 
     async def turn(text: str, typed: TypedAnswer | None = None) -> Result:
-        started = session.turn(text, chosen, typed)
+        started = session.turn(text, chosen, typed, is_last=goal.until is None)
         if goal.until is not None:
             time_limit.start(started.cancel)
         try:
@@ -277,7 +286,7 @@ async def run_goal(
         return await do(text)
     from corral._sessions.sandbox import command_sandbox  # most runs need none
 
-    return await until_done(
+    done = await until_done(
         do,
         text,
         goal.until,
@@ -289,3 +298,4 @@ async def run_goal(
         cwd=session.prepared.cwd,
         sandbox=command_sandbox(session.prepared),
     )
+    return await session.verify(done)

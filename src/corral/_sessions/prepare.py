@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._metering.rate_limits import LimitWaits
     from corral._sessions.tools.hooks import Before
+    from corral._verification.check import Check
 
 
 COMMON = with_trait("every_agent")
@@ -168,7 +169,17 @@ def prepare(
         ),
         hook=hook,
         recording=recording,
+        checks=_checks(run),
     )
+
+
+def _checks(run: RunOptions) -> tuple[Check, ...]:
+    """Raises ``ConfigError``."""
+    if not run.verify:
+        return ()
+    from corral._verification.verification import make_checks
+
+    return make_checks(run.verify, run.verify_timeout)
 
 
 class _OnMachine(msgspec.Struct, frozen=True):

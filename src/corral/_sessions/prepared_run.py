@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from corral._sessions.editor_files import EditorFiles
     from corral._sessions.tools.hooks import ToolCallHook
     from corral._system.sandbox.sandbox import Support
+    from corral._verification.check import Check
 
 Answers: TypeAlias = Literal["nothing", "questions", "permissions", "all"]
 """What a person can be asked: ``all`` is permissions and questions."""
@@ -89,6 +90,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     recording: RecordingFile | None = None
     editor: EditorFiles | None = None
     """Through which the agent reads and writes files."""
+    checks: tuple[Check, ...] = ()
+    """What the run must pass when the agent has ended."""
 
     def env(self, launch: Launch, run_id: str = "") -> dict[str, str]:
         """The environment of the program. ``run_id`` is the turn that it is started for, whose

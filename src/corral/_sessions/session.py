@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from corral._sessions.limits.machine import LimitMachine
     from corral._sessions.permissions import Asker, Granted
     from corral._sessions.prepared_run import Answers
+    from corral._sessions.run_verifier import RunVerifier
     from corral._sessions.structured_output import TypedAnswer
     from corral._sessions.tools.hooks import Before
     from corral._sessions.tools.mcp_client import ServerCheck
@@ -108,6 +109,8 @@ class Session:
         """What a person allowed for the session."""
         self._next: Session | None = None
         """The session of another agent that continues this one, after a limit."""
+        self._verifier: RunVerifier | None = None
+        """Of the run that is under way, or of the last one."""
         self.source: SessionRecord | None = None
         """A session that this process has open and that this one continues, also if its agent is
         the same. Set before this one is opened."""
@@ -237,6 +240,7 @@ class Session:
         name, *others = fallback_agents(prepared.run.on_limit)
         following = self._for_fallback(name, others, prepared)
         following.source = record if record.has_transcript else None
+        following._verifier = self._verifier
         await following.__aenter__()
         try:
             if typed is not None and self.takes_schema(typed) and not following.takes_schema(typed):
@@ -390,11 +394,19 @@ class Session:
         asked = typed.first_prompt(full_text, native=self.takes_schema(typed))
         return self.turn(asked, options, typed)
 
-    def turn(self, text: str, options: PromptKwargs, typed: TypedAnswer | None = None) -> Turn:
+    def turn(
+        self,
+        text: str,
+        options: PromptKwargs,
+        typed: TypedAnswer | None = None,
+        *,
+        is_last: bool = True,
+    ) -> Turn:
         """The next turn with exactly this text. ``typed`` is the value that its answer must
-        contain."""
+        contain. ``is_last``: the run ends with it, and is verified then; otherwise ``verify``
+        ends the run."""
         if self._next is not None:
-            return self._next.turn(text, options, typed)
+            return self._next.turn(text, options, typed, is_last=is_last)
         session, record = self._require_open()
         given: dict[str, object] = {**options}
         if typed is not None and self.takes_schema(typed):
@@ -419,6 +431,8 @@ class Session:
             typed=typed,
             steer=WeakMethod(self.steer) if self._is_in_process() else None,
             limits=self._limits(prepared, text, options, typed),
+            verifier=self._verifier_for(prepared, record, text),
+            is_last=is_last,
         )
         if self._tools:
             setup = replace(setup, fail=self._tools_error, answers=self._answers)
@@ -437,6 +451,28 @@ class Session:
             setup=setup,
         )
         return self._turn
+
+    def _verifier_for(
+        self, prepared: PreparedRun, record: SessionRecord, text: str
+    ) -> RunVerifier | None:
+        """What verifies the run that this text belongs to; None if nothing is to be verified."""
+        if not prepared.checks:
+            return None
+        if self._verifier is None or self._verifier.is_concluded:
+            from corral._sessions.run_verifier import RunVerifier
+
+            self._verifier = RunVerifier(prepared, record, text)
+        return self._verifier
+
+    async def verify(self, result: Result) -> Result:
+        """The result of a run of several turns, with its receipt if it is to be verified."""
+        if self._next is not None:
+            return await self._next.verify(result)
+        prepared, record = self._require_open()
+        if self._verifier is None or self._verifier.is_concluded:
+            return result
+        receipt = await self._verifier.conclude(prepared, record, result)
+        return replace(result, receipt=receipt)
 
     def _limits(
         self, prepared: PreparedRun, text: str, options: PromptKwargs, typed: TypedAnswer | None

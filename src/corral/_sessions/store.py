@@ -6,6 +6,8 @@ One folder per session, readable only by its owner::
         meta.json       agent, working directory, the agent's own session id
         events.ndjson   the transcript, unless it was declined
         diffs/2.patch   how the second turn changed files
+        receipts/2.json the evidence that its work is done
+        trees/          the files of the workspace that the receipts are about
         handover.json   the conversation of another agent that this session continues
         home/           the agent's private home
 
@@ -60,6 +62,7 @@ LOCK = "lock"
 EVENTS = "events.ndjson"
 DIFFS = "diffs"
 HANDOVER = "handover.json"
+RECEIPTS = "receipts"
 POOLED = "pool"
 """``Meta.lost`` of a prompt of a pool: the pool's processes keep no conversations."""
 
@@ -143,6 +146,10 @@ class SessionRecord:
     def next_run_id(self) -> str:
         """The ``run_id`` of the events of the turn that is under way, or of the next one."""
         return f"{self.meta.id}.{self.meta.turns + 1}"
+
+    def receipt_file(self, run_id: str) -> Path:
+        """Where the receipt of a run is stored. A run of several turns has the id of the last."""
+        return self.folder / RECEIPTS / f"{run_id.rpartition('.')[2]}.json"
 
     def diff_file(self, turn: int) -> Path:
         """Where the changes of files of a turn are stored; the first turn is 1."""

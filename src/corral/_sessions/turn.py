@@ -18,6 +18,8 @@ The states:
     Each ``next_batch`` reads once from the backend. What it sent is redacted (``EventRedactor``),
     then made a valid stream (``EventNormalizer``). When the backend has no more, the turn is
     concluded, unless a rate limit ended the agent and the turn waits (``LimitMachine``).
+``verifying``
+    The agent has ended, and the checks of ``verify`` run. ``cancel`` ends them.
 ``over``
     ``done`` was emitted. Everything that the turn had is stored.
 ``closed``
@@ -43,7 +45,7 @@ import contextlib
 import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
@@ -51,7 +53,7 @@ from corral._core.display import short_traceback, shorten
 from corral._protocol.ndjson import RawEvent
 from corral._sessions.backends.base import Backend
 from corral._sessions.deadlines import Deadlines
-from corral._sessions.event_normalizer import EventNormalizer
+from corral._sessions.event_normalizer import EventNormalizer, with_envelope_of
 from corral._sessions.prepared_run import PreparedRun
 from corral._sessions.sinks import TurnFiles, TurnPublisher, TurnRecorder, warning
 from corral._sessions.store import SessionRecord
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from corral._sessions.deadlines import NetworkWatch
     from corral._sessions.limits.machine import LimitMachine
     from corral._sessions.redaction import EventRedactor
+    from corral._sessions.run_verifier import RunVerifier
     from corral._sessions.structured_output import TypedAnswer
     from corral._telemetry.sender import LiveSpans
 
@@ -103,6 +106,10 @@ class TurnSetup(msgspec.Struct, frozen=True, kw_only=True):
     """Sends the agent a text while it works."""
     limits: LimitMachine | None = None
     """What is done at a rate limit; without it the turn fails."""
+    verifier: RunVerifier | None = None
+    """Verifies the run that this turn belongs to."""
+    is_last: bool = True
+    """The run ends with this turn, unless its answer must be corrected."""
 
 
 class Turn(Generic[T_co]):
@@ -118,6 +125,8 @@ class Turn(Generic[T_co]):
 
     _normalizer: EventNormalizer
     """Set when the turn starts."""
+    _ending: Done
+    """Set when the agent has ended."""
 
     def __init__(
         self,
@@ -155,7 +164,7 @@ class Turn(Generic[T_co]):
         self._network: NetworkWatch | None = None
         self._spans: LiveSpans | None = None
         self._failure: CorralError | None = None
-        self._checking: asyncio.Future[None] | None = None
+        self._checking: asyncio.Future[Any] | None = None
         self._lingered = False
         self._state = "new"
         self.result: Result[T_co] | None = None
@@ -187,13 +196,16 @@ class Turn(Generic[T_co]):
             if on_event is not None:
                 for event in batch:
                     on_event(event)
+        self.result = result = self._build_result()
+        return result
+
+    def _build_result(self) -> Result:
         result: Result = self._builder.result()
         typed = self._setup.typed
-        if typed is not None:
-            found = typed.is_found and result.ok
-            result = with_output(result, typed.value) if found else without_output(result)
-        self.result = result
-        return result
+        if typed is None:
+            return result
+        found = typed.is_found and result.ok
+        return with_output(result, typed.value) if found else without_output(result)
 
     def keep_text(self) -> None:
         """Store the complete text for the result, however long it is. Call it at the start."""
@@ -208,8 +220,10 @@ class Turn(Generic[T_co]):
             raise RuntimeError("the session of this turn was closed")
         if self._state == "new":
             await self._start()
-        while self._state == "running":
-            if limits is not None and limits.state == "limited":
+        while self._state in ("running", "verifying"):
+            if self._state == "verifying" and self._setup.verifier is not None:
+                batch = await self._verify(self._setup.verifier)
+            elif limits is not None and limits.state == "limited":
                 batch = await self._continue_after_limit(limits)
             else:
                 batch = await self._read()
@@ -308,6 +322,8 @@ class Turn(Generic[T_co]):
             self._files.claim()
             if run.track_files:
                 await self._files.look(keeps_contents=self._recorder.has_transcript)
+            if self._setup.verifier is not None:
+                await self._setup.verifier.begin()
             self._normalizer = self._new_normalizer(started)
             if self._limits is not None:
                 limit = await self._limits.hold(self._on_limit)
@@ -339,17 +355,22 @@ class Turn(Generic[T_co]):
         """Run the check of the setup. It may take long, so ``_fail`` cancels it: then False."""
         if self._setup.check is None:
             return True
-        self._checking = asyncio.ensure_future(self._setup.check())
-        try:
-            await asyncio.wait([self._checking])
-        finally:
-            if not self._checking.done():
-                self._checking.cancel()
-                await asyncio.wait([self._checking])
-        if self._checking.cancelled():
+        self._checking = check = asyncio.ensure_future(self._setup.check())
+        if not await self._wait_for(check):
             return False
-        self._checking.result()
+        check.result()
         return True
+
+    @staticmethod
+    async def _wait_for(work: asyncio.Future[Any]) -> bool:
+        """Wait for what ``_fail`` may cancel. Returns whether it was not."""
+        try:
+            await asyncio.wait([work])
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait([work])
+        return not work.cancelled()
 
     def _watch_network(self) -> None:
         backend, run = self._backend, self._prepared.run
@@ -516,12 +537,47 @@ class Turn(Generic[T_co]):
             else None,
             waited_ms=round(self._deadlines.waited * 1000),
         )
-        batch += normalizer.close(clock.now(), error, ending)
+        *last, done = normalizer.close(clock.now(), error, ending)
+        self._ending = done if isinstance(done, Done) else ending
+        batch += last
+        if self._is_verified(error):
+            # What the agent wrote last is not held back until the checks have ended.
+            self._state = "verifying"
+            return batch
+        self._end_with(self._ending)
+        return [*batch, self._ending]
+
+    def _is_verified(self, error: CorralError | None) -> bool:
+        """Whether the run ends here, and is to be verified."""
+        setup, typed = self._setup, self._setup.typed
+        if setup.verifier is None or not setup.is_last:
+            return False
+        is_corrected = error is None and typed is not None and not typed.is_found
+        goes_on = self._limits is not None and self._limits.continues(self._ending)
+        return not is_corrected and not goes_on
+
+    def _end_with(self, done: Done) -> None:
+        self._state = "over"
         self._stop()
-        done = batch[-1]
-        if isinstance(done, Done) and (self._limits is None or not self._limits.continues(done)):
+        if self._limits is None or not self._limits.continues(done):
             self._publisher.notify(done)
-        return batch
+
+    async def _verify(self, verifier: RunVerifier) -> list[Event]:
+        """The end of the turn, with the receipt of the run."""
+        done = self._ending
+        self._builder.add(done)
+        result, typed = self._build_result(), self._setup.typed
+        work = verifier.conclude(self._prepared, self._record, result, typed)
+        self._checking = checking = asyncio.ensure_future(work)
+        if await self._wait_for(checking):
+            ended = msgspec.structs.replace(done, receipt=checking.result())
+            self._end_with(ended)
+            return [ended]
+        cancelled = (self._failure or Interrupted("the run was cancelled")).event()
+        status = Interrupted.status
+        ended = msgspec.structs.replace(done, seq=done.seq + 1, status=status, error=cancelled)
+        self._end_with(ended)
+        return [with_envelope_of(cancelled, done), ended]
 
     def _store_text(self, batch: list[Event]) -> None:
         """For the text in ``done``, and the result."""
@@ -558,7 +614,7 @@ class Turn(Generic[T_co]):
             self._backend.end_soon()
 
     def _fail(self, error: CorralError) -> None:
-        if self._failure is None and self._state in ("new", "starting", "running"):
+        if self._failure is None and self._state in ("new", "starting", "running", "verifying"):
             self._failure = error
             if self._checking is not None:
                 self._checking.cancel()

@@ -17,61 +17,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
 from corral.events import FileKind
+from corral.receipt import CheckKind, Evidence
 from corral.result import Result
 from corral.values import JsonObject
 
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._system.sandbox.sandbox import Sandbox
-
-Kind: TypeAlias = Literal["command", "files", "function", "schema", "scenarios"]
-Outcome: TypeAlias = Literal["passed", "failed", "missing"]
-"""``missing``: the check could not be made, so it says nothing about the work."""
-
-
-class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one check has found. A receipt stores it as it is."""
-
-    kind: Kind
-    name: str
-    """What was checked, for a person: ``pytest -q``."""
-    outcome: Outcome
-    reason: str = ""
-    """Why it did not pass: ``exited with 1``."""
-    exit_code: int | None = None
-    """Of a command; None if a signal or corral ended it."""
-    seconds: float = 0.0
-    output_hash: str = ""
-    """``sha256:…`` of everything that a command wrote to stdout."""
-    errors_hash: str = ""
-    """The same of stderr."""
-    output_bytes: int = 0
-    """Bytes of both together."""
-    output: str = ""
-    """The end of the output, redacted."""
-    passed_before: bool | None = None
-    """Whether the same check would have passed before the run; None if that is not known."""
-    details: JsonObject = {}
-    """What else a check of this kind knows."""
-
-    @property
-    def passed(self) -> bool:
-        return self.outcome == "passed"
-
-    @property
-    def complaint(self) -> str | None:
-        """What a model reads of a check that did not pass; None if it passed."""
-        if self.passed:
-            return None
-        what = f"`{self.name}` {self.reason}" if self.kind == "command" else self.reason
-        if self.output:
-            return f"{what}:\n\n```\n{self.output}\n```"
-        return f"{what}, without output" if self.kind == "command" else what or self.name
 
 
 class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +37,8 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     """The working directory: in the clean tree, or of the session. The check may change it only if
     it is that of a clean tree."""
+    outside_folder: Path | None = None
+    """The same folder as this process sees it, if a sandbox shows it under another name."""
     left: Path
     """The session's folder as the agent left it. The check only reads it."""
     result: Result | None = None
@@ -104,6 +63,11 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the model calls of a check may use."""
 
     @property
+    def is_session(self) -> bool:
+        """It runs in the session's own folder, for ``until``."""
+        return self.folder == self.left
+
+    @property
     def has_no_network(self) -> bool:
         return self.sandbox is not None and not self.sandbox.box.network
 
@@ -113,7 +77,7 @@ class Check(Protocol):
     """One source of evidence. Immutable, made before the run and validated when it is made."""
 
     @property
-    def kind(self) -> Kind: ...
+    def kind(self) -> CheckKind: ...
 
     @property
     def name(self) -> str:

@@ -10,8 +10,10 @@ from corral._core import durations
 from corral._system.environment import SecretRedactor, for_commands, named_secrets, variables
 from corral._system.process.command import CommandResult, registry_for, run_command
 from corral._system.process.process import ProcessSpec
-from corral._verification.check import CheckContext, Evidence, Kind, Outcome
+from corral._verification.check import CheckContext
+from corral._verification.runner_reports import read_counts, runner_of
 from corral.errors import ConfigError
+from corral.receipt import CheckKind, Evidence, Outcome
 from corral.values import JsonObject
 
 TIMEOUT = 300.0
@@ -36,7 +38,7 @@ class CommandCheck(msgspec.Struct, frozen=True, kw_only=True):
         return f"command_succeeds({self.command!r})"
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CheckKind:
         return "command"
 
     @property
@@ -72,20 +74,30 @@ class CommandCheck(msgspec.Struct, frozen=True, kw_only=True):
         limit = min(self.timeout, context.timeout)
         done = await run_command(spec, limit, keep=4 * TAIL)  # a character has at most four bytes
         redactor = SecretRedactor(named_secrets(variables(self.env)), context.secrets)
-        reason = "" if done.ok else done.end(limit)
+        output = shown_output(done.redacted(redactor))
+        outcome, reason = outcome_of(done), "" if done.ok else done.end(limit)
         if not done.ok and context.has_no_network:
             reason += " (it ran in a sandbox without a network)"
+        details: JsonObject = {}
+        runner = runner_of(self.command)
+        if runner is not None:
+            counts = read_counts(runner, output)
+            details = {"runner": runner, "passed": counts.passed, "skipped": counts.skipped}
+            if done.ok and not counts.passed and not context.is_session:
+                outcome = "missing"
+                reason = f"{runner} exited with 0 and reported no test that passed"
         return Evidence(
             kind="command",
             name=self.command,
-            outcome=outcome_of(done),
+            outcome=outcome,
             reason=reason,
             exit_code=None if done.timed_out else done.code,
             seconds=done.seconds,
             output_hash=done.output_hash,
             errors_hash=done.errors_hash,
             output_bytes=done.output_bytes,
-            output=shown_output(done.redacted(redactor)),
+            output=output,
+            details=details,
         )
 
 

@@ -7,8 +7,9 @@ import os
 import msgspec
 
 from corral._system import fs
-from corral._verification.check import CheckContext, Evidence, Kind
+from corral._verification.check import CheckContext
 from corral.errors import ConfigError
+from corral.receipt import CheckKind, Evidence
 from corral.values import JsonObject
 
 
@@ -21,7 +22,7 @@ class FilesCheck(msgspec.Struct, frozen=True):
         return f"files_exist({', '.join(map(repr, self.paths))})"
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CheckKind:
         return "files"
 
     @property

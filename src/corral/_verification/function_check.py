@@ -10,8 +10,9 @@ from typing import TypeAlias
 import msgspec
 
 from corral._system.threads import in_own_thread
-from corral._verification.check import CheckContext, Evidence, Kind
+from corral._verification.check import CheckContext
 from corral.errors import ConfigError
+from corral.receipt import CheckKind, Evidence
 from corral.result import Result
 from corral.values import JsonObject
 
@@ -30,7 +31,7 @@ class FunctionCheck(msgspec.Struct, frozen=True):
         return self.name
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CheckKind:
         return "function"
 
     @property

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from support.repositories import git, repository
 
-from corral._system.git import file_history
+from corral._system.git import folder_store
 from corral._system.git.file_history import FileHistory
+from corral._system.git.folder_store import StoreLimits
 from corral.errors import StorageFailed
 
 __all__ = ["repository"]
@@ -94,7 +95,7 @@ def test_a_file_that_was_changed_since_is_not_undone(workspace: Path, tmp_path: 
 def test_a_folder_that_is_too_large_is_refused(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_history, "MOST_FILES", 2)
+    monkeypatch.setattr(folder_store, "LIMITS", StoreLimits(files=2))
     for name in "abc":
         (workspace / name).write_text(name)
     history = FileHistory(tmp_path / "own", workspace)

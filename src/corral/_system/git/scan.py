@@ -162,12 +162,18 @@ def is_ignored(chain: Sequence[Rules], parts: Sequence[bytes], *, is_folder: boo
 def covers(rules: Rules, path: bytes) -> bool:
     """Whether rules of an ignore file match a file or a folder above it, and none takes that
     back."""
+    return bool(verdict_below(rules, path))
+
+
+def verdict_below(rules: Rules, path: bytes) -> bool | None:
+    """What the rules say of a file, or else of the nearest folder above it that they match; None
+    if they match neither."""
     parts = path.split(b"/")
     verdicts = [
         rules.verdict(parts[:depth], is_folder=depth < len(parts))
         for depth in range(1, len(parts) + 1)
     ]
-    return next((each for each in reversed(verdicts) if each is not None), False)
+    return next((each for each in reversed(verdicts) if each is not None), None)
 
 
 def _without_trailing_spaces(line: bytes) -> bytes:
@@ -349,17 +355,23 @@ def scope_below(top: Path, folder: Path, common: Path) -> Scope:
     return Scope(tuple(each for each in outer if each), tuple(os.fsencode(part) for part in parts))
 
 
+def _do_nothing(*_: object) -> None:
+    pass
+
+
 def files(
     root: Path,
     scope: Scope | None,
     tracked: Collection[bytes] = (),
     *,
     skipped: Collection[bytes] = (b".git",),
-    on_error: Callable[[OSError], None] | None = None,
+    on_error: Callable[[OSError], None] = _do_nothing,
+    on_ignored: Callable[[bytes, bool], None] = _do_nothing,
 ) -> Iterator[bytes]:
     """Paths below ``root`` of everything that is not a folder. ``tracked`` ones are listed even if
     they are ignored. Without a scope nothing is ignored. ``on_error`` is called for each folder
-    that cannot be read; such a folder is left out. Raises ``TooManyFiles``."""
+    that cannot be read; such a folder is left out. ``on_ignored`` is called with the path of what
+    is left out, and whether it is a folder. Raises ``TooManyFiles``."""
     base = os.fsencode(root)
     seen: set[bytes] = set()  # tracked files that were found
     looked_at = 0
@@ -374,8 +386,7 @@ def files(
         try:
             entries += os.scandir(folder)
         except OSError as error:
-            if on_error is not None:
-                on_error(error)
+            on_error(error)
         looked_at += len(entries)
         if looked_at > MOST_ENTRIES:
             raise TooManyFiles
@@ -395,6 +406,8 @@ def files(
                     pending.append((path, (*parts, entry.name), rules))
                 else:
                     yield path
+            else:
+                on_ignored(path, is_folder)
     if scope is not None:
         yield from _ignored_but_tracked(base, tracked, seen)
 

@@ -84,7 +84,7 @@ def write_tree(root: Path, place: Path, at: str, cache: Cache, scope: Scope) -> 
     ``StorageFailed`` if anything cannot be read: work is never left out silently."""
     base = repository.entries(root, at)
     found = _submodules(root, place, base, _look(root, place, base, cache, scope))
-    return repository.tree_of(root, at) if found == base else _id_of(root, found)
+    return repository.tree_of(root, at) if found == base else make_tree(root, found)
 
 
 def _look(
@@ -184,7 +184,8 @@ def _submodules(
     return entries
 
 
-def _id_of(root: Path, found: Mapping[bytes, TreeEntry]) -> str:
+def make_tree(root: Path, found: Mapping[bytes, TreeEntry]) -> str:
+    """The id of a tree with these files, whose contents are stored. Raises ``StorageFailed``."""
     with stub.temporary() as place:
         env = {"GIT_INDEX_FILE": str(place / "index")}
         rows = b"".join(

@@ -1,0 +1,113 @@
+"""The verification of a run of a session: what ``corral._verification`` needs to know of it, and
+where its receipt is stored."""
+
+from __future__ import annotations
+
+import contextlib
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from corral._core.nesting import decode_json
+from corral._sessions.sandbox import command_sandbox
+from corral._system import paths
+from corral._system.environment import redactor_of
+from corral._verification.verification import CheckSetting, Verification, VerifyOptions
+from corral.errors import CorralError
+from corral.receipt import Evidence, Receipt, RunFacts, with_hash
+from corral.result import Result
+from corral.values import JsonObject, as_object, convert_to
+
+if TYPE_CHECKING:
+    from corral._sessions.prepared_run import PreparedRun
+    from corral._sessions.store import SessionRecord
+    from corral._sessions.structured_output import TypedAnswer
+
+TREES = "trees"
+"""Where the states of the workspace are stored, in the session's folder."""
+
+
+class RunVerifier:
+    """Of one run, which may be several turns, also of several agents."""
+
+    def __init__(self, prepared: PreparedRun, record: SessionRecord, prompt: str) -> None:
+        run = prepared.run
+        options = VerifyOptions(
+            checks=prepared.checks,
+            verify_from=run.verify_from,
+            judge_files=run.judge_files,
+            verify_with=run.verify_with,
+            timeout=run.verify_timeout,
+        )
+        self._prompt_hash = f"sha256:{sha256(prompt.encode('utf-8', 'replace')).hexdigest()}"
+        self._verification = Verification(options, prepared.cwd, record.folder / TREES)
+        self.is_concluded: bool = False
+
+    async def begin(self) -> None:
+        """Before the agent may change anything. Further calls do nothing."""
+        await self._verification.begin()
+
+    async def conclude(
+        self,
+        prepared: PreparedRun,
+        record: SessionRecord,
+        result: Result,
+        typed: TypedAnswer | None = None,
+    ) -> Receipt:
+        """The receipt of a run whose last turn has ended. It is stored with the session."""
+        self.is_concluded = True
+        run = _facts(prepared, result, self._prompt_hash)
+        if not result.ok:
+            receipt = self._verification.unverified(run, f"the run ended as {result.status}")
+        else:
+            setting = CheckSetting(
+                sandbox=command_sandbox(prepared),
+                env=prepared.run.env,
+                pass_env=prepared.run.pass_env,
+                secrets=prepared.environment.redacted,
+            )
+            receipt = await self._verification.conclude(result, run, setting, _schema(typed))
+        return store_receipt(prepared, record, receipt)
+
+
+def store_receipt(prepared: PreparedRun, record: SessionRecord, receipt: Receipt) -> Receipt:
+    """The receipt without secrets and with its hash, which is stored if the session is kept."""
+    redactor = redactor_of(prepared.environment)
+    if redactor.values:
+        data = redactor.clean(msgspec.json.encode(receipt))
+        receipt = convert_to(as_object(decode_json(data)), Receipt)
+    receipt = with_hash(receipt)
+    if prepared.run.keep and not record.is_temporary:
+        file = record.receipt_file(receipt.run.run_id)
+        with contextlib.suppress(OSError, CorralError):  # the result has it
+            paths.write_private(file, msgspec.json.format(msgspec.json.encode(receipt)))
+    return receipt
+
+
+def _facts(prepared: PreparedRun, result: Result, prompt_hash: str) -> RunFacts:
+    rows: list[JsonObject] = msgspec.to_builtins(prepared.compiled.report)
+    return RunFacts(
+        run_id=result.run_id,
+        agent=result.agent,
+        status=result.status,
+        agent_version=result.agent_version,
+        model=result.model or prepared.run.model,
+        prompt_hash=prompt_hash,
+        policy=tuple(rows),
+        sandbox=result.sandbox,
+        usage=result.usage,
+        usage_source=result.usage_source,
+        cost=result.cost,
+        seconds=round(result.duration, 3),
+    )
+
+
+def _schema(typed: TypedAnswer | None) -> Evidence | None:
+    if typed is None:
+        return None
+    name = typed.schema.name
+    if typed.is_found:
+        return Evidence(kind="schema", name=name, outcome="passed")
+    reason = "the answer has no value that fits"
+    return Evidence(kind="schema", name=name, outcome="failed", reason=reason)

@@ -1,0 +1,273 @@
+"""The workspace before and after a run, and the tree in which its checks run.
+
+``begin`` is called before the agent starts, ``end`` when it has ended. The tree is that of the
+repository around the working directory, or of the working directory itself. Its files are stored in
+a repository of corral's own, so nothing is written to the user's.
+
+The clean tree has the files that the agent left. With ``verify_from="before"``, files that judge
+(``judging``) are put back as they were, and those that the run has added are left out. Files that
+git ignores are left out too, but for dependencies: ignored folders with a name of ``DEPENDENCIES``,
+submodules, and what ``verify_with`` names. They are provided if they were the same before and after
+the run. Blocking.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from corral._system import paths
+from corral._system.folder_stamps import FolderStamp, take_stamp
+from corral._system.git import repository, scan
+from corral._system.git import tree as git_tree
+from corral._system.git.folder_store import FolderStore
+from corral._system.git.repository import TreeDifference, TreeEntry
+from corral._system.git.scan import Rules
+from corral._verification.judging import Judges
+from corral.errors import StorageFailed
+from corral.receipt import CleanTreeFacts, LeftOut, ReceiptFile, TreeState, VerifyFrom
+from corral.values import printable_path
+
+DEPENDENCIES = (
+    *(".venv/", "venv/", "env/", "node_modules/", "bower_components/", "vendor/", "Pods/"),
+    *(".bundle/", ".yarn/", "deps/", "third_party/", "external/", ".direnv/"),
+)
+"""Ignored folders in which dependencies are installed. Others, such as ``build``, are left out:
+what is made of the work is made again."""
+MOST_FILES = 5_000
+"""Changed files that a receipt lists."""
+
+Entries = dict[bytes, TreeEntry]
+
+
+class TreeChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides about the clean tree."""
+
+    verify_from: VerifyFrom = "before"
+    judge_files: tuple[str, ...] = ()
+    verify_with: tuple[str, ...] = ()
+    """Patterns of ignored files and folders that the checks need."""
+    commands: tuple[str, ...] = ()
+    """Those that are run."""
+
+
+class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did to the workspace, and what its checks may see."""
+
+    root: Path
+    inside: str
+    store: Path
+    """Where the trees are stored."""
+    before: TreeState
+    after: TreeState
+    changes: tuple[TreeDifference, ...]
+    clean: CleanTreeFacts
+    provided: tuple[str, ...]
+    """From the root."""
+    new: frozenset[bytes]
+    """What the run has added to the clean tree."""
+    fresh_bytecode: bool
+    """Python's compiled modules in what is provided changed during the run: none is used."""
+    gaps: tuple[str, ...]
+    before_files: frozenset[str]
+    """From the working directory."""
+    judge: Judges
+
+    def judges(self, path: bytes) -> bool:
+        """Whether a file that a check has added judges."""
+        return self.judge.decides(path, is_new=True)
+
+    @property
+    def of_before(self) -> WorkTrees:
+        """The same, with the files from before the run as the clean tree."""
+        clean = CleanTreeFacts(tree=self.before.tree)
+        return msgspec.structs.replace(self, clean=clean, new=frozenset())
+
+    @property
+    def changed_nothing(self) -> bool:
+        """What the run changed does not count, or there is nothing."""
+        return self.clean.tree == self.before.tree
+
+
+class RunTrees:
+    """All methods block. They raise ``StorageFailed``, also if the folder is too large."""
+
+    def __init__(self, cwd: str, own: Path, choice: TreeChoice) -> None:
+        """``own``: an empty folder, in which the trees are stored."""
+        found = scan.find_repository(Path(cwd))
+        self.root = Path(cwd) if found is None or found.top is None else found.top
+        self.is_repository: bool = found is not None and found.top is not None
+        below = os.path.relpath(os.path.abspath(cwd), self.root)
+        self.inside: str = "" if below == "." else below
+        self._choice = choice
+        self._judges = Judges(choice.judge_files, choice.commands, self.inside)
+        key = blake2b(os.fsencode(self.root), digest_size=10).hexdigest()
+        known = paths.cache() / "trees" / key
+        self._store = FolderStore(own / "trees.git", self.root, known=known)
+        self._before: TreeState | None = None
+        self._stamps: dict[str, FolderStamp | None] = {}
+
+    def begin(self) -> None:
+        tree = self._store.take()
+        self._before = self._state(tree)
+        self._stamps = {path: self._stamp(path) for path in self._dependencies(tree)}
+
+    def end(self) -> WorkTrees:
+        if self._before is None:
+            raise RuntimeError("the trees before the run were not taken")
+        before = self._before
+        after = TreeState(tree=self._store.take(before.tree))
+        return self.work(before, after, self._stamp)
+
+    def work(
+        self, before: TreeState, after: TreeState, stamp: Callable[[str], FolderStamp | None]
+    ) -> WorkTrees:
+        """What differs between two states that are stored, and the clean tree."""
+        store = self._store.own
+        changes = tuple(repository.differences(store, before.tree, after.tree))
+        old, left = repository.entries(store, before.tree), repository.entries(store, after.tree)
+        entries, restored, left_out = self._clean(left, changes)
+        tree = after.tree if entries == left else git_tree.make_tree(store, entries)
+        provided, others, fresh_bytecode = self._compare_dependencies(stamp)
+        inside = os.fsencode(self.inside) + b"/" if self.inside else b""
+        return WorkTrees(
+            root=self.root,
+            inside=self.inside,
+            store=store,
+            before=before,
+            after=after,
+            changes=changes,
+            clean=CleanTreeFacts(
+                tree=tree,
+                restored=restored,
+                left_out=(*left_out, *others),
+                provided=tuple(map(printable_path, provided)),
+            ),
+            provided=provided,
+            new=frozenset(each.path for each in changes if each.old is None),
+            fresh_bytecode=fresh_bytecode,
+            gaps=tuple(_links_out(store, entries, changes)),
+            before_files=frozenset(
+                os.fsdecode(path.removeprefix(inside)) for path in old if path.startswith(inside)
+            ),
+            judge=self._judges,
+        )
+
+    def _state(self, tree: str) -> TreeState:
+        if not self.is_repository:
+            return TreeState(tree=tree)
+        try:
+            commit = repository.commit_of(self.root, "HEAD")
+        except StorageFailed:  # no commit yet
+            return TreeState(tree=tree)
+        changes = repository.differences(self._store.own, self._store.base(), tree)
+        return TreeState(tree=tree, commit=commit, uncommitted=receipt_files(changes))
+
+    def _clean(
+        self, left: Entries, changes: Iterable[TreeDifference]
+    ) -> tuple[Entries, tuple[str, ...], tuple[LeftOut, ...]]:
+        """The files of the clean tree, those that were put back, and those that are left out."""
+        entries = dict(left)
+        if self._choice.verify_from == "after":
+            return entries, (), ()
+        back: Entries = {}
+        left_out: list[bytes] = []
+        for change in changes:
+            if not self._judges.decides(change.path, is_new=change.old is None):
+                continue
+            if change.old is None:
+                entries.pop(change.path)
+                left_out.append(change.path)
+            else:
+                back[change.path] = change.old
+        # Where a file stood, the run may have made a folder, or the other way round.
+        for path in [*entries]:
+            is_above = any(other.startswith(path + b"/") for other in back)
+            is_below = any(path.startswith(other + b"/") for other in back)
+            if is_above or is_below:
+                entries.pop(path)
+                left_out.append(path)
+        reason = "the run added it, and it judges the work"
+        return (
+            entries | back,
+            tuple(printable_path(os.fsdecode(path)) for path in sorted(back)),
+            tuple(LeftOut(printable_path(os.fsdecode(path)), reason) for path in left_out),
+        )
+
+    def _dependencies(self, tree: str) -> list[str]:
+        """The ignored folders and files that checks may need, from the root."""
+        rules = Rules("\n".join((*DEPENDENCIES, *self._choice.verify_with)).encode())
+        entries = repository.entries(self._store.own, tree)
+        found = [path for path, entry in entries.items() if entry.mode == git_tree.SUBMODULE]
+
+        def take(path: bytes, is_folder: bool) -> None:
+            parts = path.split(b"/")
+            if any(
+                rules.verdict(parts[:depth], is_folder=is_folder or depth < len(parts))
+                for depth in range(1, len(parts) + 1)
+            ):
+                found.append(path)
+
+        scope = self._store.scope()
+        for _ in scan.files(self.root, scope, (), on_ignored=take):
+            pass
+        return [os.fsdecode(path) for path in found]
+
+    def _stamp(self, path: str) -> FolderStamp | None:
+        return take_stamp(os.path.join(self.root, path))
+
+    def _compare_dependencies(
+        self, stamp: Callable[[str], FolderStamp | None]
+    ) -> tuple[tuple[str, ...], list[LeftOut], bool]:
+        """Those that did not change, those that did, and whether bytecode did."""
+        provided: list[str] = []
+        others: list[LeftOut] = []
+        fresh_bytecode = False
+        for path, old in self._stamps.items():
+            new = stamp(path)
+            if old is None or new is None or old.files != new.files:
+                reason = "it changed during the run"
+                if old is None or new is None:
+                    reason = "it cannot be read, or is too large to be compared"
+                others.append(LeftOut(printable_path(path), reason))
+            else:
+                provided.append(path)
+                fresh_bytecode = fresh_bytecode or old.bytecode != new.bytecode
+        return tuple(provided), others, fresh_bytecode
+
+
+def receipt_files(changes: Iterable[TreeDifference]) -> tuple[ReceiptFile, ...]:
+    found = [
+        ReceiptFile(
+            printable_path(os.fsdecode(each.path)),
+            None if each.old is None else f"{each.old.mode}:{each.old.id}",
+            None if each.new is None else f"{each.new.mode}:{each.new.id}",
+        )
+        for each in changes
+    ]
+    return tuple(found[:MOST_FILES])
+
+
+def _links_out(
+    store: Path, entries: Mapping[bytes, TreeEntry], changes: Iterable[TreeDifference]
+) -> Iterable[str]:
+    """Links of the run that lead out of the tree: what they lead to is not checked."""
+    links = {
+        each.path: each.new.id
+        for each in changes
+        if each.new is not None
+        and each.new.mode == git_tree.LINK
+        and entries.get(each.path) == each.new
+    }
+    targets = repository.blobs(store, sorted({*links.values()}), 4096) if links else {}
+    for path, blob in links.items():
+        target = os.fsdecode(targets.get(blob, b"/"))
+        folder = os.path.dirname(os.fsdecode(path))
+        leads_to = os.path.normpath(os.path.join(folder, target))
+        if os.path.isabs(target) or leads_to.split("/")[0] == "..":
+            name = printable_path(os.fsdecode(path))
+            yield f"the run made a link that leads out of the folder: {name}"
