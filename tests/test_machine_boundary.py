@@ -179,6 +179,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "_sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
     "_sessions/tools/mcp_server.py": ("socket", "serves tools on a private socket"),
     # Verification.
+    "_verification/clean_tree.py": ("file", "makes the folder in which checks run"),
     "_verification/scenarios/run_scenarios.py": ("file", "copies what a scenario needs"),
     # The view. It reads the files of runs that other processes write.
     "_view/page_file.py": ("file", "a redacted copy of a log, in a temporary folder"),

@@ -79,7 +79,7 @@ def normalized(hint: Any) -> Any:
     return hint
 
 
-FROM_TEXT = {"policy", "mcp_servers"}
+FROM_TEXT = {"policy", "mcp_servers", "verify"}
 """Options whose values are records, and which may be given as text."""
 
 

@@ -544,7 +544,7 @@ DEFINITIONS = (
         ("--verify",),
         "CMD",
         "texts",
-        traits=("every_agent", "node", "every_command"),
+        traits=("every_agent", "node"),
     ),
     Definition(
         "verify_from",
@@ -553,7 +553,7 @@ DEFINITIONS = (
         ("--verify-from",),
         choices=("before", "after"),
         default="before",
-        traits=("every_agent", "node", "every_command"),
+        traits=("every_agent", "node"),
     ),
     Definition(
         "verify_with",
@@ -562,7 +562,7 @@ DEFINITIONS = (
         ("--verify-with",),
         "PATTERN",
         "texts",
-        traits=("every_agent", "node", "every_command"),
+        traits=("every_agent", "node"),
     ),
     Definition(
         "verify_timeout",
@@ -572,7 +572,7 @@ DEFINITIONS = (
         "TIME",
         "duration",
         default="10m",
-        traits=("every_agent", "node", "every_command"),
+        traits=("every_agent", "node"),
     ),
     Definition(
         "judge_files",
@@ -581,7 +581,7 @@ DEFINITIONS = (
         ("--judge-file",),
         "PATTERN",
         "texts",
-        traits=("every_agent", "node", "every_command"),
+        traits=("every_agent", "node"),
     ),
     # Output.
     Definition(

@@ -16,6 +16,7 @@ from corral.values import Cost, Json, JsonObject, Usage, UsageSource
 Verdict: TypeAlias = Literal["verified", "gaps", "unverified"]
 """``gaps``: something is missing or wrong, and the receipt says what. ``unverified``: no evidence
 was asked for, or the run failed before any could be made."""
+VERDICTS: tuple[Verdict, ...] = ("verified", "gaps", "unverified")
 VerifyFrom: TypeAlias = Literal["before", "after"]
 """Where the files that judge the work come from: from before the run, or as the agent left them."""
 CheckKind: TypeAlias = Literal["command", "files", "function", "schema", "scenarios"]

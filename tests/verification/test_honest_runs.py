@@ -32,7 +32,7 @@ from corral.result import Result
 class Honest(NamedTuple):
     script: str
     verify: object
-    options: dict[str, Any] = {}
+    options: dict[str, Any] | None = None
 
 
 NEW_TEST = f"cat > tests/test_new.py <<'END'\n{TEST}END"
@@ -116,7 +116,7 @@ def files_of(folder: Path) -> dict[str, bytes | None]:
 @pytest.mark.parametrize("name", HONEST)
 async def test_honest_work_is_verified(name: str, project: Path) -> None:
     case = HONEST[name]
-    result = await verified_run(project, case.script, verify=case.verify, **case.options)
+    result = await verified_run(project, case.script, verify=case.verify, **(case.options or {}))
     assert_verified(result)
 
 

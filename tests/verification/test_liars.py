@@ -27,7 +27,7 @@ class Liar(NamedTuple):
     verify: object
     gap: str
     """What a gap says of it."""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] | None = None
 
 
 EXITS = "import os; os._exit(0)"
@@ -162,7 +162,7 @@ def assert_not_verified(result: Result, gap: str) -> None:
 @pytest.mark.parametrize("name", LIARS)
 async def test_a_liar_is_not_verified(name: str, project: Path) -> None:
     liar = LIARS[name]
-    result = await verified_run(project, liar.script, verify=liar.verify, **liar.options)
+    result = await verified_run(project, liar.script, verify=liar.verify, **(liar.options or {}))
     assert_not_verified(result, liar.gap)
 
 

@@ -20,6 +20,7 @@ from corral._cli.options import (
     JSON,
     NEWEST,
     QUEUE,
+    VERIFICATION,
     PolicyFlags,
     agent_option,
     completing,
@@ -35,6 +36,7 @@ from corral._cli.options import (
 )
 from corral._cli.ui.tables import format_cost, format_time, table
 from corral._cli.ui.terminal import echo, echo_json
+from corral._cli.verdict import REQUIRE, VerdictRule
 from corral._core.nesting import decode_json
 from corral._core.terminal_text import counted
 from corral._engine.dbos.database import require
@@ -76,6 +78,7 @@ class BatchFlags(PolicyFlags, RunKwargs):
     task_max_total_tokens: int | None
     task_max_calls: int | None
     no_durable: bool
+    require: str | None
     as_json: bool
     quiet: bool
 
@@ -96,10 +99,11 @@ class BatchFlags(PolicyFlags, RunKwargs):
 @agent_option
 @policy_options
 @run_options(
-    EVERYWHERE,
+    (*EVERYWHERE, *VERIFICATION),
     texts=limit_texts("the complete batch"),
     defaults={"timeout": "1h"},
 )
+@REQUIRE
 @option("Execution", "--name NAME", "The name of the batch.  [default: from the files]")
 @count_option("-n --concurrency", "Number of concurrent tasks.", 4)
 @count_option("--attempts", "Attempts at a task that fails temporarily: network, rate limits.", 3)
@@ -140,13 +144,14 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
 
     \b
     Exit codes: 0 all succeeded · 1 some failed · 2 bad input, nothing was started ·
-    8 the budget is spent · 130 interrupted
+    8 the budget is spent · 14 some are not verified (--require) · 130 interrupted
     """
     from corral._cli.ui.batch_progress import BatchProgress
     from corral._cli.ui.signals import signals
     from corral._engine.batch import api
     from corral._engine.batch.batch_store import BatchCommand
 
+    rule = VerdictRule.read({"require": flags["require"], "receipt": None}, flags)
     if flags["no_durable"] and (flags["db"] or flags["queue"]):
         raise ConfigError("--no-durable and --db or --queue are both given")
     output = flags["output"]
@@ -210,7 +215,9 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     progress.report(report)
     if report.stopped:
         return BUDGET
-    return 0 if report.ok else 1
+    if not report.ok:
+        return 1
+    return rule.finish_batch(report.verified, report.gaps, report.total)
 
 
 def _interrupted(batch: Batch) -> int:

@@ -22,8 +22,8 @@ else:
 C = TypeVar("C", bound=Callable[..., object])
 
 SECTIONS = (
-    *("Prompt", "Agent", "Permissions", "Limits", "Session", "Execution", "Callers"),
-    *("Server", "Output", "Tests", "Other"),
+    *("Prompt", "Agent", "Permissions", "Limits", "Session", "Execution"),
+    *("Verification", "Callers", "Server", "Output", "Tests", "Other"),
 )
 """In the order of ``--help``."""
 WIDEST = 28

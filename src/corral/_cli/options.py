@@ -380,6 +380,8 @@ ALL = tuple(each.name for each in DEFINITIONS if each.flags)
 """The options that have a flag."""
 EVERYWHERE = tuple(each.name for each in DEFINITIONS if "every_command" in each.traits)
 """The options of every command that runs agents."""
+VERIFICATION = tuple(each.name for each in DEFINITIONS if each.section == "Verification")
+"""The options of what the work must pass."""
 _COMPLETED = {"model": "models", "resume": "sessions"}
 """Option → the function of ``corral._cli.completion`` that completes its value."""
 _ARGUMENTS: Mapping[Kind, dict[str, Any]] = {

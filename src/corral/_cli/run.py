@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack, cast
 
 import click
 import msgspec
@@ -34,6 +34,7 @@ from corral._cli.ui.turn_output import (
     report_end,
     terminal_asker,
 )
+from corral._cli.verdict import VerdictFlags, VerdictRule, verdict_options
 from corral._system import threads
 from corral._system.terminal import is_interactive
 from corral.errors import ConfigError, PromptError
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from corral._cli.run_result import TypedFlags
     from corral.run_kwargs import RunKwargs
 
-    class RunFlags(PolicyFlags, RunKwargs):
+    class RunFlags(PolicyFlags, VerdictFlags, RunKwargs):
         """The options of ``corral run``."""
 
         session: str | None
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
         notes: list[str]
 
 
-NOT_WITH_SESSION = ("resume", "fork", "replay", "record_to", "dry_run", "via")
+NOT_WITH_SESSION = ("resume", "fork", "replay", "record_to", "dry_run", "via", "verify")
 """Options that have no meaning for a session that runs already."""
 
 
@@ -84,6 +85,7 @@ NOT_WITH_SESSION = ("resume", "fork", "replay", "record_to", "dry_run", "via")
 @agent_option
 @policy_options
 @run_options(ALL)
+@verdict_options()
 @option(
     "Session",
     "--session NAME",
@@ -129,7 +131,8 @@ def command(
     Exit codes: 0 ok · 1 error · 2 usage · 3 timeout · 4 no such session ·
     5 permission denied · 6 authentication · 7 rate or usage limit · 8 turn or
     budget limit · 9 schema not met · 10 waiting for a person · 11 incomplete ·
-    12 agent not installed · 13 a value of --fail-on · 130 interrupted
+    12 agent not installed · 13 a value of --fail-on · 14 not verified (--require) ·
+    130 interrupted
     """
     if flags["as_json"] and flags["quiet"]:
         raise ConfigError("--json and --quiet are both given")
@@ -144,6 +147,7 @@ def command(
         from corral._cli.run_result import read_flags
 
         typed = read_flags(flags["schema"], flags["fail_on"], full=flags["full_result"])
+    rule = VerdictRule.read(flags, flags)
     text = read_prompt_and_stdin(prompt, file)
     progress = TurnProgress(enabled=not flags["quiet"])
     printer = EventPrinter() if flags["as_json"] else answer_printer(progress=not flags["quiet"])
@@ -159,8 +163,16 @@ def command(
         return _dry_run(agent, options, text, as_json=flags["as_json"])
     if typed is not None and not flags["as_json"]:
         enable_gc()
-        return typed.run(agent, text, options, progress)
-    return threads.run_event_loop(_run(agent, text, options, printer, progress, typed))
+        return typed.run(agent, text, options, progress, rule)
+    end = _RunEnd(typed, rule)
+    return threads.run_event_loop(_run(agent, text, options, printer, progress, end))
+
+
+class _RunEnd(NamedTuple):
+    """What is done at the end of a run."""
+
+    typed: TypedFlags | None
+    rule: VerdictRule
 
 
 async def _run(
@@ -169,10 +181,12 @@ async def _run(
     options: RunKwargs,
     printer: Printer,
     progress: TurnProgress,
-    typed: TypedFlags | None,
+    end: _RunEnd,
 ) -> int:
     from corral._sessions.credentials import check_model_key
     from corral._sessions.session import Session
+
+    typed = end.typed
 
     asker = terminal_asker(progress, options.get("cwd"))
     async with Session(agent, {**options}, asker) as session:
@@ -190,9 +204,10 @@ async def _run(
             done = await typed.print_turns(
                 session, text, lambda t: print_turn(t, printer, progress)
             )
-    if typed is None:
-        return report_end(done, progress)
-    return report_end(done, progress) or typed.exit_code(done.output if done else None)
+    code = report_end(done, progress)
+    if typed is not None:
+        code = code or typed.exit_code(done.output if done else None)
+    return end.rule.finish(code, done.receipt if done else None)
 
 
 def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool) -> int:

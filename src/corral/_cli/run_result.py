@@ -23,6 +23,7 @@ from corral.values import Json, JsonObject, is_object
 
 if TYPE_CHECKING:
     from corral._cli.ui.progress import TurnProgress
+    from corral._cli.verdict import VerdictRule
     from corral._sessions.session import Session
     from corral._sessions.turn import Turn
     from corral._sessions.warm.client import WarmTurn
@@ -135,7 +136,14 @@ class TypedFlags(NamedTuple):
     is_full: bool
     """Print the complete result, not only the output."""
 
-    def run(self, agent: str, text: str | None, options: RunKwargs, progress: TurnProgress) -> int:
+    def run(
+        self,
+        agent: str,
+        text: str | None,
+        options: RunKwargs,
+        progress: TurnProgress,
+        rule: VerdictRule,
+    ) -> int:
         """Run to the end, then print the output or the result as JSON."""
         from corral._sessions import api
 
@@ -152,7 +160,9 @@ class TypedFlags(NamedTuple):
                 except asyncio.CancelledError:
                     return None
 
-        return self.report(threads.run_event_loop(run()), progress)
+        result = threads.run_event_loop(run())
+        code = self.report(result, progress)
+        return rule.finish(code, None if result is None else result.receipt)
 
     def run_named(self, turn: WarmTurn, progress: TurnProgress) -> int:
         """As ``run``, for a prompt to a named session, whose request wants the result."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral._core.nesting import decode_json
-from corral._sessions.sandbox import command_sandbox
+from corral._sessions.sandbox import command_sandbox, for_user_command
 from corral._system import paths
 from corral._system.environment import redactor_of
 from corral._verification.verification import CheckSetting, Verification, VerifyOptions
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from corral._sessions.prepared_run import PreparedRun
     from corral._sessions.store import SessionRecord
     from corral._sessions.structured_output import TypedAnswer
+    from corral._system.sandbox.sandbox import Sandbox
 
 TREES = "trees"
 """Where the states of the workspace are stored, in the session's folder."""
@@ -63,6 +64,8 @@ class RunVerifier:
         else:
             setting = CheckSetting(
                 sandbox=command_sandbox(prepared),
+                own_sandbox=_own_sandbox(prepared),
+                budget=prepared.budget,
                 env=prepared.run.env,
                 pass_env=prepared.run.pass_env,
                 secrets=prepared.environment.redacted,
@@ -101,6 +104,17 @@ def _facts(prepared: PreparedRun, result: Result, prompt_hash: str) -> RunFacts:
         cost=result.cost,
         seconds=round(result.duration, 3),
     )
+
+
+def _own_sandbox(prepared: PreparedRun) -> Sandbox | None:
+    """For scenarios, which run in a sandbox only, if the agent has none."""
+    is_needed = any(check.kind == "scenarios" for check in prepared.checks)
+    if prepared.sandbox is not None or not is_needed:
+        return None
+    run = msgspec.structs.replace(prepared.run, sandbox="auto")
+    with contextlib.suppress(CorralError):
+        return for_user_command(run, prepared.cwd, ())
+    return None
 
 
 def _schema(typed: TypedAnswer | None) -> Evidence | None:

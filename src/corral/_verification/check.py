@@ -63,6 +63,11 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the model calls of a check may use."""
 
     @property
+    def host_folder(self) -> Path:
+        """The working directory as this process sees it."""
+        return self.outside_folder or self.folder
+
+    @property
     def is_session(self) -> bool:
         """It runs in the session's own folder, for ``until``."""
         return self.folder == self.left

@@ -72,6 +72,10 @@ class CleanTree:
         """The clean tree of the files from before the run."""
         return CleanTree(self._trees.of_before, self._given)
 
+    def in_sandbox(self, sandbox: Sandbox) -> CleanTree:
+        """Another clean tree of the same files, in this sandbox."""
+        return CleanTree(self._trees, sandbox)
+
     @property
     def _is_bound(self) -> bool:
         """Whether it stands in the place of the workspace."""

@@ -21,30 +21,39 @@ class TestCounts(msgspec.Struct, frozen=True):
 
 
 _WORDS = {
-    "pytest": r"(?:^|[\s/])(?:pytest|py\.test)(?:\s|$)",
-    "unittest": r"\s-m\s*unittest(?:\s|$)",
-    "cargo": r"(?:^|[\s/])cargo\s+(?:\S+\s+)*(?:test|t)(?:\s|$)",
+    "pytest": re.compile(r"(?:^|[\s/])(?:pytest|py\.test)(?:\s|$)"),
+    "unittest": re.compile(r"\s-m\s?unittest(?:\s|$)"),
+    "cargo": re.compile(r"(?:^|[\s/])cargo (?:test|t)(?:\s|$)"),
 }
 """How a command names its runner."""
 _NUMBERS = {
-    "pytest": (r"(\d+) passed\b", r"(\d+) (?:skipped|deselected|xfailed)\b"),
-    "unittest": (r"^Ran (\d+) tests? in ", r"\b(?:skipped|expected failures)=(\d+)"),
-    "cargo": (r"^test result: ok\. (\d+) passed", r"; (\d+) ignored;"),
+    "pytest": (
+        re.compile(r"\b(\d{1,9}) passed\b"),
+        re.compile(r"\b(\d{1,9}) (?:skipped|deselected|xfailed)\b"),
+    ),
+    "unittest": (
+        re.compile(r"^Ran (\d{1,9}) tests? in ", re.MULTILINE),
+        re.compile(r"\b(?:skipped|expected failures)=(\d{1,9})\b"),
+    ),
+    "cargo": (
+        re.compile(r"^test result: ok\. (\d{1,9}) passed", re.MULTILINE),
+        re.compile(r"; (\d{1,9}) ignored;"),
+    ),
 }
-_ONLY_LOOKS = r"--(?:collect-only|co|version|help|fixtures|markers|list|no-run)\b|\s-h\b"
+_ONLY_LOOKS = re.compile(
+    r"--(?:collect-only|co|version|help|fixtures|markers|list|no-run)\b|\s-h\b"
+)
 
 
 def runner_of(command: str) -> str | None:
     """The known test runner that a command starts."""
-    if re.search(_ONLY_LOOKS, command):
+    if _ONLY_LOOKS.search(command):
         return None
-    return next((name for name, words in _WORDS.items() if re.search(words, command)), None)
+    return next((name for name, words in _WORDS.items() if words.search(command)), None)
 
 
 def read_counts(runner: str, output: str) -> TestCounts:
-    passed, skipped = (
-        sum(map(int, re.findall(numbers, output, re.MULTILINE))) for numbers in _NUMBERS[runner]
-    )
+    passed, skipped = (sum(map(int, numbers.findall(output))) for numbers in _NUMBERS[runner])
     if runner == "unittest":
         passed = max(0, passed - skipped)
     return TestCounts(passed, skipped)

@@ -27,6 +27,7 @@ from pathlib import Path
 import msgspec
 
 from corral._core import durations, stored_formats
+from corral._metering.budget import Budget
 from corral._system import clock, fs, paths
 from corral._system.clock import Stopwatch
 from corral._system.folder_stamps import FolderStamp, take_stamp
@@ -103,9 +104,25 @@ class CheckSetting(msgspec.Struct, frozen=True, kw_only=True):
     """What the commands of checks get."""
 
     sandbox: Sandbox | None = None
+    """That of the run."""
+    own_sandbox: Sandbox | None = None
+    """For checks that run in a sandbox only, if the run has none."""
+    budget: Budget | None = None
+    """What the model calls of a check may use."""
     env: Mapping[str, str] = {}
     pass_env: tuple[str, ...] = ()
     secrets: Mapping[str, str] = {}
+
+
+def _in_tree(context: CheckContext, clean: CleanTree) -> CheckContext:
+    return msgspec.structs.replace(
+        context,
+        folder=clean.folder,
+        outside_folder=clean.outside_folder,
+        sandbox=clean.sandbox,
+        env={**context.env, **clean.env},
+        scratch=clean.scratch,
+    )
 
 
 class Verification:
@@ -183,6 +200,7 @@ class Verification:
             env=setting.env,
             pass_env=setting.pass_env,
             secrets=setting.secrets,
+            budget=setting.budget,
             timeout=self.options.timeout,
         )
         if trees is None:
@@ -197,36 +215,39 @@ class Verification:
                     for check in self.options.checks], []  # fmt: skip
         try:
             context = msgspec.structs.replace(
-                context,
-                folder=clean.folder,
-                outside_folder=clean.outside_folder,
-                changed=self._changed(trees),
-                before=self._before(trees),
-                sandbox=clean.sandbox,
-                env={**clean.env, **setting.env},
-                scratch=clean.scratch,
+                context, changed=self._changed(trees), before=self._before(trees)
             )
-            return await self._run_in_tree(clean, context, trees)
+            return await self._run_in_tree(clean, _in_tree(context, clean), trees, setting)
         finally:
             await asyncio.shield(in_thread(clean.__exit__))
 
     async def _run_in_tree(
-        self, clean: CleanTree, context: CheckContext, trees: WorkTrees
+        self, clean: CleanTree, context: CheckContext, trees: WorkTrees, setting: CheckSetting
     ) -> tuple[list[Evidence], list[str]]:
         evidence: list[Evidence] = []
         gaps = [*trees.gaps]
+        problem = ""
         for check in self.options.checks:
-            found = await self._run_check(check, context)
+            if check.kind == "scenarios" and setting.own_sandbox is not None:
+                own = clean.in_sandbox(setting.own_sandbox)
+                found = await self._run_in(own, check, context)
+            else:
+                found = await self._run_check(check, context, problem)
             if found.details.get("skipped") and found.passed:
                 found = await self._compare_skipped(check, context, clean, found)
-            if check.reads_files:
-                changed = await in_thread(clean.repair)
+            if check.reads_files and not problem:
+                try:
+                    changed = await in_thread(clean.repair)
+                except (CorralError, OSError, TooManyFiles) as error:
+                    problem = f"the clean tree could not be put back after {check.name}: {error}"
+                    gaps.append(problem)
+                    changed = ()
                 if changed:
                     named: JsonObject = {"changed_files": [*changed[:100]]}
                     found = msgspec.structs.replace(found, details={**found.details, **named})
-                if trees.changed_nothing and found.passed_before is None:
-                    # It ran on the very files from before the run.
-                    found = msgspec.structs.replace(found, passed_before=found.passed)
+            if check.reads_files and trees.changed_nothing and found.passed_before is None:
+                # It ran on the very files from before the run.
+                found = msgspec.structs.replace(found, passed_before=found.passed)
             evidence.append(found)
         for name in await in_thread(clean.changed_dependencies):
             gaps.append(f"a check changed {name}, which it was only to read")
@@ -234,28 +255,26 @@ class Verification:
             gaps.append(f"the program {path} changed during the run")
         return evidence, gaps
 
+    async def _run_in(self, clean: CleanTree, check: Check, context: CheckContext) -> Evidence:
+        """The evidence of a check in a clean tree of its own."""
+        try:
+            await in_thread(clean.__enter__)
+            return await self._run_check(check, _in_tree(context, clean))
+        except (CorralError, OSError) as error:
+            reason = f"the clean tree could not be made: {error}"
+            return Evidence(kind=check.kind, name=check.name, outcome="missing", reason=reason)
+        finally:
+            await asyncio.shield(in_thread(clean.__exit__))
+
     async def _compare_skipped(
         self, check: Check, context: CheckContext, clean: CleanTree, found: Evidence
     ) -> Evidence:
         """The evidence of a check that skipped tests, which is missing if it skips more than before
         the run: the work may skip what it does not pass."""
-        before = clean.of_before()
-        try:
-            await in_thread(before.__enter__)
-            there = msgspec.structs.replace(
-                context,
-                folder=before.folder,
-                outside_folder=before.outside_folder,
-                sandbox=before.sandbox,
-                env={**context.env, **before.env},
-                scratch=before.scratch,
-            )
-            earlier = await self._run_check(check, there)
-        except (CorralError, OSError) as error:
-            reason = f"the tests that were skipped before the run are not known: {error}"
+        earlier = await self._run_in(clean.of_before(), check, context)
+        if earlier.outcome == "missing" and "skipped" not in earlier.details:
+            reason = f"the tests that were skipped before the run are not known: {earlier.reason}"
             return msgspec.structs.replace(found, outcome="missing", reason=reason)
-        finally:
-            await asyncio.shield(in_thread(before.__exit__))
         now = int_or_none(found.details.get("skipped")) or 0
         then = int_or_none(earlier.details.get("skipped")) or 0
         details: JsonObject = {**found.details, "skipped_before": then}

@@ -68,6 +68,8 @@ class BatchProgress(LiveProgress):
             f"{report.succeeded:,} of {report.total:,} done",
             f"{report.failed:,} failed" if report.failed else "",
             f"{report.earlier:,} of them earlier" if report.earlier else "",
+            f"{report.verified:,} verified" if report.verified or report.gaps else "",
+            f"{report.gaps:,} with gaps" if report.gaps else "",
             _span(report.seconds),
             f"{report.tokens:,} tokens" if report.tokens else "",
             f"${report.cost_usd:.4f}" if report.cost_usd else "",

@@ -241,6 +241,10 @@ class TurnProgress(LiveProgress):
         if done.cost.usd is not None:
             parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
         self.print_line(" · ".join(parts))
+        if done.receipt is not None:
+            self.print_line(done.receipt.verdict)
+            for gap in done.receipt.gaps:
+                self.print_line(f"gap      {gap}")
         if done.resume_token and resume:
             self.print_line(f"resume with --resume {done.resume_token}")
         if done.error is not None:

@@ -20,6 +20,7 @@ from corral._pipelines.scheduler.outcome import Outcome
 from corral._system import fs, paths
 from corral.errors import ConfigError, CorralError, StorageFailed, from_event
 from corral.events import Error
+from corral.receipt import VERDICTS, Verdict
 from corral.values import (
     Cost,
     Json,
@@ -68,6 +69,10 @@ class BatchResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, omit
     model: str = ""
     label: str = ""
     """The option ``label``."""
+    verdict: Verdict | Literal[""] = ""
+    """With ``verify``: whether the work is verified."""
+    gaps: tuple[str, ...] = ()
+    """What is missing for ``verified``."""
     seconds: float = 0.0
     """Duration of the last attempt."""
     attempts: int = 1
@@ -133,6 +138,8 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
         agent=as_text(values.get("agent")),
         model=as_text(values.get("model")),
         label=as_text(values.get("label")),
+        verdict=_verdict(values.get("verdict")),
+        gaps=tuple(as_texts(values.get("gaps"))),
         seconds=number_or_none(values.get("seconds")) or 0.0,
         attempts=outcome.attempts,
         cost_usd=outcome.cost_usd,
@@ -141,6 +148,10 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
         digest=task.digest,
         round=round,
     )
+
+
+def _verdict(value: object) -> Verdict | Literal[""]:
+    return next((each for each in VERDICTS if each == value), "")
 
 
 def _plain(value: object) -> object:
@@ -176,6 +187,10 @@ class BatchReport(Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only
     earlier: int = 0
     """How many of the finished tasks were finished before this call."""
     stopped: Literal["", "budget"] = ""
+    verified: int = 0
+    """With ``verify``: tasks whose work is verified."""
+    gaps: int = 0
+    """Tasks whose work was checked and is not verified."""
     cost_usd: float = 0.0
     unpriced: int = 0
     """Tasks with unknown cost: they count neither in the sum nor against the budget."""
@@ -194,6 +209,7 @@ class BatchReport(Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only
             f"{self.succeeded} of {self.total} succeeded",
             *((f"{self.failed} failed",) if self.failed else ()),
             *((f"{self.left} left",) if self.left else ()),
+            *((f"{self.verified} verified",) if self.verified or self.gaps else ()),
             *spent(Usage(input=self.tokens or None), Cost(usd=self.cost_usd or None), self.seconds),
         )
         lines = (f"{each.count} × {each.code}: {each.message}" for each in self.failures)
@@ -274,6 +290,8 @@ class BatchTally:
         self.earlier: int = 0
         self.unpriced: int = 0
         self.tokens: int = 0
+        self.verified: int = 0
+        self.gaps: int = 0
         self.cost: float = 0.0
         self._slowest: list[tuple[str, float]] = []
         self._failures: dict[str, list[BatchResult]] = {}
@@ -285,6 +303,8 @@ class BatchTally:
 
     def add(self, result: BatchResult, *, earlier: bool = False) -> None:
         self.earlier += earlier
+        self.verified += result.verdict == "verified"
+        self.gaps += result.verdict == "gaps"
         self.tokens += result.tokens or 0
         self.cost += result.cost_usd or 0.0
         self.unpriced += result.cost_usd is None
@@ -314,6 +334,8 @@ class BatchTally:
             failed=self.failed,
             left=self.total - self.done,
             earlier=self.earlier,
+            verified=self.verified,
+            gaps=self.gaps,
             stopped=stopped,
             cost_usd=round(self.cost, 6),
             unpriced=self.unpriced,

@@ -44,7 +44,7 @@ from corral._pipelines.execution.node_options import (
 )
 from corral._pipelines.execution.shell import last_bytes, node_env, run_shell_command, shell_command
 from corral._pipelines.execution.verdict import Channel, NodeVerdict, Wanted
-from corral._pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, outcome_of_error
+from corral._pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, failed, outcome_of_error
 from corral._protocol.schema import schema_of
 from corral._sessions.api import run
 from corral._sessions.goals import ROUNDS, Until
@@ -53,7 +53,7 @@ from corral._sessions.permissions import QuestionAsker
 from corral._sessions.tools.hooks import Deny, Hook, HookAnswer, ToolRequest
 from corral._sessions.tools.tools import Tool, Tools
 from corral._system import clock, config
-from corral._verification.command_check import command_succeeds
+from corral._verification.command_check import TIMEOUT, CommandCheck, command_succeeds
 from corral.errors import ConfigError, CorralError, RateLimited, ResumeLost
 from corral.events import Done, Error, Event, ModelCall, ToolResult, ToolUse
 from corral.options import fallback_agents
@@ -96,19 +96,14 @@ class AgentCall(msgspec.Struct, kw_only=True):
 def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
     """Build the call from the node's attributes. ``alone``: one of several prompts of a node,
     which resumes no session. Raises ``CallerError``."""
-    node, resources = work.node, work.resources
+    node = work.node
     agent, model = agent_of(work)
     options, notes = options_of(work, agent)
     if model is not None:
         options["model"] = model
-    until: Until | None = None
-    if text := node.text("until"):
-        command, values = shell_command(text, work.context)
-        until = command_succeeds(
-            command,
-            env={**resources.command_env(work), **values, **node_env(work)},
-            pass_env=resources.pass_env(work),
-        )
+    until = _command_of(work, "until")
+    if (verify := _command_of(work, "verify", work.node.seconds("verify_timeout"))) is not None:
+        options["verify"] = [verify]
     thread = work.visit.thread if work.visit.fidelity == "full" and not alone else None
     resume: str | None = None
     session = work.context.get(f"internal.thread.{thread}")
@@ -129,6 +124,22 @@ def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
         resume=resume,
         report=report,
         asks=may_ask(work),
+    )
+
+
+def _command_of(
+    work: NodeContext, attribute: str, timeout: float | None = None
+) -> CommandCheck | None:
+    """The check that an attribute of the node names with its command."""
+    text = work.node.text(attribute)
+    if not text:
+        return None
+    command, values = shell_command(text, work.context)
+    return command_succeeds(
+        command,
+        timeout=timeout or TIMEOUT,
+        env={**work.resources.command_env(work), **values, **node_env(work)},
+        pass_env=work.resources.pass_env(work),
     )
 
 
@@ -193,6 +204,8 @@ def is_warm(call: AgentCall, prompt: str) -> bool:
     """Whether a warm process can serve it."""
     if any(part is not None for part in (call.schema, call.until, call.thread, call.hooks)):
         return False
+    if call.options.get("verify"):
+        return False  # the processes of the agent must have ended before the checks
     if call.report is not None and call.report.channel != "answer":
         return False
     if call.asks:
@@ -304,6 +317,11 @@ def outcome_of_result(work: NodeContext, call: AgentCall, result: Result) -> Out
             if state is not None and waits and state.until - clock.now() <= rule.max_wait:
                 outcome = replace(outcome, resets_at=state.until)
                 updates[AFTER_LIMIT] = {"agent": call.agent, "resume_token": result.resume_token}
+    if result.receipt is not None:
+        updates |= {f"{work.node.id}.verdict": result.verdict}
+        is_task = work.node.kind.startswith(BATCH_KINDS)  # its verdict is part of its result
+        if result.ok and result.verdict != "verified" and not is_task:
+            outcome = failed(f"not verified: {'; '.join(result.gaps)}", retryable=True)
     return replace(
         outcome,
         context_updates=updates,

@@ -91,10 +91,12 @@ def _time_limit(work: NodeContext) -> float | None:
     limit = work.node.seconds("timeout")
     if limit is None or work.resources.simulate or node_kinds.find(work.node.kind).llm != "agent":
         return limit  # without loading what starts agents
-    from corral._pipelines.execution.node_options import node_rule
+    from corral._pipelines.execution.node_options import node_rule, verify_seconds
 
     rule = node_rule(work)
-    return None if rule is not None and rule.on_limit == "wait" else limit
+    if rule is not None and rule.on_limit == "wait":
+        return None
+    return limit + verify_seconds(work)
 
 
 # Calling the handler.

@@ -40,7 +40,9 @@ TIMEOUT = 3600.0
 """Seconds that an agent may work if the node has no ``timeout``."""
 NODE_OPTIONS = with_trait("node")
 """Attributes of a node that set the option of ``corral.run`` with the same name."""
-_READ_APART = {"policy", "allowed_tools", "timeout", "pass_env", "reasoning_effort", "sandbox"}
+_READ_APART = {
+    *("policy", "allowed_tools", "timeout", "pass_env", "reasoning_effort", "sandbox", "verify"),
+}
 """Those whose attribute is read by its own function."""
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 BUILT_IN = "corral"
@@ -95,6 +97,16 @@ def node_rule(work: NodeContext) -> RunOptions | None:
     if work.resources.simulate or node_kinds.find(work.node.kind).llm != "agent":
         return None
     return limit_rule(work.node, work.resources.options, agent_of(work)[0])
+
+
+def verify_seconds(work: NodeContext) -> float:
+    """How long the checks of the node's agent may take, after its own time. Raises
+    ``ConfigError``."""
+    options: dict[str, object] = {**work.resources.options, **_read_attributes(work.node)}
+    names = ("verify", "verify_timeout")
+    given = {name: options[name] for name in names if options.get(name) is not None}
+    run = RunOptions.build(BUILT_IN, given)
+    return len(run.verify) * run.verify_timeout
 
 
 def policy_of(work: NodeContext) -> Policy | None:
@@ -171,10 +183,12 @@ def _read_attributes(node: Node) -> dict[str, object]:
         kind = BY_NAME[name].kind
         if kind in ("count", "amount") and name in node.attrs:
             values[name] = number_of(node, name, int if kind == "count" else float)
-        elif kind == "paths" and (names := node.names(name)):
+        elif kind in ("paths", "texts") and (names := node.names(name)):
             values[name] = names
-        elif kind not in ("count", "amount", "paths") and (text := node.text(name)):
+        elif kind not in ("count", "amount", "paths", "texts") and (text := node.text(name)):
             values[name] = text
+    if command := node.text("verify"):
+        values["verify"] = [command]
     if mode := choice_of(node, "sandbox", SANDBOX_MODES):
         values["sandbox"] = mode
     return values

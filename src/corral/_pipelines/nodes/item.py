@@ -101,6 +101,8 @@ def result_fields(result: Result, outcome: Outcome) -> JsonObject:
         "model": result.model,
         "label": result.label,
         "cut": len(text) > MAX_TEXT,
+        "verdict": "" if result.receipt is None else result.verdict,
+        "gaps": [*result.gaps],
     }
     return {key: value for key, value in fields.items() if value not in (None, "", [], False)}
 

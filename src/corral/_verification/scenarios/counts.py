@@ -19,8 +19,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from corral._core.intervals import wilson
-from corral._verification.check import Outcome
 from corral._verification.scenarios.scenario_folder import Scenario
+from corral.receipt import Outcome
 from corral.values import JsonObject
 
 ScenarioOutcome: TypeAlias = Literal["satisfied", "failed", "missing"]

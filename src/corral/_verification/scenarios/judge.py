@@ -104,13 +104,13 @@ def work_for_judge(scenario: Scenario, context: CheckContext) -> str | None:
     None if there is nothing to read. Blocks."""
     patterns = scenario.files
     if patterns:
-        names: Iterable[str] = _matching(context.folder, patterns)
+        names: Iterable[str] = _matching(context.host_folder, patterns)
     else:
         names = sorted(context.changed or ())
     parts: list[str] = []
     left = MAX_WORK
     for name in names:
-        content = _read_below(context.folder, name)
+        content = _read_below(context.host_folder, name)
         if content is None:
             continue
         text = content[: min(MAX_FILE, left)].decode("utf-8", "replace")

@@ -13,7 +13,7 @@ import msgspec
 
 from corral._models.registry import EXAMPLE
 from corral._system.threads import in_thread
-from corral._verification.check import CheckContext, Evidence, Kind
+from corral._verification.check import CheckContext
 from corral._verification.scenarios import scenario_report
 from corral._verification.scenarios.counts import count
 from corral._verification.scenarios.judge import Judge, check_model
@@ -24,6 +24,7 @@ from corral._verification.scenarios.scenario_folder import (
     read_folder,
 )
 from corral.errors import ConfigError
+from corral.receipt import CheckKind, Evidence
 from corral.values import JsonObject
 
 NAME = "held-out scenarios"
@@ -45,7 +46,7 @@ class ScenarioCheck(msgspec.Struct, frozen=True, kw_only=True):
         return f"scenarios(threshold={self.threshold:g})"
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CheckKind:
         return "scenarios"
 
     @property
