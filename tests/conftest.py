@@ -46,6 +46,8 @@ def _isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for name in list(os.environ):
         if name in gemini.env_names or name.startswith(("CORRAL_", "GEMINI_", "GOOGLE_")):
             monkeypatch.delenv(name)
+    # Most programs of tests are no agents, and real ones are the tested versions.
+    monkeypatch.setenv("CORRAL_PROBE", "never")
     home = tmp_path / "user-home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))

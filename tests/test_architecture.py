@@ -60,6 +60,7 @@ NAMED_AS_DATA = {
     "corral._agents.corral": "corral._builtin.driver",
     "corral._publishing.records": "corral.live",  # the public module of an error
     "corral._agents.human": "corral._sessions.backends.human",
+    "corral._sessions.probing": "corral._testing.probe",  # its process
 }
 """An agent names what runs it as a string; the layer above loads it."""
 
@@ -189,7 +190,8 @@ def test_agents_are_data_and_start_nothing() -> None:
 
 
 KNOWN_OF_AGENTS = {
-    f"corral._agents.{name}" for name in ("registry", "spec", "grants", "report", "shared.errors")
+    f"corral._agents.{name}"
+    for name in ("registry", "spec", "grants", "report", "proof", "shared.errors")
 }
 
 

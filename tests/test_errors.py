@@ -33,6 +33,7 @@ EXITS = {
     "NotInstalled": 12,
     "BrokenInstall": 12,
     "VersionTooOld": 12,
+    "NotProven": 12,
     "ResumeLost": 4,
     "UntrustedFolder": 5,
     "SandboxFailed": 1,

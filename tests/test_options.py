@@ -101,7 +101,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"env": {"A=B": "x"}}, "not a valid name of an environment variable: 'A=B'"),
     ({"pass_env": ["A\0"]}, "not a valid name of an environment variable: 'A\\x00'"),
     ({"strict": "no"}, "strict must be True or False, got: str"),
-    ({"inherit": "everything"}, "wrong option: Invalid enum value 'everything'"),
+    ({"inherit": "everything"}, "inherit must be one of nothing, project, user, got: 'everything'"),
     ({"policy": "reckless"}, "policy must be a Policy, or reads, edits or all, got: 'reckless'"),
     ({"policy": {"read": "allow"}}, "policy must be a Policy, got: dict"),
     ({"approval_mode": "yes"}, "approval_mode must be one of default, auto_edit, yolo, plan"),

@@ -20,6 +20,7 @@
         ├── NotInstalled
         │   └── BrokenInstall
         ├── VersionTooOld
+        ├── NotProven               a version that was not tested, and did not pass the probe
         ├── ResumeLost
         ├── UntrustedFolder
         ├── SandboxFailed           the requested sandbox is not available here
@@ -294,6 +295,15 @@ class VersionTooOld(RemoteError):
     """The agent's program is older than corral supports."""
 
     code = "version_too_old"
+    cli_exit = 12
+    phase: Phase = "spawn"
+
+
+class NotProven(RemoteError):
+    """The agent's program is of a version that was not tested, and it did not pass the probe, or
+    there was none. No real call was made."""
+
+    code = "not_proven"
     cli_exit = 12
     phase: Phase = "spawn"
 

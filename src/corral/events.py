@@ -29,6 +29,7 @@ from corral.values import (
     DeniedCall,
     FileChanged,
     Json,
+    Proof,
     QuestionOutcome,
     Usage,
     UsageSource,
@@ -103,6 +104,8 @@ class Init(Envelope, frozen=True, tag="init"):
     """Which of corral's sandboxes the agent runs in; None: in none."""
     sandbox_reason: str | None = None
     """Why it runs in a sandbox."""
+    proof: Proof | None = None
+    """What is known about the agent's program; None: there is no program."""
     metered: bool = False
     """Whether corral counts the model calls."""
     meter_reason: str | None = None

@@ -33,6 +33,7 @@ PermissionMode = Literal["auto", "deny", "prompt"]
 Via = Literal["file", "editor", "terminal"]
 NotifyOn = Literal["all", "person", "end"]
 OnBudget = Literal["stop", "pause"]
+ProbeMode = Literal["never", "once", "require"]
 SandboxMode = Literal["needed", "off", "auto", "require", "agent"]
 SANDBOX_MODES: tuple[SandboxMode, ...] = ("needed", "off", "auto", "require", "agent")
 
@@ -108,6 +109,12 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pass_env: tuple[str, ...] = ()
     inherit: Inherit = "nothing"
     program: str | None = None
+    probe: ProbeMode = "once"
+    """A program that was not tested with corral: ``once`` runs it with a scripted model before its
+    first real call, ``require`` uses it only if that was done before, ``never`` uses it as it
+    is."""
+    trust_version: bool = False
+    """Use the agent's program whatever its version is, and whatever a probe found out."""
     strict: bool = True
     track_files: bool = True
     allow_file_reads: bool = False
@@ -339,6 +346,7 @@ def _policy(values: Values) -> Policy:
 
 
 _VALIDATION_ERROR = r"Expected `([^`]*)`, got `([^`]*)`(?: - at `\$\.?([^`]*)`)?"
+_CHOICE_ERROR = r"Invalid enum value ('.*') - at `\$\.(\w+)`"
 _TYPE_NAMES = {
     "array": "a list",
     "bool": "True or False",
@@ -357,6 +365,12 @@ def _convert(values: Values) -> RunOptions:
     try:
         return convert_to(values, RunOptions)
     except msgspec.ValidationError as error:
+        if choice := re.search(_CHOICE_ERROR, str(error)):
+            value, name = choice.groups()
+            known = BY_NAME[name].choices if name in BY_NAME else ()
+            if known:
+                wanted = f"one of {', '.join(known)}"
+                raise ConfigError(f"{name} must be {wanted}, got: {value}") from error
         found = re.search(_VALIDATION_ERROR, str(error))
         if not found:
             raise ConfigError(f"wrong option: {error}") from error

@@ -30,6 +30,7 @@ from corral.values import (
     DeniedCall,
     FileChanged,
     Json,
+    Proof,
     T_co,
     Usage,
     UsageSource,
@@ -96,6 +97,9 @@ class Result(
     """Which of corral's sandboxes the agent ran in; None: in none."""
     sandbox_reason: str | None = None
     """Why it ran in a sandbox: the option, or what the agent alone could not enforce."""
+    proof: Proof | None = None
+    """What is known about the agent's program: ``tested``, ``probed``, ``trusted`` or ``untested``;
+    None: there is no program."""
     duration: float = 0.0
     """Seconds."""
     waited: float = 0.0
@@ -320,6 +324,7 @@ class ResultBuilder:
             auth=self._init.auth,
             sandbox=self._init.sandbox,
             sandbox_reason=self._init.sandbox_reason,
+            proof=self._init.proof,
             duration=done.duration_ms / 1000,
             waited=done.waited_ms / 1000,
             error=done.error,

@@ -10,7 +10,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
-from corral.options import ApprovalMode, Inherit, NotifyOn, PermissionMode, SandboxMode, Via
+from corral.options import (
+    ApprovalMode,
+    Inherit,
+    NotifyOn,
+    PermissionMode,
+    ProbeMode,
+    SandboxMode,
+    Via,
+)
 from corral.policy import Policy, Preset
 from corral.receipt import VerifyFrom
 from corral.values import Effort, JsonObject, McpServer
@@ -127,6 +135,10 @@ class RunKwargs(TypedDict, total=False):
     """Whose settings take effect besides corral's: the repository's, or yours too."""
     program: str | os.PathLike[str] | None
     """The agent's program."""
+    probe: ProbeMode
+    """Before the first real call, run a program that was not tested with a scripted model."""
+    trust_version: bool
+    """Use the agent's program whatever its version, and whatever a probe found out."""
     strict: bool
     """Refuse a policy that the agent cannot enforce."""
     track_files: bool

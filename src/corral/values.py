@@ -73,6 +73,9 @@ CostSource = Literal["metered", "estimated", "reported", "computed", "unknown"]
 ``estimated``: so, but the tokens of at least one call are an estimate."""
 UsageSource = Literal["metered", "reported", "unknown"]
 """``metered``: corral counted all model calls; ``reported``: by the agent."""
+Proof = Literal["tested", "probed", "trusted", "untested"]
+"""What is known about an agent's program: corral was ``tested`` with these files; it was ``probed``
+once with a scripted model; the caller ``trusted`` it; or nothing is known."""
 MAX_TOKENS = 10**12
 MAX_USD = 1e9
 """No run uses more. A larger number is an error of the agent and would make sums useless."""

@@ -50,7 +50,16 @@ def listed(env: dict[str, str]) -> dict[str, dict[str, object]]:
 def columns(env: dict[str, str], agent: str) -> list[str]:
     done = corral(env, "list")
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert lines[0] == ["agent", "installed", "tested", "key", "persistent", "sandbox", "aliases"]
+    assert lines[0] == [
+        "agent",
+        "installed",
+        "tested",
+        "proof",
+        "key",
+        "persistent",
+        "sandbox",
+        "aliases",
+    ]
     return next(line for line in lines if line[0] == agent)
 
 
@@ -64,9 +73,9 @@ def test_the_list_says_what_each_agent_is(env: dict[str, str]) -> None:
     assert agents["codex-cli"]["sandbox"] == "always"
     assert agents["corral"]["installed"] is True
     row = columns(env, "gemini-acp")
-    assert row == ["gemini-acp", "–", str(gemini["tested_version"]), "none", "yes", "agent",
+    assert row == ["gemini-acp", "–", str(gemini["tested_version"]), "–", "none", "yes", "agent",
                    "gemini"]  # fmt: skip
-    assert columns(env, "manual")[3] == "–"
+    assert columns(env, "manual")[4] == "–"
 
 
 def test_the_list_marks_a_version_that_was_never_tested(env: dict[str, str]) -> None:
@@ -76,7 +85,8 @@ def test_the_list_marks_a_version_that_was_never_tested(env: dict[str, str]) -> 
     state = listed(env)["codex-cli"]
     assert (state["installed"], state["version"]) == (True, "99.0.0")
     assert "Codex 99.0.0 was never tested with corral" in str(state["version_warning"])
-    assert columns(env, "codex-cli")[1:3] == ["99.0.0", "(untested)"]
+    assert state["proof"] == "untested"
+    assert columns(env, "codex-cli")[1] == "99.0.0"
 
 
 def test_the_list_names_the_key_or_the_login_that_was_found(env: dict[str, str]) -> None:

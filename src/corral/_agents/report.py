@@ -16,7 +16,7 @@ controls for a run in the sandbox.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Literal
 
@@ -37,6 +37,8 @@ from corral.options import RunOptions
 from corral.policy import CAPABILITIES, Capability, Enforcer, Verdict
 
 UNHELD: tuple[Enforcer, ...] = ("advisory", "impossible")
+BY_PROGRAM: tuple[Enforcer, ...] = ("native", "brokered", "not offered")
+"""Who enforces something only as long as the program does what its tested versions do."""
 RACES = "not against another process that swaps a link between the check and the write"
 BYPASSABLE = "deny rules over a free shell can be bypassed (env, sh -c, aliases)"
 SHELL_REACHES_NETWORK = "a permitted shell reaches the network: this agent cannot restrict it"
@@ -114,6 +116,8 @@ class CompiledPolicy(msgspec.Struct, frozen=True):
     grants: Grants
     controls: AgentControls
     report: tuple[PolicyRow, ...]
+    failed: Mapping[str, str] = {}
+    """Rows that the agent's program did not enforce when it was probed, with what was seen."""
 
     @property
     def unenforced(self) -> tuple[PolicyRow, ...]:
@@ -168,8 +172,46 @@ def for_sandbox(
     grants, controls = compiled.grants, compiled.controls
     if limits.is_complete and controls.in_sandbox is not None:
         controls = controls.in_sandbox
-    rows = (_in_sandbox(row, grants, limits) for row in _report(agent, grants, controls))
-    return CompiledPolicy(grants, controls, tuple(rows))
+    own = without_failed(_report(agent, grants, controls), grants, compiled.failed)
+    rows = (_in_sandbox(row, grants, limits) for row in own)
+    return CompiledPolicy(grants, controls, tuple(rows), compiled.failed)
+
+
+def with_failed(compiled: CompiledPolicy, failed: Mapping[str, str]) -> CompiledPolicy:
+    """The same policy for a program that did not enforce these rows when it was probed."""
+    rows = without_failed(compiled.report, compiled.grants, failed)
+    return replace(compiled, report=rows, failed=failed)
+
+
+def without_failed(
+    rows: Sequence[PolicyRow], grants: Grants, failed: Mapping[str, str]
+) -> tuple[PolicyRow, ...]:
+    """The rows in which nothing counts that the program enforces itself and did not enforce when
+    it was probed. What is allowed without a limit needs no one who enforces it."""
+    return tuple(_without_failed(row, grants, failed) for row in rows)
+
+
+def _without_failed(row: PolicyRow, grants: Grants, failed: Mapping[str, str]) -> PolicyRow:
+    seen = failed.get(row.capability)
+    if seen is None and row.capability == "shell" and grants.rules:
+        seen = failed.get("shell rules")
+    if seen is None:
+        return row
+    # Reads and writes that are allowed end at the workspace, unless a free shell goes anywhere.
+    ends = row.capability in ("read", "write") and not grants.free_shell
+    is_limited = row.verdict != "allow" or ends
+    by: Enforcer = "impossible" if is_limited and row.enforcer in BY_PROGRAM else row.enforcer
+    exceptions = tuple(
+        replace(each, enforcer="impossible")
+        if each.enforcer in BY_PROGRAM and each.verdict != "allow"
+        else each
+        for each in row.exceptions
+    )
+    if (by, exceptions) == (row.enforcer, row.exceptions):
+        return row
+    note = f"this program did not enforce it when it was probed: {seen}"
+    notes = "; ".join(filter(None, (row.note, note)))
+    return replace(row, enforcer=by, exceptions=exceptions, note=notes)
 
 
 def _report(agent: AgentSpec, grants: Grants, controls: AgentControls) -> tuple[PolicyRow, ...]:

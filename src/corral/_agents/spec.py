@@ -72,7 +72,10 @@ class Package(msgspec.Struct, frozen=True):
     for a program that npm makes no link to."""
     newest: str = ""
     """The newest version of the range, if not ``tested``: it passed the conformance kit and the
-    attack kit. A newer program is used with a warning."""
+    attack kit. Without a probe, a newer program is used with a warning."""
+    digests: Mapping[str, str] = {}
+    """The digests of files that were tested (``corral._system.program_files``), as npm installs
+    them → the version. What corral installed needs none."""
     elsewhere: str = ""
     """Where people get it, if not from npm by this name."""
 
@@ -249,6 +252,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """The variables that connect the agent to that model."""
     key_env: str
     model: str
+    default_models: tuple[str, ...] = ()
+    """The models that the tested versions ask if none is named; empty if that is not known."""
     model_env: str = ""
     """The variable that names the model, for an agent that has no default behind ``url_env``."""
     reports_denials: bool = True

@@ -17,13 +17,14 @@ import msgspec
 from msgspec.structs import replace
 
 from corral._agents import registry
+from corral._agents.proof import ProbeCheck
 from corral._agents.report import PolicyRow
 from corral._agents.spec import AgentSpec, InProcess
 from corral._cli.ui.tables import policy_table, table
 from corral._cli.ui.terminal import echo, echo_json
 from corral._core.terminal_text import counted
 from corral._inference.client import Client
-from corral._sessions import store
+from corral._sessions import probing, proof, store
 from corral._sessions.api import run
 from corral._sessions.deadlines import unreachable
 from corral._sessions.prepare import prepare
@@ -40,6 +41,7 @@ from corral.errors import (
     NetworkFailed,
     NotInstalled,
 )
+from corral.options import RunOptions
 from corral.policy import Policy
 from corral.run_kwargs import RunKwargs
 from corral.testing import Call, ModelServer, Turn
@@ -63,6 +65,8 @@ class DoctorReport(TypedDict):
     version: NotRequired[str | None]
     tested_version: NotRequired[str]
     version_warning: NotRequired[str | None]
+    proof: NotRequired[str | None]
+    failed_checks: NotRequired[tuple[ProbeCheck, ...]]
     program: NotRequired[str]
     found_by: NotRequired[str]
     compile_cache: NotRequired[str | None]
@@ -89,7 +93,13 @@ async def examine(name: str) -> DoctorReport:
         if registry.names_a_model(name):
             model = name
         with tempfile.TemporaryDirectory(prefix="corral-doctor-") as folder:
-            options: dict[str, object] = {"policy": Policy.edits(), "cwd": folder}
+            options: dict[str, object] = {"policy": Policy.edits(), "cwd": folder, "probe": "never"}
+            if proof.can_probe(agent):
+                program = RunOptions.build(agent.name, {}, config.load(agent.name)).program
+                located = programs.locate(agent, program)
+                report["proof"] = proof.describe(agent, located)
+                verdict = proof.stored_verdict(agent, located)
+                report["failed_checks"] = () if verdict is None else verdict.failed
             if isinstance(agent.transport, InProcess):
                 options["model"] = model  # it cannot run without one
             prepared = prepare(agent.name, options)
@@ -140,6 +150,7 @@ async def _probe(agent: AgentSpec) -> list[DoctorCheck]:
                 policy=Policy.edits(),
                 model=probe.model,
                 env=probe.env(server.url, "doctor-needs-no-key"),
+                trust_version=True,
                 keep=False,
                 timeout=120,
             )
@@ -175,9 +186,19 @@ def format_report(report: DoctorReport) -> str:
     """The report for a person."""
     lines = [
         f"{key.replace('_', ' '):16}{report.get(key)}"
-        for key in ("agent", "version", "tested_version", "program", "found_by", "compile_cache")
+        for key in (
+            "agent",
+            "version",
+            "tested_version",
+            "proof",
+            "program",
+            "found_by",
+            "compile_cache",
+        )
         if report.get(key)
     ]
+    for check in report.get("failed_checks", ()):
+        lines.append(f"✗ probe: {check.check}: {check.seen}")
     if warning := report.get("version_warning"):
         lines.append(f"! {warning}")
     if "accepts" in report and "environment" in report and "policy" in report:
@@ -198,6 +219,29 @@ def format_report(report: DoctorReport) -> str:
         verdict += ", but cannot be used yet: see above"
     lines.append(f"{report['agent']} {verdict}")
     return "\n".join(lines)
+
+
+def probe(name: str, program: str | None, *, as_json: bool) -> int:
+    """Probe a program now, store the verdict and print it. Returns the exit code."""
+    agent = config.find_agent(name)
+    if not proof.can_probe(agent):
+        raise ConfigError(
+            f"{agent.name} cannot be probed: corral cannot script its model",
+            hint="corral agents check NAME runs it with its own model.",
+        )
+    if program is None:
+        program = RunOptions.build(agent.name, {}, config.load(agent.name)).program
+    found = programs.locate(agent, program)
+    verdict = asyncio.run(probing.probe(agent, found, renew=True))
+    if as_json:
+        echo_json(msgspec.json.encode({"ok": verdict.is_good, **msgspec.to_builtins(verdict)}))
+    else:
+        rows = [("✓" if each.ok else "✗", each.check, each.seen) for each in verdict.checks]
+        echo(table(("", "check", "seen"), rows))
+        count = len(verdict.failed)
+        result = f"{counted(count, 'check')} failed" if count else "passed the probe"
+        echo(f"{agent.title} {found.version or ''}: {result} ({verdict.seconds:g} s)")
+    return 0 if verdict.is_good else 1
 
 
 def end_leftovers(*, as_json: bool) -> int:
@@ -243,6 +287,7 @@ async def fill_compile_cache(agent: AgentSpec, found: programs.FoundProgram) -> 
                         mcp_servers=(),
                         model=probe.model,
                         env=probe.env(server.url, "no-key-is-needed"),
+                        trust_version=True,
                         keep=False,
                         timeout=600,
                     )

@@ -21,7 +21,7 @@ from corral._cli.command_types import plain_option
 from corral._cli.options import JSON, PRESET_NAMES, completing
 from corral._cli.ui.tables import policy_table, sandbox_table, table
 from corral._cli.ui.terminal import echo, echo_json
-from corral._sessions import credentials, enforcement
+from corral._sessions import credentials, enforcement, proof
 from corral._system import config, install, programs
 from corral.errors import ConfigError, CorralError, NotInstalled
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode
@@ -42,18 +42,17 @@ def command() -> None:
 def list_agents(as_json: bool) -> None:
     """List the known agents.
 
-    Shows the installed and the tested version, the key or sign-in that was found, whether one
-    process serves many prompts, and whether commands run in a sandbox."""
+    Shows the installed and the tested version, what is known about the installed program, the key
+    or sign-in that was found, whether one process serves many prompts, and whether commands run in
+    a sandbox."""
     found = [_state(agent) for agent in config.all_agents()]
     if as_json:
         echo_json(json.dumps(found))
         return
-    head = ("agent", "installed", "tested", "key", "persistent", "sandbox", "aliases")
+    head = ("agent", "installed", "tested", "proof", "key", "persistent", "sandbox", "aliases")
     rows: list[tuple[str, ...]] = []
     for state in found:
         version = str(state["version"] or "–")
-        if state["version_warning"]:
-            version += " (untested)"
         if not state["installed"]:  # why not, unless the program is just missing
             missing = state["code"] == NotInstalled.code
             version = "–" if missing else str(state["code"]).replace("_", " ")
@@ -63,6 +62,7 @@ def list_agents(as_json: bool) -> None:
                 str(state["name"]),
                 version,
                 str(state["tested_version"] or "–"),
+                str(state["proof"] or "–"),
                 keys or ("none" if state["needs_credentials"] else "–"),
                 "yes" if state["persistent"] else "no",
                 str(state["sandbox"] or "–"),
@@ -245,6 +245,22 @@ def doctor(name: str | None, reap: bool, as_json: bool) -> int:
     return 0 if report["works"] and report.get("usable") else report["exit_code"]
 
 
+@command.command("probe")
+@click.argument("name", required=False, shell_complete=completing("agents"))
+@plain_option("--program TEXT", "The agent's program.  [default: searched]")
+@JSON
+def probe(name: str | None, program: str | None, as_json: bool) -> int:
+    """Probe an agent's program, and store what was found out.
+
+    It is run with a scripted model, in a temporary home: an edit, a denied command, a call of an
+    MCP server, a resumed conversation, a typed value, token usage, and attempts to break the
+    policy. No key is used and nothing is spent. A run does this by itself, once for a program
+    that was not tested with corral (--probe). The exit code is 1 if a check failed."""
+    from corral._cli import agent_checks
+
+    return agent_checks.probe(name or config.default_agent(), program, as_json=as_json)
+
+
 @command.command("check")
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completing("agents"))
 @plain_option("--all every", "All installed agents.")
@@ -306,6 +322,7 @@ def _state(agent: AgentSpec) -> JsonObject:
         "program": None,
         "source": None,
         "version_warning": None,
+        "proof": None,
         "problem": None,
         "code": None,
     }
@@ -322,4 +339,5 @@ def _state(agent: AgentSpec) -> JsonObject:
         "program": found.path,
         "source": found.source,
         "version_warning": agent.version_warning(found.version),
+        "proof": proof.describe(agent, found),
     }

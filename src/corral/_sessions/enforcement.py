@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,6 +39,7 @@ from corral._agents.report import (
     compile_for,
     for_sandbox,
     needs_at_wire,
+    with_failed,
 )
 from corral._agents.spec import AgentSpec, InProcess
 from corral._system import config
@@ -58,6 +60,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is a sandbox."""
     obstacle: CorralError | None = None
     """Why a sandbox that is needed cannot be used."""
+    alone: CompiledPolicy | None = None
+    """The policy as the agent alone enforces it, if there is a sandbox."""
 
 
 def decide(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:
@@ -65,7 +69,20 @@ def decide(agent: AgentSpec, run: RunOptions, cwd: str) -> Decision:
     ``ConfigError`` for a folder around which no useful sandbox can be built."""
     if agent.normalize_policy is not None:
         run = msgspec.structs.replace(run, policy=agent.normalize_policy(run.policy, run))
-    alone = Decision(run=run, compiled=compile_for(agent, run))
+    return _choose_sandbox(agent, Decision(run=run, compiled=compile_for(agent, run)), cwd)
+
+
+def decide_again(
+    agent: AgentSpec, decision: Decision, failed: Mapping[str, str], cwd: str
+) -> Decision:
+    """The decision for a program that did not enforce these rows when it was probed. Raises as
+    ``decide``."""
+    compiled = with_failed(decision.alone or decision.compiled, failed)
+    return _choose_sandbox(agent, Decision(run=decision.run, compiled=compiled), cwd)
+
+
+def _choose_sandbox(agent: AgentSpec, alone: Decision, cwd: str) -> Decision:
+    run = alone.run
     if run.hidden and run.replay is None:
         return _hiding(agent, alone, cwd)
     if run.sandbox in ("auto", "require") and run.replay is None:
@@ -133,7 +150,13 @@ def can_contain(agent: AgentSpec) -> bool:
 
 def _with_sandbox(agent: AgentSpec, alone: Decision, support: Support, reason: str) -> Decision:
     compiled = in_sandbox(agent, alone.run, alone.compiled, support)
-    return Decision(run=alone.run, compiled=compiled, sandbox=support, reason=reason)
+    return Decision(
+        run=alone.run,
+        compiled=compiled,
+        sandbox=support,
+        reason=reason,
+        alone=alone.compiled,
+    )
 
 
 def in_sandbox(

@@ -169,6 +169,11 @@ class Pool:
                 "a pool has one agent: on_limit cannot be a fallback",
                 hint="Use fail or wait, or corral.run for each prompt.",
             )
+        if prepared.proof.needs_probe:
+            from corral._sessions.probing import probe
+
+            await probe(prepared.agent, prepared.program)
+            prepared = self._prepare(self._options)
         self._prepared = prepared
         self._open = True
         return self

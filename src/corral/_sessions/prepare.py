@@ -45,6 +45,7 @@ from corral._option_definitions import with_trait
 from corral._sessions import enforcement
 from corral._sessions.credentials import ChosenCredentials, choose_credentials
 from corral._sessions.prepared_run import Answers, PreparedRun, RecordingFile
+from corral._sessions.proof import find_proof
 from corral._system import config, environment, paths, programs
 from corral._system.path_guard import PathGuard
 from corral.errors import (
@@ -130,6 +131,10 @@ def prepare(
     _check_files_and_services(agent, run, cwd)
     found = found or _find_on_machine(agent, run)
     agent, chosen, route = found.agent, found.chosen, found.route
+    proof = find_proof(agent, run, found.program)
+    if proof.failed:
+        decision = enforcement.decide_again(agent, decision, proof.failed, cwd)
+        enforcement.check(agent, decision)
     inherits, credentials = run.inherit == "user", chosen.files
     hook: ToolCallHook | None = None
     recording: RecordingFile | None = None
@@ -146,6 +151,7 @@ def prepare(
         run=run,
         cwd=cwd,
         program=found.program,
+        proof=proof,
         environment=chosen.environment,
         auth=chosen.kind,
         meter=None if isinstance(route, str) else route,

@@ -23,6 +23,7 @@ from corral._agents.spec import (
 )
 from corral._core.protected_paths import Links
 from corral._protocol.ndjson import TurnEnd
+from corral._sessions.proof import ProgramProof
 from corral._system import environment, fs, programs
 from corral._system.path_guard import PathGuard
 from corral._system.process.process import Exit
@@ -58,6 +59,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     run: RunOptions
     cwd: str
     program: programs.FoundProgram
+    proof: ProgramProof = ProgramProof()
+    """What is known about it."""
     environment: environment.Environment
     compiled: CompiledPolicy
     servers: tuple[McpServer, ...]

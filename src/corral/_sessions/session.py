@@ -174,6 +174,11 @@ class Session:
             found, self._options = split_resume(self._agent, self._options)
             source = source or found
         prepared = self._prepare(self._options)
+        if prepared.proof.needs_probe:
+            from corral._sessions.probing import probe
+
+            await probe(prepared.agent, prepared.program)
+            prepared = self._prepare(self._options)
         if self._tools:  # errors were raised before a server is opened
             prepared = await self._with_tools(prepared)
         try:

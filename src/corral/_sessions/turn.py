@@ -345,6 +345,8 @@ class Turn(Generic[T_co]):
 
     def _warn_of_version(self) -> None:
         """Once per session: what was never tested is used, but not silently."""
+        if self._prepared.proof.proof == "probed":
+            return
         version = self._backend.agent_version or self._prepared.program.version
         message = self._prepared.agent.version_warning(version)
         if message is not None and self._record.meta.session_id is None:
@@ -398,6 +400,7 @@ class Turn(Generic[T_co]):
             auth=prepared.auth,
             sandbox=None if prepared.sandbox is None else prepared.sandbox.method,
             sandbox_reason=prepared.sandbox_reason or None,
+            proof=prepared.proof.proof,
             metered=prepared.meter_reason is None,
             meter_reason=prepared.meter_reason,
             capabilities=prepared.agent.capabilities,

@@ -116,10 +116,12 @@ def _default_agent(path: Path, tables: JsonObject) -> str:
 
 
 def load(agent: str) -> dict[str, object]:
-    """The defaults for one agent, from all files that apply."""
+    """The defaults for one agent, from all files that apply, and ``CORRAL_PROBE``."""
     values: dict[str, object] = {}
     for path in _trusted():
         values |= _options(path, agent)
+    if probe := os.environ.get("CORRAL_PROBE"):
+        values["probe"] = probe
     local = Path("corral.toml")
     if os.environ.get("CORRAL_CONFIG") is not None or not local.is_file():
         return values

@@ -86,6 +86,11 @@ def managed() -> Path:
     return usual if is_readable else home() / "agents"
 
 
+def proofs() -> Path:
+    """What probes found out about agents' programs. It is read where agents were installed."""
+    return managed().with_name("proofs")
+
+
 def sessions() -> Path:
     return home() / "sessions"
 

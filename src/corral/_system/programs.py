@@ -154,6 +154,12 @@ def managed_program(agent: AgentSpec) -> Path:
     return folder / ".bin" / agent.programs[0]
 
 
+def is_managed(agent: AgentSpec, program: FoundProgram) -> bool:
+    """Whether corral installed it: the tested version, with the hashes that corral ships."""
+    folder = os.path.realpath(managed_folder(agent))
+    return paths.is_inside(os.path.realpath(program.argv[-1]), folder)
+
+
 def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
     if program is not None:
         found = fs.find_program(os.path.expanduser(program))
@@ -225,17 +231,35 @@ def compile_cache(script: str, node: str) -> str | None:
 
 def _packaged_version(script: str, agent: AgentSpec) -> str | None:
     """The version in the package beside the program: ``--version`` costs two CPU seconds."""
-    names = {agent.package.npm}
+    found = _own_package(script, agent)
+    return None if found is None else found[1]
+
+
+def package_folder(script: str, agent: AgentSpec) -> Path | None:
+    """The folder of the agent's own npm package, if the program is in it."""
+    found = _own_package(script, agent)
+    return None if found is None else found[0]
+
+
+def binary_packages(agent: AgentSpec) -> set[str]:
+    """The names of the npm packages with the agent's program for one kind of machine."""
+    names: set[str] = set()
     for path in agent.package.binaries.values():
         parts = Path(path).parts  # below ``node_modules``; the name of a package may have a scope
         names.add("/".join(parts[:2]) if parts[0].startswith("@") else parts[0])
+    return names
+
+
+def _own_package(script: str, agent: AgentSpec) -> tuple[Path, str] | None:
+    """The folder and the version of the agent's own npm package, if the program is in it."""
+    names = {agent.package.npm, *binary_packages(agent)}
     for folder in Path(os.path.realpath(script)).parents:
         try:
             package = decode_as((folder / "package.json").read_bytes(), _Package)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             continue
         if package.name in names and package.version is not None:
-            return re.sub(_MACHINE, "", package.version)
+            return folder, re.sub(_MACHINE, "", package.version)
     return None
 
 

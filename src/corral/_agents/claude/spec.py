@@ -70,6 +70,7 @@ _HEADLESS = AgentSpec(
         url_env="ANTHROPIC_BASE_URL",
         key_env="ANTHROPIC_API_KEY",
         model="claude-sonnet-5",
+        default_models=("claude-opus-5-5",),
         forms=controls.FORMS,
     ),
     supports=launch.SUPPORTS,

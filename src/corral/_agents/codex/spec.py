@@ -82,6 +82,7 @@ HEADLESS = AgentSpec(
         url_env="OPENAI_BASE_URL",
         key_env="OPENAI_API_KEY",
         model="gpt-5.5",
+        default_models=("gpt-6.1-sol",),
         forms=controls.FORMS,
     ),
     supports=launch.SUPPORTS,

@@ -46,6 +46,7 @@ _PROBE = Probe(
     url_env="GOOGLE_GEMINI_BASE_URL",
     key_env="GEMINI_API_KEY",
     model="gemini-2.5-flash",
+    default_models=("gemini-3.8-flash",),
     forms={
         "run": (("run_shell_command", {"command": "{command}"}),),
         "background": (("run_shell_command", {"command": "{command}", "is_background": True}),),

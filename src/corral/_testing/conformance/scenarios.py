@@ -61,6 +61,8 @@ class Stage:
         self._scenario = "".join(c if c.isalnum() else "-" for c in f"{name}-{scenario}")
         self._lanes = 0
         self.lane: Lane | None = None
+        self.events: list[Event] = []
+        """Those of the last run."""
 
     @property
     def probe(self) -> Probe:
@@ -85,6 +87,7 @@ class Stage:
             "model": probe.model,
             "timeout": 120,
             "keep": False,
+            "trust_version": True,
             **self.options,
             **options,
             "env": {**self.options.get("env", {}), **env},
@@ -101,7 +104,16 @@ class Stage:
         **options: Unpack[RunKwargs],
     ) -> Result:
         given = self.scripted(script, **options)
-        return await run(self.name, prompt, ask=ask, tools=tools, output=output, **given)
+        self.events = []
+        return await run(
+            self.name,
+            prompt,
+            on_event=self.events.append,
+            ask=ask,
+            tools=tools,
+            output=output,
+            **given,
+        )
 
 
 WORDS = [f"word {number}, " for number in range(400)]
@@ -362,18 +374,19 @@ class SampleAnswer:
     words: list[str]
 
 
-async def typed(stage: Stage) -> str:
+def answer_typed(request: Request) -> Turn:
+    """The turn of a model that returns a ``SampleAnswer``, as the agent asks for it."""
     value: JsonObject = {"number": 3, "words": ["a", "b"]}
-    text = f"```json\n{msgspec.json.encode(value).decode()}\n```"
+    native = next((n for n in request.tools if n == "StructuredOutput"), None)
+    if native is not None and not request.tool_results:
+        return Turn(calls=[Call(native, value)])
+    text = msgspec.json.encode(value).decode()
+    plain = isinstance(request.body.get("text"), dict)  # the request has a schema
+    return Turn(text=text if plain else f"```json\n{text}\n```")
 
-    def answer(request: Request) -> Turn:
-        native = next((n for n in request.tools if n == "StructuredOutput"), None)
-        if native is not None and not request.tool_results:
-            return Turn(calls=[Call(native, value)])
-        plain = isinstance(request.body.get("text"), dict)  # the request has a schema
-        return Turn(text=msgspec.json.encode(value).decode() if plain else text)
 
-    result = await stage.run("Answer", answer, output=SampleAnswer)
+async def typed(stage: Stage) -> str:
+    result = await stage.run("Answer", answer_typed, output=SampleAnswer)
     success(result)
     must(result.output == SampleAnswer(3, ["a", "b"]), f"the value is {result.output!r}")
     return "a dataclass"

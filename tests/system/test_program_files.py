@@ -1,0 +1,106 @@
+"""The digest of a program's files, with real files."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from corral import errors
+from corral._agents import registry
+from corral._agents.spec import AgentSpec
+from corral._system import paths
+from corral._system.program_files import digest, known_digest
+from corral._system.programs import FoundProgram
+
+
+@pytest.fixture
+def agent() -> AgentSpec:
+    return registry.find("codex-cli")
+
+
+def found(path: Path) -> FoundProgram:
+    return FoundProgram(str(path), (str(path),), "1.2.3", "PATH")
+
+
+def package(folder: Path) -> Path:
+    """An npm package as of Codex: a launcher, and the package with the program beside it."""
+    modules = folder / "node_modules"
+    launcher = modules / "@openai" / "codex" / "bin" / "codex.js"
+    launcher.parent.mkdir(parents=True)
+    launcher.write_text("start()")
+    about = {"name": "@openai/codex", "version": "1.2.3"}
+    (modules / "@openai" / "codex" / "package.json").write_text(json.dumps(about))
+    binary = modules / "@openai" / "codex-linux-x64" / "vendor" / "codex"
+    binary.parent.mkdir(parents=True)
+    binary.write_text("the program")
+    nested = modules / "@openai" / "codex" / "node_modules" / "dependency"
+    nested.mkdir(parents=True)
+    (nested / "package.json").write_text("{}")
+    (nested / "index.js").write_text("code")
+    return launcher
+
+
+def test_the_digest_does_not_depend_on_the_place(agent: AgentSpec, tmp_path: Path) -> None:
+    digests = {digest(agent, found(package(tmp_path / name))) for name in ("a", "b")}
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "codex/bin/codex.js",
+        "codex/package.json",
+        "codex-linux-x64/vendor/codex",
+        "codex/node_modules/dependency/package.json",
+    ],
+)
+def test_each_file_that_decides_how_it_behaves_changes_the_digest(
+    agent: AgentSpec, tmp_path: Path, name: str
+) -> None:
+    program = found(package(tmp_path))
+    before = digest(agent, program)
+    path = tmp_path / "node_modules" / "@openai" / name
+    stored = path.stat()
+    path.write_text(path.read_text().upper().replace("{}", "[]"))
+    os.utime(path, ns=(stored.st_atime_ns, stored.st_mtime_ns))  # as an archive restores it
+    assert digest(agent, program) != before
+
+
+def test_a_file_that_is_not_its_own_does_not_change_the_digest(
+    agent: AgentSpec, tmp_path: Path
+) -> None:
+    program = found(package(tmp_path))
+    before = digest(agent, program)
+    (tmp_path / "node_modules" / "other").write_text("x")
+    assert digest(agent, program) == before
+
+
+def test_a_program_outside_of_the_package_is_one_file(agent: AgentSpec, tmp_path: Path) -> None:
+    program = tmp_path / "codex"
+    program.write_text("#!/bin/sh\n")
+    (tmp_path / "other").write_text("x")
+    before = digest(agent, found(program))
+    (tmp_path / "other").write_text("y")
+    assert digest(agent, found(program)) == before
+    program.write_text("#!/bin/sh\n# changed\n")
+    assert digest(agent, found(program)) != before
+
+
+def test_a_digest_is_computed_once(agent: AgentSpec, tmp_path: Path) -> None:
+    program = found(package(tmp_path))
+    assert known_digest(agent, program) is None
+    value = digest(agent, program)
+    assert known_digest(agent, program) == value
+    known = json.loads((paths.cache() / "program-files.json").read_text())
+    (paths.cache() / "program-files.json").write_text(
+        json.dumps(dict.fromkeys(known, "from the cache"))
+    )
+    assert digest(agent, program) == "from the cache"
+
+
+def test_a_program_that_disappears_is_an_error(agent: AgentSpec, tmp_path: Path) -> None:
+    with pytest.raises(errors.BrokenInstall, match="cannot be read"):
+        digest(agent, found(tmp_path / "codex"))
