@@ -122,6 +122,8 @@ DEFINITIONS = (
     Attribute("duration", (), "duration"),
     Attribute("item_timeout", (), "duration", is_limit=True),
     Attribute("answer_timeout", (), "duration", is_limit=True),
+    Attribute("threshold", (), "number", is_limit=True),
+    Attribute("keep_best", (), "boolean"),
     Attribute("sandbox", is_limit=True),
     Attribute("allowed_tools", is_limit=True),
 )  # fmt: skip

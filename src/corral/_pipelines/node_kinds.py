@@ -58,6 +58,8 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
     """Whether only corral itself makes such nodes: users are not offered the name."""
     attributes: frozenset[str] = frozenset()
     """Attributes that only nodes of this kind, or of few kinds, have."""
+    sets: frozenset[str] = frozenset()
+    """Keys of the context that its nodes set, whatever their attributes are."""
     required: tuple[tuple[str, ...], ...] = ()
     """What a node cannot run without: one attribute of each tuple, of the node or the graph."""
 
@@ -222,6 +224,20 @@ HTTP = NodeKind(
     ),
     required=(("url",),),
 )  # fmt: skip
+SCENARIOS = NodeKind(
+    name="scenarios",
+    symbol="✓",
+    handler="scenarios:scenarios",
+    timeout_margin=15.0,
+    detached=True,
+    attributes=frozenset(("scenarios", "threshold", "judge", "keep_best")),
+    sets=frozenset(
+        f"scenarios.{key}"
+        for key in "satisfied total missing fraction low high threshold classes summary restored"
+        " note".split()
+    ),
+    required=(("scenarios",),),
+)
 READ_FILE = NodeKind(
     name="read_file",
     handler="data:read_file",
@@ -273,7 +289,7 @@ KINDS: dict[str, NodeKind] = {
         ENV,
         _data_kind("assert", "expr condition message", ("expr", "condition"), handler="check"),
         _data_kind("sleep", "duration", ("duration",)),
-        HTTP, READ_FILE, WRITE_FILE, BATCH_ITEM, COMPARE_ATTEMPT,
+        HTTP, SCENARIOS, READ_FILE, WRITE_FILE, BATCH_ITEM, COMPARE_ATTEMPT,
     )
 }  # fmt: skip
 """Every built-in kind by its name."""

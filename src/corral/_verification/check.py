@@ -42,7 +42,9 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
     left: Path
     """The session's folder as the agent left it. The check only reads it."""
     result: Result | None = None
-    """Of the run; None if a receipt is repeated."""
+    """Of the run; None if a receipt is repeated, and in a pipeline."""
+    run_id: str = ""
+    """Of a run without a result."""
     changed: Mapping[str, FileKind] | None = None
     """What the run changed, by its path from the folder; None if that is not known."""
     before: Collection[str] | None = None

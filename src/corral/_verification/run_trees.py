@@ -29,6 +29,7 @@ from corral._system.git.repository import TreeDifference, TreeEntry
 from corral._system.git.scan import Rules
 from corral._verification.judging import Judges
 from corral.errors import StorageFailed
+from corral.events import FileKind
 from corral.receipt import CleanTreeFacts, LeftOut, ReceiptFile, TreeState, VerifyFrom
 from corral.values import printable_path
 
@@ -87,6 +88,17 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
         clean = CleanTreeFacts(tree=self.before.tree)
         return msgspec.structs.replace(self, clean=clean, new=frozenset())
 
+    def changed_files(self) -> dict[str, FileKind]:
+        """What the run changed, from the working directory."""
+        changed: dict[str, FileKind] = {}
+        for change in self.changes:
+            kind: FileKind = "modified"
+            if change.old is None or change.new is None:
+                kind = "created" if change.old is None else "deleted"
+            name = os.path.relpath(os.fsdecode(change.path), self.inside or ".")
+            changed[name] = kind
+        return changed
+
     @property
     def changed_nothing(self) -> bool:
         """What the run changed does not count, or there is nothing."""
@@ -115,6 +127,22 @@ class RunTrees:
         tree = self._store.take()
         self._before = self._state(tree)
         self._stamps = {path: self._stamp(path) for path in self._dependencies(tree)}
+
+    def begin_at_commit(self) -> None:
+        """As ``begin``, for a folder in which the work was done already: the state before it is the
+        current commit, and dependencies are those that are there now."""
+        tree = self._store.take()
+        self._before = TreeState(tree=self._store.base())
+        self._stamps = {path: self._stamp(path) for path in self._dependencies(tree)}
+
+    def restore(self, tree: str) -> str:
+        """Put the files back to a tree that was stored. Returns that of the files that were there,
+        which is stored as well. Files that git ignores stay as they are."""
+        store = self._store.own
+        current = self._store.take(tree)
+        changes = repository.differences(store, current, tree)
+        git_tree.update(store, self.root, changes, force=True)
+        return current
 
     def end(self) -> WorkTrees:
         if self._before is None:

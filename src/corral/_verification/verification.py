@@ -318,14 +318,7 @@ class Verification:
     def _changed(self, trees: WorkTrees) -> dict[str, FileKind]:
         """What the run changed, from the working directory; also files that are checked by name
         and that no tree has."""
-        changed: dict[str, FileKind] = {}
-        inside = f"{trees.inside}/" if trees.inside else ""
-        for change in trees.changes:
-            name = os.fsdecode(change.path)
-            kind: FileKind = "modified"
-            if change.old is None or change.new is None:
-                kind = "created" if change.old is None else "deleted"
-            changed[os.path.relpath(name, inside or ".")] = kind
+        changed = trees.changed_files()
         for path, new in self._stamps_of_files().items():
             if self._files.get(path) != new:
                 created = self._files.get(path) is None

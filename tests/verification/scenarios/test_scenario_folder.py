@@ -9,7 +9,7 @@ import pytest
 
 from corral import errors
 from corral._verification.scenarios.scenario_check import scenarios
-from corral._verification.scenarios.scenario_folder import check_apart, folder_digest, read_folder
+from corral._verification.scenarios.scenario_folder import folder_digest, read_folder
 
 HTTP = 'start = "python3 app.py"\n[http]\nurl = "/health"\n'
 JUDGE = 'prompt = "Is it clear?"\nrubric = "Yes, if it is."\n'
@@ -108,20 +108,6 @@ def test_links_are_refused_because_their_targets_are_not_hidden(
     os.link(tmp_path / "elsewhere.toml", held_out / "a.toml")
     with pytest.raises(errors.ConfigError, match="second name"):
         read_folder(held_out)
-
-
-def test_a_folder_that_the_agent_may_read_is_refused(tmp_path: Path) -> None:
-    inside = tmp_path / "work" / "held-out"
-    inside.mkdir(parents=True)
-    with pytest.raises(errors.ConfigError, match="where the agent can read them"):
-        check_apart(str(inside), {"the workspace": str(tmp_path / "work")})
-    with pytest.raises(errors.ConfigError, match="contains the workspace"):
-        check_apart(str(tmp_path), {"the workspace": str(tmp_path / "work")})
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "work")
-    with pytest.raises(errors.ConfigError, match="where the agent can read them"):
-        check_apart(str(inside), {"the workspace": str(link)})
-    check_apart(str(inside), {"the workspace": str(tmp_path / "work2")})
 
 
 def test_the_digest_depends_on_names_and_contents(held_out: Path) -> None:

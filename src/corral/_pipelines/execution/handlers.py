@@ -142,6 +142,11 @@ class NodeResources:
             self.redactor = SecretRedactor(self._secrets)
 
     @property
+    def secrets(self) -> Mapping[str, str]:
+        """Name -> value of what is redacted."""
+        return self._secrets
+
+    @property
     def pool_count(self) -> int:
         """How many pools of warm agents are open."""
         return len(self._pools)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 import msgspec
@@ -23,6 +24,7 @@ from corral._pipelines.execution.handlers import NodeContext, NodeResources
 from corral._pipelines.execution.interviewers import ANSWER_TIMEOUT
 from corral._pipelines.graph import Node
 from corral._system import config, fs
+from corral._system.environment import variables
 from corral.errors import ConfigError
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode, fallback_agents
 from corral.policy import PRESETS, Policy, with_tools
@@ -32,6 +34,7 @@ from corral.values import Effort, JsonObject, convert_to, is_object
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._system.sandbox.sandbox import Sandbox
+    from corral._verification.scenarios.scenario_check import ScenarioCheck
 
 Number = TypeVar("Number", int, float)
 Choice = TypeVar("Choice", bound=str)
@@ -140,6 +143,7 @@ def options_of(work: NodeContext, agent: str) -> tuple[RunKwargs, list[str]]:
         cast("dict[str, object]", options).pop(name, None)
     options["cwd"] = str(work.workspace)
     options.setdefault("record", False)  # the folder of the run has what its nodes did
+    options["hidden"] = hidden_of(work)
     options["timeout"] = node.seconds("timeout") or options.get("timeout") or TIMEOUT
     if may_ask(work):
         waits = node.seconds("answer_timeout") or ANSWER_TIMEOUT
@@ -210,6 +214,44 @@ def may_ask(work: NodeContext) -> bool:
     return work.ask_person is not None and work.node.is_true("questions")
 
 
+def hidden_of(work: NodeContext) -> list[str]:
+    """What no agent or command of the run may read: what the options hide, and the scenarios of
+    the graph."""
+    given = work.resources.options.get("hidden") or ()
+    found = [os.path.join(work.workspace, path) for path in given]
+    found += [
+        scenario_folder(node, work.workspace)
+        for node in work.graph.of_kind(node_kinds.SCENARIOS.name)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def scenario_folder(node: Node, workspace: Path) -> str:
+    """The folder of a node ``scenarios``. It may name variables of the environment, but no values
+    of the context: an agent can set those."""
+    text = Template(node.text("scenarios").strip()).safe_substitute(variables())
+    return os.path.join(workspace, os.path.expanduser(text))
+
+
+def scenario_check(work: NodeContext) -> ScenarioCheck:
+    """The check of a node ``scenarios``. Reads its folder. Raises ``ConfigError``."""
+    from corral._verification.scenarios.scenario_check import THRESHOLD, scenarios
+
+    node = work.node
+    threshold = number_of(node, "threshold", float) if "threshold" in node.attrs else THRESHOLD
+    folder = scenario_folder(node, work.workspace)
+    return scenarios(folder, threshold=threshold, judge=node.text("judge") or None)
+
+
+def scenario_sandbox(work: NodeContext) -> Sandbox:
+    """The sandbox in which scenarios are run. Raises as ``command_sandbox``."""
+    policy = Policy(write="allow", shell="allow", network="deny")
+    sandbox = sandbox_for(work, (), forced="require", policy=policy)
+    if sandbox is None:
+        raise TypeError("a required sandbox is there or raises")
+    return sandbox
+
+
 def choice_of(node: Node, key: str, choices: tuple[Choice, ...]) -> Choice | None:
     """An attribute that is one of these words; None if the node does not have it. Raises
     ``ConfigError``."""
@@ -273,10 +315,18 @@ def sandbox_for(
     if chosen is None:
         options = work.resources.options
         chosen = options.get("sandbox") or work.resources.configured_sandbox or default
+    hidden = hidden_of(work)
+    if hidden and chosen in ("off", "agent"):
+        raise ConfigError(
+            f"{work.node.id}: sandbox={chosen}, and the run hides folders, which needs the sandbox",
+            hint="Put the node into another pipeline, or leave its sandbox out.",
+        )
+    if hidden:
+        chosen = "require"
     if chosen not in ("auto", "require"):
         return None
     from corral._sessions import sandbox
 
     policy = policy or policy_of(work)
-    run = RunOptions.build(BUILT_IN, {"sandbox": chosen, "policy": policy})
+    run = RunOptions.build(BUILT_IN, {"sandbox": chosen, "policy": policy, "hidden": hidden})
     return sandbox.for_user_command(run, str(work.workspace), own)

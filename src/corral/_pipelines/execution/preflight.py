@@ -6,6 +6,7 @@ An attribute with a placeholder (``model="{{model}}"``) cannot be checked before
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from corral._pipelines.execution.node_options import command_sandbox
 from corral._pipelines.graph import Graph
 from corral._pipelines.run_limits import run_limits
 from corral._pipelines.scheduler.commands import RunNode
+from corral._system import fs
 from corral._system.environment import variables
-from corral.errors import CorralError
+from corral.errors import ConfigError, CorralError
 from corral.values import Json
 
 SETTINGS = ("agent", "model", "llm_model", "llm_provider", "output_schema", "policy")
@@ -33,7 +35,8 @@ def check(
 ) -> None:
     """Raises the error with which a node would fail, with the name of the node. Starts nothing."""
     checked: set[bytes] = set()
-    for node in graph.of_kind(*node_kinds.LLM_KINDS, node_kinds.TOOL.name):
+    checked_kinds = (node_kinds.TOOL.name, node_kinds.SCENARIOS.name)
+    for node in graph.of_kind(*node_kinds.LLM_KINDS, *checked_kinds):
         if any("{{" in node.text(key) for key in SETTINGS):
             continue
         work = NodeContext(
@@ -60,6 +63,9 @@ def _check_node(work: NodeContext, checked: set[bytes]) -> None:
     if work.node.kind == node_kinds.TOOL.name:
         command_sandbox(work)
         return
+    if work.node.kind == node_kinds.SCENARIOS.name:
+        _check_scenarios(work)
+        return
     if node_kinds.find(work.node.kind).llm == "model":
         node_options.read_output_schema(work)
         _check_key(node_options.model_of(work.node, work.resources), work.resources)
@@ -81,6 +87,19 @@ def _check_node(work: NodeContext, checked: set[bytes]) -> None:
     )
     if isinstance(prepared.agent.transport, InProcess):
         _check_key(prepared.run.model or call.agent, work.resources)
+
+
+def _check_scenarios(work: NodeContext) -> None:
+    node_options.scenario_check(work).check_judge()
+    node_options.scenario_sandbox(work)
+    folder = node_options.scenario_folder(work.node, work.workspace)
+    given = [os.fspath(path) for path in work.resources.options.get("hidden") or ()]
+    children = [*work.graph.of_kind(*node_kinds.CHILD_KINDS)]
+    if children and not any(fs.real_path(path) == fs.real_path(folder) for path in given):
+        raise ConfigError(
+            f"{children[0].id} runs another pipeline, whose agents could read the scenarios",
+            hint=f"Hide them from all nodes: --hide {folder}",
+        )
 
 
 def _check_key(model: str | None, resources: NodeResources) -> None:

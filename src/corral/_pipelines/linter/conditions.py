@@ -128,6 +128,7 @@ def key_known(graph: Graph, values: Collection[str] = ()) -> Iterator[Problem]:
     mentioned = set[str]()
     for node in graph.nodes.values():
         set_keys.add(f"{node.id}.output")
+        set_keys |= node_kinds.find(node.kind).sets
         for name, value in node.attrs.items():
             if name in node_kinds.KEY_ATTRIBUTES:
                 set_keys.add(str(value))

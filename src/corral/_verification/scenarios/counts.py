@@ -14,7 +14,7 @@ decides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from corral._verification.scenarios.scenario_folder import Scenario
 from corral.receipt import Outcome
 from corral.values import JsonObject
 
+N = TypeVar("N", int, float)
 ScenarioOutcome: TypeAlias = Literal["satisfied", "failed", "missing"]
 _ROUNDING = 1e-9
 
@@ -35,9 +36,18 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     output: str = ""
     seconds: float = 0.0
+    spent: ModelSpending | None = None
+    """By the judging model."""
+
+
+class ModelSpending(msgspec.Struct, frozen=True, kw_only=True):
+    """What the calls of a judging model used. None: it is not known."""
+
+    model: str
+    input_tokens: int | None = None
+    output_tokens: int | None = None
     cost: float | None = None
-    """Of the judging model, in USD."""
-    tokens: int | None = None
+    """In USD."""
 
 
 class ClassCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +94,24 @@ class ScenarioCounts(msgspec.Struct, frozen=True, kw_only=True):
         found: JsonObject = msgspec.to_builtins(self)
         del found["outcome"]
         return found
+
+
+def spending(results: Sequence[ScenarioResult]) -> ModelSpending | None:
+    """What all calls of the judging model used; None if there was none."""
+    found = [result.spent for result in results if result.spent is not None]
+    if not found:
+        return None
+
+    def total(numbers: Sequence[N | None]) -> N | None:
+        known = [number for number in numbers if number is not None]
+        return sum(known[1:], start=known[0]) if len(known) == len(numbers) else None
+
+    return ModelSpending(
+        model=found[0].model,
+        input_tokens=total([each.input_tokens for each in found]),
+        output_tokens=total([each.output_tokens for each in found]),
+        cost=total([each.cost for each in found]),
+    )
 
 
 def count(results: Sequence[ScenarioResult], threshold: float) -> ScenarioCounts:

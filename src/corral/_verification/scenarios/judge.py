@@ -24,7 +24,7 @@ from corral._models import registry
 from corral._system import api_keys, fs
 from corral._system.randomness import random_hex
 from corral._verification.check import CheckContext
-from corral._verification.scenarios.counts import ScenarioResult
+from corral._verification.scenarios.counts import ModelSpending, ScenarioResult
 from corral._verification.scenarios.scenario_folder import Scenario
 from corral.errors import ConfigError, CorralError
 
@@ -90,8 +90,12 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True):
             scenario=scenario,
             outcome="satisfied" if answer.output.satisfied else "failed",
             reason=answer.output.reason,
-            cost=answer.cost.usd,
-            tokens=answer.usage.total,
+            spent=ModelSpending(
+                model=self.model,
+                input_tokens=answer.usage.input,
+                output_tokens=answer.usage.output,
+                cost=answer.cost.usd,
+            ),
         )
 
 

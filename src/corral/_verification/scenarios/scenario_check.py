@@ -7,7 +7,6 @@ report for the user only (``scenario_report``).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 import msgspec
 
@@ -15,12 +14,11 @@ from corral._models.registry import EXAMPLE
 from corral._system.threads import in_thread
 from corral._verification.check import CheckContext
 from corral._verification.scenarios import scenario_report
-from corral._verification.scenarios.counts import count
+from corral._verification.scenarios.counts import count, spending
 from corral._verification.scenarios.judge import Judge, check_model
 from corral._verification.scenarios.run_scenarios import run_scenarios
 from corral._verification.scenarios.scenario_folder import (
     ScenarioFolder,
-    check_apart,
     read_folder,
 )
 from corral.errors import ConfigError
@@ -57,39 +55,46 @@ class ScenarioCheck(msgspec.Struct, frozen=True, kw_only=True):
     def reads_files(self) -> bool:
         return True
 
-    @property
-    def hidden(self) -> tuple[str, ...]:
-        """What no agent of the run may read."""
-        return (self.source.path,)
-
     def describe(self) -> JsonObject:
         """Nothing: a receipt does not say where the scenarios are."""
         return {}
 
-    def check_run(self, readable: Mapping[str, str]) -> None:
-        """Raises ``ConfigError`` and ``MissingKey`` before a run in which the agent reads these
-        folders. ``readable``: what a folder is to the agent -> its path."""
-        check_apart(self.source.path, readable)
+    def check_judge(self) -> None:
+        """Raises ``ConfigError`` and ``MissingKey``. Calls nothing."""
         if self.judge:
             check_model(self.judge)
 
     async def run(self, context: CheckContext) -> Evidence:
+        """Nothing that is raised or returned says anything about a single scenario."""
         sandbox = context.sandbox
         if sandbox is None or not sandbox.support.is_complete:
-            return Evidence(kind="scenarios", name=NAME, outcome="missing", reason=NO_SANDBOX)
+            return _missing(NO_SANDBOX)
+        run_id = context.run_id
+        if context.result is not None:
+            run_id = context.result.run_id.rpartition(".")[0]  # the session: all its rounds
         judge = Judge(model=self.judge, budget=context.budget) if self.judge else None
-        results = await run_scenarios(self.source, context, judge)
-        counts = count(results, self.threshold)
-        run_id = "" if context.result is None else context.result.run_id
-        await in_thread(scenario_report.store_report, run_id, self.source, results, counts)
+        try:
+            results = await run_scenarios(self.source, context, judge)
+            counts = count(results, self.threshold)
+            await in_thread(scenario_report.store_report, run_id, self.source, results, counts)
+        except Exception as error:  # whatever it is, its message may have names and contents
+            await in_thread(scenario_report.store_problem, run_id, self.source, error)
+            return _missing("the scenarios could not be run; the report for the user says why")
+        details: JsonObject = {"digest": self.source.digest, **counts.as_details()}
+        if (spent := spending(results)) is not None:
+            details["judge"] = msgspec.to_builtins(spent)
         return Evidence(
             kind="scenarios",
             name=NAME,
             outcome=counts.outcome,
             reason="" if counts.outcome == "passed" else counts.complaint,
             seconds=round(sum(result.seconds for result in results), 3),
-            details={"digest": self.source.digest, **counts.as_details()},
+            details=details,
         )
+
+
+def _missing(reason: str) -> Evidence:
+    return Evidence(kind="scenarios", name=NAME, outcome="missing", reason=reason)
 
 
 def scenarios(

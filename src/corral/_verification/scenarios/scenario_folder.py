@@ -22,7 +22,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Annotated, Literal, TypeAlias
 from urllib.parse import urlsplit
@@ -33,7 +33,6 @@ from msgspec import Meta
 from corral._core import durations
 from corral._core.nesting import decode_toml
 from corral._system import fs
-from corral._system.paths import is_inside
 from corral.errors import ConfigError
 from corral.values import Json, T, convert_to
 
@@ -239,20 +238,6 @@ def folder_digest(folder: str) -> str:
         name = os.path.relpath(path, folder)
         digest.update(f"{name}\0{len(content)}\0".encode("utf-8", "surrogateescape") + content)
     return f"blake2b:{digest.hexdigest()}"
-
-
-def check_apart(folder: str, readable: Mapping[str, str]) -> None:
-    """Raises ``ConfigError`` if the scenarios are in a folder that the agent may read, or contain
-    one. ``readable``: what the folder is to the agent -> its path."""
-    for what, path in readable.items():
-        real = fs.real_path(path)
-        if is_inside(folder, real):
-            raise ConfigError(
-                f"the scenarios are in {what} ({path}), where the agent can read them",
-                hint="Keep them in a folder elsewhere, in another repository.",
-            )
-        if is_inside(real, folder):
-            raise ConfigError(f"the folder of scenarios contains {what} ({path})")
 
 
 def _read_toml(folder: str, name: str, kind: type[T]) -> T:

@@ -17,7 +17,7 @@ from corral._system.randomness import random_hex
 from corral._verification.scenarios.counts import ScenarioCounts, ScenarioResult
 from corral._verification.scenarios.scenario_folder import ScenarioFolder
 from corral.errors import StorageFailed
-from corral.values import slug
+from corral.values import Json, JsonObject, slug
 
 
 def report_file(run_id: str) -> Path:
@@ -28,30 +28,33 @@ def report_file(run_id: str) -> Path:
 
 def store_report(
     run_id: str, folder: ScenarioFolder, results: Sequence[ScenarioResult], counts: ScenarioCounts
-) -> Path:
+) -> None:
     """Add a line to the report of a run. Raises ``StorageFailed``. Blocks."""
+    scenarios: list[Json] = [
+        {
+            "name": result.scenario.name,
+            "class": result.scenario.class_name,
+            "kind": result.scenario.kind,
+            "outcome": result.outcome,
+            "reason": result.reason,
+            "seconds": result.seconds,
+            "output": result.output,
+        }
+        for result in results
+    ]
+    _add_line(run_id, folder, {"counts": msgspec.to_builtins(counts), "scenarios": scenarios})
+
+
+def store_problem(run_id: str, folder: ScenarioFolder, error: Exception) -> None:
+    """As ``store_report``, if the scenarios could not be run."""
+    _add_line(run_id, folder, {"problem": f"{type(error).__name__}: {error}"})
+
+
+def _add_line(run_id: str, folder: ScenarioFolder, facts: JsonObject) -> None:
     path = report_file(run_id or f"check-{random_hex(6)}")
-    line = {
-        "time": clock.now(),
-        "folder": folder.path,
-        "digest": folder.digest,
-        "counts": counts,
-        "scenarios": [
-            {
-                "name": result.scenario.name,
-                "class": result.scenario.class_name,
-                "kind": result.scenario.kind,
-                "outcome": result.outcome,
-                "reason": result.reason,
-                "seconds": result.seconds,
-                "output": result.output,
-            }
-            for result in results
-        ],
-    }
+    head: JsonObject = {"time": clock.now(), "folder": folder.path, "digest": folder.digest}
     try:
         paths.make_dir(path.parent)
-        fs.append(path, msgspec.json.encode(line) + b"\n")
+        fs.append(path, msgspec.json.encode({**head, **facts}) + b"\n")
     except OSError as error:
         raise StorageFailed(f"the report {path} cannot be written: {error}") from error
-    return path
