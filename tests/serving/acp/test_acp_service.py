@@ -158,6 +158,19 @@ async def test_what_the_one_who_started_corral_forbids_is_refused(
         assert await client.session(workspace)
 
 
+async def test_writable_folders_are_relative_to_where_the_command_was_started(
+    model: ModelServer, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "policy.toml").write_text('preset = "edits"\nwritable = ["shared"]\n')
+    monkeypatch.chdir(tmp_path)
+    call = Call("write_file", {"file_path": f"{tmp_path}/shared/a.txt", "content": "new\n"})
+    lane = model.lane("a", [Turn(calls=[call]), Turn(text="Done.")])
+    async with editor(*MODEL, "--policy", "policy.toml", env=lane.env) as client:
+        await client.prompt(await client.session(workspace), "Write it")
+    assert (tmp_path / "shared" / "a.txt").read_text() == "new\n"
+
+
 async def test_all_sessions_share_one_budget(model: ModelServer, workspace: Path) -> None:
     lane = model.lane("a", [Turn(text="one", repeat="forever")])
     async with editor(*MODEL, "--max-calls", "1", env=lane.env) as client:

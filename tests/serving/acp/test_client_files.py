@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.acp_editor import Editor, RpcFailed, allow, blocks, editor
+from support.installed_agents import installed
 from support.scripted_acp import agent
 
 from corral._sessions import store
@@ -415,6 +416,31 @@ async def test_the_files_of_two_sessions_are_asked_for_by_their_sessions(
             await ours.client.result(turn)
     asked = {(params["sessionId"], params["path"]) for _, params in buffers.requests}
     assert asked == {(ours.session, f"{ours.workspace}/a.txt"), (second, f"{other}/a.txt")}
+
+
+@pytest.mark.slow
+@pytest.mark.gemini_cli
+async def test_the_gemini_cli_behind_corral_writes_through_the_editor(workspace: Path) -> None:
+    (workspace / "a.txt").write_text("saved\n")
+    buffers = Buffers(**{"a.txt": "unsaved\nsecond\n"})
+    change = {"old_string": "unsaved", "new_string": "edited", "instruction": "edit it"}
+    calls = [
+        Call("write_file", {"file_path": f"{workspace}/b.txt", "content": "new\n"}),
+        Call("replace", {"file_path": f"{workspace}/a.txt", **change}),
+    ]
+
+    def turn(request: Any) -> Turn:
+        done = len(request.tool_results)
+        return Turn(calls=[calls[done]]) if done < len(calls) else Turn(text="done")
+
+    command = ("--agent", "gemini-acp", "--program", installed("gemini-acp"))
+    with ModelServer(turn) as model:
+        async with editor(*command, env=model.env, answer=buffers) as client:
+            await client.initialize(fs=BOTH)
+            await client.prompt(await client.session(workspace), "go")
+    assert buffers.methods.count("write_text_file") == 2
+    assert (workspace / "b.txt").read_text() == "new\n"
+    assert (workspace / "a.txt").read_text() == "edited\nsecond\n"
 
 
 async def test_what_an_agent_behind_corral_asks_of_its_client_goes_to_the_editor(
