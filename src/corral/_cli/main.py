@@ -29,6 +29,7 @@ COMMANDS = {
     "compare": ("corral._cli.compare", "Let several agents do the same tasks; compare them."),
     "review": ("corral._cli.review", "Let agents review a diff."),
     "outputs": ("corral._cli.outputs", "Check and apply what a run without rights wants."),
+    "verify": ("corral._cli.verify", "Repeat the receipt of a run."),
     "batch": ("corral._cli.batch", "Run one prompt for many tasks."),
     "batches": ("corral._cli.batch:batches", "List, show, resume and cancel batches."),
     "worker": ("corral._cli.worker", "Run a worker for pipelines and batches."),

@@ -51,7 +51,7 @@ class CleanTree:
         self._dependencies: dict[str, FolderStamp | None] = {}
 
     def __enter__(self) -> CleanTree:
-        self._own = _own_folder()
+        self._own = own_folder()
         try:
             self._make()
         except OSError as error:
@@ -218,7 +218,7 @@ class CleanTree:
         ]
 
 
-def _own_folder() -> Path:
+def own_folder() -> Path:
     """An empty folder. What killed processes left is removed."""
     above = paths.make_dir(paths.runtime() / "checks")
     for name in fs.list_names(above):

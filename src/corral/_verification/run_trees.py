@@ -14,7 +14,7 @@ the run. Blocking.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from corral._verification.judging import Judges
 from corral.errors import StorageFailed
 from corral.events import FileKind
 from corral.receipt import CleanTreeFacts, LeftOut, ReceiptFile, TreeState, VerifyFrom
-from corral.values import printable_path
+from corral.values import path_from_printable, printable_path
 
 DEPENDENCIES = (
     *(".venv/", "venv/", "env/", "node_modules/", "bower_components/", "vendor/", "Pods/"),
@@ -39,6 +39,7 @@ DEPENDENCIES = (
 )
 """Ignored folders in which dependencies are installed. Others, such as ``build``, are left out:
 what is made of the work is made again."""
+STORE = "trees.git"
 MOST_FILES = 5_000
 """Changed files that a receipt lists."""
 
@@ -108,8 +109,11 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
 class RunTrees:
     """All methods block. They raise ``StorageFailed``, also if the folder is too large."""
 
-    def __init__(self, cwd: str, own: Path, choice: TreeChoice) -> None:
-        """``own``: an empty folder, in which the trees are stored."""
+    def __init__(
+        self, cwd: str, own: Path, choice: TreeChoice, *, more: Path | None = None
+    ) -> None:
+        """``own``: a folder in which the trees are stored. ``more``: one in which earlier trees
+        are."""
         found = scan.find_repository(Path(cwd))
         self.root = Path(cwd) if found is None or found.top is None else found.top
         self.is_repository: bool = found is not None and found.top is not None
@@ -119,7 +123,8 @@ class RunTrees:
         self._judges = Judges(choice.judge_files, choice.commands, self.inside)
         key = blake2b(os.fsencode(self.root), digest_size=10).hexdigest()
         known = paths.cache() / "trees" / key
-        self._store = FolderStore(own / "trees.git", self.root, known=known)
+        earlier = None if more is None else more / STORE
+        self._store = FolderStore(own / STORE, self.root, known=known, more=earlier)
         self._before: TreeState | None = None
         self._stamps: dict[str, FolderStamp | None] = {}
 
@@ -150,6 +155,40 @@ class RunTrees:
         before = self._before
         after = TreeState(tree=self._store.take(before.tree))
         return self.work(before, after, self._stamp)
+
+    def repeat(
+        self, before: TreeState, changed: Sequence[ReceiptFile], provided: Collection[str]
+    ) -> tuple[WorkTrees, tuple[str, ...]]:
+        """What a run changed from the state ``before`` to the files of now, and the files that have
+        changed since. ``changed`` is what the run changed, and ``provided`` the dependencies that
+        its checks had. Raises ``StorageFailed`` if files from before the run are not here."""
+        store = self._store.own
+        now = self._store.take()
+        base = repository.entries(store, before.commit) if before.commit else {}
+        old = _with_changes(base, before.uncommitted)
+        if repository.check(store, "cat-file", "-e", f"{before.tree}^{{tree}}"):
+            old = repository.entries(store, before.tree)
+            now = self._store.take(before.tree)
+        else:
+            try:
+                made = git_tree.make_tree(store, old)
+            except StorageFailed:
+                made = ""
+            if made != before.tree:
+                raise StorageFailed(
+                    "the files from before the run are not here",
+                    hint="They were not committed then. Repeat it where the run was made.",
+                )
+        found = repository.entries(store, now)
+        expected = _with_changes(old, changed)
+        known_names = found.keys() | expected.keys()
+        names = [path for path in known_names if found.get(path) != expected.get(path)]
+        stale = tuple(printable_path(os.fsdecode(path)) for path in sorted(names))
+        self._before = before
+        known = self._dependencies(now)
+        self._stamps = {path: self._stamp(path) for path in known if path in provided}
+        stamps = dict(self._stamps)
+        return self.work(before, TreeState(tree=now), lambda path: stamps[path]), stale
 
     def work(
         self, before: TreeState, after: TreeState, stamp: Callable[[str], FolderStamp | None]
@@ -266,6 +305,19 @@ class RunTrees:
                 provided.append(path)
                 fresh_bytecode = fresh_bytecode or old.bytecode != new.bytecode
         return tuple(provided), others, fresh_bytecode
+
+
+def _with_changes(entries: Entries, changes: Iterable[ReceiptFile]) -> Entries:
+    """The files after these changes."""
+    found = dict(entries)
+    for change in changes:
+        path = os.fsencode(path_from_printable(change.path))
+        if change.after is None:
+            found.pop(path, None)
+        else:
+            mode, _, name = change.after.partition(":")
+            found[path] = TreeEntry(mode, name)
+    return found
 
 
 def receipt_files(changes: Iterable[TreeDifference]) -> tuple[ReceiptFile, ...]:

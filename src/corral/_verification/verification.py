@@ -179,7 +179,7 @@ class Verification:
                 trees = await in_thread(self._end)
             except (CorralError, OSError, TooManyFiles) as error:
                 self._problem = f"the files that the run left could not be stored: {error}"
-        evidence, gaps = await self._run_checks(trees, result, setting)
+        evidence, gaps = await self.run_checks(trees, result, setting)
         if schema is not None:
             evidence.append(schema)
         return self._receipt(trees, evidence, gaps, run)
@@ -189,8 +189,8 @@ class Verification:
             raise RuntimeError("conclude comes after begin")
         return self._trees.end()
 
-    async def _run_checks(
-        self, trees: WorkTrees | None, result: Result, setting: CheckSetting
+    async def run_checks(
+        self, trees: WorkTrees | None, result: Result | None, setting: CheckSetting
     ) -> tuple[list[Evidence], list[str]]:
         """The evidence of all checks, and what else is missing."""
         context = CheckContext(

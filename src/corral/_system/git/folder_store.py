@@ -38,12 +38,16 @@ class FolderStore:
     """All methods block. They raise ``StorageFailed``, also if the folder is too large or git is
     not installed."""
 
-    def __init__(self, own: Path, folder: Path, *, known: Path | None = None) -> None:
+    def __init__(
+        self, own: Path, folder: Path, *, known: Path | None = None, more: Path | None = None
+    ) -> None:
         """``own``: where the repository of corral's own is made. ``known``: a file in which the ids
-        of unchanged files are remembered for other stores of the same folder."""
+        of unchanged files are remembered for other stores of the same folder. ``more``: another
+        store, whose files this one may use."""
         self.own = own
         self._folder = folder
         self._known = known
+        self._more = more
         self._cache: git_tree.Cache = {}
 
     def take(self, since: str = "") -> str:
@@ -54,7 +58,8 @@ class FolderStore:
             if not (self.own / "HEAD").exists():
                 found = scan.find_repository(self._folder)
                 kind = settings.object_format(found.common) if found is not None else "sha1"
-                repository.make_bare(self.own, kind, found.common if found is not None else None)
+                others = (None if found is None else found.common, self._more)
+                repository.make_bare(self.own, kind, *filter(None, others))
         except OSError as error:
             raise StorageFailed(f"{self.own} cannot be written: {error.strerror}") from error
         base = since or self.base()

@@ -57,13 +57,13 @@ _FULL = ("unable to write", "No space left", "file write error", "Disk quota exc
 """git's messages if a file cannot be written. They rarely name the reason."""
 
 
-def make_bare(place: Path, object_format: str = "sha1", alternate: Path | None = None) -> None:
-    """Make an empty bare repository in a folder, readable by its owner only. ``alternate``: another
-    one, whose objects it uses too. Raises ``OSError``."""
+def make_bare(place: Path, object_format: str = "sha1", *alternates: Path) -> None:
+    """Make an empty bare repository in a folder, readable by its owner only. It uses the objects of
+    the ``alternates`` too. Raises ``OSError``."""
     for name in ("", "objects", "objects/info", "refs", "refs/heads"):
         paths.make_dir(place / name)
-    if alternate is not None:
-        objects = os.fsencode(alternate / "objects") + b"\n"
+    if alternates:
+        objects = b"".join(os.fsencode(each / "objects") + b"\n" for each in alternates)
         paths.write_private(place / "objects" / "info" / "alternates", objects)
     version, more = 0, ""
     if object_format != "sha1":

@@ -1,0 +1,45 @@
+"""Receipts in files: read, and checked before anything in them is believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from corral._core import stored_formats
+from corral._core.nesting import decode_json
+from corral._system import fs
+from corral.errors import ConfigError
+from corral.receipt import Receipt, receipt_hash
+from corral.values import JsonObject, convert_to, is_object
+
+LARGEST = 64 * 1024 * 1024
+"""Bytes of a receipt that is read."""
+
+
+class StoredReceipt(msgspec.Struct, frozen=True):
+    receipt: Receipt
+    is_edited: bool
+    """Its hash is not that of its content."""
+
+
+def read_receipt(path: Path) -> StoredReceipt:
+    """Raises ``ConfigError`` for a file that is no receipt, and ``FormatUnsupported`` for one of a
+    newer corral."""
+    if not fs.is_file(path):
+        raise ConfigError(f"there is no receipt {path}")
+    data = fs.read_small(path, LARGEST)
+    if data is None:
+        raise ConfigError(f"the receipt {path} cannot be read, or is over {LARGEST:,} bytes")
+    try:
+        fields = decode_json(data)
+        if not is_object(fields) or "verdict" not in fields:
+            raise ConfigError(f"{path} is not a receipt")
+        stored_formats.check_json("the receipt", data, "format", stored_formats.RECEIPT)
+        return StoredReceipt(convert_to(fields, Receipt), is_edited=_is_edited(fields))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path} is not a receipt: {error}") from error
+
+
+def _is_edited(fields: JsonObject) -> bool:
+    return fields.get("hash") != receipt_hash(fields)

@@ -1,0 +1,220 @@
+"""``corral run --verify`` and ``corral verify``, run as programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.goldens import check_golden
+from support.pipeline_command import corral
+from support.sandbox import needs_sandbox
+from support.scripted_agent import PROGRAM
+from support.verified_runs import FIX, PLAIN, UNITTEST, git, make_project, orders
+
+from corral._cli.verify import receipt_schema
+from corral.receipt import receipt_hash
+
+AGENT = ("--agent", "gemini-cli", "--program", str(PROGRAM), "--sandbox", "off", "--no-strict")
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", "scripted-key-0123456789")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    make_project(tmp_path / "project")
+    return tmp_path / "project"
+
+
+def run(project: Path, script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    given = ("run", *AGENT, "--approve", "edits", *words, "-")
+    return corral(*given, cwd=project, stdin=orders(script))
+
+
+def verify(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Without a sandbox, which takes longer."""
+    return corral("verify", *words, "--sandbox", "off", cwd=project)
+
+
+def edited(receipt: Path, *, rehashed: bool, **changes: Any) -> Path:
+    fields = json.loads(receipt.read_text()) | changes
+    if rehashed:
+        fields["hash"] = receipt_hash(fields)
+    file = receipt.with_name("edited.json")
+    file.write_text(json.dumps(fields))
+    return file
+
+
+@pytest.fixture
+def receipt(project: Path) -> Path:
+    """Of an honest run whose check is a command."""
+    file = project.parent / "receipt.json"
+    done = run(project, FIX, "--verify", PLAIN, "--receipt", str(file), "--require", "verified")
+    assert done.returncode == 0, done.stderr
+    return file
+
+
+def test_the_end_of_a_run_has_the_verdict_and_decides_the_exit_code(project: Path) -> None:
+    done = run(project, "", "--verify", UNITTEST, "--require", "verified")
+    assert done.returncode == 14
+    assert "gap      " in done.stderr
+    assert "exited with 1" in done.stderr
+    assert "the verdict is gaps, and verified is required" in done.stderr
+    assert run(project, "", "--verify", UNITTEST).returncode == 0
+    assert run(project, "", "--verify", UNITTEST, "--require", "gaps").returncode == 0
+    done = run(project, FIX, "--verify", UNITTEST, "--require", "verified", "--result")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["receipt"]["verdict"] == "verified"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected_text"),
+    [
+        (["--require", "verified"], "--require needs --verify"),
+        (["--receipt", "r.json"], "--receipt needs --verify"),
+        (["--verify", " "], "command_succeeds needs a command"),
+        (["--verify", "true", "--receipt", "no/such/folder/r.json"], "no such folder"),
+        (["--verify", "true", "--session", "s"], "--session and --verify are both given"),
+        (["--verify", "true", "--verify-timeout", "0"], "verify_timeout must be > 0"),
+    ],
+)
+def test_bad_input_is_one_error_before_anything_starts(
+    project: Path, words: list[str], expected_text: str
+) -> None:
+    done = run(project, "touch started", *words)
+    assert done.returncode == 2
+    assert expected_text in done.stderr
+    assert not (project / "started").exists()
+
+
+def test_a_receipt_is_repeated_and_says_the_same_here_and_elsewhere(
+    project: Path, receipt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = verify(project, str(receipt))
+    assert (done.returncode, done.stdout.split(";")[0]) == (0, "same"), done.stdout + done.stderr
+    assert verify(project, "last").returncode == 0
+    git(project, "commit", "-qam", "fix")
+    elsewhere = tmp_path / "elsewhere"
+    git(tmp_path, "clone", "-q", str(project), str(elsewhere))
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "other home"))
+    done = verify(elsewhere, str(receipt), "--verify", PLAIN, "--require", "verified")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = verify(elsewhere, str(receipt), "--verify", "make -s lint")
+    assert done.returncode == 16
+    assert "it has no check 'make -s lint'" in done.stdout
+
+
+def test_a_later_edit_makes_it_stale(project: Path, receipt: Path) -> None:
+    (project / "README.md").write_text("Another one.\n")
+    (project / "new").touch()
+    done = verify(project, str(receipt))
+    assert done.returncode == 15
+    assert "files changed since: README.md, new" in done.stdout
+    answer = json.loads(verify(project, str(receipt), "--json").stdout)
+    assert (answer["answer"], answer["verdict"]) == ("stale", "verified")
+
+
+def test_an_edited_receipt_is_seen_with_and_without_its_hash(project: Path) -> None:
+    file = project.parent / "receipt.json"
+    run(project, "echo '# x' >> calc.py", "--verify", PLAIN, "--receipt", str(file))
+    assert json.loads(file.read_text())["verdict"] == "gaps"
+    lie = {"verdict": "verified", "gaps": []}
+    done = verify(project, str(edited(file, rehashed=False, **lie)))
+    assert (done.returncode, done.stdout.split(";")[0]) == (17, "edited")
+    assert verify(project, str(edited(file, rehashed=True, **lie))).returncode == 16
+    evidence = [{"kind": "command", "name": PLAIN, "outcome": "passed", "exit_code": 0}]
+    done = verify(project, str(edited(file, rehashed=True, evidence=evidence, **lie)))
+    assert done.returncode == 16
+    assert "failed now (exited with 1), and passed then" in done.stdout
+    done = verify(project, str(edited(file, rehashed=True, evidence=[], **lie)))
+    assert done.returncode == 16
+    shown = json.loads(file.read_text())["checks"]
+    shown[0]["argv"] = ["sh", "-c", "true"]
+    done = verify(project, str(edited(file, rehashed=True, evidence=evidence, checks=shown, **lie)))
+    assert done.returncode == 16, done.stdout
+
+
+def test_a_receipt_of_another_repository_is_named(
+    project: Path, receipt: Path, tmp_path: Path
+) -> None:
+    make_project(tmp_path / "other")
+    git(tmp_path / "other", "commit", "-q", "--allow-empty", "--amend", "-m", "another")
+    done = verify(tmp_path / "other", str(receipt))
+    assert done.returncode == 17
+    assert "is not here" in done.stdout
+    (tmp_path / "plain").mkdir()
+    done = verify(tmp_path / "plain", str(receipt))
+    assert done.returncode == 17
+    assert "is in no git repository" in done.stdout
+
+
+def test_what_was_not_committed_before_the_run_is_needed_again(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run has put back a test that was not committed: its content is in the session alone."""
+    test = project / "tests" / "test_calc.py"
+    test.write_text(test.read_text() + "# mine\n")
+    file = tmp_path / "receipt.json"
+    run(project, f"rm tests/test_calc.py\n{FIX}", "--verify", UNITTEST, "--receipt", str(file))
+    assert verify(project, str(file)).returncode == 0
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "other home"))
+    done = verify(project, str(file))
+    assert done.returncode == 1
+    assert "the files from before the run are not here" in done.stderr
+
+
+def test_a_receipt_that_does_not_exist(project: Path) -> None:
+    assert "there is no receipt" in verify(project, "none.json").stderr
+    assert "which receipt?" in verify(project).stderr
+    assert verify(project, "20200101-000000-aaaaaa").returncode == 4
+
+
+@needs_sandbox
+def test_the_commands_of_a_receipt_run_in_the_sandbox(project: Path, receipt: Path) -> None:
+    """It may be a stranger's."""
+    outside = project.parent / "stolen"
+    command = f"touch {outside}; {PLAIN}"
+    checks = [{"kind": "command", "argv": ["sh", "-c", command], "command": "pytest -q"}]
+    evidence = [{"kind": "command", "name": command, "outcome": "passed", "exit_code": 0}]
+    file = edited(receipt, rehashed=True, checks=checks, evidence=evidence)
+    done = corral("verify", str(file), cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert command in done.stdout
+    assert not outside.exists()
+
+
+def test_a_receipt_becomes_a_note_and_a_record_of_agent_trace(
+    project: Path, receipt: Path, tmp_path: Path
+) -> None:
+    done = verify(project, str(receipt), "--git-note")
+    assert done.returncode == 2
+    assert "Commit the work first" in done.stderr
+    git(project, "commit", "-qam", "fix")
+    trace = tmp_path / "trace.json"
+    done = verify(project, str(receipt), "--git-note", "--agent-trace", str(trace))
+    assert done.returncode == 0, done.stderr
+    note = git(project, "notes", "--ref=corral-receipts", "show")
+    assert json.loads(note) == json.loads(receipt.read_text())
+    record = json.loads(trace.read_text())
+    assert record["vcs"] == {"type": "git", "revision": git(project, "rev-parse", "HEAD")}
+    (file,) = record["files"]
+    assert file["path"] == "calc.py"
+    (conversation,) = file["conversations"]
+    assert conversation["contributor"]["type"] == "ai"
+    assert conversation["ranges"] == [{"start_line": 2, "end_line": 2}]
+    assert record["metadata"]["corral"]["verdict"] == "verified"
+
+
+def test_the_published_schema_is_that_of_receipts(project: Path, receipt: Path) -> None:
+    from jsonschema import Draft202012Validator
+
+    text = msgspec.json.format(msgspec.json.encode(receipt_schema())).decode() + "\n"
+    check_golden(Path(__file__).parents[2] / "docs" / "receipt.schema.json", text)
+    printed = json.loads(corral("verify", "--schema", cwd=project).stdout)
+    Draft202012Validator(printed).validate(json.loads(receipt.read_text()))
