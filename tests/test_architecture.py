@@ -33,6 +33,7 @@ LAYERS = {
     "_inference": 5,
     "_builtin": 6,
     "_pipelines": 7,
+    "_workflows": 7,
     "_engine": 8,
     "_docs": 9,
     "_runs": 9,
@@ -50,7 +51,7 @@ LAYERS = {
 """A module imports its own layer and the layers below. Other modules beside the packages, such as
 ``events``, are layer 0."""
 FACADES = {"corral", "corral.agents", "corral.export", "corral.models", "corral.pipelines",
-           "corral.review", "corral.testing"}  # fmt: skip
+           "corral.review", "corral.testing", "corral.workflows"}  # fmt: skip
 """They have no code of their own: each loads its public names from the packages."""
 
 MACHINE = {"asyncio", "os", "time", "subprocess", "socket", "threading", "http", "urllib",

@@ -59,6 +59,7 @@ EXITS = {
     "TurnLimit": 8,
     "RepeatedCalls": 8,
     "ToolFailed": 1,
+    "StepError": 1,
     "BudgetExceeded": 8,
     "PriceUnknown": 8,
     "SchemaNotMet": 9,

@@ -80,6 +80,8 @@ NAMES = [
     "session",
     "session_sync",
     "to_json",
+    "workflow",
+    "workflows",
 ]
 HOMES: dict[str, str] = {
     name: home for home, names in vars(corral)["_HOMES"].items() for name in names.split()

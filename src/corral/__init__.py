@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         providers as providers,
         serve as serve,
         review as review,
+        workflows as workflows,
     )
     from corral._comparison.api import (
         Comparison as Comparison,
@@ -88,10 +89,11 @@ if TYPE_CHECKING:
         McpServer as McpServer,
         Usage as Usage,
     )
+    from corral._workflows.definition import workflow as workflow
     from corral.version import __version__ as __version__
 
 _HOMES = {
-    "corral.": "errors events live models pipelines providers review serve",
+    "corral.": "errors events live models pipelines providers review serve workflows",
     "corral._comparison.api": "Comparison compare compare_sync",
     "corral._comparison.summary": "ComparisonSummary",
     "corral._engine.batch.api": "Batch BatchReport BatchResult batch batch_sync",
@@ -115,6 +117,7 @@ _HOMES = {
     "corral._verification.command_check": "command_succeeds",
     "corral._verification.file_check": "files_exist",
     "corral.values": "AgentSession AskedQuestion Cost DeniedCall FileChanged McpServer Usage",
+    "corral._workflows.definition": "workflow",
     "corral.version": "__version__",
 }
 

@@ -46,6 +46,7 @@
         ├── TurnLimit
         │   └── RepeatedCalls       the model makes the same tool calls over and over
         ├── ToolFailed              a tool failed that the run needs
+        ├── StepError               a step of a workflow failed
         ├── BudgetExceeded
         ├── PriceUnknown
         ├── SchemaNotMet
@@ -494,6 +495,37 @@ class ToolFailed(RemoteError):
 
     code = "tool_failed"
     phase: Phase = "tool"
+
+
+class StepError(RemoteError):
+    """A step of a workflow failed. ``step`` is its path, ``failure_class`` the kind of failure:
+    ``transient``, ``permanent``, ``timeout``, ``auth``, ``budget`` or empty.
+
+    ::
+
+        try:
+            done = await flow.run("gemini-cli", "Fix the test")
+        except corral.errors.StepError as error:
+            print(error.step, error.failure_class, error.message)
+    """
+
+    code = "step_failed"
+    phase: Phase = "pipeline"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        step: str = "",
+        failure_class: str = "",
+        hint: str | None = None,
+        phase: Phase | None = None,
+        retryable: bool | None = None,
+        **facts: Unpack[ErrorFacts],
+    ) -> None:
+        super().__init__(message, hint=hint, phase=phase, retryable=retryable, **facts)
+        self.step = step
+        self.failure_class = failure_class
 
 
 class BudgetExceeded(RemoteError):

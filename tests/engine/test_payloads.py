@@ -13,6 +13,7 @@ from corral._core.stored_formats import JOURNAL
 from corral._engine.node_runner import AttemptResult, Retrying
 from corral._engine.payloads import AgentAsks, NodeInput, NodesStep, PipelineOutput, RunInput
 from corral._pipelines.scheduler.commands import Message
+from corral._workflows.program_turn import ProgramTurn
 
 STORED = Path(__file__).parent / "journal_formats" / f"{JOURNAL}.txt"
 CHANGED = (
@@ -24,7 +25,16 @@ CHANGED = (
 
 def fields() -> dict[str, bool]:
     """Each field of a stored type, with its schema and default → whether it is required."""
-    kinds = [RunInput, NodeInput, NodesStep, AgentAsks, PipelineOutput, AttemptResult, Retrying]
+    kinds = [
+        RunInput,
+        NodeInput,
+        NodesStep,
+        AgentAsks,
+        ProgramTurn,
+        PipelineOutput,
+        AttemptResult,
+        Retrying,
+    ]
     _, types = msgspec.json.schema_components([*kinds, *get_args(Message)], ref_template="{name}")
     return {
         f"{name}.{field} {json.dumps(schema, sort_keys=True)}": field in type["required"]

@@ -109,6 +109,11 @@ class DurableProcesses:
         """A process that starts or resumes the run, and ends with it."""
         return self.start("run", graph=graph, run=run, folder=str(self.folder / run), **order)
 
+    def workflow(self, file: Path, args: dict[str, Any], run: str = "r", **order: Any) -> int:
+        """A process that starts or resumes the run of a workflow, and ends with it."""
+        folder = str(self.folder / run)
+        return self.start("workflow", file=str(file), args=args, run=run, folder=folder, **order)
+
     def worker(self, *queue_names: str, **order: Any) -> int:
         """A worker; returns when it accepts work."""
         self._count += 1

@@ -26,6 +26,7 @@ COMMANDS = {
         "corral._cli.pipeline",
         "Run pipelines: graphs of agents, commands and people.",
     ),
+    "workflow": ("corral._cli.workflow", "Run workflows: durable programs in Python."),
     "compare": ("corral._cli.compare", "Let several agents do the same tasks; compare them."),
     "review": ("corral._cli.review", "Let agents review a diff."),
     "outputs": ("corral._cli.outputs", "Check and apply what a run without rights wants."),

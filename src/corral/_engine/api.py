@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 
@@ -29,7 +30,7 @@ from corral._pipelines import loader, simulation
 from corral._pipelines.events import RunEvent
 from corral._pipelines.execution.handlers import NodeResources
 from corral._pipelines.execution.interviewers import Interviewer
-from corral._pipelines.execution.run_dir import file_name
+from corral._pipelines.execution.run_dir import MANIFEST, file_name
 from corral._pipelines.execution.simulated_nodes import interviewer_of
 from corral._pipelines.graph import Graph
 from corral._pipelines.linter.finding import Rule
@@ -42,6 +43,7 @@ from corral._pipelines.transforms import Transform
 from corral._protocol.schema import schema_of
 from corral._system import config, fs, paths
 from corral._system.threads import short_traceback_async, sync_twin
+from corral._workflows.program_turn import StoredProgram
 from corral.errors import ConfigError, ProcessFailed
 from corral.run_kwargs import RunKwargs
 from corral.values import (
@@ -60,6 +62,8 @@ from corral.values import (
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._sessions.permissions import Asker
+    from corral._workflows.definition import Workflow
+    from corral._workflows.program import Program
 
 OnEvent: TypeAlias = Callable[[RunEvent], None]
 OnStart: TypeAlias = Callable[[str, Path], None]
@@ -131,84 +135,177 @@ async def run(  # noqa: PLR0913
         result = await pipelines.run("review.dot", goal="Review this project")
         print(result.status, result.text)
     """
-    if commit is not None and repository is None:
-        raise ConfigError("commit needs a repository", hint="Use --repository (repository=) too.")
-    if repository is not None and cwd is not None:
-        raise ConfigError(
-            "cwd and repository cannot be combined",
-            hint="A run works in the folder cwd itself, or in a worktree of the repository.",
-        )
-    if durable and (ask is not None or budget is not None):
-        raise ConfigError("ask= and budget= work only for runs in memory: durable=False")
-    if not durable and (repository is not None or artifacts):
-        raise ConfigError(
-            "repository and artifacts need a durable run",
-            hint="Remove --no-durable (durable=False).",
-        )
-    if artifacts:
-        workspace_artifacts.check(artifacts)
-    place = workspace_path(cwd)
     given = dict(values or {})
-    graph = prepare(
-        pipeline,
+
+    def make_graph(workspace: Path | None) -> Graph:
+        return prepare(
+            pipeline,
+            values=given,
+            goal=goal,
+            model=model,
+            workspace=workspace,
+            transforms=transforms,
+            rules=rules,
+        )
+
+    request = RunRequest(
         values=given,
         goal=goal,
+        agent=agent,
         model=model,
-        workspace=place if repository is None else None,
-        transforms=transforms,
-        rules=rules,
+        cwd=cwd,
+        repository=repository,
+        commit=commit,
+        artifacts=artifacts,
+        run_id=run_id,
+        run_dir=run_dir,
+        simulate=simulate,
+        script=script,
+        interviewer=interviewer,
+        ask=ask,
+        on_event=on_event,
+        on_start=on_start,
+        durable=durable,
+        db=db,
+        queue=queue,
+        imports=imports,
+        source=source_path(pipeline, source),
+        of_task=BudgetLimits(
+            max_cost=task_max_cost,
+            max_total_tokens=task_max_total_tokens,
+            max_calls=task_max_calls,
+        ),
+        budget=budget,
+        options=options,
     )
-    options = with_active_span({} if options is None else options.copy())
-    of_task = BudgetLimits(
-        max_cost=task_max_cost,
-        max_total_tokens=task_max_total_tokens,
-        max_calls=task_max_calls,
-    )
-    limits = take_limits(options, of_task)
+    result = await execute(request, make_graph)
+    if check and not result.ok:
+        raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """A run of a pipeline or a workflow that is to be executed: see the arguments of ``run``."""
+
+    of_task: BudgetLimits = field(default_factory=BudgetLimits)
+    """What each node or step may use."""
+    values: dict[str, Json] = field(default_factory=dict[str, Json])
+    goal: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    cwd: str | os.PathLike[str] | None = None
+    repository: str | os.PathLike[str] | None = None
+    commit: str | None = None
+    artifacts: str = ""
+    run_id: str | None = None
+    run_dir: str | os.PathLike[str] | None = None
+    simulate: SimulateMode = False
+    script: Script | None = None
+    interviewer: Interviewer | None = None
+    ask: Asker | None = None
+    on_event: OnEvent | None = None
+    on_start: OnStart | None = None
+    durable: bool = True
+    db: str | None = None
+    queue: str | None = None
+    imports: Sequence[str] = ()
+    source: str = ""
+    budget: Budget | None = None
+    options: RunKwargs | None = None
+    program: StoredProgram | None = None
+    """Of a workflow."""
+    workflow: Workflow[..., object] | None = None
+    """The workflow of the program, for a run in memory."""
+
+    def check(self) -> None:
+        """Raises ``ConfigError`` for arguments that contradict each other."""
+        if self.commit is not None and self.repository is None:
+            raise ConfigError(
+                "commit needs a repository", hint="Use --repository (repository=) too."
+            )
+        if self.repository is not None and self.cwd is not None:
+            raise ConfigError(
+                "cwd and repository cannot be combined",
+                hint="A run works in the folder cwd itself, or in a worktree of the repository.",
+            )
+        if self.durable and (self.ask is not None or self.budget is not None):
+            raise ConfigError("ask= and budget= work only for runs in memory: durable=False")
+        if not self.durable and (self.repository is not None or self.artifacts):
+            raise ConfigError(
+                "repository and artifacts need a durable run",
+                hint="Remove --no-durable (durable=False).",
+            )
+        if self.artifacts:
+            workspace_artifacts.check(self.artifacts)
+
+
+async def execute(
+    request: RunRequest, make_graph: Callable[[Path | None], Graph]
+) -> PipelineResult:
+    """Execute the run to its end, or until it waits for people. ``make_graph`` gets the workspace,
+    if it exists already. Errors are raised before anything is spent."""
+    request.check()
+    place = workspace_path(request.cwd)
+    graph = make_graph(place if request.repository is None else None)
+    options = with_active_span({} if request.options is None else request.options.copy())
+    limits = take_limits(options, request.of_task)
     graph = with_limits(graph, limits)
-    agent = agent or config.default_agent()
-    simulated = simulation.build(simulate, script, graph)
-    interviewer = interviewer_of(simulated, interviewer)
+    agent = request.agent or config.default_agent()
+    simulated = simulation.build(request.simulate, request.script, graph)
+    interviewer = interviewer_of(simulated, request.interviewer)
     resources = NodeResources(
-        simulate=simulated, agent=agent, model=model, options=options, ask=ask
+        simulate=simulated, agent=agent, model=request.model, options=options, ask=request.ask
     )
-    if repository is None:
-        await _check_in(graph, resources, place, given, is_here=queue is None)
-    if run_id is not None and slug(run_id, limit=100, allowed="._") != run_id:
+    if request.repository is None:
+        await _check_in(graph, resources, place, request.values, is_here=request.queue is None)
+    if request.run_id is not None and slug(request.run_id, limit=100, allowed="._") != (
+        request.run_id
+    ):
         raise ConfigError(
-            f"{run_id!r} cannot be the id of a run",
+            f"{request.run_id!r} cannot be the id of a run",
             hint="It has letters, digits, '.', '_' and '-', at most 100.",
         )
-    name = run_id or service.new_id(graph.name)
-    folder = run_folder(name, run_dir)
-    if durable:
+    name = request.run_id or service.new_id(graph.name)
+    folder = run_folder(name, request.run_dir)
+    if request.durable:
         database.require()
         stored = RunConfig(
             folder=str(folder),
             workspace=str(place),
             simulate=simulated,
             agent=agent,
-            model=model or "",
+            model=request.model or "",
             options=as_json(options),
-            imports=tuple(imports),
-            source=source_path(pipeline, source),
-            goal=goal or "",
+            imports=tuple(request.imports),
+            source=request.source,
+            goal=request.goal or "",
             limits=limits,
-            artifacts_url=artifacts,
+            artifacts_url=request.artifacts,
         )
-        if repository is not None:
+        if request.repository is not None:
             from corral._engine.workspace import run_worktree
 
-            tree = await asyncio.to_thread(run_worktree.choose, name, repository, commit)
+            tree = await asyncio.to_thread(
+                run_worktree.choose, name, request.repository, request.commit
+            )
             stored = replace(stored, tree=tree, workspace=tree.within)
-        run_input = RunInput(run_id=name, graph=graph, config=stored, values=given)
-        async with process_engine.used(db):
-            await _start(run_input, resources, db=db, queue=queue)
-            follower = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
-            result = await _follow_to_end(follower, folder, on_start)
+        run_input = RunInput(
+            run_id=name,
+            graph=graph,
+            config=stored,
+            values=request.values,
+            program=request.program,
+        )
+        async with process_engine.used(request.db):
+            await _start(run_input, resources, db=request.db, queue=request.queue)
+            follower = service.RunFollower(
+                name, db=request.db, interviewer=interviewer, on_event=request.on_event
+            )
+            result = await follow_to_end(follower, folder, request.on_start)
     else:
-        if on_start is not None:
-            on_start(name, folder)
+        if request.on_start is not None:
+            request.on_start(name, folder)
         started = MemoryRun(
             graph,
             resources=resources,
@@ -216,15 +313,14 @@ async def run(  # noqa: PLR0913
             folder=folder,
             workspace=place,
             run_id=name,
-            values=given,
-            on_event=on_event,
-            budget=budget,
+            values=request.values,
+            on_event=request.on_event,
+            budget=request.budget,
+            program=_memory_program(request, name),
         )
         async with resources:
             result = await _run_in_memory(started, place, folder)
-    await _notify(options, result, str(place), db)
-    if check and not result.ok:
-        raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
+    await _notify(options, result, str(place), request.db)
     return result
 
 
@@ -246,6 +342,15 @@ async def _check_in(
         from corral._engine.workspace import branch_worktrees
 
         await asyncio.to_thread(branch_worktrees.check, graph, place, resources.simulate)
+
+
+def _memory_program(request: RunRequest, run_id: str) -> Program | None:
+    if request.program is None or request.workflow is None:
+        return None
+    from corral._workflows.program import Program
+
+    args, writes = request.program.args, request.program.writes
+    return Program(request.workflow, args, run_id=run_id, writes=writes)
 
 
 def with_active_span(options: RunKwargs) -> RunKwargs:
@@ -349,6 +454,7 @@ async def resume(
         result = await pipelines.resume("review-20260131-142501-3f9a")
     """
     shown = await query.show(run, db=db)
+    check_is_pipeline(shown)
     graph, folder, name = shown.graph, Path(shown.folder), run
     interviewer = interviewer_of(shown.run_input.config.simulate, interviewer)
     reported = max((event.seq for event in shown.events), default=0)
@@ -371,7 +477,7 @@ async def resume(
         watched = service.RunFollower(
             name, db=db, interviewer=interviewer, on_event=on_event, reported=reported
         )
-        result = await _follow_to_end(watched, folder, on_start)
+        result = await follow_to_end(watched, folder, on_start)
     config = shown.run_input.config
     await _notify(config.options, result, config.workspace, db)
     return result
@@ -398,6 +504,7 @@ async def fork(  # noqa: PLR0913
         result = await pipelines.fork("review-20260131-142501-3f9a", "implement")
     """
     shown = await query.show(run, db=db)
+    check_is_pipeline(shown)
     interviewer = interviewer_of(shown.run_input.config.simulate, interviewer)
     now = graph or current_graph(shown) or shown.graph
     if node not in now.nodes:
@@ -409,7 +516,7 @@ async def fork(  # noqa: PLR0913
             run, node, folder=folder, graph=now, db=db, queue=queue, run_id=name
         )
         watched = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
-        return await _follow_to_end(watched, folder, on_start)
+        return await follow_to_end(watched, folder, on_start)
 
 
 run_sync: Final = sync_twin(run)
@@ -417,7 +524,16 @@ resume_sync: Final = sync_twin(resume)
 fork_sync: Final = sync_twin(fork)
 
 
-async def _follow_to_end(
+def check_is_pipeline(shown: query.RunDetails) -> None:
+    """Raises ``ConfigError`` for a run of a workflow."""
+    if shown.run_input.program is not None:
+        raise ConfigError(
+            f"{shown.id} is a run of a workflow",
+            hint="Use `corral workflow resume` and `corral workflow fork` (corral.workflows).",
+        )
+
+
+async def follow_to_end(
     watched: service.RunFollower, folder: Path, on_start: OnStart | None
 ) -> PipelineResult:
     if on_start is not None:
@@ -514,6 +630,10 @@ def run_folder(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
         ) from error
     if used:
         raise ConfigError(f"the run folder {place} is not empty", hint="Choose another one.")
+    if run_dir is None and fs.exists(place / run / MANIFEST):
+        raise ConfigError(
+            f"the run {run!r} already exists", hint="Choose another id, or resume it."
+        )
     return place / run if run_dir is None else place
 
 

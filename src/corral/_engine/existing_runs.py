@@ -105,14 +105,14 @@ async def add_budget(
 
 @short_traceback_async
 async def runs(*, limit: int | None = 50, db: str | None = None) -> list[run_list.RunOverview]:
-    """The runs of a database, newest first.
+    """The runs of pipelines in a database, newest first.
 
     ::
 
         for each in await pipelines.runs(limit=10):
             print(each.id, each.status)
     """
-    return await run_list.list_runs(db=db, limit=limit)
+    return await run_list.list_runs(db=db, limit=limit, kind="pipeline")
 
 
 @short_traceback_async

@@ -21,6 +21,7 @@ from corral._engine.query import Replay
 from corral._pipelines.graph import Graph
 from corral._pipelines.run_limits import with_limits
 from corral._pipelines.scheduler.commands import Answered, Ended, Expired, Message
+from corral._workflows.program_turn import StoredProgram
 from corral.errors import ConfigError
 
 
@@ -66,11 +67,9 @@ async def fork(
 ) -> str:
     """Start a run that continues from this node, with another graph if one is given. Its worktree,
     if it has one, starts with what the old run had saved before. Returns its id."""
-    replay = await _replay(run, db)
+    replay = await read_replay(run, db)
     known = known_before(replay, node)
-    return await _begin(
-        replay, known, folder=folder, graph=graph, db=db, queue=queue, run_id=run_id
-    )
+    return await begin(replay, known, folder=folder, graph=graph, db=db, queue=queue, run_id=run_id)
 
 
 async def continue_with_graph(
@@ -84,13 +83,11 @@ async def continue_with_graph(
 ) -> str:
     """Cancel a run, and start one with another graph that continues from all that has finished.
     Returns its id."""
-    replay = await _replay(run, db)
+    replay = await read_replay(run, db)
     await service.cancel(run, reason="its pipeline was changed", db=db)
     known: dict[str, Message] = {each.id: each for each in results_of(replay)}
-    known |= await _pending_answers(run, replay, db)
-    return await _begin(
-        replay, known, folder=folder, graph=graph, db=db, queue=queue, run_id=run_id
-    )
+    known |= await pending_answers(run, replay, db)
+    return await begin(replay, known, folder=folder, graph=graph, db=db, queue=queue, run_id=run_id)
 
 
 def is_same_graph(one: Graph, other: Graph) -> bool:
@@ -104,7 +101,7 @@ def is_same_graph(one: Graph, other: Graph) -> bool:
     return meaning(one) == meaning(other)
 
 
-async def _replay(run: str, db: str | None) -> Replay:
+async def read_replay(run: str, db: str | None) -> Replay:
     def read(client: DatabaseClient) -> Replay:
         row, replay = query.replay_run(client, run)
         row.check_format()
@@ -113,7 +110,7 @@ async def _replay(run: str, db: str | None) -> Replay:
     return await with_client(find(db), read)
 
 
-async def _pending_answers(run: str, replay: Replay, db: str | None) -> dict[str, Message]:
+async def pending_answers(run: str, replay: Replay, db: str | None) -> dict[str, Message]:
     """Answers that were sent and that the run has not received."""
 
     def read(client: DatabaseClient) -> dict[str, Message]:
@@ -127,7 +124,7 @@ async def _pending_answers(run: str, replay: Replay, db: str | None) -> dict[str
     return await with_client(find(db), read)
 
 
-async def _begin(
+async def begin(
     replay: Replay,
     known: dict[str, Message],
     *,
@@ -136,7 +133,10 @@ async def _begin(
     db: str | None,
     queue: str | None,
     run_id: str | None = None,
+    program: StoredProgram | None = None,
 ) -> str:
+    """Start a run that continues another; returns its id. ``known``: the results of that one. A
+    ``program`` has those of its steps itself."""
     run_input, config = replay.run_input, replay.run_input.config
     graph = with_limits(graph or run_input.graph, config.limits)
     name = run_id or service.new_id(graph.name)
@@ -161,8 +161,9 @@ async def _begin(
         graph=graph,
         config=config,
         values=run_input.values,
-        known=known,
+        known=known if program is None else {},
         forked_from=run_input.run_id,
+        program=program,
     )
     async with worktree:
         return await service.start(forked, db=db, queue=queue)

@@ -22,6 +22,7 @@ tasks before it returns.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -33,7 +34,7 @@ from msgspec.structs import replace
 from corral._core.spending import Raise
 from corral._engine.node_runner import NodeRunner
 from corral._engine.payloads import PipelineOutput
-from corral._engine.run_loop import Projection, RunLoop
+from corral._engine.run_loop import ProgramLoop, Projection, RunLoop, drawn
 from corral._pipelines import loader
 from corral._pipelines.events import RunEvent
 from corral._pipelines.execution import attempt as execution_attempt
@@ -63,7 +64,9 @@ from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._system import clock
 from corral._system.randomness import random_hex
-from corral.errors import ConfigError, CorralError
+from corral._workflows.program_turn import KnownStep, ProgramTurn
+from corral._workflows.scheduler import WorkflowScheduler
+from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.values import Json
 
 if TYPE_CHECKING:
@@ -71,10 +74,14 @@ if TYPE_CHECKING:
     from corral._engine.workspace.branch_worktrees import RunPlace
     from corral._metering.budget import Budget
     from corral._pipelines.run_spans import LivePipelineSpans
+    from corral._workflows.program import Program
 
 
 STOP_TIMEOUT = 30.0
 """Seconds for a cancelled task to stop. An attempt limits its own stopping to less."""
+
+STEPS_SECONDS = 2.0
+"""Seconds between two writes of the steps of a workflow."""
 
 C = TypeVar("C")
 
@@ -96,14 +103,21 @@ class MemoryRun:
         parent: MemoryRun | None = None,
         tree: RunWorktree | None = None,
         budget: Budget | None = None,
+        program: Program | None = None,
     ) -> None:
         """``interviewer`` answers the questions of human gates; without one, a question without a
         timeout fails. Without a ``folder`` nothing is written. ``parent``: the run that this one is
         a node of. ``tree``: the worktree that the workspace is in. ``budget`` is the caller's, of
-        which the limits of the graph are a part."""
+        which the limits of the graph are a part. ``program``: that of a workflow, whose graph has
+        no nodes."""
         self.graph = graph
         self.run_id: str = run_id or f"run-{random_hex(4)}"
-        self.scheduler: Scheduler = Scheduler(graph, run_id=self.run_id, values=values)
+        self._program = program
+        self.scheduler: Scheduler | WorkflowScheduler = (
+            Scheduler(graph, run_id=self.run_id, values=values)
+            if program is None
+            else WorkflowScheduler(graph, run_id=self.run_id)
+        )
         self._depth: int = 0 if parent is None else parent._depth + 1
         self._interviewer = interviewer
         self._on_event = on_event
@@ -145,6 +159,7 @@ class MemoryRun:
             self._nodes.perform = partial(
                 branch_worktrees.in_place, self._place, execution_attempt.attempt
             )
+        self._since_written = clock.Stopwatch()
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping: dict[asyncio.Task[None], str] = {}
@@ -171,6 +186,8 @@ class MemoryRun:
             writer.folder.create(self.graph, self.run_id, str(self._nodes.workspace))
             writer.folder.write_graph(self.graph)
         loop = RunLoop(scheduler, self, self._projection)
+        if self._program is not None and isinstance(scheduler, WorkflowScheduler):
+            loop = ProgramLoop(scheduler, self._program, self, self._projection)
         try:
             finish = await loop.run()
         except BaseException:
@@ -180,6 +197,7 @@ class MemoryRun:
             await self.wait_for_stopped()
             if writer is not None:
                 writer.close(scheduler.state)
+                self._write_steps(is_last=True)
             self._nodes.close()
             if self._projection.spans is not None:
                 await self._projection.spans.close()
@@ -232,6 +250,21 @@ class MemoryRun:
 
     async def next(self) -> list[Message]:
         return [await self._inbox.get()]
+
+    async def record_turn(self, turn: ProgramTurn, known: Mapping[str, KnownStep]) -> ProgramTurn:
+        self._write_steps()
+        return drawn(turn, known)
+
+    def _write_steps(self, *, is_last: bool = False) -> None:
+        """Write the graph of a workflow's steps so far, for those who look at the run: at its end,
+        and else at most once in ``STEPS_SECONDS``."""
+        scheduler, writer = self.scheduler, self._projection.writer
+        if writer is None or not isinstance(scheduler, WorkflowScheduler):
+            return
+        if is_last or self._since_written.seconds > STEPS_SECONDS:
+            self._since_written = clock.Stopwatch()
+            with contextlib.suppress(StorageFailed):  # the writer reports it
+                writer.folder.write_graph(scheduler.graph)
 
     def _begin(self, id: str, call: Callable[[C], Awaitable[Message]], command: C) -> None:
         async def perform() -> None:

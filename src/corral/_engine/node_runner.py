@@ -44,7 +44,7 @@ from corral._pipelines.execution.handlers import NodeContext, NodeResources
 from corral._pipelines.execution.run_dir import EVENTS, RunDir
 from corral._pipelines.graph import Graph, Node
 from corral._pipelines.scheduler import retry
-from corral._pipelines.scheduler.commands import RunNode
+from corral._pipelines.scheduler.commands import RunNode, node_of
 from corral._pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, failed, outcome_of_error
 from corral._publishing.records import PART_OF
 from corral._system import clock, fs
@@ -155,7 +155,7 @@ async def attempt(run: Attempt, graph: Graph, run_id: str, due: DueAttempt) -> A
 
 def after_attempt(graph: Graph, run_id: str, due: DueAttempt, outcome: Outcome) -> AttemptResult:
     """Apply the retry rule to the outcome of an attempt."""
-    node = graph.nodes.get(due.visit.node)
+    node = due.visit.definition or graph.nodes.get(due.visit.node)
     if node is None:  # the record of another pipeline
         return AttemptResult(outcome=outcome)
     match retry.after(graph, node, outcome, due.attempt, f"{run_id}/{due.visit.id}"):
@@ -220,7 +220,7 @@ class NodeRunner:
     async def attempt(self, visit: RunNode, number: int) -> Outcome:
         """Make one attempt. Raises ``OSError`` and ``StorageFailed`` if its directory cannot be
         written."""
-        node, folder = self.graph.nodes[visit.node], self.folder
+        node, folder = node_of(self.graph, visit), self.folder
         visit_dir, writes_files = NOWHERE, False
         is_own = not handlers.is_built_in(handlers.for_node(node))
         if folder is None and not is_own:

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from corral._core.spending import Spent
 from corral._engine.dbos.database import UnreadableRecord
 from corral._engine.node_runner import Retrying
 from corral._pipelines.graph import Graph, Value
@@ -25,9 +26,12 @@ from corral._pipelines.scheduler.commands import (
     Woken,
 )
 from corral._pipelines.scheduler.outcome import Outcome
+from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._pipelines.simulation import Simulate
 from corral._system import paths
+from corral._workflows.program_turn import StoredProgram
+from corral._workflows.scheduler import WorkflowScheduler
 from corral.values import Json, as_object, convert_to
 
 T = TypeVar("T")
@@ -126,6 +130,26 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The lane of the parent whose worktree the run works in, if it has one of its own."""
     local_nodes: bool = False
     """Whether nodes run in the process of the run, as tasks, instead of as queued workflows."""
+    program: StoredProgram | None = None
+    """Of a workflow. Its graph has no nodes."""
+
+    @property
+    def spent_before(self) -> Spent:
+        """What the known results of another run have cost."""
+        known = [*self.known.values()]
+        if self.program is not None:
+            known = [each.message for each in self.program.known.values() if each.message]
+        ended = [each.outcome for each in known if isinstance(each, Ended)]
+        return Spent(
+            sum(each.cost_usd or 0.0 for each in ended), sum(each.tokens or 0 for each in ended)
+        )
+
+    def new_scheduler(self) -> Scheduler | WorkflowScheduler:
+        """A scheduler for this run from its beginning."""
+        if self.program is None:
+            return Scheduler(self.graph, run_id=self.run_id, values=self.values)
+        known = self.program.known
+        return WorkflowScheduler(self.graph, run_id=self.run_id, known=known)
 
 
 class NodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -63,6 +63,8 @@ from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._system import paths
+from corral._workflows.program_turn import ProgramTurn, StepEnd
+from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError
 from corral.values import as_list
 
@@ -92,10 +94,8 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     ended: float | None = None
     visits: dict[str, Outcome] = {}
     """The outcome of every visit that has ended, by its id."""
-
-    @property
-    def graph(self) -> Graph:
-        return self.run_input.graph
+    graph: Graph
+    """Of a workflow: its steps so far, and which followed which."""
 
     @property
     def folder(self) -> str:
@@ -140,6 +140,7 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
                 status=run_status(row, liveness, budget),
                 budget=None if budget is None else budget.state,
                 run_input=replay.run_input,
+                graph=replay.graph,
                 state=replay.scheduler.state,
                 questions=[] if output else replay.questions,
                 events=list(replay.events),
@@ -271,16 +272,14 @@ class AgentEventReader:
             yield event if event.node == command.node else replace(event, node=command.node)
 
 
-LOOKED, LOADED, NODES = "look", "load ", "nodes"
+LOOKED, LOADED, NODES, TURN = "look", "load ", "nodes", "turn"
 """Names of journal entries that contain messages."""
 
 
 class Replay:
     def __init__(self, run_input: RunInput) -> None:
         self.run_input = run_input
-        self.scheduler: Scheduler = Scheduler(
-            run_input.graph, run_id=run_input.run_id, values=run_input.values
-        )
+        self.scheduler = run_input.new_scheduler()
         self.events: list[PipelineEvent] = []
         self._stream = EventNumbering(run_input.run_id)
         self.visits: dict[str, RunNode] = {}
@@ -288,6 +287,8 @@ class Replay:
         self.children: dict[str, RunChild] = {}
         self.messages: list[Message] = []
         """Received so far, in order."""
+        self.turns: list[tuple[ProgramTurn, list[StepEnd]]] = []
+        """What the program of a workflow did, and the ends that it was given before."""
         self.command_positions: dict[str, int] = {}
         """Visit, question or child -> number of messages received before its command."""
         self.passed_positions: dict[str, int] = {}
@@ -296,6 +297,12 @@ class Replay:
         self._pending: list[Message] = []
         self._apply(self.scheduler.start(), run_input.at)
         self._take_pending(run_input.at)
+
+    @property
+    def graph(self) -> Graph:
+        """Of a workflow: its steps so far."""
+        scheduler = self.scheduler
+        return self.run_input.graph if isinstance(scheduler, Scheduler) else scheduler.graph
 
     @property
     def questions(self) -> list[Question]:
@@ -313,6 +320,10 @@ class Replay:
         elif name == NODES:
             for message in unpack(output, NodesStep).messages:
                 self._take(message, at)
+        elif name == TURN and isinstance(self.scheduler, WorkflowScheduler):
+            turn, steps = unpack(output, ProgramTurn), self.scheduler
+            self.turns.append((turn, steps.take_ends()))
+            self._apply(steps.take(turn, steps.find_known(turn)), at)
         elif name.startswith(LOADED) and isinstance(output, str):
             known = name.removeprefix(LOADED)
             self._pending.append(Ended(id=known, outcome=failed(output, retryable=False)))

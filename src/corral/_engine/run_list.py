@@ -30,7 +30,10 @@ class RunOverview(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     status: Status
+    kind: str = "pipeline"
+    """``pipeline`` or ``workflow``."""
     pipeline: str = ""
+    """Its name."""
     goal: str = ""
     folder: str = ""
     asks: int = 0
@@ -46,20 +49,26 @@ class RunOverview(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None
 
 
-async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[RunOverview]:
-    """The runs of a database, newest first, without nested runs."""
+async def list_runs(
+    *, db: str | None = None, limit: int | None = 50, kind: str = ""
+) -> list[RunOverview]:
+    """The runs of a database, newest first, without nested runs. ``kind``: only ``pipeline`` or
+    ``workflow``."""
     database = find(db)
     if not await asyncio.to_thread(is_there, database):
         return []
 
     def read() -> list[RunOverview]:
         with storage_errors(database), closing(ExecutorLiveness(database)) as liveness:
-            rows = list_top(database, RUN_WORKFLOW, limit)
+            rows = list_top(database, RUN_WORKFLOW, None if kind else limit)
+            if kind:
+                rows = [row for row in rows if _kind(row) == kind][:limit]
             budgets = open_budgets(database, [row.id for row in rows if not row.has_ended])
             return [
                 RunOverview(
                     id=row.id,
                     status=run_status(row, liveness, budgets.get(row.id)),
+                    kind=_kind(row),
                     pipeline=str(row.labels.get("pipeline", "")),
                     goal=str(row.labels.get("goal", "")),
                     folder=paths.local_run_folder(str(row.labels.get("folder", ""))),
@@ -76,6 +85,10 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
             ]
 
     return await asyncio.to_thread(read)
+
+
+def _kind(row: WorkflowInfo) -> str:
+    return str(row.labels.get("kind") or "pipeline")
 
 
 class OpenBudget(NamedTuple):

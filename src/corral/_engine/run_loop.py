@@ -23,7 +23,7 @@ What people and tools see of a run, its events, directory and spans, is written 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
@@ -53,12 +53,22 @@ from corral._pipelines.scheduler.commands import (
     Stop,
     Wait,
 )
-from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._system import clock
+from corral._system.randomness import fraction
+from corral._workflows.program_turn import (
+    DRAWN,
+    KnownStep,
+    ProgramTurn,
+    StepEnd,
+    first_difference,
+)
+from corral._workflows.scheduler import WorkflowScheduler
+from corral.errors import ReplayMismatch
 
 if TYPE_CHECKING:
     from corral._pipelines.run_spans import LivePipelineSpans
+    from corral._workflows.program import Program
 
 
 class Journal(Protocol):
@@ -90,9 +100,24 @@ class Journal(Protocol):
         """The next messages, at least one, in the order in which they are taken."""
         ...
 
+    async def record_turn(self, turn: ProgramTurn, known: Mapping[str, KnownStep]) -> ProgramTurn:
+        """Record what the program of a workflow did, with the values that it draws (``drawn``). A
+        replay returns the recorded turn."""
+        ...
+
+
+class RunScheduler(Protocol):
+    """What a run follows: a graph, or a program."""
+
+    state: State
+
+    def start(self) -> list[Command]: ...
+
+    def receive(self, message: Message) -> list[Command]: ...
+
 
 class RunLoop:
-    def __init__(self, scheduler: Scheduler, journal: Journal, projection: Projection) -> None:
+    def __init__(self, scheduler: RunScheduler, journal: Journal, projection: Projection) -> None:
         self._scheduler = scheduler
         self._journal = journal
         self._projection = projection
@@ -102,11 +127,15 @@ class RunLoop:
         scheduler = self._scheduler
         await self.perform(scheduler.start())
         while (finish := scheduler.state.finish) is None:
-            commands = list[Command]()
-            for message in await self._journal.next():
-                commands += scheduler.receive(message)
-            await self.perform(commands)
+            await self._receive()
         return finish
+
+    async def _receive(self) -> None:
+        """Take the next messages, and perform the commands that follow from them."""
+        commands = list[Command]()
+        for message in await self._journal.next():
+            commands += self._scheduler.receive(message)
+        await self.perform(commands)
 
     async def perform(self, commands: list[Command]) -> None:
         journal, state = self._journal, self._scheduler.state
@@ -134,6 +163,75 @@ class RunLoop:
                     await journal.publish_progress(state)
                 case EmitEvent() | Restart() | FinishRun():
                     pass
+
+
+class ProgramLoop(RunLoop):
+    """The loop of a workflow. Between two steps of the loop above, the program goes on: it gets
+    what has ended, and what it does then is recorded. On a replay it must do what is recorded:
+    else ``run`` raises ``ReplayMismatch``."""
+
+    def __init__(
+        self,
+        scheduler: WorkflowScheduler,
+        program: Program,
+        journal: Journal,
+        projection: Projection,
+    ) -> None:
+        super().__init__(scheduler, journal, projection)
+        self._steps = scheduler
+        self._program = program
+
+    async def run(self) -> FinishRun:
+        """Run to the end."""
+        steps = self._steps
+        await self.perform(steps.start())
+        ends = list[StepEnd]()
+        try:
+            while (finish := steps.state.finish) is None:
+                made = await self._program.advance(ends)
+                known = steps.find_known(made)
+                turn = await self._journal.record_turn(made, known)
+                if difference := first_difference(turn, made):
+                    raise mismatch(steps.state.run_id, difference)
+                await self.perform(steps.take(turn, known))
+                ends = steps.take_ends()
+                while not ends and steps.state.finish is None:
+                    if not steps.state.open:
+                        await self.perform(steps.fail(STUCK))
+                        break
+                    await self._receive()
+                    ends = steps.take_ends()
+        finally:
+            await self._program.close()
+        return finish
+
+
+STUCK = "the workflow waits for something that no step brings"
+
+
+def mismatch(run_id: str, difference: str) -> ReplayMismatch:
+    """The error of a program that does not do what is recorded."""
+    return ReplayMismatch(
+        f"the replay of {run_id} takes another path than the run: {difference}",
+        hint="The code between steps must depend on nothing but their results. "
+        f"`corral workflow resume {run_id} --new-run` continues as a new run, which keeps the steps"
+        " with the same inputs.",
+    )
+
+
+def drawn(turn: ProgramTurn, known: Mapping[str, KnownStep]) -> ProgramTurn:
+    """The turn with the values of the steps that draw one: the known one, or a new one."""
+    if not any(step.kind in DRAWN for step in turn.steps):
+        return turn
+    steps = [
+        step
+        if step.kind not in DRAWN
+        else replace(step, value=known[step.id].value)
+        if step.id in known
+        else replace(step, value=clock.now() if step.kind == "now" else fraction())
+        for step in turn.steps
+    ]
+    return replace(turn, steps=steps)
 
 
 _END_EVENTS = (PipelineCompleted, PipelineFailed)

@@ -50,7 +50,7 @@ from corral._engine.payloads import (
 from corral._pipelines import events, node_kinds
 from corral._pipelines.execution.interviewers import Interviewer
 from corral._pipelines.run_limits import run_limits
-from corral._pipelines.scheduler.commands import Answer, Cancelled, Ended
+from corral._pipelines.scheduler.commands import Answer, Cancelled
 from corral._system import clock, paths
 from corral._system.process.tree import ProcessRegistry
 from corral._system.randomness import random_hex
@@ -97,14 +97,9 @@ async def start(run_input: RunInput, *, db: str | None = None, queue: str | None
             folder = Path(config.folder).relative_to(runs_here)
             config = replace(config, folder=str(folder))
     if graph.has_limits:
-        # What the known results of another run have cost.
-        from corral._core.spending import Spent
         from corral._engine import limits
 
-        ended = [each.outcome for each in run_input.known.values() if isinstance(each, Ended)]
-        spent = Spent(
-            sum(each.cost_usd or 0.0 for each in ended), sum(each.tokens or 0 for each in ended)
-        )
+        spent = run_input.spent_before
         made = await asyncio.to_thread(
             limits.create_budget, database, name, run_limits(graph), spent, run_input.forked_from
         )
@@ -136,6 +131,7 @@ def _submit(client: DatabaseClient, run_input: RunInput) -> bool:
     client.ensure_queue(run_input.queue)
     labels: dict[str, Json] = {
         "pipeline": run_input.graph.name,
+        "kind": "pipeline" if run_input.program is None else "workflow",
         "goal": run_input.graph.goal[:GOAL],
         "folder": run_input.config.folder,
         "workspace": run_input.config.workspace,

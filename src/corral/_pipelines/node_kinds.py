@@ -268,6 +268,33 @@ COMPARE_ATTEMPT = NodeKind(
     internal=True,
 )
 
+RUN_STEP = NodeKind(
+    name="workflow.run",
+    handler="step:run_agent",
+    timeout_margin=120.0,
+    detached=True,
+    llm="agent",
+    internal=True,
+)
+GENERATE_STEP = NodeKind(
+    name="workflow.generate",
+    symbol="▫",
+    handler="step:generate",
+    timeout_margin=10.0,
+    detached=True,
+    llm="model",
+    internal=True,
+)
+COMMAND_STEP = NodeKind(
+    name="workflow.command",
+    drawn_as="parallelogram",
+    symbol="▸",
+    handler="step:command",
+    timeout_margin=15.0,
+    detached=True,
+    internal=True,
+)
+
 KEY_ATTRIBUTES = (
     "key", "output_key", "item_key", "output", "results_key", "response_key", "status_key",
 )  # fmt: skip
@@ -290,6 +317,7 @@ KINDS: dict[str, NodeKind] = {
         _data_kind("assert", "expr condition message", ("expr", "condition"), handler="check"),
         _data_kind("sleep", "duration", ("duration",)),
         HTTP, SCENARIOS, READ_FILE, WRITE_FILE, BATCH_ITEM, COMPARE_ATTEMPT,
+        RUN_STEP, GENERATE_STEP, COMMAND_STEP,
     )
 }  # fmt: skip
 """Every built-in kind by its name."""

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import sqlalchemy.dialects.sqlite  # noqa: F401  # pyright: ignore[reportUnusedI
 
 import corral
 from corral._cli.main import main as corral_main
-from corral._engine import process_engine, service
+from corral._engine import api, process_engine, service, workflow_runs
 from corral._engine.dbos import adapter
 from corral._engine.dbos.client import QueueLimit
 from corral._engine.payloads import RunConfig, RunInput
@@ -35,7 +36,9 @@ from corral._engine.worker import executor, node_workflow, run_workflow, worker
 from corral._pipelines import loader
 from corral._pipelines.execution import handlers
 from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.execution.interviewers import AutoApprove
 from corral._pipelines.scheduler.outcome import Outcome
+from corral._workflows import definition
 from corral.errors import ConfigError
 
 LEFT_OUT = ("corral.__main__", "corral._testing", "corral.providers", "corral._view")
@@ -148,7 +151,7 @@ def child(request: dict[str, Any]) -> None:
                 constant,
                 value,
             )
-        {"run": run, "work": work, "batch": batch}[request["do"]](request)
+        {"run": run, "work": work, "batch": batch, "workflow": workflow}[request["do"]](request)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -197,6 +200,40 @@ def run(request: dict[str, Any]) -> None:
             name = request["run"]
             await service.resume(name, db=request["db"])
         await service.wait(name, db=request["db"], timeout=request.get("timeout", 60))
+
+    asyncio.run(scenario())
+    process_engine.close()
+
+
+def workflow(request: dict[str, Any]) -> None:
+    """Start or resume the run of a workflow, and wait for its end. Questions are answered with
+    their first choice."""
+
+    async def scenario() -> None:
+        path, db = request["file"], request["db"]
+        found = definition.load_text(path, definition.read_file(path))
+        try:
+            asked = api.RunRequest(
+                run_id=request["run"],
+                run_dir=request["folder"],
+                cwd=request["workspace"],
+                interviewer=AutoApprove(),
+                db=db,
+                queue=request.get("queue"),
+            )
+            await workflow_runs.start(found, request["args"], asked)
+        except ConfigError as error:
+            if "not empty" not in str(error):
+                raise
+            try:
+                plan = await workflow_runs.prepare_resume(request["run"], db=db)
+            except ConfigError as missing:
+                if "there is no run" not in str(missing):
+                    raise
+                # It was killed before the run was stored.
+                await workflow_runs.start(found, request["args"], replace(asked, run_dir=None))
+                return
+            await workflow_runs.continue_run(plan, db=db, interviewer=AutoApprove())
 
     asyncio.run(scenario())
     process_engine.close()

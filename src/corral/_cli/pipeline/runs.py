@@ -27,19 +27,22 @@ if TYPE_CHECKING:
     from corral._metering.budget_stores import StoredBudget
     from corral._pipelines.events import InterviewCompleted
 
-RESUME = "corral pipeline resume {run}{db}"
-
 
 @click.command("runs")
 @NEWEST
 @DB
 @JSON
 def runs(limit: int, db: str | None, as_json: bool) -> None:
-    """List the runs of a database, the newest first."""
+    """List the runs of pipelines in a database, the newest first."""
+    print_runs("pipeline", limit, db, as_json=as_json)
+
+
+def print_runs(kind: str, limit: int, db: str | None, *, as_json: bool) -> None:
+    """Print the runs of this kind."""
     require()
     from corral._engine import run_list
 
-    found = asyncio.run(run_list.list_runs(db=db, limit=limit))
+    found = asyncio.run(run_list.list_runs(db=db, limit=limit, kind=kind))
     if as_json:
         echo_json(msgspec.json.encode(found).decode())
         return
@@ -65,6 +68,11 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 
     RUN is its id, a unique beginning of it, its run folder, or 'last'.
     """
+    show_run(name, db, as_json=as_json)
+
+
+def show_run(name: str, db: str | None, *, as_json: bool) -> None:
+    """Print a run of a pipeline or a workflow."""
     require()
     from corral._engine import open_questions, query
     from corral._engine.api import saved_work
@@ -80,7 +88,11 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     reason = found.output.reason if found.output else ""
     echo(f"run        {found.id}")
     echo(f"status     {state}{': ' + reason if reason else ''}")
-    echo(f"pipeline   {found.graph.name}{' · ' + config.source if config.source else ''}")
+    kind, command = "pipeline", "corral pipeline"
+    if found.run_input.program is not None:
+        kind, command = "workflow", "corral workflow"
+    resume = f"{command} resume {found.id}{database_option(db)}"
+    echo(f"{kind:10} {found.graph.name}{' · ' + config.source if config.source else ''}")
     if found.graph.goal:
         echo(f"goal       {found.graph.goal}")
     echo(f"folder     {found.folder}")
@@ -102,14 +114,14 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     if found.budget is not None:
         echo(f"budget     {_budget(found.budget)}")
     for each in questions:
-        _print_question(each, f"{found.id}{database_option(db)}")
+        _print_question(each, f"{command} answer {found.id}{database_option(db)}")
     if found.status == "paused":
         limits = found.budget.limits.as_dict() if found.budget is not None else {}
         flags = " ".join(f"--{name.replace('_', '-')} N" for name in limits)
         echo("the next model call does not fit into the budget; to continue with a larger one:")
-        echo(f"  {RESUME.format(run=found.id, db=database_option(db))} {flags}")
+        echo(f"  {resume} {flags}")
     if found.status == "interrupted":
-        echo(f"continue with: {RESUME.format(run=found.id, db=database_option(db))}")
+        echo(f"continue with: {resume}")
 
 
 @click.command("answer")
@@ -142,8 +154,10 @@ def answer(
     given = Answer(value=choice or "", text=text, skipped=skip)
     asyncio.run(existing_runs.answer(name, given, gate=gate, by=by, db=db))
     echo(f"{name} received the answer")
-    if asyncio.run(existing_runs.show(name, db=db)).status == "interrupted":
-        line = RESUME.format(run=name, db=database_option(db))
+    found = asyncio.run(existing_runs.show(name, db=db))
+    if found.status == "interrupted":
+        kind = "pipeline" if found.run_input.program is None else "workflow"
+        line = f"corral {kind} resume {name}{database_option(db)}"
         echo(f"the run is not active; continue with: {line}", err=True)
 
 
@@ -154,7 +168,7 @@ def answer(
 def cancel(name: str, reason: str, db: str | None) -> None:
     """Cancel RUN and end everything that it has running. A run that has ended is not changed."""
     require()
-    from corral._engine import existing_runs
+    from corral._engine import existing_runs, run_list
 
     name = find_pipeline_run(name, db)
     try:
@@ -162,7 +176,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
         if found.output is not None:
             raise ConfigError(f"{name} has already ended: {found.output.status}")
     except FormatUnsupported:  # a list has what is needed to cancel it
-        rows = asyncio.run(existing_runs.runs(limit=None, db=db))
+        rows = asyncio.run(run_list.list_runs(limit=None, db=db))
         if any(row.ended is not None for row in rows if row.id == name):
             raise
     asyncio.run(existing_runs.cancel(name, reason=reason, db=db))
@@ -218,7 +232,7 @@ def _budget(stored: StoredBudget) -> str:
     )
 
 
-def _print_question(open_question: RunQuestion, run: str) -> None:
+def _print_question(open_question: RunQuestion, command: str) -> None:
     """Print a question, its choices, and the command that answers it."""
     question = open_question.question
     echo(f"? {question.node}: {visible(question.text)}")
@@ -232,7 +246,7 @@ def _print_question(open_question: RunQuestion, run: str) -> None:
 
         until = clock.time_of_day(question.deadline)
         echo(f"    answer by {until}; {one_line(question.at_deadline)}")
-    echo(f"  corral pipeline answer {run} CHOICE --gate {question.node}")
+    echo(f"  {command} CHOICE --gate {question.node}")
 
 
 def _print_work(found: RunDetails, tree: RunWorktree) -> None:

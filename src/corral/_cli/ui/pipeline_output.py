@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -33,16 +33,38 @@ from corral._pipelines.execution.interviewers import (
 )
 from corral._pipelines.graph import Graph
 from corral._pipelines.scheduler.commands import Answer, Question
+from corral._pipelines.scheduler.outcome import RESULT
 from corral._system import clock, threads
 from corral._system.environment import SecretRedactor, named_secrets
 from corral._system.terminal import is_interactive, read_from_terminal
 from corral.errors import StorageFailed
+from corral.values import JsonObject
 
 Execute: TypeAlias = Callable[[Interviewer | None], Awaitable[PipelineResult]]
 """Executes the run with this interviewer."""
 
 WAITING = 10
 INTERRUPTED = 130
+
+
+class RunWords(NamedTuple):
+    """How the commands and parts of a kind of run are called, and what is printed at its end."""
+
+    command: str
+    part: str
+    text: Callable[[PipelineResult], str]
+
+
+PIPELINE = RunWords("corral pipeline", "node", lambda result: result.text)
+WORKFLOW = RunWords("corral workflow", "step", lambda result: as_text_or_json(result.context))
+
+
+def as_text_or_json(context: JsonObject) -> str:
+    """The result of a workflow: a text as it is, else JSON."""
+    value = context.get(RESULT)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
 class PipelinePrinter:
@@ -56,7 +78,9 @@ class PipelinePrinter:
         quiet: bool,
         db: str | None = None,
         durable: bool = True,
+        words: RunWords = PIPELINE,
     ) -> None:
+        self._words = words
         self.progress: PipelineProgress = PipelineProgress(graph, enabled=not quiet and not as_json)
         self.as_json: bool = as_json
         self.quiet: bool = quiet
@@ -92,7 +116,7 @@ class PipelinePrinter:
             if not self.name or not self._durable:
                 raise
             echo(f"corral: {error}", err=True)
-            echo(f"  then: corral pipeline resume {self.name}{self._db}", err=True)
+            echo(f"  then: {self._words.command} resume {self.name}{self._db}", err=True)
             return error.cli_exit
         return self._print_result(result)
 
@@ -140,12 +164,13 @@ class PipelinePrinter:
         self._lines.put_nowait(self._redactor.clean(line) + b"\n")
 
     def _print_result(self, result: PipelineResult) -> int:
-        if not self.as_json and result.status == "success" and (text := result.text):
+        done = not self.as_json and result.status == "success"
+        if done and (text := self._words.text(result)):
             answer_markdown(self._redactor.clean_text(text).removesuffix("\n") + "\n")
         if result.status == "waiting":
             self._print_questions(result)
             return WAITING
-        parts = [result.status, counted(len(result.completed), "node")]
+        parts = [result.status, counted(len(result.completed), self._words.part)]
         if result.tokens:
             parts.append(f"{result.tokens:,} tokens")
         if result.cost_usd:
@@ -166,7 +191,7 @@ class PipelinePrinter:
             gate = f" --gate {question.node}" if len(result.questions) > 1 else ""
             text = " ".join(question.text.split())
             echo(f"corral: {question.node} is waiting for a person: {text}", err=True)
-            line = f"corral pipeline answer {result.run}{gate}{self._db}"
+            line = f"{self._words.command} answer {result.run}{gate}{self._db}"
             for choice in question.choices:
                 echo(f"  {line} {choice.key}    # {choice.label}", err=True)
             if not question.choices:
@@ -174,11 +199,11 @@ class PipelinePrinter:
             if question.deadline is not None:
                 until = clock.time_of_day(question.deadline)
                 echo(f"  answer by {until}; {one_line(question.at_deadline)}", err=True)
-        echo(f"  then: corral pipeline resume {result.run}{self._db}", err=True)
+        echo(f"  then: {self._words.command} resume {result.run}{self._db}", err=True)
 
     def _interrupted(self) -> int:
         if self.name and self._durable:
-            line = f"corral pipeline resume {self.name}{self._db}"
+            line = f"{self._words.command} resume {self.name}{self._db}"
             echo(f"corral: interrupted; continue with: {line}", err=True)
         else:
             echo("corral: interrupted", err=True)
@@ -239,6 +264,10 @@ class PipelineProgress(LiveProgress):
 
     def show(self, event: run_events.RunEvent) -> None:
         """Update the node of this event, and print the line that it is worth, if any."""
+        if isinstance(
+            event, run_events.StepStarted
+        ):  # the steps of a workflow are not known before
+            self._steps.setdefault(event.node or "", NodeState(event.kind))
         step = self._steps.get(event.node or "")
         match event:
             case run_events.StepCompleted():

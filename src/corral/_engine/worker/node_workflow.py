@@ -75,7 +75,7 @@ from corral._pipelines.execution import handlers
 from corral._pipelines.execution.handlers import NodeResources
 from corral._pipelines.execution.run_dir import RunDir
 from corral._pipelines.graph import Node
-from corral._pipelines.scheduler.commands import Ended, RunNode, Woken
+from corral._pipelines.scheduler.commands import Ended, RunNode, Woken, node_of
 from corral._pipelines.scheduler.outcome import Outcome
 from corral._pipelines.scheduler.retry import with_earlier_cost
 from corral._system import clock
@@ -334,7 +334,7 @@ async def attempt(
         here = executor.current()
         await here.admitted()
         with here.attempt(f"{visit.id} of {run_input.run_id}"):
-            if is_detached(run_input.config, run_input.graph.nodes[visit.node]):
+            if is_detached(run_input.config, node_of(run_input.graph, visit)):
                 job = client.Job(
                     visit=visit, attempt=number, database=str(here.database.path or "")
                 )
@@ -357,7 +357,7 @@ async def run_in_process(
     config = run_input.config.on_this_machine()
     graph, run_id, here = run_input.graph, run_input.run_id, executor.running()
     ask_person: AskPerson | None = None
-    if here is not None and graph.nodes[visit.node].is_true("questions"):
+    if here is not None and node_of(graph, visit).is_true("questions"):
         from corral._engine import open_questions
 
         ask_person = partial(open_questions.ask_person, run_id, here.database)

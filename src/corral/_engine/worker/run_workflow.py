@@ -44,7 +44,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,8 +74,8 @@ from corral._engine.payloads import (
     unpack,
     unpack_message,
 )
-from corral._engine.query import NODES
-from corral._engine.run_loop import Projection, RunLoop
+from corral._engine.query import NODES, TURN
+from corral._engine.run_loop import ProgramLoop, Projection, RunLoop, drawn
 from corral._engine.worker import executor, node_workflow
 from corral._engine.workspace import artifacts
 from corral._pipelines import loader
@@ -97,12 +97,15 @@ from corral._pipelines.scheduler.commands import (
     Steered,
     Wait,
     Woken,
+    node_of,
 )
 from corral._pipelines.scheduler.merge import uses_worktrees
 from corral._pipelines.scheduler.outcome import Outcome, failed
-from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._system import fs
+from corral._workflows.program import load_program
+from corral._workflows.program_turn import KnownStep, ProgramTurn
+from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.values import Json, as_list, as_object
 
@@ -136,14 +139,18 @@ async def run(payload: dict[str, Json]) -> Json:
 
 
 async def _run_to_end(run_input: RunInput) -> Json:
-    scheduler = Scheduler(run_input.graph, run_id=run_input.run_id, values=run_input.values)
+    scheduler = run_input.new_scheduler()
     projection = _open_projection(run_input)
     journal = DatabaseJournal(
         run_input, on_retry=lambda message: projection.record(message, scheduler.state)
     )
     leave = True
     try:
-        finish = await RunLoop(scheduler, journal, projection).run()
+        loop = RunLoop(scheduler, journal, projection)
+        if run_input.program is not None and isinstance(scheduler, WorkflowScheduler):
+            program = await load_program(run_input.program, run_input.run_id)
+            loop = ProgramLoop(scheduler, program, journal, projection)
+        finish = await loop.run()
         return pack(await journal.finish(finish, scheduler.state, projection))
     except BaseException as error:
         leave = not adapter.is_cancellation(error)
@@ -256,7 +263,7 @@ class DatabaseJournal:
         if self.run_input.local_nodes:
             self.local.add(command)
             return
-        node = self.run_input.graph.nodes[command.node]
+        node = node_of(self.run_input.graph, command)
         agent = str(self.run_input.graph.attrs.get("agent") or self.config.agent)
         queue = queue_for_node(self.queue, node, executor.current().all_queues, agent)
         await self._start(command.id, NodeInput(run_id=self.id, visit=command), queue)
@@ -287,6 +294,12 @@ class DatabaseJournal:
     async def publish_progress(self, state: State) -> None:
         if self.run_input.reply_to:
             await adapter.publish("progress", state.progress())
+
+    async def record_turn(self, turn: ProgramTurn, known: Mapping[str, KnownStep]) -> ProgramTurn:
+        async def draw() -> Json:
+            return pack(drawn(turn, known))
+
+        return unpack(await adapter.step(TURN, draw), ProgramTurn)
 
     async def wait_for_stopped(self) -> None:
         await self.local.wait_for_stopped()
@@ -421,8 +434,10 @@ class DatabaseJournal:
             projection.writer.close(state)
         if projection.spans is not None:
             await projection.spans.close()
+        # A workflow's steps are not in its graph.
+        has_host = self.run_input.program is not None and bool(self.config.detached)
         nodes = self.run_input.graph.nodes.values()
-        if any(node_workflow.is_detached(self.config, node) for node in nodes):
+        if has_host or any(node_workflow.is_detached(self.config, node) for node in nodes):
             await asyncio.to_thread(client.close, self.id, cancel=True)
         if not self.run_input.reply_to:
             spent: dict[str, Json] = {"cost_usd": output.cost_usd, "tokens": output.tokens}

@@ -91,6 +91,8 @@ class AgentCall(msgspec.Struct, kw_only=True):
     """How the agent reports the outcome, if the node decides something."""
     asks: bool = False
     """Whether the agent may ask the person of the run."""
+    has_preamble: bool = True
+    """Whether the prompt comes after a text about the run so far."""
 
 
 def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
@@ -185,7 +187,9 @@ async def send_prompt(work: NodeContext, call: AgentCall, prompt: str) -> Result
             lost = error.message
         call.notes.append(f"the session of thread {call.thread} is lost: {lost}")
         call.resume = None
-    full_prompt = preamble.with_preamble(work, prompt, work.visit.fidelity)
+    full_prompt = prompt
+    if call.has_preamble:
+        full_prompt = preamble.with_preamble(work, prompt, work.visit.fidelity)
     work.write_file("prompt.md", full_prompt)
     return await _send(work, call, full_prompt)
 

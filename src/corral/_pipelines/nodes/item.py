@@ -8,7 +8,7 @@ workspace). The context has only the fields of the task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import msgspec
 
 from corral._pipelines import templates
 from corral._pipelines.execution import agent_call
+from corral._pipelines.execution.agent_call import AgentCall
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.scheduler.outcome import Outcome, failed, outcome_of_error
 from corral._system.clock import Stopwatch
@@ -44,7 +45,7 @@ async def item(work: NodeContext) -> Outcome:
             fields["text"] = f"[Simulated] {prompt}"[:MAX_TEXT]
             outcome = Outcome()
         else:
-            outcome, fields = await _run_agent(work, prompt)
+            outcome, fields = await run_agent(work, prompt)
     except CorralError as error:
         outcome = outcome_of_error(error)
         fields["code"] = error.code
@@ -52,11 +53,17 @@ async def item(work: NodeContext) -> Outcome:
     return msgspec.structs.replace(outcome, context_updates={UPDATE: fields})
 
 
-async def _run_agent(work: NodeContext, prompt: str) -> tuple[Outcome, JsonObject]:
+async def run_agent(
+    work: NodeContext, prompt: str, prepare: Callable[[NodeContext, AgentCall], None] | None = None
+) -> tuple[Outcome, JsonObject]:
+    """Run the agent of the node, in its own worktree if the node has one; ``prepare`` may
+    change the call. Returns the outcome and the fields of the result. Raises ``CorralError``."""
     commit = work.node.text("worktree")
     async with _workspace(work, commit) as (workspace, tree):
         work = msgspec.structs.replace(work, workspace=workspace)
         call = agent_call.build_call(work)
+        if prepare is not None:
+            prepare(work, call)
         result = await agent_call.send_prompt(work, call, prompt)
         outcome = agent_call.outcome_of_result(work, call, result)
         fields = result_fields(result, outcome)

@@ -14,6 +14,7 @@ import msgspec
 
 from corral._core.spending import Raise
 from corral._pipelines.events import PipelineEvent
+from corral._pipelines.graph import Graph, Node
 from corral._pipelines.scheduler.outcome import Outcome
 from corral.values import Json
 
@@ -118,6 +119,13 @@ class RunNode(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """The branches, or items, of the node are over: their files are merged now."""
     chosen: str = ""
     """The branch that a person chose: those that conflict with it are left out."""
+    definition: Node | None = None
+    """The node, if the graph of the run does not have it: a step of a workflow."""
+
+
+def node_of(graph: Graph, visit: RunNode) -> Node:
+    """The node of a visit. Raises ``KeyError`` if it is of another graph."""
+    return graph.nodes[visit.node] if visit.definition is None else visit.definition
 
 
 class AskHuman(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="ask"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 
 from corral._pipelines import templates
@@ -35,9 +36,18 @@ def build_question(
 
 
 def choices(edges: list[Edge]) -> tuple[Choice, ...]:
-    """One choice per edge. The keys differ from each other even if case is ignored: the
-    accelerator, unless an earlier choice has it, else a letter of the label, else a number."""
+    """One choice per edge."""
     written = [edge.label or edge.target for edge in edges]
+    return question_choices(written, [edge.target for edge in edges])
+
+
+def question_choices(
+    written: Sequence[str], targets: Sequence[str] | None = None
+) -> tuple[Choice, ...]:
+    """One choice per label, which leads to a target, or to its own name. The keys differ from
+    each other even if case is ignored: the accelerator, unless an earlier choice has it, else a
+    letter of the label, else a number."""
+    targets = written if targets is None else targets
     named = [accelerator(text) for text in written]
     taken: set[str] = set()
     keys: list[str] = []
@@ -52,8 +62,8 @@ def choices(edges: list[Edge]) -> tuple[Choice, ...]:
             keys[index] = next(key for key in (*letters, *numbers) if key.lower() not in taken)
             taken.add(keys[index].lower())
     return tuple(
-        Choice(key, label or edge.target, edge.target, text)
-        for key, (_, label), edge, text in zip(keys, named, edges, written, strict=True)
+        Choice(key, label or target, target, text)
+        for key, (_, label), target, text in zip(keys, named, targets, written, strict=True)
     )
 
 

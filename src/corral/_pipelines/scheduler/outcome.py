@@ -39,6 +39,10 @@ FailureClass = Literal["", "transient", "permanent", "timeout", "auth", "budget"
 AFTER_LIMIT = "internal.after_limit"
 """The key in the context of an attempt that goes on after a rate limit: the session to resume."""
 
+RESULT = "result"
+"""The key of the updates that has the result of a step of a workflow, and of the context of a
+workflow that has ended."""
+
 MAX_IN_CONTEXT = 32 * 1024
 """Bytes of an output that go into the context."""
 

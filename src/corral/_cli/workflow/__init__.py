@@ -1,0 +1,33 @@
+"""``corral workflow``: durable programs in Python."""
+
+from __future__ import annotations
+
+import click
+
+from corral._cli.command_types import LazyGroup
+
+COMMANDS = {
+    "run": ("corral._cli.workflow.run:run", "Run a workflow."),
+    "resume": ("corral._cli.workflow.run:resume", "Continue a run."),
+    "list": ("corral._cli.workflow.listing:list_runs", "List the runs of a database."),
+    "show": (
+        "corral._cli.workflow.listing:show",
+        "Show what a run did and what it waits for.",
+    ),
+    "answer": ("corral._cli.pipeline.runs:answer", "Answer a question of a run."),
+    "cancel": ("corral._cli.pipeline.runs:cancel", "Cancel a run."),
+    "fork": ("corral._cli.workflow.run:fork", "Run again from a step, as a new run."),
+}
+
+
+@click.group("workflow", cls=LazyGroup)
+def command() -> None:
+    """Run workflows: async Python functions whose steps are agents, models, commands and people.
+
+    \b
+    Exit codes: 0 success · 1 the run failed · 2 bad input ·
+    10 waiting for a person · 130 interrupted
+    """
+
+
+command.table = COMMANDS

@@ -1,0 +1,563 @@
+"""``corral.workflows.run``, ``resume``, ``fork``: execute a workflow, or continue one.
+
+A run goes on with the text of its file that it was started with. If the file has changed,
+``resume`` starts a new run with the current text, which takes over the result of every step with
+the same path and the same inputs; ``plan_resume`` says before which those are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from corral._core.display import Card, Displayed, count, shorten, spent
+from corral._core.spending import BudgetLimits
+from corral._engine import api, process_engine, query, run_list, service
+from corral._engine import fork as durable_fork
+from corral._engine.api import OnEvent, OnStart, PipelineResult, RunRequest
+from corral._engine.query import Replay
+from corral._engine.run_loop import mismatch
+from corral._pipelines.execution.interviewers import Interviewer
+from corral._pipelines.graph import Graph
+from corral._pipelines.scheduler.commands import Answered, Message, Question
+from corral._pipelines.scheduler.outcome import RESULT, Outcome
+from corral._system import fs
+from corral._system.threads import in_own_thread, short_traceback_async, sync_twin
+from corral._workflows.definition import Workflow, load_text, read_file
+from corral._workflows.program import Program, load_program
+from corral._workflows.program_turn import (
+    DRAWN,
+    KnownStep,
+    StepEnd,
+    StoredProgram,
+    first_difference,
+)
+from corral._workflows.scheduler import WorkflowScheduler
+from corral.errors import ConfigError, ProcessFailed
+from corral.options import RunOptions
+from corral.policy import PRESETS
+from corral.run_kwargs import RunKwargs
+from corral.values import Cost, Json, Usage, as_text
+
+if TYPE_CHECKING:
+    from corral._metering.budget import Budget
+    from corral._sessions.permissions import Asker
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+R = TypeVar("R")
+
+GOAL = 200
+
+
+class WorkflowResult(Displayed, msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
+    """The result of a run of a workflow.
+
+    ::
+
+        result = workflows.run_sync(fix, issue="The login fails")
+        if result.ok:
+            print(result.output)
+    """
+
+    run: str
+    """The id of the run."""
+    status: Literal["success", "fail", "cancelled", "waiting"]
+    """``waiting``: the run waits for people, and there was no interviewer; it can be answered and
+    resumed."""
+    reason: str = ""
+    _output: Any = msgspec.field(default=None, name="output")
+    steps: list[str] = []
+    """The paths of the steps, in the order in which they ended."""
+    outcomes: dict[str, Outcome] = {}
+    questions: list[Question] = []
+    """The open questions of a waiting run."""
+    cost_usd: float = 0.0
+    tokens: int = 0
+    folder: str = ""
+    branch: str = ""
+    """With ``repository``: the branch with the changes; empty if nothing was changed."""
+    warnings: list[str] = []
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "success"
+
+    @property
+    def output(self) -> R_co:
+        """What the function returned. Raises ``ProcessFailed`` if it did not."""
+        if not self.ok:
+            raise ProcessFailed(f"the run {self.run} ended as {self.status}: {self.reason}")
+        value: R_co = self._output
+        return value
+
+    def _card(self) -> Card:
+        facts = (
+            self.run,
+            *count(len(self.steps), "step"),
+            *count(len(self.questions), "open question"),
+            *spent(Usage(input=self.tokens or None), Cost(usd=self.cost_usd or None)),
+        )
+        asked = "\n".join(question.text for question in self.questions)
+        return Card(
+            f"WorkflowResult {self.status}",
+            facts,
+            asked or (str(self._output) if self.ok else self.reason),
+        )
+
+
+class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``resume`` does with the steps of a run."""
+
+    run: str
+    is_new_run: bool
+    """Whether a new run continues it: its file has changed, or it has failed."""
+    kept: list[str] = []
+    """Steps whose results are taken over."""
+    repeated: list[str] = []
+    """Steps with other inputs than before, or without a result."""
+    depends: list[str] = []
+    """Steps after them: each is kept if its inputs are the same then."""
+    dropped: list[str] = []
+    """Steps of the run that are not in the program any more, as far as it is known."""
+
+
+@short_traceback_async
+async def run(  # noqa: PLR0913
+    workflow: Workflow[..., R],
+    *,
+    args: Mapping[str, object] | None = None,
+    agent: str | None = None,
+    model: str | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    repository: str | os.PathLike[str] | None = None,
+    commit: str | None = None,
+    artifacts: str = "",
+    run_id: str | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    interviewer: Interviewer | None = None,
+    ask: Asker | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
+    durable: bool = True,
+    db: str | None = None,
+    queue: str | None = None,
+    imports: Sequence[str] = (),
+    check: bool = False,
+    task_max_cost: float | None = None,
+    task_max_total_tokens: int | None = None,
+    task_max_calls: int | None = None,
+    budget: Budget | None = None,
+    options: RunKwargs | None = None,
+    **arguments: object,
+) -> WorkflowResult[R]:
+    """Run a workflow to its end, or until it waits for people. ``arguments`` are those of its
+    function; ``args`` has those whose names are taken here. The others are those of
+    ``corral.pipelines.run``.
+
+    A durable run stores the text of the file that the workflow is in, and its arguments and results
+    as JSON: dataclasses, Structs, pydantic models and what JSON has.
+
+    ::
+
+        result = await workflows.run(fix, issue="The login fails", options={"max_cost": 2.0})
+        print(result.status, result.output)
+    """
+    own = {**(args or {}), **arguments}
+    request = RunRequest(
+        agent=agent,
+        model=model,
+        cwd=cwd,
+        repository=repository,
+        commit=commit,
+        artifacts=artifacts,
+        run_id=run_id,
+        run_dir=run_dir,
+        interviewer=interviewer,
+        ask=ask,
+        on_event=on_event,
+        on_start=on_start,
+        durable=durable,
+        db=db,
+        queue=queue,
+        imports=imports,
+        of_task=BudgetLimits(
+            max_cost=task_max_cost,
+            max_total_tokens=task_max_total_tokens,
+            max_calls=task_max_calls,
+        ),
+        budget=budget,
+        options=options,
+    )
+    result = await start(workflow, workflow.stored_args(own), request)
+    if check and result.status != "success":
+        raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
+    return typed(result, workflow)
+
+
+async def start(
+    workflow: Workflow[..., object], args: dict[str, Json], request: RunRequest
+) -> PipelineResult:
+    """Execute a workflow with arguments that were checked."""
+    from dataclasses import replace as with_fields
+
+    program = StoredProgram(
+        path=workflow.file, name=workflow.name, text="", args=args, writes=_writes(request.options)
+    )
+    if request.durable:
+        if not workflow.file:
+            raise ConfigError(
+                f"the workflow {workflow.name!r} is in no file, so it cannot be resumed",
+                hint="Put it into a file, or run it in memory: durable=False.",
+            )
+        program = replace(program, text=workflow.text or read_file(workflow.file))
+        # The text alone must be enough, in each process that goes on with the run.
+        await in_own_thread(lambda: load_text(program.path, program.text, program.name))
+    words = (f"{key}={as_text(value) or value}" for key, value in args.items())
+    goal = shorten(" ".join(", ".join(words).split()) or workflow.goal, GOAL)
+    graph = Graph(name=workflow.name, attrs={"goal": goal} if goal else {})
+    request = with_fields(
+        request, program=program, workflow=workflow, source=workflow.file, goal=None
+    )
+    return await api.execute(request, lambda _: graph)
+
+
+def _writes(options: RunKwargs | None) -> bool:
+    """Whether the options of a run let its agents write."""
+    names = ("policy", "approval_mode", "allowed_tools")
+    named = {key: value for key in names if (value := (options or {}).get(key)) is not None}
+    return bool(named) and RunOptions.build("corral", named).policy != PRESETS["reads"]
+
+
+def typed(result: PipelineResult, workflow: Workflow[..., R]) -> WorkflowResult[R]:
+    """The result with the value that the function returned."""
+    output = workflow.typed_result(result.context.get(RESULT)) if result.ok else None
+    return WorkflowResult(
+        run=result.run,
+        status=result.status,
+        reason=result.reason,
+        _output=output,
+        steps=result.completed,
+        outcomes=result.outcomes,
+        questions=result.questions,
+        cost_usd=result.cost_usd,
+        tokens=result.tokens,
+        folder=result.folder,
+        branch=result.branch,
+        warnings=result.warnings,
+    )
+
+
+# Continuing a run.
+
+
+async def show(run: str, db: str | None) -> tuple[query.RunDetails, StoredProgram]:
+    """Raises ``ConfigError`` if there is no such run, or if it is of a pipeline."""
+    shown = await query.show(run, db=db)
+    if (program := shown.run_input.program) is None:
+        raise ConfigError(
+            f"{run} is a run of a pipeline", hint="Use the commands of `corral pipeline`."
+        )
+    return shown, program
+
+
+class Continuation(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run goes on."""
+
+    plan: ResumePlan
+    program: StoredProgram
+    """With the current text of the file."""
+    messages: dict[str, Message] = {}
+    """Those of the known steps."""
+
+
+async def prepare_resume(run: str, *, new_run: bool = False, db: str | None = None) -> Continuation:
+    """What ``resume`` would do. Nothing is changed. Raises ``ConfigError`` and
+    ``ReplayMismatch``."""
+    shown, stored = await show(run, db)
+    text = stored.text
+    if fs.is_file(Path(stored.path)):
+        text = read_file(stored.path)
+    has_failed = shown.output is not None and not shown.output.ok
+    program = replace(stored, text=text)
+    if text == stored.text and not has_failed and not new_run:
+        if shown.output is None:
+            await verify(await durable_fork.read_replay(run, db))
+        kept = list(shown.state.completed)
+        return Continuation(plan=ResumePlan(run=run, is_new_run=False, kept=kept), program=program)
+    if shown.output is None and shown.status != "interrupted":
+        raise ConfigError(
+            f"{run} is {shown.status}, with the text that it was started with",
+            hint=f"To continue with the current text of {stored.path}, cancel the run first:"
+            f" corral workflow cancel {run}",
+        )
+    replay = await durable_fork.read_replay(run, db)
+    answers = {} if shown.output else await durable_fork.pending_answers(run, replay, db)
+    known, messages = known_steps(replay, answers)
+    return await _continuation(run, program, known, messages)
+
+
+async def prepare_fork(run: str, step: str, *, db: str | None = None) -> Continuation:
+    """The same for a new run that goes on before this step. Raises ``ConfigError``."""
+    _, stored = await show(run, db)
+    text = read_file(stored.path) if fs.is_file(Path(stored.path)) else stored.text
+    replay = await durable_fork.read_replay(run, db)
+    before, is_found = set[str](), False
+    for turn, ends in replay.turns:
+        before |= {end.id for end in ends}
+        if any(step in (each.name, each.id) for each in turn.steps):
+            is_found = True
+            break
+    if not is_found:
+        names = ", ".join(each.name for turn, _ in replay.turns for each in turn.steps)
+        raise ConfigError(f"{run} has no step {step!r}", hint=f"Its steps: {names or 'none'}.")
+    known, messages = known_steps(replay, {})
+    return await _continuation(
+        run,
+        replace(stored, text=text),
+        {id: each for id, each in known.items() if id in before},
+        {id: each for id, each in messages.items() if id in before},
+    )
+
+
+async def _continuation(
+    run: str, program: StoredProgram, known: dict[str, KnownStep], messages: dict[str, Message]
+) -> Continuation:
+    try:
+        program = replace(program, known=known)
+        workflow = await in_own_thread(lambda: load_text(program.path, program.text, program.name))
+        workflow.typed_args(program.args)
+    except ConfigError as error:
+        raise ConfigError(f"{run} cannot go on: {error.message}", hint=error.hint) from error
+    plan = await _plan(run, await load_program(program, run), known)
+    return Continuation(plan=plan, program=program, messages=messages)
+
+
+def known_steps(
+    replay: Replay, answers: Mapping[str, Message]
+) -> tuple[dict[str, KnownStep], dict[str, Message]]:
+    """The steps of a run that ended without a failure, and their messages. ``answers``: those that
+    the run has not received yet."""
+    scheduler, program = replay.scheduler, replay.run_input.program
+    if not isinstance(scheduler, WorkflowScheduler) or program is None:
+        return {}, {}
+    received: dict[str, Message] = {}
+    for message in (*replay.messages, *answers.values()):
+        if (id := getattr(message, "id", None)) is not None:
+            received.setdefault(id, message)
+    known: dict[str, KnownStep] = {}
+    for turn, _ in replay.turns:
+        for step in turn.steps:
+            outcome = scheduler.state.outcomes.get(step.name)
+            if step.kind in DRAWN:
+                known[step.id] = KnownStep(digest=step.digest, kind=step.kind, value=step.value)
+            elif step.id in scheduler.kept:
+                earlier = program.known[scheduler.kept[step.id]]
+                known[step.id] = replace(earlier, digest=step.digest)
+            elif (sent := received.get(step.id)) is not None and (
+                outcome.status == "success" if outcome else isinstance(sent, Answered)
+            ):
+                known[step.id] = KnownStep(digest=step.digest, kind=step.kind, message=sent)
+    messages = {id: each.message for id, each in known.items() if each.message is not None}
+    return known, messages
+
+
+async def verify(replay: Replay) -> None:
+    """Run the program of a run against what is recorded, without a step. Raises
+    ``ReplayMismatch``."""
+    run_input = replay.run_input
+    if run_input.program is None:
+        return
+    program = await load_program(run_input.program, run_input.run_id)
+    try:
+        for turn, ends in replay.turns:
+            if difference := first_difference(turn, await program.advance(ends)):
+                raise mismatch(run_input.run_id, difference)
+    finally:
+        await program.close()
+
+
+async def _plan(run: str, program: Program, known: dict[str, KnownStep]) -> ResumePlan:
+    """Run the program with the known results, without a step. A step that is repeated has its old
+    result here, so that the steps after it are found as far as possible."""
+    plan = ResumePlan(run=run, is_new_run=True)
+    scheduler = WorkflowScheduler(Graph(name=run), known=known)
+    scheduler.start()
+    changed: set[str] = set()
+    """Steps that are repeated, and those after them."""
+    ends = list[StepEnd]()
+    used: set[str] = set()
+    try:
+        while scheduler.state.finish is None:
+            turn = await program.advance(ends)
+            found = scheduler.find_known(turn)
+            for step in turn.steps:
+                follows = not changed.isdisjoint(step.after)
+                if step.id not in found:
+                    plan.repeated.append(step.name)
+                    if step.id in known and step.id not in scheduler.kept.values():
+                        found[step.id] = known[step.id]
+                        used.add(step.id)
+                    changed.add(step.id)
+                elif follows and step.kind in ("visit", "ask"):
+                    plan.depends.append(step.name)
+                    changed.add(step.id)
+                else:
+                    plan.kept.append(step.name)
+            drawn = [
+                replace(each, value=found[each.id].value) if each.id in found else each
+                for each in turn.steps
+            ]
+            scheduler.take(replace(turn, steps=drawn), found)
+            ends = [end for end in scheduler.take_ends() if end.id in found]
+            if not ends:
+                break
+    finally:
+        await program.close()
+    used |= set(scheduler.kept.values())
+    plan.dropped.extend(id.rpartition(".")[0] for id in known if id not in used)
+    return plan
+
+
+async def continue_run(
+    found: Continuation,
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
+    is_fork: bool = False,
+    db: str | None = None,
+    queue: str | None = None,
+    interviewer: Interviewer | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
+) -> PipelineResult:
+    """Continue a run as planned, and follow it to its end."""
+    run = found.plan.run
+    shown, _ = await show(run, db)
+    reported = max((event.seq for event in shown.events), default=0)
+    name, folder = run, Path(shown.folder)
+    async with process_engine.used(db):
+        if found.plan.is_new_run:
+            name, reported = service.new_id(shown.graph.name), 0
+            folder = api.run_folder(name, run_dir)
+            replay = await durable_fork.read_replay(run, db)
+            if shown.output is None and not is_fork:
+                await service.cancel(run, reason=f"{name} continues it", db=db)
+            await durable_fork.begin(
+                replay,
+                found.messages,
+                folder=folder,
+                graph=None,
+                db=db,
+                queue=queue,
+                run_id=name,
+                program=found.program,
+            )
+        elif shown.output is None:
+            await service.resume(run, db=db)
+        watched = service.RunFollower(
+            name, db=db, interviewer=interviewer, on_event=on_event, reported=reported
+        )
+        return await api.follow_to_end(watched, folder, on_start)
+
+
+@short_traceback_async
+async def resume(
+    run: str,
+    *,
+    new_run: bool = False,
+    db: str | None = None,
+    interviewer: Interviewer | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
+) -> WorkflowResult[Any]:
+    """Continue an interrupted run in this process and follow it to its end; finished steps are not
+    run again. A run that a worker executes, or that has ended with success, is only followed.
+
+    If the file has changed since the run started, or the run has failed or was cancelled, a new run
+    with the current text continues it: only the steps without a result are run, those whose inputs
+    have changed, and what depends on them. ``new_run`` does so in any case.
+
+    ::
+
+        result = await workflows.resume("fix-20260131-142501-3f9a")
+    """
+    found = await prepare_resume(run, new_run=new_run, db=db)
+    result = await continue_run(
+        found, db=db, interviewer=interviewer, on_event=on_event, on_start=on_start
+    )
+    return await _typed_by(found, result)
+
+
+@short_traceback_async
+async def plan_resume(run: str, *, new_run: bool = False, db: str | None = None) -> ResumePlan:
+    """What ``resume`` would run again. Nothing is run or changed.
+
+    ::
+
+        plan = await workflows.plan_resume("fix-20260131-142501-3f9a")
+        print(plan.repeated, plan.kept)
+    """
+    return (await prepare_resume(run, new_run=new_run, db=db)).plan
+
+
+@short_traceback_async
+async def fork(
+    run: str,
+    step: str,
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
+    db: str | None = None,
+    queue: str | None = None,
+    interviewer: Interviewer | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
+) -> WorkflowResult[Any]:
+    """Start a new run that continues ``run`` from this step, with the file as it is now; the
+    results of the steps that had ended before are used.
+
+    ::
+
+        result = await workflows.fork("fix-20260131-142501-3f9a", "review")
+    """
+    found = await prepare_fork(run, step, db=db)
+    result = await continue_run(
+        found,
+        run_dir=run_dir,
+        is_fork=True,
+        db=db,
+        queue=queue,
+        interviewer=interviewer,
+        on_event=on_event,
+        on_start=on_start,
+    )
+    return await _typed_by(found, result)
+
+
+async def _typed_by(found: Continuation, result: PipelineResult) -> WorkflowResult[Any]:
+    program = found.program
+    workflow = await in_own_thread(lambda: load_text(program.path, program.text, program.name))
+    return typed(result, workflow)
+
+
+@short_traceback_async
+async def runs(*, limit: int | None = 50, db: str | None = None) -> list[run_list.RunOverview]:
+    """The runs of workflows in a database, newest first.
+
+    ::
+
+        for each in await workflows.runs(limit=10):
+            print(each.id, each.status)
+    """
+    return await run_list.list_runs(db=db, limit=limit, kind="workflow")
+
+
+run_sync: Final = sync_twin(run)
+runs_sync: Final = sync_twin(runs)
+resume_sync: Final = sync_twin(resume)
+plan_resume_sync: Final = sync_twin(plan_resume)
+fork_sync: Final = sync_twin(fork)

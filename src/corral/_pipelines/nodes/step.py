@@ -1,0 +1,123 @@
+"""The steps of a workflow: an agent, a model call, a command.
+
+The context has the inputs of the step, as ``corral._workflows.flow`` makes them, and of a thread
+its session. The outcome has the result, as JSON, under ``RESULT``. Nothing in a prompt or a command
+is replaced: the program has made the text.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import cast
+
+from msgspec.structs import replace
+
+from corral._pipelines.execution.agent_call import AgentCall
+from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.execution.node_options import command_sandbox
+from corral._pipelines.execution.shell import last_bytes, node_env, run_shell_command
+from corral._pipelines.scheduler.outcome import RESULT, Outcome
+from corral._system.threads import in_thread
+from corral.policy import Policy
+from corral.values import JsonObject, as_object, as_text, convert_to, is_object
+
+TIMEOUT = 3600.0
+"""Seconds for a command, if its step has no ``timeout``."""
+MAX_OUTPUT = 128 * 1024
+"""Bytes of stdout and of stderr in a result: the last ones. ``tool_output.txt`` has more."""
+
+
+async def run_agent(work: NodeContext) -> Outcome:
+    """The result has the fields of a batch's result."""
+    from corral._pipelines.nodes import item
+
+    inputs, visit = work.context, work.visit
+    # The session of the thread stays; the inputs are not a part of the prompt.
+    context = {key: value for key, value in inputs.items() if key.startswith("internal.")}
+    work = replace(work, visit=replace(visit, context=context))
+    if inputs.get("worktree"):
+        from corral._system.git.worktree import repository_root
+
+        root, commit = await in_thread(repository_root, work.workspace)
+        own = {"worktree": commit, "repository": str(root), "batch": work.run_id}
+        work = replace(work, node=replace(work.node, attrs={**work.node.attrs, **own}))
+
+    def prepare(inner: NodeContext, call: AgentCall) -> None:
+        given: dict[str, object] = {**as_object(inputs.get("options"))}
+        if is_object(policy := given.get("policy")):
+            given["policy"] = convert_to(policy, Policy)
+        given["cwd"] = os.path.join(inner.workspace, as_text(given.get("cwd")))
+        cast("dict[str, object]", call.options).update(given)
+        call.has_preamble = False
+        if is_object(schema := inputs.get("output")):
+            call.schema = schema
+        if command := as_text(inputs.get("until")):
+            from corral._verification.command_check import command_succeeds
+
+            env = {**inner.resources.command_env(inner), **node_env(inner)}
+            passed = inner.resources.pass_env(inner)
+            call.until = command_succeeds(command, env=env, pass_env=passed)
+        if isinstance(rounds := inputs.get("rounds"), int):
+            call.rounds = rounds
+
+    outcome, fields = await item.run_agent(work, as_text(inputs["prompt"]), prepare)
+    session = outcome.context_updates.get(f"internal.thread.{visit.thread}")
+    if session is not None:
+        fields["session"] = session
+    if outcome.cost_usd is not None:
+        fields["cost_usd"] = outcome.cost_usd
+    if outcome.tokens is not None:
+        fields["tokens"] = outcome.tokens
+    # What a wait for a rate limit must know stays.
+    return replace(outcome, context_updates={**outcome.context_updates, RESULT: fields})
+
+
+async def generate(work: NodeContext) -> Outcome:
+    """The result is the text, or the value of the schema."""
+    from corral._pipelines.nodes.prompt import ask_model, outcome_with_cost
+
+    inputs = work.context
+    prompt = as_text(inputs["prompt"])
+    work.write_file("prompt.md", prompt)
+    schema = inputs.get("output")
+    generation = await ask_model(work, prompt, schema if is_object(schema) else None)
+    work.write_file("response.md", generation.text)
+    text = work.resources.redactor.clean_text(generation.text)
+    return outcome_with_cost(generation, {RESULT: text if schema is None else generation.output})
+
+
+async def command(work: NodeContext) -> Outcome:
+    """The result says how the command ended; without ``check`` any exit code is a success of the
+    step."""
+    inputs, resources = work.context, work.resources
+    env = {key: as_text(value) for key, value in as_object(inputs.get("env")).items()}
+    text = as_text(inputs["command"])
+    timeout = work.node.seconds("timeout") or TIMEOUT
+    work.write_file("prompt.md", text)
+    done = await run_shell_command(
+        text,
+        cwd=work.workspace / as_text(inputs.get("cwd")),
+        env={**resources.command_env(work), **env, **node_env(work)},
+        pass_env=resources.pass_env(work),
+        timeout=timeout,
+        sandbox=command_sandbox(work),
+    )
+    done = done.redacted(resources.redactor)
+    work.write_file("tool_output.txt", done.stdout)
+    result: JsonObject = {
+        "ok": done.ok,
+        "exit_code": done.code,
+        "stdout": last_bytes(done.stdout.decode("utf-8", "replace"), MAX_OUTPUT),
+        "stderr": last_bytes(done.stderr, MAX_OUTPUT),
+        "timed_out": done.timed_out,
+    }
+    outcome = Outcome(context_updates={RESULT: result})
+    if done.ok or not inputs.get("check"):
+        return outcome
+    tail = done.output_tail()
+    return replace(
+        outcome,
+        status="fail",
+        failure_reason=f"`{text}` {done.end(timeout)}" + (f": {tail}" if tail else ""),
+        failure_class="timeout" if done.timed_out else "permanent",
+    )

@@ -1,0 +1,1 @@
+"""Workflows: durable programs in Python. Public names are in ``corral.workflows``."""

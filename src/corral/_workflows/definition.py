@@ -1,0 +1,304 @@
+"""A workflow: an async function, its parameters, its result, and the file that it is in."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import threading
+import types
+import typing
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from corral._pipelines.scheduler.outcome import not_json
+from corral._protocol.schema import is_model, schema_of
+from corral._system import fs
+from corral.errors import ConfigError, CorralError, SchemaInvalid, SchemaNotMet
+from corral.values import Json, convert_to
+
+if TYPE_CHECKING:
+    from corral._workflows.flow import Flow
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+_MODULE = "corral_workflow_"
+"""How the modules of workflow files are called."""
+_loading = threading.Lock()
+
+
+class Workflow(Generic[P, R_co]):
+    """A function that ``corral.workflow`` has made a workflow.
+
+    ::
+
+        @corral.workflow
+        async def greet(flow: corral.workflows.Flow, name: str) -> str:
+            return await flow.generate("gemini:gemini-2.5-flash", f"Greet {name}")
+
+        result = corral.workflows.run_sync(greet, name="Ada")
+
+    Another workflow calls it with its own ``flow``: ``await greet(flow, "Ada")``.
+    """
+
+    def __init__(self, function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R_co]]) -> None:
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigError(
+                f"the workflow {getattr(function, '__name__', function)!r} must be an async"
+                " function: async def"
+            )
+        self.function = function
+        self.text: str = ""
+        """The text of its file, if that was loaded with ``load_text``."""
+        self.name: str = function.__name__
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+        parameters = list(inspect.signature(function).parameters.values())
+        if not parameters or parameters[0].kind not in (
+            parameters[0].POSITIONAL_ONLY,
+            parameters[0].POSITIONAL_OR_KEYWORD,
+        ):
+            raise ConfigError(f"the workflow {self.name!r} needs a first parameter: flow")
+        self.parameters: list[inspect.Parameter] = parameters[1:]
+        for each in self.parameters:
+            if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD, each.POSITIONAL_ONLY):
+                raise ConfigError(
+                    f"the parameter {each.name!r} of the workflow {self.name!r} has no name of its"
+                    " own: *args, **kwargs and positional parameters cannot be stored"
+                )
+
+    def __call__(self, flow: Flow, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        """Run it as a part of the workflow that ``flow`` belongs to."""
+        from corral._workflows.program import check_inside, within
+
+        check_inside(self.name)
+        path = flow.program.path_of(self.name)
+        return within(path, lambda: self.function(flow, *args, **kwargs))
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+    @property
+    def file(self) -> str:
+        """The file that it is in; empty: none, as at a prompt."""
+        name = inspect.getfile(self.function)
+        return "" if name.startswith("<") else os.path.abspath(name)
+
+    @property
+    def goal(self) -> str:
+        """The first line of its docstring."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+    def _hints(self) -> dict[str, object]:
+        try:
+            return typing.get_type_hints(self.function, include_extras=True)
+        except Exception as error:  # annotations may contain anything
+            raise ConfigError(
+                f"the types of the workflow {self.name!r} cannot be read: {error}"
+            ) from error
+
+    def stored_args(self, given: Mapping[str, object]) -> dict[str, Json]:
+        """The arguments as JSON. Raises ``ConfigError`` if one is missing, unknown, of another
+        type, or cannot be stored."""
+        stored: dict[str, Json] = {}
+        for name, value in given.items():
+            try:
+                stored[name] = to_json_value(value)
+            except TypeError as error:
+                raise ConfigError(f"the argument {name!r} of {self.name} {error}") from error
+        self.typed_args(stored)
+        return stored
+
+    def args_from_texts(self, given: Mapping[str, str]) -> dict[str, Json]:
+        """Arguments that were written as text: a number for ``int``, JSON for other types."""
+        hints, args = self._hints(), dict[str, Json]()
+        for name, text in given.items():
+            args[name] = text
+            kind = hints.get(name, str)
+            if kind is str or name not in {each.name for each in self.parameters}:
+                continue
+            try:
+                value: object = convert_to(text, kind, strict=False)
+            except (msgspec.ValidationError, TypeError):
+                try:
+                    value = msgspec.json.decode(text)
+                except msgspec.DecodeError:
+                    continue  # ``typed_args`` says what is wrong
+            args[name] = to_json_value(value)
+        return args
+
+    def typed_args(self, stored: Mapping[str, Json]) -> dict[str, Any]:
+        """The arguments as the function takes them. Raises ``ConfigError``."""
+        known = {each.name: each for each in self.parameters}
+        needed = [each.name for each in self.parameters if each.default is each.empty]
+        takes = ", ".join(known) or "none"
+        if unknown := [name for name in stored if name not in known]:
+            raise ConfigError(
+                f"the workflow {self.name} has no parameter {', '.join(unknown)}",
+                hint=f"Its parameters: {takes}.",
+            )
+        if missing := [name for name in needed if name not in stored]:
+            raise ConfigError(
+                f"the workflow {self.name} needs {', '.join(missing)}",
+                hint=f"Its parameters: {takes}. Write --arg {missing[0]}=VALUE.",
+            )
+        hints = self._hints()
+        return {
+            name: _typed(value, hints.get(name), f"the argument {name!r} of {self.name}")
+            for name, value in stored.items()
+        }
+
+    def typed_result(self, value: Json) -> R_co:
+        """The result as the function returned it. Raises ``ConfigError``."""
+        typed: R_co = _typed(value, self._hints().get("return"), f"the result of {self.name}")
+        return typed
+
+
+def workflow(
+    function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R_co]],
+) -> Workflow[P, R_co]:
+    """Makes an async function a workflow: its steps are calls on its first argument.
+
+    ::
+
+        @corral.workflow
+        async def fix(flow: corral.workflows.Flow, issue: str) -> str:
+            done = await flow.run("gemini-cli", f"Fix {issue}", policy="edits")
+            check = await flow.command("pytest -q")
+            return done.text if check.ok else check.stdout
+    """
+    return Workflow(function)
+
+
+def _typed(value: Json, kind: object, what: str) -> Any:
+    if kind in (None, type(None), Any, object, inspect.Parameter.empty):
+        return value
+    try:
+        return schema_of(kind).typed_value(value)
+    except (SchemaNotMet, SchemaInvalid) as error:
+        raise ConfigError(f"{what}: {error.message}", hint=error.hint) from error
+
+
+def to_json_value(value: object) -> Json:
+    """A value as JSON: dataclasses, Structs, pydantic models, and what JSON has. Raises
+    ``TypeError``, whose text continues ``the result …``."""
+    try:
+        found: Json = msgspec.to_builtins(value, enc_hook=_encode)
+    except (TypeError, NotImplementedError, RecursionError) as error:
+        text = str(error)
+        raise TypeError(text if text.startswith("contains") else f"is not JSON: {text}") from error
+    if wrong := not_json(found):
+        raise TypeError(f"is not JSON: it {wrong}")
+    return found
+
+
+def _encode(value: object) -> object:
+    if is_model(type(value)):
+        return value.model_dump(mode="json")  # type: ignore[attr-defined]
+    if isinstance(value, str):  # a subclass, such as the answer of a person
+        return str(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"contains a {type(value).__module__}.{type(value).__qualname__}")
+
+
+# Files.
+
+
+def text_digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def read_file(path: str | os.PathLike[str]) -> str:
+    """The text of a workflow file. Raises ``ConfigError``."""
+    try:
+        return fs.read_text(Path(path))
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"the workflow file {os.fspath(path)!r} cannot be read: {why}") from error
+
+
+def load_text(path: str, text: str, name: str = "") -> Workflow[Any, Any]:
+    """The workflow of this name in the text of a file, which is executed as a module once in this
+    process; without a name the only one. Raises ``ConfigError``."""
+    module = _module_of(path, text)
+    found = {
+        key: each
+        for key, each in vars(module).items()
+        if isinstance(each, Workflow) and each.function.__module__ == module.__name__
+    }
+    for each in found.values():
+        each.text = text
+    shown = os.path.basename(path)
+    if name:
+        if name not in found:
+            known = ", ".join(found) or "none"
+            raise ConfigError(f"{shown} has no workflow {name!r}", hint=f"It has: {known}.")
+        return found[name]
+    if len(found) != 1:
+        hint = "Decorate an async function with @corral.workflow."
+        if found:
+            hint = f"Choose one: {shown}:NAME. It has: {', '.join(found)}."
+        count = "several workflows" if found else "no workflow"
+        raise ConfigError(f"{shown} has {count}", hint=hint)
+    return next(iter(found.values()))
+
+
+def _module_of(path: str, text: str) -> types.ModuleType:
+    name = f"{_MODULE}{text_digest(path + chr(0) + text)}"
+    with _loading:
+        if name in sys.modules:
+            return sys.modules[name]
+        shown = os.path.basename(path)
+        try:
+            code = compile(text, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            where = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+            why = error.msg if isinstance(error, SyntaxError) else str(error)
+            raise ConfigError(f"{shown}{where} is not Python: {why}") from error
+        module = types.ModuleType(name)
+        module.__file__ = path
+        sys.modules[name] = module  # dataclasses look their module up
+        try:
+            with _importable(os.path.dirname(path)):
+                exec(code, module.__dict__)  # noqa: S102 (the user's own file, as Python would run it)
+        except BaseException as error:
+            del sys.modules[name]
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            line = line_of_error(error, path)
+            if isinstance(error, CorralError):
+                raise ConfigError(f"{line or shown}: {error.message}", hint=error.hint) from error
+            raise ConfigError(
+                f"{shown} cannot be imported: {line or shown}: {type(error).__name__}: {error}"
+            ) from error
+        return module
+
+
+@contextmanager
+def _importable(folder: str) -> Generator[None]:
+    """Modules beside the file can be imported, as if Python ran it."""
+    added = folder not in sys.path
+    if added:
+        sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if added and folder in sys.path:
+            sys.path.remove(folder)
+
+
+def line_of_error(error: BaseException, path: str) -> str:
+    """The last line of this file that the error came through: ``fix.py:12``; empty: none."""
+    line, trace = "", error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == path:
+            line = f"{os.path.basename(path)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return line

@@ -1,0 +1,516 @@
+"""``Flow``: the steps that a workflow can call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
+
+import msgspec
+
+from corral._core.durations import seconds
+from corral._core.nesting import decode_json
+from corral._pipelines import node_kinds
+from corral._pipelines.graph import Node, Value
+from corral._pipelines.scheduler.commands import Question
+from corral._pipelines.scheduler.human_gate import question_choices
+from corral._protocol.schema import schema_of
+from corral._workflows.definition import to_json_value
+from corral._workflows.program import check_inside
+from corral._workflows.program_turn import Step, StepEnd, StepKind, digest_of
+from corral.errors import ConfigError
+from corral.values import (
+    Effort,
+    Json,
+    JsonObject,
+    Output,
+    as_object,
+    as_text,
+    convert_to,
+    slug,
+)
+
+if TYPE_CHECKING:
+    from corral._workflows.program import Program
+    from corral.options import SandboxMode
+    from corral.policy import Preset
+    from corral.run_kwargs import RunKwargs
+
+T = TypeVar("T")
+Duration = float | str
+"""Seconds, or ``5m``."""
+OnCrash = Literal["rerun", "fail", "resume"]
+
+MAX_PARALLEL = 4
+MAX_NAME = 60
+MAX_LABEL = 60
+_ENGINE_OPTIONS = (
+    "max_wait", "model", "on_limit", "reasoning_effort", "sandbox", "timeout",
+)  # fmt: skip
+"""Options of a run that the engine reads, too: they are attributes of the node."""
+
+
+class AgentStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of ``flow.run`` without ``output``."""
+
+    text: str = ""
+    files: list[str] = []
+    """The files that were changed, if that is known."""
+    branch: str = ""
+    """With ``worktree=True``: the branch with the changes; empty if nothing was changed."""
+    commit: str = ""
+    denied: list[str] = []
+    """Tools that the policy denied."""
+    agent: str = ""
+    model: str | None = None
+    cost_usd: float | None = None
+    tokens: int | None = None
+
+
+class CommandStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of ``flow.command``."""
+
+    ok: bool
+    """Whether it exited with 0."""
+    exit_code: int | None
+    """None: a signal ended it."""
+    stdout: str
+    """The last 128 KiB."""
+    stderr: str
+    timed_out: bool = False
+
+
+class PersonAnswer(str):
+    """The answer of a person: the label of a choice, or a text. ``comment`` is what was written
+    beside a choice, ``by`` who answered, if that is known."""
+
+    comment: str
+    by: str
+
+    def __new__(cls, text: str, comment: str = "", by: str = "") -> PersonAnswer:
+        answer = super().__new__(cls, text)
+        answer.comment, answer.by = comment, by
+        return answer
+
+
+class Flow:
+    """The first argument of a workflow: its steps. Each is recorded with its result, and is never
+    run again once it has ended. A step that fails raises ``corral.errors.StepError``.
+
+    ``name`` of a step is a part of its path, which ``corral workflow show`` lists; without one it
+    is named after its agent or its kind.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._threads: dict[str, Json] = {}
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self.program.run_id
+
+    # Agents and models.
+
+    @overload
+    def run(
+        self,
+        agent: str,
+        prompt: str,
+        *,
+        output: Output[T],
+        name: str = ...,
+        worktree: bool = ...,
+        until: str = ...,
+        rounds: int | None = ...,
+        max_retries: int = ...,
+        thread_id: str | None = ...,
+        on_crash: OnCrash = ...,
+        **options: Unpack[RunKwargs],
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def run(
+        self,
+        agent: str,
+        prompt: str,
+        *,
+        output: None = ...,
+        name: str = ...,
+        worktree: bool = ...,
+        until: str = ...,
+        rounds: int | None = ...,
+        max_retries: int = ...,
+        thread_id: str | None = ...,
+        on_crash: OnCrash = ...,
+        **options: Unpack[RunKwargs],
+    ) -> Coroutine[Any, Any, AgentStep]: ...
+    def run(  # noqa: PLR0913
+        self,
+        agent: str,
+        prompt: str,
+        *,
+        output: object = None,
+        name: str = "",
+        worktree: bool = False,
+        until: str = "",
+        rounds: int | None = None,
+        max_retries: int = 0,
+        thread_id: str | None = None,
+        on_crash: OnCrash = "rerun",
+        **options: Unpack[RunKwargs],
+    ) -> Coroutine[Any, Any, object]:
+        """Run an agent, or the built-in agent on a model ``vendor:name``, with the options of
+        ``corral.run``. With ``output``, a type or a JSON Schema, the result is a value of it.
+
+        ``worktree``: the agent works in its own git worktree at the current commit, and its
+        changes become ``result.branch``. ``until``: a command; as long as it fails, its output is
+        sent to the agent, at most ``rounds`` times. ``max_retries``: further attempts if it fails.
+        ``thread_id``: steps with the same one continue one session. ``on_crash``: what happens to
+        a step that a crash interrupted: it starts again (``rerun``), continues in its session
+        (``resume``), or fails.
+        """
+        given = cast("dict[str, object]", {k: v for k, v in options.items() if v is not None})
+        attrs: dict[str, Value] = {"agent": agent, "on_crash": on_crash}
+        if max_retries:
+            attrs["max_retries"] = max_retries
+        if given.get("timeout") is not None:
+            given["timeout"] = seconds(cast("Duration", given["timeout"]))
+        attrs |= {
+            key: value
+            for key in _ENGINE_OPTIONS
+            if isinstance(value := given.get(key), str | int | float)
+        }
+        policy = given.get("policy")
+        if isinstance(policy, str):
+            attrs["policy"] = policy
+        inputs: JsonObject = {"prompt": prompt, "options": given, "worktree": worktree}  # type: ignore[dict-item]
+        if until:
+            inputs["until"] = until
+        if rounds is not None:
+            inputs["rounds"] = rounds
+        session_key = f"internal.thread.{thread_id}"
+        if thread_id is not None and thread_id in self._threads:
+            inputs[session_key] = self._threads[thread_id]
+        says = any(each in given for each in ("policy", "approval_mode", "allowed_tools"))
+        writes = policy != "reads" if says else self.program.writes
+        schema = None if output is None else schema_of(output)
+        step = self._node_step(
+            name or _own_name(agent),
+            node_kinds.RUN_STEP.name,
+            prompt,
+            attrs,
+            {**inputs, "output": None if schema is None else schema.json},
+            thread=thread_id,
+        )
+
+        def read(end: StepEnd) -> object:
+            fields = as_object(end.value)
+            if thread_id is not None and (session := fields.get("session")) is not None:
+                self._threads[thread_id] = session
+            if schema is not None:
+                return schema.typed_value(fields.get("output"))
+            return convert_to(fields, AgentStep)
+
+        return self._perform(step, read, reads=True, writes=writes and not worktree)
+
+    @overload
+    def generate(
+        self,
+        model: str,
+        prompt: str,
+        *,
+        output: Output[T],
+        name: str = ...,
+        system: str = ...,
+        reasoning_effort: Effort | None = ...,
+        temperature: float | None = ...,
+        max_tokens: int | None = ...,
+        timeout: Duration | None = ...,
+        max_retries: int = ...,
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def generate(
+        self,
+        model: str,
+        prompt: str,
+        *,
+        output: None = ...,
+        name: str = ...,
+        system: str = ...,
+        reasoning_effort: Effort | None = ...,
+        temperature: float | None = ...,
+        max_tokens: int | None = ...,
+        timeout: Duration | None = ...,
+        max_retries: int = ...,
+    ) -> Coroutine[Any, Any, str]: ...
+    def generate(  # noqa: PLR0913
+        self,
+        model: str,
+        prompt: str,
+        *,
+        output: object = None,
+        name: str = "generate",
+        system: str = "",
+        reasoning_effort: Effort | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        timeout: Duration | None = None,
+        max_retries: int = 0,
+    ) -> Coroutine[Any, Any, object]:
+        """One call of the model ``vendor:name``, without tools: its text, or with ``output`` a
+        value of that type."""
+        schema = None if output is None else schema_of(output)
+        attrs: dict[str, Value | None] = {
+            "model": model,
+            "system_prompt": system or None,
+            "reasoning_effort": reasoning_effort,
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "timeout": None if timeout is None else seconds(timeout),
+            "max_retries": max_retries or None,
+        }
+        step = self._node_step(
+            name,
+            node_kinds.GENERATE_STEP.name,
+            prompt,
+            {key: value for key, value in attrs.items() if value is not None},
+            {"prompt": prompt, "output": None if schema is None else schema.json},
+        )
+        return self._perform(
+            step, lambda end: end.value if schema is None else schema.typed_value(end.value)
+        )
+
+    # Commands.
+
+    def command(  # noqa: PLR0913
+        self,
+        command: str,
+        *,
+        check: bool = False,
+        name: str = "command",
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        timeout: Duration | None = None,
+        policy: Preset | None = None,
+        sandbox: SandboxMode | None = None,
+        max_retries: int = 0,
+    ) -> Coroutine[Any, Any, CommandStep]:
+        """Run a command in a shell in the workspace. With ``check`` an exit code other than 0
+        raises ``StepError``; without it, it is in the result."""
+        attrs: dict[str, Value | None] = {
+            "timeout": None if timeout is None else seconds(timeout),
+            "policy": policy,
+            "sandbox": sandbox,
+            "max_retries": max_retries or None,
+        }
+        step = self._node_step(
+            name,
+            node_kinds.COMMAND_STEP.name,
+            command,
+            {key: value for key, value in attrs.items() if value is not None},
+            {"command": command, "cwd": cwd, "env": dict(env or {}), "check": check},
+        )
+        read = _reader(CommandStep)
+        return self._perform(step, read, reads=True, writes=True)
+
+    # People, and the world outside.
+
+    def ask(
+        self,
+        question: str,
+        choices: Sequence[str] = (),
+        *,
+        default: str | None = None,
+        timeout: Duration | None = None,
+        name: str = "ask",
+    ) -> Coroutine[Any, Any, PersonAnswer]:
+        """Ask a person; wait for days, if it takes so long. The answer is one of the choices, or
+        without choices a text. ``default`` is the answer after ``timeout``; without one the step
+        fails then. It is answered as the gate of a pipeline is: at the terminal, on the page, with
+        ``corral workflow answer``, over HTTP."""
+        return self._perform(
+            self._question_step(name, question, choices, default=default, timeout=timeout),
+            lambda end: PersonAnswer(**_texts(end.value)),
+            reads=True,
+        )
+
+    @overload
+    def event(
+        self, name: str, *, output: Output[T], timeout: Duration | None = ...
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def event(
+        self, name: str, *, output: None = ..., timeout: Duration | None = ...
+    ) -> Coroutine[Any, Any, str]: ...
+    def event(
+        self, name: str, *, output: object = None, timeout: Duration | None = None
+    ) -> Coroutine[Any, Any, object]:
+        """Wait until something outside reports this event: ``corral workflow answer RUN --gate NAME
+        --text TEXT``, or ``workflows.answer``. The result is the text, or with ``output`` the value
+        of that type that it is JSON of."""
+        schema = None if output is None else schema_of(output)
+        text = f"the event {name!r}" + ("" if schema is None else f": JSON of {schema.name}")
+        step = self._question_step(name, text, (), default=None, timeout=timeout)
+
+        def read(end: StepEnd) -> object:
+            given = _texts(end.value)["text"]
+            if schema is None:
+                return given
+            try:
+                return schema.typed_value(decode_json(given))
+            except msgspec.DecodeError as error:
+                raise ConfigError(f"the event {name!r} is not JSON: {error}") from error
+
+        return self._perform(step, read)
+
+    # Time and chance.
+
+    def sleep(self, duration: Duration, *, name: str = "sleep") -> Coroutine[Any, Any, None]:
+        """Sleep for so many seconds, or ``"2d"``; a restart does not extend it."""
+        length = seconds(duration)
+        step = self._step(
+            name, "sleep", length, label=f"sleep {duration}", kind_name="sleep", seconds=length
+        )
+        return self._perform(step, lambda _: None)
+
+    def now(self) -> Coroutine[Any, Any, datetime]:
+        """The time, in UTC. A replay gets the recorded one."""
+        step = self._step("now", "now")
+        return self._perform(step, lambda end: datetime.fromtimestamp(float(str(end.value)), UTC))
+
+    def random(self) -> Coroutine[Any, Any, float]:
+        """A random number from 0 to 1. A replay gets the recorded one."""
+        return self._perform(self._step("random", "random"), lambda end: cast("float", end.value))
+
+    # Several at once.
+
+    async def parallel(
+        self, steps: Iterable[Awaitable[T]], *, max_parallel: int = MAX_PARALLEL
+    ) -> list[T]:
+        """The results of steps, sub-workflows or other coroutines, in their order; at most
+        ``max_parallel`` run at once. If one fails, the others are stopped and its error is
+        raised."""
+        works = list(steps)
+        if max_parallel < 1:
+            raise ConfigError(f"max_parallel must be at least 1, got: {max_parallel}")
+        slots, program = asyncio.Semaphore(max_parallel), self.program
+        prefixes = [program.prefix_for(work) for work in works]
+        tasks = [
+            asyncio.create_task(program.in_task(work, prefix, slots))
+            for work, prefix in zip(works, prefixes, strict=True)
+        ]
+        try:
+            return [*await asyncio.gather(*tasks)]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for work in works:
+                if isinstance(work, Coroutine):
+                    work.close()  # one that was not started
+
+    # Making steps.
+
+    def _node_step(
+        self,
+        name: str,
+        kind_name: str,
+        label: str,
+        attrs: dict[str, Value],
+        inputs: Mapping[str, object],
+        *,
+        thread: str | None = None,
+    ) -> Step:
+        try:
+            stored = as_object(to_json_value(inputs))
+        except TypeError as error:
+            line = self.program.line()
+            raise ConfigError(f"{line}: an argument of the step {name!r} {error}") from error
+        return self._step(
+            name,
+            "visit",
+            attrs,
+            stored,
+            label=label,
+            kind_name=kind_name,
+            attrs=attrs,
+            inputs=stored,
+            thread=thread,
+        )
+
+    def _question_step(
+        self,
+        name: str,
+        text: str,
+        choices: Sequence[str],
+        *,
+        default: str | None,
+        timeout: Duration | None,
+    ) -> Step:
+        offered = question_choices(choices)
+        limit = None if timeout is None else seconds(timeout)
+        if default is not None and choices and default not in choices:
+            raise ConfigError(f"the default {default!r} is not one of the choices {[*choices]}")
+        key = next((each.key for each in offered if each.written == default), default)
+        kind = node_kinds.WAIT_HUMAN.name
+        step = self._step(name, "ask", text, [*choices], default, limit, label=text, kind_name=kind)
+        question = Question(
+            id=step.id, node=step.name, text=text, choices=offered, default=key, timeout=limit
+        )
+        return msgspec.structs.replace(step, question=question)
+
+    def _step(
+        self,
+        name: str,
+        kind: StepKind,
+        *hashed: object,
+        label: str = "",
+        kind_name: str = "",
+        attrs: Mapping[str, Value] | None = None,
+        **fields: Any,
+    ) -> Step:
+        """A step that gets its path now. ``hashed``: what its digest is made of."""
+        check_inside(name)
+        if slug(name, limit=MAX_NAME, allowed="_-") != name:
+            raise ConfigError(
+                f"{name!r} cannot be the name of a step",
+                hint=f"It has letters, digits, '_' and '-', at most {MAX_NAME}.",
+            )
+        path = self.program.path_of(name)
+        node: Node | None = None
+        if kind_name:
+            short = " ".join(label.split())
+            short = short if len(short) <= MAX_LABEL else f"{short[: MAX_LABEL - 1]}…"
+            node = Node(id=path, attrs={"type": kind_name, "label": short, **(attrs or {})})
+        return Step(
+            id=f"{path}.1",
+            kind=kind,
+            digest=digest_of(kind, kind_name, *hashed),
+            line=self.program.line(),
+            node=node,
+            **fields,
+        )
+
+    async def _perform(
+        self,
+        step: Step,
+        read: Callable[[StepEnd], T],
+        *,
+        reads: bool = False,
+        writes: bool = False,
+    ) -> T:
+        return read(await self.program.step(step, reads=reads, writes=writes))
+
+
+def _own_name(agent: str) -> str:
+    """The name of a step that is named after its agent."""
+    return slug(agent.rpartition("/")[2].partition(" ")[0], limit=40, allowed="_-", default="run")
+
+
+def _reader(kind: type[T]) -> Callable[[StepEnd], T]:
+    return lambda end: convert_to(end.value, kind)
+
+
+def _texts(value: Json) -> dict[str, str]:
+    return {key: as_text(each) for key, each in as_object(value).items()}

@@ -1,0 +1,77 @@
+# ruff: noqa: I001 (it would split ``import A as A, B as B``)
+"""Workflows: durable programs in Python, whose steps are agents, models, commands and people.
+
+::
+
+    import corral
+    from corral import workflows
+
+    @corral.workflow
+    async def fix(flow: workflows.Flow, issue: str) -> str:
+        done = await flow.run("gemini-cli", f"Fix {issue}", policy="edits")
+        check = await flow.command("pytest -q")
+        return done.text if check.ok else check.stdout
+
+    result = workflows.run_sync(fix, issue="The login fails")
+    print(result.status, result.output)
+
+Each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from corral._core.lazy_names import load_public_name, public_names
+
+if TYPE_CHECKING:
+    # ``Name as Name`` makes a name public for type checkers.
+    from corral._engine.existing_runs import (
+        add_budget as add_budget,
+        add_budget_sync as add_budget_sync,
+        answer as answer,
+        answer_sync as answer_sync,
+        cancel as cancel,
+        cancel_sync as cancel_sync,
+        show as show,
+        show_sync as show_sync,
+    )
+    from corral._engine.workflow_runs import (
+        ResumePlan as ResumePlan,
+        WorkflowResult as WorkflowResult,
+        fork as fork,
+        fork_sync as fork_sync,
+        plan_resume as plan_resume,
+        plan_resume_sync as plan_resume_sync,
+        resume as resume,
+        resume_sync as resume_sync,
+        run as run,
+        run_sync as run_sync,
+        runs as runs,
+        runs_sync as runs_sync,
+    )
+    from corral._workflows.definition import Workflow as Workflow, workflow as workflow
+    from corral._workflows.flow import (
+        AgentStep as AgentStep,
+        CommandStep as CommandStep,
+        Flow as Flow,
+        PersonAnswer as PersonAnswer,
+    )
+
+_HOMES = {
+    "corral._engine.existing_runs": "add_budget add_budget_sync answer answer_sync cancel"
+    " cancel_sync show show_sync",
+    "corral._engine.workflow_runs": "ResumePlan WorkflowResult fork fork_sync plan_resume"
+    " plan_resume_sync resume resume_sync run run_sync runs runs_sync",
+    "corral._workflows.definition": "Workflow workflow",
+    "corral._workflows.flow": "AgentStep CommandStep Flow PersonAnswer",
+}
+
+
+def __getattr__(name: str) -> object:
+    value = globals()[name] = load_public_name(__name__, _HOMES, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return public_names(_HOMES)

@@ -1,0 +1,289 @@
+"""Durable runs of workflows: what is continued, repeated and refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import workflow_files
+from support.workflow_files import LOGGED, logged
+
+from corral import pipelines, workflows
+from corral._workflows import definition
+from corral.errors import ConfigError, ReplayMismatch
+
+ASKS = (
+    LOGGED
+    + """
+@corral.workflow
+async def asks(flow: Flow, name: str = "x") -> str:
+    first = await step(flow, "first", f"echo {name}")
+    reply = await flow.ask("Go on?", ["yes", "no"])
+    await step(flow, "second")
+    return f"{first.stdout.strip()} {reply}"
+"""
+)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> str:
+    return str(tmp_path / "engine.db")
+
+
+def start(folder: Path, body: str, db: str, **options: Any) -> workflows.WorkflowResult[Any]:
+    return workflow_files.run(folder, body, durable=True, db=db, **options)
+
+
+def rewrite(folder: Path, *changes: tuple[str, str]) -> None:
+    path = folder / "flow.py"
+    text = path.read_text()
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+
+
+def test_a_run_that_waits_is_answered_and_resumed(tmp_path: Path, db: str) -> None:
+    waiting = start(tmp_path, ASKS, db, name="Ada", run_id="r")
+    assert waiting.status == "waiting"
+    assert [question.text for question in waiting.questions] == ["Go on?"]
+    assert [(each.id, each.kind, each.asks) for each in workflows.runs_sync(db=db)] == [
+        ("r", "workflow", 1)
+    ]
+    assert pipelines.runs_sync(db=db) == []
+    workflows.answer_sync("r", "no", gate="ask", db=db)
+    done = workflows.resume_sync("r", db=db)
+    assert (done.run, done.output) == ("r", "Ada no")
+    assert logged(tmp_path) == ["first", "second"]
+    shown = workflows.show_sync("r", db=db)
+    assert [*shown.graph.nodes] == ["first", "ask", "second"]
+    assert [(edge.source, edge.target) for edge in shown.graph.edges] == [
+        ("first", "ask"),
+        ("ask", "second"),
+    ]
+
+
+def test_an_edit_of_one_of_20_steps_repeats_exactly_what_depends_on_it(
+    tmp_path: Path, db: str
+) -> None:
+    body = """
+@corral.workflow
+async def chain(flow: Flow) -> list[str]:
+    values = []
+    for n in range(20):
+        parent = values[n // 2] if n else ""
+        text = f"s{n}" + parent[:1]
+        values.append((await flow.ask(text, name=f"s{n}")))
+    return values
+"""
+    asked: list[str] = []
+
+    async def answer(question: pipelines.Question) -> str:
+        asked.append(question.node)
+        return f"{question.text[-1]}{len(asked)}"
+
+    interviewer = pipelines.Callback(answer)
+    first = start(tmp_path, body, db, run_id="r", interviewer=interviewer)
+    assert first.ok, first.reason
+    assert len(asked) == 20
+    # The values of n // 2 of a step that is asked differently start with another letter.
+    rewrite(tmp_path, ('f"s{n}" + parent[:1]', '"changed z" if n == 4 else f"s{n}" + parent[:1]'))
+    asked.clear()
+    plan = workflows.plan_resume_sync("r", db=db)
+    assert plan.repeated == ["s4"]
+    assert not asked
+    second = workflows.resume_sync("r", db=db, interviewer=interviewer)
+    assert second.ok, second.reason
+    # s8 and s9 read s4; s16 to s19 read those.
+    assert sorted(asked) == ["s16", "s17", "s18", "s19", "s4", "s8", "s9"]
+    changed = {f"s{n}" for n in range(20) if second.output[n] != first.output[n]}
+    assert changed == set(asked)
+
+
+def test_a_step_that_may_write_repeats_the_steps_that_read_after_it(
+    tmp_path: Path, db: str
+) -> None:
+    body = (
+        LOGGED
+        + """
+@corral.workflow
+async def writes(flow: Flow) -> str:
+    await step(flow, "one")
+    await step(flow, "two")
+    await flow.sleep(0.01)
+    await step(flow, "three")
+    return str(await flow.random())
+"""
+    )
+    first = start(tmp_path, body, db, run_id="r")
+    rewrite(tmp_path, ('step(flow, "two")', 'step(flow, "two", "true  # changed")'))
+    plan = workflows.plan_resume_sync("r", db=db)
+    assert (plan.is_new_run, plan.kept, plan.repeated) == (
+        True, ["one", "sleep", "random"], ["two", "three"],
+    )  # fmt: skip
+    second = workflows.resume_sync("r", db=db)
+    assert logged(tmp_path) == ["one", "two", "three", "two", "three"]
+    assert second.output == first.output
+    assert second.run != "r"
+    # What continues a run that continued another has the results of both.
+    third = workflows.resume_sync(second.run, new_run=True, db=db)
+    assert third.output == first.output
+    assert len(logged(tmp_path)) == 5
+
+
+def test_a_step_that_moved_keeps_its_result(tmp_path: Path, db: str) -> None:
+    body = """
+@corral.workflow
+async def asks(flow: Flow) -> list[str]:
+    return [await flow.ask("one?"), await flow.ask("two?")]
+"""
+    interviewer = pipelines.Queued(["1", "2", "3"])
+    start(tmp_path, body, db, run_id="r", interviewer=interviewer)
+    rewrite(tmp_path, ('await flow.ask("one?")', 'await flow.ask("new?"), await flow.ask("one?")'))
+    result = workflows.resume_sync("r", db=db, interviewer=interviewer)
+    assert result.output == ["3", "1", "2"]
+
+
+def test_a_failed_run_goes_on_with_the_step_that_failed(tmp_path: Path, db: str) -> None:
+    body = (
+        LOGGED
+        + """
+@corral.workflow
+async def fails(flow: Flow) -> str:
+    await step(flow, "first")
+    await step(flow, "second", "test -f fixed", check=True)
+    return "done"
+"""
+    )
+    failed = start(tmp_path, body, db, run_id="r")
+    assert failed.status == "fail"
+    assert "the step 'second' failed: `echo second" in failed.reason
+    (tmp_path / "fixed").touch()
+    assert workflows.resume_sync("r", db=db).output == "done"
+    assert logged(tmp_path) == ["first", "second", "second"]
+
+
+def test_a_fork_repeats_a_step_and_all_after_it(tmp_path: Path, db: str) -> None:
+    interviewer = pipelines.Queued(["yes", "no"])
+    assert start(tmp_path, ASKS, db, run_id="r", interviewer=interviewer).output == "x yes"
+    forked = workflows.fork_sync("r", "ask", db=db, interviewer=interviewer)
+    assert forked.output == "x no"
+    assert logged(tmp_path) == ["first", "second", "second"]
+    assert workflows.show_sync("r", db=db).status == "success"
+    with pytest.raises(ConfigError, match="has no step 'nowhere'"):
+        workflows.fork_sync("r", "nowhere", db=db)
+
+
+def test_an_edit_of_a_waiting_run_ends_it_and_keeps_the_answer(tmp_path: Path, db: str) -> None:
+    start(tmp_path, ASKS, db, run_id="r")
+    workflows.answer_sync("r", "yes", db=db)
+    rewrite(tmp_path, ('step(flow, "second")', 'step(flow, "third")'))
+    done = workflows.resume_sync("r", db=db)
+    assert done.output == "x yes"
+    assert logged(tmp_path) == ["first", "third"]
+    assert workflows.show_sync("r", db=db).status == "cancelled"
+    assert f"{done.run} continues it" in str(workflows.show_sync("r", db=db).output)
+
+
+def test_a_replay_that_takes_another_path_is_an_error_with_its_line(
+    tmp_path: Path, db: str
+) -> None:
+    (tmp_path / "helper_of_test.py").write_text("COMMAND = 'one'\n")
+    body = """
+from pathlib import Path
+
+@corral.workflow
+async def reads(flow: Flow) -> str:
+    text = Path("NAME").read_text()
+    await flow.command(f"echo {text}")
+    return await flow.ask("Go on?")
+""".replace("NAME", str(tmp_path / "helper_of_test.py"))
+    start(tmp_path, body, db, run_id="r")
+    (tmp_path / "helper_of_test.py").write_text("COMMAND = 'two'\n")
+    with pytest.raises(ReplayMismatch, match=r"flow.py:13 starts the step 'command' with other"):
+        workflows.resume_sync("r", db=db)
+    assert workflows.show_sync("r", db=db).status == "interrupted"
+    workflows.answer_sync("r", "yes", db=db)
+    with pytest.raises(ReplayMismatch, match="--new-run"):
+        workflows.resume_sync("r", db=db)
+    assert workflows.plan_resume_sync("r", new_run=True, db=db).repeated == ["command", "ask"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("import asyncio", "import asyncio, no_such_module", "cannot be imported: flow.py:2"),
+        ("async def asks", "async def asks(", r"flow.py:\d+ is not Python"),
+        ("async def asks", "async def other", "has no workflow 'asks'"),
+        ('name: str = "x"', "name: str, more: int", "needs more"),
+        ('name: str = "x"', "", "has no parameter name"),
+        ('name: str = "x"', "name: int = 1", "the argument 'name' of asks"),
+    ],
+)
+def test_an_edit_that_cannot_run_is_refused_and_loses_nothing(
+    tmp_path: Path, db: str, old: str, new: str, reason: str
+) -> None:
+    start(tmp_path, ASKS, db, run_id="r", name="Ada")
+    text = (tmp_path / "flow.py").read_text()
+    rewrite(tmp_path, (old, new))
+    with pytest.raises(ConfigError, match=f"r cannot go on: .*{reason}"):
+        workflows.resume_sync("r", db=db)
+    (tmp_path / "flow.py").write_text(text)
+    workflows.answer_sync("r", "yes", db=db)
+    assert workflows.resume_sync("r", db=db).output == "Ada yes"
+    assert logged(tmp_path) == ["first", "second"]
+
+
+def test_two_runs_with_one_id_are_refused(tmp_path: Path, db: str) -> None:
+    start(tmp_path, ASKS, db, run_id="r")
+    with pytest.raises(ConfigError, match="the run 'r' already exists"):
+        start(tmp_path, ASKS, db, run_id="r")
+    with pytest.raises(ConfigError, match="the run 'r' already exists"):
+        workflow_files.run(tmp_path, ASKS, run_id="r")
+    assert logged(tmp_path) == ["first"]
+
+
+def test_a_workflow_without_a_file_runs_only_in_memory(tmp_path: Path, db: str) -> None:
+    code = compile(workflow_files.HEAD + ASKS, "<stdin>", "exec")
+    names: dict[str, Any] = {"__name__": "prompt"}
+    exec(code, names)
+    with pytest.raises(ConfigError, match="is in no file"):
+        workflows.run_sync(names["asks"], db=db, cwd=tmp_path)
+    result = workflows.run_sync(
+        names["asks"], durable=False, cwd=tmp_path, interviewer=pipelines.AutoApprove()
+    )
+    assert result.output == "x yes"
+
+
+def test_commands_of_pipelines_refuse_the_run_of_a_workflow(tmp_path: Path, db: str) -> None:
+    start(tmp_path, ASKS, db, run_id="r")
+    for call in (
+        lambda: pipelines.resume_sync("r", db=db),
+        lambda: pipelines.fork_sync("r", "first", db=db),
+    ):
+        with pytest.raises(ConfigError, match="is a run of a workflow"):
+            call()
+
+
+def test_the_budget_of_a_run_limits_its_steps(
+    tmp_path: Path, db: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", "no-key")
+    body = """
+@corral.workflow
+async def spends(flow: Flow) -> str:
+    return await flow.generate("gemini:gemini-2.5-flash", "hi", max_tokens=100)
+"""
+    result = start(tmp_path, body, db, options={"max_calls": 1, "max_total_tokens": 1})
+    assert result.status == "fail"
+    assert "max_total_tokens" in result.reason
+
+
+def test_showing_a_run_does_not_run_its_program(tmp_path: Path, db: str) -> None:
+    start(tmp_path, ASKS, db, run_id="r")
+    (tmp_path / "flow.py").write_text("raise SystemExit('it was executed')")
+    shown = asyncio.run(workflows.show("r", db=db))
+    assert [*shown.graph.nodes] == ["first", "ask"]
+    assert definition.text_digest("a") != definition.text_digest("b")

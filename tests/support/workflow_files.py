@@ -1,0 +1,42 @@
+"""Workflow files of tests, and runs of them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from corral import workflows
+from corral._workflows import definition
+from corral._workflows.definition import Workflow
+
+HEAD = """
+import asyncio
+import dataclasses
+import corral
+from corral.workflows import Flow
+
+"""
+LOGGED = """
+def step(flow, name, more="true", **options):
+    return flow.command(f"echo {name} >> log; {more}", name=name, **options)
+"""
+
+
+def load(folder: Path, body: str, name: str = "flow.py") -> Workflow[..., Any]:
+    """The only workflow of a file with this body."""
+    path = folder / name
+    path.write_text(HEAD + textwrap.dedent(body))
+    return definition.load_text(str(path), definition.read_file(path))
+
+
+def run(folder: Path, body: str, **options: Any) -> workflows.WorkflowResult[Any]:
+    """Run it in memory, in this folder."""
+    options.setdefault("durable", False)
+    return workflows.run_sync(load(folder, body), cwd=folder, **options)
+
+
+def logged(folder: Path) -> list[str]:
+    """The names of the commands of ``LOGGED`` that have run."""
+    path = folder / "log"
+    return path.read_text().split() if path.exists() else []
