@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from support.installed_agents import installed, mark_of
+from support.processes import processes_matching
 
 import corral
 from corral import errors
 from corral._agents import registry
+from corral._sessions import probing
 from corral._sessions.proof import stored_verdict
-from corral._system import programs
+from corral._system import paths, programs
 from corral.run_kwargs import RunKwargs
 from corral.testing import ModelServer, Turn
 
@@ -32,7 +36,7 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     ),
     "codex-default-permission": (
         "codex-cli",
-        "edits: write outside",
+        "default: write inside",
         'words=["danger-full-access" if word in ("read-only", "workspace-write") else word'
         " for word in words]",
     ),
@@ -146,15 +150,15 @@ QUICK = ("codex-event-renamed", "codex-default-permission")
 def changed_program(folder: Path, name: str) -> tuple[str, str]:
     """The agent, and its real program with a change."""
     agent, _, change = CHANGES[name]
-    argv = programs.locate(registry.find(agent), installed(agent)).argv
+    found = programs.locate(registry.find(agent), installed(agent))
     path = folder / "bin" / name
     path.parent.mkdir()
     code = [
         f"#!{sys.executable} -I",
         CHANGED.read_text(),
-        f"words, P, A, program = sys.argv[1:], Prompts(), Allows(), {[*argv]!r}",
+        f"words, P, A, program = sys.argv[1:], Prompts(), Allows(), {[*found.argv]!r}",
         'if words == ["--version"]:',
-        "    os.execv(program[0], [*program, *words])",
+        f"    sys.exit(print({found.version!r}))",
         f"run(program, **{{'words': words, **dict({change})}})",
     ]
     path.write_text("\n".join([*code, ""]))
@@ -193,3 +197,94 @@ async def test_a_changed_program_is_stopped_before_a_real_call(
     verdict = stored_verdict(registry.find(agent), programs.locate(registry.find(agent), program))
     assert verdict is not None
     assert CHANGES[name][1] in {check.check for check in verdict.failed}
+
+
+@pytest.fixture
+def waiting_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+    """A program that never answers, and the file in which each of its starts is a line."""
+    monkeypatch.delenv("CORRAL_PROBE")
+    starts = tmp_path / "starts"
+    program = tmp_path / "codex"
+    program.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo 0.999.0 && exit\n'
+        f"echo >> {starts}\nsh -c 'sleep 1000; :' {tmp_path}\n"
+    )
+    program.chmod(0o755)
+    return str(program), starts
+
+
+def options_of(program: str, workspace: Path) -> RunKwargs:
+    env = {"OPENAI_API_KEY": "canary-key-0123456789"}
+    return {"cwd": workspace, "program": program, "policy": "edits", "model": "m", "env": env}
+
+
+def what_is_left(folder: Path) -> list[object]:
+    """Folders and processes of a probe."""
+    return [*folder.glob("corral-probe-*"), *processes_matching(f"{folder}")]
+
+
+async def test_an_interrupted_probe_leaves_nothing_and_stores_nothing(
+    waiting_program: tuple[str, Path],
+    workspace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program, starts = waiting_program
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    running = asyncio.create_task(corral.run("codex-cli", "hi", **options_of(program, workspace)))
+    while not starts.exists():
+        await asyncio.sleep(0.05)
+        assert not running.done()
+    assert what_is_left(tmp_path)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert what_is_left(tmp_path) == []
+    assert list((paths.home() / "proofs").rglob("*.json")) == []
+
+
+async def test_a_probe_that_takes_too_long_is_a_clear_error(
+    waiting_program: tuple[str, Path], workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, _ = waiting_program
+    monkeypatch.setattr(probing, "LONGEST", 3.0)
+    with pytest.raises(errors.NotProven, match="did not end within 3 s") as raised:
+        await corral.run("codex-cli", "hi", **options_of(program, workspace))
+    assert "Codex 0.999.0" in raised.value.message
+    assert "corral agents install codex" in (raised.value.hint or "")
+    assert processes_matching(program) == []
+    assert list((paths.home() / "proofs").rglob("*.json")) == []
+
+
+async def test_a_program_without_a_readable_stream_is_an_error_with_its_version(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CORRAL_PROBE")
+    starts, program = tmp_path / "starts", tmp_path / "codex"
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo 0.999.0 && exit\necho >> {starts}\necho garbage\n'
+    )
+    program.chmod(0o755)
+    running = [corral.run("codex-cli", "hi", **options_of(str(program), workspace)) for _ in "abc"]
+    found = await asyncio.gather(*running, return_exceptions=True)
+    assert [type(each) for each in found] == [errors.NotProven] * 3
+    assert "Codex 0.999.0" in str(found[0])
+    assert "corral agents install codex" in str(found[0])
+    once = len(starts.read_text().splitlines())
+    with pytest.raises(errors.NotProven):
+        await corral.run("codex-cli", "hi", **options_of(str(program), workspace))
+    assert len(starts.read_text().splitlines()) == once  # the verdict was stored
+
+
+async def test_where_nothing_can_be_stored_nothing_is_probed(
+    waiting_program: tuple[str, Path],
+    workspace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program, starts = waiting_program
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "file" / "home"))
+    with pytest.raises(errors.StorageFailed, match="cannot be stored"):
+        await corral.run("codex-cli", "hi", **options_of(program, workspace))
+    assert not starts.exists()

@@ -254,6 +254,8 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     default_models: tuple[str, ...] = ()
     """The models that the tested versions ask if none is named; empty if that is not known."""
+    replacements: tuple[str, ...] = ()
+    """The models that some tested versions ask in place of ``model``."""
     model_env: str = ""
     """The variable that names the model, for an agent that has no default behind ``url_env``."""
     reports_denials: bool = True

@@ -204,7 +204,8 @@ class _Conversation:
     def _check_model(self, stage: Stage) -> None:
         wanted = stage.probe.model
         models = {request.model for request in stage.requests if request.tools}
-        is_right = all(wanted in (model, f"custom/{model}") for model in models)
+        right = {wanted, wanted.rpartition("/")[2], *stage.probe.replacements}
+        is_right = models <= right
         self._check("the named model is asked", is_right, ", ".join(map(str, models)) or "none")
 
     async def _resume(self, stage: Stage, token: str | None) -> None:

@@ -46,7 +46,8 @@ _PROBE = Probe(
     url_env="GOOGLE_GEMINI_BASE_URL",
     key_env="GEMINI_API_KEY",
     model="gemini-2.5-flash",
-    default_models=("gemini-3.8-flash",),
+    default_models=("gemini-3.8-flash", "gemini-3.5-flash"),
+    replacements=("gemini-3.5-flash",),  # before 0.61
     forms={
         "run": (("run_shell_command", {"command": "{command}"}),),
         "background": (("run_shell_command", {"command": "{command}", "is_background": True}),),
