@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export CORRAL_HOME ?= $(CURDIR)/.cache/corral
+# Programs of tests and benchmarks are no agents, or the tested versions: they need no probe.
+export CORRAL_PROBE ?= never
 # The tests start hundreds of Python processes: without bytecode files each would compile all its imports.
 unexport PYTHONDONTWRITEBYTECODE
 # The event loop of the tests: asyncio or uvloop.

@@ -128,6 +128,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register a mark for each agent that has a program. Reset SIGINT: a process that a shell
     started in the background ignores it, and its children would as well."""
     cleanup.start_watcher()
+    os.environ["CORRAL_PROBE"] = "never"  # also for what is made once for all tests
     gc.disable()  # until the tests are collected: they are many objects, and none is garbage
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for agent in registry.all_agents():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -288,3 +289,33 @@ async def test_where_nothing_can_be_stored_nothing_is_probed(
     with pytest.raises(errors.StorageFailed, match="cannot be stored"):
         await corral.run("codex-cli", "hi", **options_of(program, workspace))
     assert not starts.exists()
+
+
+VERSIONS = (
+    ("gemini-cli", "@google/gemini-cli", "0.58.0"),
+    ("gemini-cli", "@google/gemini-cli", "0.59.0"),
+    ("gemini-cli", "@google/gemini-cli", "0.60.0"),
+    ("codex-cli", "@openai/codex", "0.169.0"),
+    ("claude-cli", "@anthropic-ai/claude-code", "2.1.312"),
+    ("claude-cli", "@anthropic-ai/claude-code", "2.1.323"),
+    ("claude-cli", "@anthropic-ai/claude-code", "2.1.327"),
+    ("opencode-cli", "opencode-ai", "1.18.19"),
+    ("opencode-cli", "opencode-ai", "1.18.26"),
+    ("opencode-cli", "opencode-ai", "1.18.33"),
+)
+"""Older and newer than those that ``corral agents install`` installs."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "package", "version"), VERSIONS)
+async def test_another_real_version_passes(name: str, package: str, version: str) -> None:
+    agent = registry.find(name)
+    folder = Path(__file__).parents[2] / ".cache" / "versions" / f"{name}-{version}"
+    binary = agent.package.binaries.get(programs.machine())
+    program = folder / "node_modules" / (binary or f".bin/{agent.programs[0]}")
+    if not program.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        words = ("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix")
+        subprocess.run([*words, str(folder), f"{package}@{version}"], check=True)
+    verdict = await probing.probe(agent, programs.locate(agent, str(program)))
+    assert (verdict.version, verdict.failed) == (version, ())
