@@ -79,8 +79,7 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     "gemini-default-permission": (
         "gemini-cli",
         "edits: shell",
-        'words=[*arguments_without(words, "--policy", "--admin-policy", "--approval-mode"),'
-        ' "--approval-mode=yolo"]',
+        "words=allowing(words)",
     ),
     "gemini-resume-lost": (
         "gemini-cli",

@@ -10,6 +10,7 @@ stored.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 
 import msgspec
@@ -23,6 +24,8 @@ from corral._system.programs import FoundProgram
 from corral._system.threads import in_thread
 from corral.errors import NotProven
 from corral.version import __version__
+
+_log = logging.getLogger("corral.probe")
 
 LONGEST = 180.0
 """Seconds that a probe may take. It takes about ten on a machine that is not busy."""
@@ -44,6 +47,7 @@ async def probe(agent: AgentSpec, program: FoundProgram, *, renew: bool = False)
         known = None if renew else proofs.read(agent, digest)
         if known is not None:
             return known
+        _log.info("%s %s was not tested: it is probed once", agent.title, program.version or "")
         watch = clock.Stopwatch()
         checks = await _run_probe(agent, program)
         verdict = Verdict(
