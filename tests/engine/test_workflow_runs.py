@@ -287,3 +287,19 @@ def test_showing_a_run_does_not_run_its_program(tmp_path: Path, db: str) -> None
     shown = asyncio.run(workflows.show("r", db=db))
     assert [*shown.graph.nodes] == ["first", "ask"]
     assert definition.text_digest("a") != definition.text_digest("b")
+
+
+async def test_the_page_shows_the_steps_and_continues_the_run_with_its_own_command(
+    tmp_path: Path, db: str
+) -> None:
+    from corral._view import pipeline_view
+
+    await asyncio.to_thread(start, tmp_path, ASKS, db, run_id="r")
+    found = await pipeline_view.read("r", db)
+    assert found.command == "workflow"
+    detail = await pipeline_view.detail(found, db)
+    assert [(node.id, node.state) for node in detail.graph.nodes] == [
+        ("first", "success"),
+        ("ask", "waiting"),
+    ]
+    assert [each.text for each in detail.questions] == ["Go on?"]

@@ -228,6 +228,8 @@ class PipelineRun(PipelineFacts, kw_only=True):
     has_ended: bool = False
     visits: dict[str, Outcome] = msgspec.field(default_factory=dict[str, Outcome])
     """The outcome of visits that have ended, by their ids."""
+    command: str = "pipeline"
+    """The commands of ``corral`` that continue it: ``pipeline`` or ``workflow``."""
     state: State | None = None
     """What its database says; None for a run in memory."""
     cost_usd: float = 0.0
@@ -274,6 +276,7 @@ async def read(run: str, db: str | None, live: LiveRuns | None = None) -> Pipeli
         logs=details.state.logs,
         visits=details.visits,
         budgets=[] if details.budget is None else [details.budget.as_state()],
+        command="pipeline" if details.run_input.program is None else "workflow",
         state=details.state,
         cost_usd=details.state.cost_usd,
         tokens=details.state.tokens,

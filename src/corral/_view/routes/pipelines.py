@@ -220,7 +220,7 @@ async def answer_pipeline(call: ApiCall, body: GateAnswerBody) -> Done:
     await existing_runs.answer(run, reply, gate=body.gate, by=BY, db=db)
     if found.status != "interrupted":
         return Done(message="answered", id=run)
-    await call.start_command("pipeline", "resume", run, *_database_option(db))
+    await call.start_command(found.command, "resume", run, *_database_option(db))
     return Done(message="answered; the run goes on in the background", id=run)
 
 
@@ -253,8 +253,9 @@ async def add_pipeline_budget(call: ApiCall, body: BudgetBody) -> Done:
     from corral._engine import service
 
     await service.add_budget(run, convert_to(asdict(body), Raise), db=db)
-    if (await _read(call))[0].status == "interrupted":
-        await call.start_command("pipeline", "resume", run, *_database_option(db))
+    found = (await _read(call))[0]
+    if found.status == "interrupted":
+        await call.start_command(found.command, "resume", run, *_database_option(db))
         return Done(message="the budget was raised; the run goes on in the background", id=run)
     return Done(message="the budget was raised", id=run)
 
@@ -272,7 +273,7 @@ async def retry_pipeline(call: ApiCall, body: NodeBody) -> Done:
         return {each.id for each in await run_list.list_runs(db=db, limit=50)}
 
     before = await ids()
-    await call.start_command("pipeline", "fork", run, "--from", body.node, *_database_option(db))
+    await call.start_command(found.command, "fork", run, "--from", body.node, *_database_option(db))
     new: set[str] = set()
     watch = clock.Stopwatch()
     while not new and watch.seconds < START_SECONDS:
