@@ -21,6 +21,7 @@ from corral._cli.options import (
     EVERYWHERE,
     JSON,
     NEWEST,
+    VERIFICATION,
     PolicyFlags,
     completing,
     count_option,
@@ -187,6 +188,9 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
         text = read_prompt_and_stdin(prompt, flags["file"])
     if text is None or not str(text).strip():
         raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
+    options = read_options(flags)
+    for name in VERIFICATION:
+        options.pop(name, None)  # an attempt is judged by the verifier of the comparison
     progress = _progress(quiet=flags["quiet"], as_json=flags["as_json"])
     comparison = api.compare(
         text,
@@ -204,7 +208,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
         durable=not flags["no_durable"],
         db=flags["db"],
         on_result=progress.show,
-        **read_options(flags),
+        **options,
     )
     shown = Shown(as_json=flags["as_json"], quiet=flags["quiet"], output=flags["output"])
     return _run(comparison, progress, shown)

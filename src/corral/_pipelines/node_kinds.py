@@ -233,8 +233,19 @@ SCENARIOS = NodeKind(
     attributes=frozenset(("scenarios", "threshold", "judge", "keep_best")),
     sets=frozenset(
         f"scenarios.{key}"
-        for key in "satisfied total missing fraction low high threshold classes summary restored"
-        " note".split()
+        for key in [
+            "satisfied",
+            "total",
+            "missing",
+            "fraction",
+            "low",
+            "high",
+            "threshold",
+            "classes",
+            "summary",
+            "restored",
+            "note",
+        ]
     ),
     required=(("scenarios",),),
 )
