@@ -41,7 +41,12 @@ QUIRKS = AcpQuirks(
 is needed because the CLI reports a web search with the kind of a search in files. The name in a
 call's id comes from the CLI, not from the model."""
 
-_PACKAGE = Package(npm="@google/gemini-cli", tested="0.61.0", minimum="0.58.0")
+_PACKAGE = Package(
+    npm="@google/gemini-cli",
+    tested="0.61.0",
+    minimum="0.58.0",
+    digests={"d8c304705550e28cac96c645cbd984540431fff1": "0.61.0"},  # Linux, x86-64
+)
 _PROBE = Probe(
     url_env="GOOGLE_GEMINI_BASE_URL",
     key_env="GEMINI_API_KEY",
