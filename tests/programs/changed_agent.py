@@ -1,19 +1,28 @@
 """A real agent's program with one change: ``changed_agent.py`` stands for another version of it.
 
-``CHANGE`` and ``PROGRAM`` are appended to a copy of this file, because a probe passes no variables
-on. A change is a function of the lines between the two sides, or of the arguments.
+A call of ``run`` is appended to a copy of this file, because a probe passes no variables on. A
+change is a function of the lines between the two sides, or of the arguments.
 """
+
+from __future__ import annotations
 
 import json
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+Frame = dict[str, Any]
+Change = Callable[[Frame], list[Frame]]
 
 
-def arguments_without(words, *names, values=1):
+def arguments_without(words: Sequence[str], *names: str, values: int = 1) -> list[str]:
     """The arguments without these flags and their values."""
-    left, skipped = [], 0
+    left: list[str] = []
+    skipped = 0
     for word in words:
         if skipped:
             skipped -= 1
@@ -24,7 +33,7 @@ def arguments_without(words, *names, values=1):
     return left
 
 
-def allowing(words):
+def allowing(words: list[str]) -> list[str]:
     """The same arguments, after the rules of the policy file were changed: all allow."""
     with open(words[words.index("--policy") + 1], "r+") as file:
         rules = file.read().replace('"deny"', '"allow"')
@@ -34,7 +43,7 @@ def allowing(words):
     return words
 
 
-def other_model(words, model):
+def other_model(words: list[str], model: str) -> list[str]:
     """The arguments with another model, if they name one."""
     if "--model" not in words:
         return words
@@ -42,8 +51,8 @@ def other_model(words, model):
     return [*words[: place + 1], model, *words[place + 2 :]]
 
 
-def renamed(old, new, field="type"):
-    def change(frame):
+def renamed(old: str, new: str, field: str = "type") -> Change:
+    def change(frame: Frame) -> list[Frame]:
         if frame.get(field) == old:
             frame[field] = new
         return [frame]
@@ -51,25 +60,26 @@ def renamed(old, new, field="type"):
     return change
 
 
-def without(*names, of=None, field="type"):
+def without(*names: str, of: str, field: str = "type") -> Change:
     """Frames without these fields, at any depth."""
 
-    def strip(value):
+    def strip(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: strip(inner) for key, inner in value.items() if key not in names}
-        return [strip(inner) for inner in value] if isinstance(value, list) else value
+            table: Frame = value
+            return {key: strip(inner) for key, inner in table.items() if key not in names}
+        return value
 
-    def change(frame):
-        return [strip(frame) if of is None or frame.get(field) == of else frame]
+    def change(frame: Frame) -> list[Frame]:
+        return [strip(frame) if frame.get(field) == of else frame]
 
     return change
 
 
-def ends_at(field, value, *last):
+def ends_at(field: str, value: str, *last: Frame) -> Change:
     """Writes ``last`` in place of the first frame like this, and nothing more."""
     state = {"over": False}
 
-    def change(frame):
+    def change(frame: Frame) -> list[Frame]:
         if state["over"]:
             return []
         if frame.get(field) == value:
@@ -83,15 +93,15 @@ def ends_at(field, value, *last):
 class Prompts:
     """Answers a prompt of the Agent Client Protocol at its first tool call."""
 
-    def __init__(self):
-        self.prompt = None
+    def __init__(self) -> None:
+        self.prompt: object = None
 
-    def sent(self, frame):
+    def sent(self, frame: Frame) -> list[Frame]:
         if frame.get("method") == "session/prompt":
             self.prompt = frame["id"]
         return [frame]
 
-    def received(self, frame):
+    def received(self, frame: Frame) -> list[Frame]:
         update = (frame.get("params") or {}).get("update") or {}
         if update.get("sessionUpdate") == "tool_call" and self.prompt is not None:
             answer = {"jsonrpc": "2.0", "id": self.prompt, "result": {"stopReason": "end_turn"}}
@@ -103,10 +113,10 @@ class Prompts:
 class Allows:
     """Allows every permission request itself: corral is not asked."""
 
-    def __init__(self):
-        self.replies = []
+    def __init__(self) -> None:
+        self.replies: list[Frame] = []
 
-    def received(self, frame):
+    def received(self, frame: Frame) -> list[Frame]:
         if frame.get("method") == "session/request_permission":
             options = frame["params"]["options"]
             chosen = next(each for each in options if each["kind"].startswith("allow"))
@@ -128,25 +138,24 @@ class Allows:
         return [frame]
 
 
-def nothing(frame):
+def nothing(frame: Frame) -> list[Frame]:
     return [frame]
 
 
-def sent_without(*names):
+def sent_without(*names: str) -> Change:
     """Requests in which these parameters are empty."""
 
-    def change(frame):
-        params = frame.get("params")
-        if isinstance(params, dict):
-            for name in names:
-                if name in params:
-                    params[name] = []
+    def change(frame: Frame) -> list[Frame]:
+        params: Frame = frame.get("params") or {}
+        for name in names:
+            if name in params:
+                params[name] = []
         return [frame]
 
     return change
 
 
-def new_session_for_load(frame):
+def new_session_for_load(frame: Frame) -> list[Frame]:
     """Loads no conversation: a new one gets its place."""
     if frame.get("method") in ("session/load", "session/resume"):
         frame["method"] = "session/new"
@@ -154,38 +163,48 @@ def new_session_for_load(frame):
     return [frame]
 
 
-def run(program, words, sent=nothing, received=nothing, replies=()):
+def run(
+    program: Sequence[str],
+    words: Sequence[str],
+    sent: Change = nothing,
+    received: Change = nothing,
+    replies: Sequence[Frame] = (),
+) -> None:
     process = subprocess.Popen([*program, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    stdin, stdout = process.stdin, process.stdout
+    if stdin is None or stdout is None:
+        raise RuntimeError("the process has no pipes")
 
-    def write(frame_or_line):
-        data = frame_or_line
-        if isinstance(data, dict):
-            data = json.dumps(data).encode() + b"\n"
-        try:
-            process.stdin.write(data)
-            process.stdin.flush()
-        except BrokenPipeError:
-            pass
+    answered = 0
 
-    def changed(line, change):
+    def write(data: bytes) -> None:
+        with suppress(BrokenPipeError):
+            stdin.write(data)
+            stdin.flush()
+
+    def changed(line: bytes, change: Change) -> list[bytes]:
         try:
             frame = json.loads(line)
         except ValueError:
             return [line]
-        return change(frame) if isinstance(frame, dict) else [line]
+        return [encoded(each) for each in change(frame)] if isinstance(frame, dict) else [line]
 
-    def feed():
+    def feed() -> None:
         for line in sys.stdin.buffer:
-            for each in changed(line, sent):
-                write(each)
-        process.stdin.close()
+            for data in changed(line, sent):
+                write(data)
+        stdin.close()
 
     threading.Thread(target=feed, daemon=True).start()
-    for line in process.stdout:
-        for each in changed(line, received):
-            data = each if isinstance(each, bytes) else json.dumps(each).encode() + b"\n"
+    for line in stdout:
+        for data in changed(line, received):
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
-        while replies:
-            write(replies.pop(0))
+        for reply in replies[answered:]:
+            answered += 1
+            write(encoded(reply))
     os._exit(process.wait())
+
+
+def encoded(frame: Frame) -> bytes:
+    return json.dumps(frame).encode() + b"\n"

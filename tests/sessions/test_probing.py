@@ -129,7 +129,7 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     ),
     "opencode-acp-permission-not-asked": (
         "opencode-acp",
-        "asked: shell",
+        "asked: write inside",
         "received=A.received, replies=A.replies",
     ),
     "opencode-acp-servers-lost": (

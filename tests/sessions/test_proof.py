@@ -169,5 +169,6 @@ async def test_the_result_says_what_is_known(workspace: Path) -> None:
     options = scripted_options(workspace)
     result = await corral.run(AGENT, GOOD_RUN, **options)
     assert result.proof == "probed"
-    trusted = await corral.run(AGENT, GOOD_RUN, trust_version=True, **options)
+    options["trust_version"] = True
+    trusted = await corral.run(AGENT, GOOD_RUN, **options)
     assert trusted.proof == "trusted"
