@@ -75,11 +75,13 @@ NAMES = [
     "review",
     "run",
     "run_sync",
+    "scenarios",
     "schema_of",
     "serve",
     "session",
     "session_sync",
     "to_json",
+    "verified",
     "workflow",
     "workflows",
 ]

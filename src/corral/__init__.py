@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     from corral._sessions.turn import Turn as Turn
     from corral._verification.command_check import command_succeeds as command_succeeds
     from corral._verification.file_check import files_exist as files_exist
+    from corral._verification.scenarios.scenario_check import scenarios as scenarios
+    from corral._verification.verified import verified as verified
     from corral.values import (
         AgentSession as AgentSession,
         AskedQuestion as AskedQuestion,
@@ -116,6 +118,8 @@ _HOMES = {
     "corral._sessions.turn": "Turn",
     "corral._verification.command_check": "command_succeeds",
     "corral._verification.file_check": "files_exist",
+    "corral._verification.scenarios.scenario_check": "scenarios",
+    "corral._verification.verified": "verified",
     "corral.values": "AgentSession AskedQuestion Cost DeniedCall FileChanged McpServer Usage",
     "corral._workflows.definition": "workflow",
     "corral.version": "__version__",

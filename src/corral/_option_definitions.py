@@ -601,6 +601,33 @@ DEFINITIONS = (
         "texts",
         traits=("every_agent", "node"),
     ),
+    Definition(
+        "scenarios",
+        "A folder of held-out scenarios that the work must satisfy: docs/scenarios.md.",
+        "Verification",
+        ("--scenarios",),
+        "DIR",
+        "path",
+        traits=("every_agent",),
+    ),
+    Definition(
+        "scenario_threshold",
+        "The fraction of the scenarios that must be satisfied.",
+        "Verification",
+        ("--scenario-threshold",),
+        "FRACTION",
+        "amount",
+        default="0.9",
+        traits=("every_agent",),
+    ),
+    Definition(
+        "judge",
+        "The model, as vendor:name, that answers the questions among the scenarios.",
+        "Verification",
+        ("--judge",),
+        "MODEL",
+        traits=("every_agent",),
+    ),
     # Output.
     Definition(
         "otel",

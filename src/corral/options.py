@@ -172,6 +172,12 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds that each check may take."""
     judge_files: tuple[str, ...] = ()
     """Patterns of further files that judge the work."""
+    scenarios: str | None = None
+    """A folder of held-out scenarios that the work must satisfy."""
+    scenario_threshold: float = 0.9
+    """The fraction of them that is enough."""
+    judge: str | None = None
+    """The model that answers the questions among them."""
     otel: str | None = None
     """An OTLP endpoint that gets the spans of the run, or ``env``."""
     interactive: bool = False
@@ -398,6 +404,10 @@ def _check_numbers(run: RunOptions) -> None:
                 raise ConfigError(f"{name} must be between 0 and 60 seconds, got: {limit:g}")
         elif not limit > 0:
             raise ConfigError(f"{name} must be > 0, got: {limit:g}")
+    if not 0 < run.scenario_threshold <= 1:
+        raise ConfigError(
+            f"scenario_threshold must be above 0 and at most 1, got: {run.scenario_threshold:g}"
+        )
     for name in ("max_turns", "max_tool_rounds"):
         number: int | None = getattr(run, name)
         if number is not None and number < 1:

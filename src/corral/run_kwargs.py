@@ -193,6 +193,12 @@ class RunKwargs(TypedDict, total=False):
     """Time for each check."""
     judge_files: Sequence[str]
     """More files that judge the work, as patterns of .gitignore; !PATTERN takes one out."""
+    scenarios: str | os.PathLike[str] | None
+    """A folder of held-out scenarios that the work must satisfy: docs/scenarios.md."""
+    scenario_threshold: float
+    """The fraction of the scenarios that must be satisfied."""
+    judge: str | None
+    """The model, as vendor:name, that answers the questions among the scenarios."""
     otel: str | None
     """Send OpenTelemetry spans to this OTLP endpoint; env: where the OTEL_ variables say."""
     config: Mapping[str, object]

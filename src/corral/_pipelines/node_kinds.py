@@ -232,23 +232,14 @@ SCENARIOS = NodeKind(
     detached=True,
     attributes=frozenset(("scenarios", "threshold", "judge", "keep_best")),
     sets=frozenset(
-        f"scenarios.{key}"
-        for key in [
-            "satisfied",
-            "total",
-            "missing",
-            "fraction",
-            "low",
-            "high",
-            "threshold",
-            "classes",
-            "summary",
-            "restored",
-            "note",
-        ]
+        (
+            "scenarios.satisfied", "scenarios.total", "scenarios.missing", "scenarios.fraction",
+            "scenarios.low", "scenarios.high", "scenarios.threshold", "scenarios.classes",
+            "scenarios.summary", "scenarios.restored", "scenarios.note",
+        )
     ),
     required=(("scenarios",),),
-)
+)  # fmt: skip
 READ_FILE = NodeKind(
     name="read_file",
     handler="data:read_file",

@@ -22,7 +22,7 @@ from corral.values import T
 
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
-    from corral._sessions.goals import Until
+    from corral._sessions.goals import AnyUntil
     from corral._sessions.permissions import Asker
     from corral._sessions.pool import Pool
     from corral._sessions.tools.hooks import Before
@@ -119,7 +119,7 @@ async def run(  # noqa: PLR0913
     tools: GivenTools | None = None,
     output: Output[OutputT] | None = None,
     repairs: int = 2,
-    until: Until | None = None,
+    until: AnyUntil | None = None,
     rounds: int = 10,
     budget: Budget | None = None,
     **options: Unpack[RunKwargs],
@@ -163,7 +163,10 @@ async def run(  # noqa: PLR0913
         return result.raise_for_status() if check else result
 
     from corral._sessions.goals import Goal, run_goal, with_submission
+    from corral._verification.verified import Verified, with_checks
 
+    if isinstance(until, Verified):
+        options = with_checks(options, until)
     goal = Goal(
         output=wanted,
         repairs=repairs,

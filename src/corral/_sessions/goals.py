@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from corral._sessions.converge import Converge
 from corral._sessions.prepared_run import PreparedRun
 from corral._sessions.structured_output import (
     RunTurn,
@@ -35,6 +36,7 @@ from corral._sessions.tools.tools import GivenTools, Tools
 from corral._sessions.turn import Turn
 from corral._verification.check import Check, CheckContext
 from corral._verification.function_check import FunctionCheck, ResultFunction
+from corral._verification.verified import Verified
 from corral.errors import (
     BudgetExceeded,
     ConfigError,
@@ -44,6 +46,7 @@ from corral.errors import (
     TurnLimit,
 )
 from corral.prompt import Prompt
+from corral.receipt import Receipt
 from corral.result import Result
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
 ROUNDS = 10
 
 Until = Check | ResultFunction
+AnyUntil = Until | Verified
 
 
 async def until_done(  # noqa: PLR0913
@@ -167,7 +171,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
     output: object = None
     repairs: int = 2
-    until: Until | None = None
+    until: AnyUntil | None = None
     rounds: int = ROUNDS
     max_total_tokens: int | None = None
     submission: SubmitTool | None = None
@@ -179,7 +183,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         until, tokens = self.until, self.max_total_tokens
         if until is None:
             return
-        if not isinstance(until, Check) and not callable(until):
+        if not isinstance(until, Check | Verified) and not callable(until):
             raise ConfigError(
                 f"until must be a check, got: {type(until).__name__}",
                 hint="Give files_exist(…), command_succeeds(…), or a function of the result.",
@@ -224,6 +228,12 @@ class GoalSession(Protocol):
 
     async def verify(self, result: Result) -> Result: ...
 
+    async def judge(self, result: Result) -> Receipt: ...
+
+    async def restore(self, receipt: Receipt) -> None: ...
+
+    def keep_receipt(self, receipt: Receipt) -> Receipt: ...
+
 
 class TimeLimit:
     """Cancels a turn when the time of all turns is over. Waits for rate limits do not count."""
@@ -265,8 +275,22 @@ async def run_goal(
     run = session.prepared.run
     waits = session.prepared.limit_waits
     time_limit = TimeLimit(run.timeout, waits)
+    converge: Converge | None = None
+    until: Until | None
+    if isinstance(goal.until, Verified):
+        if not session.prepared.checks:
+            raise ConfigError(
+                "until=verified() has nothing to verify",
+                hint="Give it checks, or set verify or scenarios.",
+            )
+        converge = Converge(session)
+        until = converge.check
+    else:
+        until = goal.until
 
     async def turn(text: str, typed: TypedAnswer | None = None) -> Result:
+        if converge is not None:
+            converge.turns += 1
         started = session.turn(text, chosen, typed, is_last=goal.until is None)
         if goal.until is not None:
             time_limit.start(started.cancel)
@@ -282,14 +306,14 @@ async def run_goal(
 
     text = session.full_prompt(prompt)
     do = turn if goal.output is None else typed_turns
-    if goal.until is None:
+    if until is None:
         return await do(text)
     from corral._sessions.sandbox import command_sandbox  # most runs need none
 
     done = await until_done(
         do,
         text,
-        goal.until,
+        until,
         rounds=goal.rounds,
         max_total_tokens=goal.max_total_tokens,
         timeout=run.timeout,
@@ -298,4 +322,4 @@ async def run_goal(
         cwd=session.prepared.cwd,
         sandbox=command_sandbox(session.prepared),
     )
-    return await session.verify(done)
+    return await (session.verify(done) if converge is None else converge.finish(done))

@@ -26,7 +26,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,7 @@ from corral.values import Json
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._metering.rate_limits import LimitWaits
-    from corral._sessions.tools.hooks import Before
+    from corral._sessions.tools.hooks import Before, ToolCallHook
     from corral._verification.check import Check
 
 
@@ -125,6 +125,7 @@ def prepare(
     if enforcement.gains_at_wire(agent, run):
         found = _find_on_machine(agent, run)
         run = msgspec.structs.replace(run, at_wire=isinstance(found.route, MeterRoute))
+    checks, run = _with_checks(run)
     decision = enforcement.decide(agent, run, cwd)
     enforcement.check(agent, decision)
     run = decision.run
@@ -136,16 +137,7 @@ def prepare(
         decision = enforcement.decide_again(agent, decision, proof.failed, cwd)
         enforcement.check(agent, decision)
     inherits, credentials = run.inherit == "user", chosen.files
-    hook: ToolCallHook | None = None
-    recording: RecordingFile | None = None
-    if on_tool_call is not None:
-        from corral._sessions.tools.hooks import ToolCallHook
-
-        hook = ToolCallHook(on_tool_call, agent=agent.name, cwd=cwd)
-    if run.record_to is not None:
-        from corral._sessions.recording import choose_recording
-
-        recording = choose_recording(agent, run.record_to, cwd)
+    hook, recording = _hook(agent, on_tool_call, cwd), _recording(agent, run, cwd)
     return PreparedRun(
         agent=agent,
         run=run,
@@ -175,17 +167,57 @@ def prepare(
         ),
         hook=hook,
         recording=recording,
-        checks=_checks(run),
+        checks=checks,
     )
+
+
+def _hook(agent: AgentSpec, on_tool_call: Before | None, cwd: str) -> ToolCallHook | None:
+    if on_tool_call is None:
+        return None
+    from corral._sessions.tools.hooks import ToolCallHook
+
+    return ToolCallHook(on_tool_call, agent=agent.name, cwd=cwd)
+
+
+def _recording(agent: AgentSpec, run: RunOptions, cwd: str) -> RecordingFile | None:
+    if run.record_to is None:
+        return None
+    from corral._sessions.recording import choose_recording
+
+    return choose_recording(agent, run.record_to, cwd)
 
 
 def _checks(run: RunOptions) -> tuple[Check, ...]:
     """Raises ``ConfigError``."""
-    if not run.verify:
+    if not run.verify and run.scenarios is None:
         return ()
     from corral._verification.verification import make_checks
 
-    return make_checks(run.verify, run.verify_timeout)
+    given = [*run.verify]
+    if run.scenarios is not None:
+        from corral._verification.scenarios.scenario_check import scenarios
+
+        threshold = run.scenario_threshold
+        given.append(scenarios(run.scenarios, threshold=threshold, judge=run.judge))
+    return make_checks(given, run.verify_timeout)
+
+
+def _with_checks(run: RunOptions) -> tuple[tuple[Check, ...], RunOptions]:
+    """The checks of the run, and the run without what would show the scenarios."""
+    checks = _checks(run)
+    return checks, msgspec.structs.replace(run, hidden=(*run.hidden, *_held_out(checks)))
+
+
+def _held_out(checks: Iterable[Check]) -> Iterator[str]:
+    """The folders of held-out scenarios. Raises ``ConfigError`` and ``MissingKey`` for their
+    judging models."""
+    if any(check.kind == "scenarios" for check in checks):
+        from corral._verification.scenarios.scenario_check import ScenarioCheck
+
+        for check in checks:
+            if isinstance(check, ScenarioCheck):
+                check.check_judge()
+                yield check.source.path
 
 
 class _OnMachine(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from corral._core.nesting import decode_json
-from corral._sessions.sandbox import command_sandbox, for_user_command
+from corral._sessions.sandbox import command_sandbox
 from corral._system import paths
 from corral._system.environment import redactor_of
 from corral._verification.verification import CheckSetting, Verification, VerifyOptions
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from corral._sessions.prepared_run import PreparedRun
     from corral._sessions.store import SessionRecord
     from corral._sessions.structured_output import TypedAnswer
-    from corral._system.sandbox.sandbox import Sandbox
 
 TREES = "trees"
 """Where the states of the workspace are stored, in the session's folder."""
@@ -57,21 +56,33 @@ class RunVerifier:
         typed: TypedAnswer | None = None,
     ) -> Receipt:
         """The receipt of a run whose last turn has ended. It is stored with the session."""
+        return self.keep(prepared, record, await self.judge(prepared, result, typed))
+
+    def keep(self, prepared: PreparedRun, record: SessionRecord, receipt: Receipt) -> Receipt:
+        """Store the receipt as that of the run."""
         self.is_concluded = True
+        return store_receipt(prepared, record, receipt)
+
+    async def restore(self, receipt: Receipt) -> None:
+        """Put the files back to those that a receipt is about. Raises ``StorageFailed``."""
+        if receipt.after is not None:
+            await self._verification.restore(receipt.after.tree)
+
+    async def judge(
+        self, prepared: PreparedRun, result: Result, typed: TypedAnswer | None = None
+    ) -> Receipt:
+        """The receipt of the work as it is now. It is not stored."""
         run = _facts(prepared, result, self._prompt_hash)
         if not result.ok:
-            receipt = self._verification.unverified(run, f"the run ended as {result.status}")
-        else:
-            setting = CheckSetting(
-                sandbox=command_sandbox(prepared),
-                own_sandbox=_own_sandbox(prepared),
-                budget=prepared.budget,
-                env=prepared.run.env,
-                pass_env=prepared.run.pass_env,
-                secrets=prepared.environment.redacted,
-            )
-            receipt = await self._verification.conclude(result, run, setting, _schema(typed))
-        return store_receipt(prepared, record, receipt)
+            return self._verification.unverified(run, f"the run ended as {result.status}")
+        setting = CheckSetting(
+            sandbox=command_sandbox(prepared),
+            budget=prepared.budget,
+            env=prepared.run.env,
+            pass_env=prepared.run.pass_env,
+            secrets=prepared.environment.redacted,
+        )
+        return await self._verification.conclude(result, run, setting, _schema(typed))
 
 
 def store_receipt(prepared: PreparedRun, record: SessionRecord, receipt: Receipt) -> Receipt:
@@ -104,17 +115,6 @@ def _facts(prepared: PreparedRun, result: Result, prompt_hash: str) -> RunFacts:
         cost=result.cost,
         seconds=round(result.duration, 3),
     )
-
-
-def _own_sandbox(prepared: PreparedRun) -> Sandbox | None:
-    """For scenarios, which run in a sandbox only, if the agent has none."""
-    is_needed = any(check.kind == "scenarios" for check in prepared.checks)
-    if prepared.sandbox is not None or not is_needed:
-        return None
-    run = msgspec.structs.replace(prepared.run, sandbox="auto")
-    with contextlib.suppress(CorralError):
-        return for_user_command(run, prepared.cwd, ())
-    return None
 
 
 def _schema(typed: TypedAnswer | None) -> Evidence | None:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from corral._sessions.tools.mcp_server import ToolServer
     from corral._sessions.tools.tools import GivenTools
     from corral.events import Done, Event
+    from corral.receipt import Receipt
     from corral.run_kwargs import PromptKwargs
     from corral.values import Effort, McpServer, Output, OutputT
 
@@ -467,6 +468,32 @@ class Session:
             from corral._sessions.run_verifier import RunVerifier
 
             self._verifier = RunVerifier(prepared, record, text)
+        return self._verifier
+
+    async def judge(self, result: Result) -> Receipt:
+        """The receipt of the work as it is now, between two turns of a run."""
+        if self._next is not None:
+            return await self._next.judge(result)
+        return await self._require_verifier().judge(self._require_open()[0], result)
+
+    async def restore(self, receipt: Receipt) -> None:
+        """Put the files back to those that a receipt of this run is about."""
+        if self._next is not None:
+            return await self._next.restore(receipt)
+        await self._require_verifier().restore(receipt)
+
+    def keep_receipt(self, receipt: Receipt) -> Receipt:
+        """Store a receipt of ``judge`` as that of the run."""
+        if self._next is not None:
+            return self._next.keep_receipt(receipt)
+        return self._require_verifier().keep(*self._require_open(), receipt)
+
+    def _require_verifier(self) -> RunVerifier:
+        if self._verifier is None:
+            raise ConfigError(
+                "until=verified() has nothing to verify",
+                hint="Give it checks, or set verify or scenarios.",
+            )
         return self._verifier
 
     async def verify(self, result: Result) -> Result:

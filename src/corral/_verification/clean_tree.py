@@ -72,9 +72,9 @@ class CleanTree:
         """The clean tree of the files from before the run."""
         return CleanTree(self._trees.of_before, self._given)
 
-    def in_sandbox(self, sandbox: Sandbox) -> CleanTree:
-        """Another clean tree of the same files, in this sandbox."""
-        return CleanTree(self._trees, sandbox)
+    def as_left(self) -> CleanTree:
+        """The clean tree of the files that the run left, also of those that judge."""
+        return CleanTree(self._trees.as_left, self._given)
 
     @property
     def _is_bound(self) -> bool:

@@ -89,6 +89,11 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
         clean = CleanTreeFacts(tree=self.before.tree)
         return msgspec.structs.replace(self, clean=clean, new=frozenset())
 
+    @property
+    def as_left(self) -> WorkTrees:
+        """The same, with all files that the run left as the clean tree."""
+        return msgspec.structs.replace(self, clean=CleanTreeFacts(tree=self.after.tree))
+
     def changed_files(self) -> dict[str, FileKind]:
         """What the run changed, from the working directory."""
         changed: dict[str, FileKind] = {}

@@ -95,6 +95,8 @@ def make_checks(given: Sequence[object], timeout: float = TIMEOUT) -> tuple[Chec
                     hint="Give a command as text, files_exist(…), command_succeeds(…), a function"
                     " of the result, or a list of these.",
                 )
+    # Scenarios come last: nothing of them is left where another check runs.
+    checks.sort(key=lambda each: each.kind == "scenarios")
     if any(each.reads_files for each in checks):
         command.require("verify")
     return tuple(checks)
@@ -104,9 +106,6 @@ class CheckSetting(msgspec.Struct, frozen=True, kw_only=True):
     """What the commands of checks get."""
 
     sandbox: Sandbox | None = None
-    """That of the run."""
-    own_sandbox: Sandbox | None = None
-    """For checks that run in a sandbox only, if the run has none."""
     budget: Budget | None = None
     """What the model calls of a check may use."""
     env: Mapping[str, str] = {}
@@ -184,6 +183,12 @@ class Verification:
             evidence.append(schema)
         return self._receipt(trees, evidence, gaps, run)
 
+    async def restore(self, tree: str) -> None:
+        """Put the workspace back to a state that a receipt names. Raises ``StorageFailed``."""
+        if self._trees is None:
+            raise RuntimeError("there is no stored state")
+        await in_thread(self._trees.restore, tree)
+
     def _end(self) -> WorkTrees:
         if self._trees is None:
             raise RuntimeError("conclude comes after begin")
@@ -217,20 +222,19 @@ class Verification:
             context = msgspec.structs.replace(
                 context, changed=self._changed(trees), before=self._before(trees)
             )
-            return await self._run_in_tree(clean, _in_tree(context, clean), trees, setting)
+            return await self._run_in_tree(clean, _in_tree(context, clean), trees)
         finally:
             await asyncio.shield(in_thread(clean.__exit__))
 
     async def _run_in_tree(
-        self, clean: CleanTree, context: CheckContext, trees: WorkTrees, setting: CheckSetting
+        self, clean: CleanTree, context: CheckContext, trees: WorkTrees
     ) -> tuple[list[Evidence], list[str]]:
         evidence: list[Evidence] = []
         gaps = [*trees.gaps]
         problem = ""
         for check in self.options.checks:
-            if check.kind == "scenarios" and setting.own_sandbox is not None:
-                own = clean.in_sandbox(setting.own_sandbox)
-                found = await self._run_in(own, check, context)
+            if check.kind == "scenarios":
+                found = await self._run_scenarios(clean, check, context)
             else:
                 found = await self._run_check(check, context, problem)
             if found.details.get("skipped") and found.passed:
@@ -254,6 +258,17 @@ class Verification:
         for path in await in_thread(self._changed_programs):
             gaps.append(f"the program {path} changed during the run")
         return evidence, gaps
+
+    async def _run_scenarios(
+        self, clean: CleanTree, check: Check, context: CheckContext
+    ) -> Evidence:
+        """In a tree of the files that the agent left: what judges them is not among them. Each
+        scenario has its own limit."""
+        from corral._verification.scenarios.scenario_check import ScenarioCheck
+
+        if isinstance(check, ScenarioCheck):
+            context = msgspec.structs.replace(context, timeout=check.longest)
+        return await self._run_in(clean.as_left(), check, context)
 
     async def _run_in(self, clean: CleanTree, check: Check, context: CheckContext) -> Evidence:
         """The evidence of a check in a clean tree of its own."""

@@ -59,6 +59,12 @@ class ScenarioCheck(msgspec.Struct, frozen=True, kw_only=True):
         """Nothing: a receipt does not say where the scenarios are."""
         return {}
 
+    @property
+    def longest(self) -> float:
+        """Seconds that all of them may take together: each has its own limit."""
+        source = self.source
+        return source.build_timeout + sum(2 * each.timeout + 60 for each in source.scenarios)
+
     def check_judge(self) -> None:
         """Raises ``ConfigError`` and ``MissingKey``. Calls nothing."""
         if self.judge:

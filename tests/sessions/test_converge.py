@@ -1,0 +1,101 @@
+"""``until=verified(…)``: rounds until the work is verified, and the best state is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.sandbox import needs_sandbox
+
+import corral
+from corral import errors
+from corral.testing import ModelServer, Turn, call, say
+
+
+def shell(command: str) -> list[Turn]:
+    return [call("shell", command=command), say("done")]
+
+
+async def converge(
+    workspace: Path, commands: list[str], *checks: Any, **options: Any
+) -> tuple[corral.Result, list[str]]:
+    """The result, and the prompts that the agent got."""
+    script = [turn for command in commands for turn in shell(command)]
+    with ModelServer(script) as server:
+        usual: dict[str, Any] = {"policy": "all", "sandbox": "off", "rounds": len(commands) - 1}
+        result = await corral.run(
+            "gemini:gemini-2.5-flash",
+            "Do it",
+            cwd=workspace,
+            env=server.env,
+            until=corral.verified(*checks),
+            **{**usual, **options},
+        )
+        prompts = [request.last_text for request in server.requests[::2]]
+    return result, prompts
+
+
+async def test_what_failed_is_sent_until_it_is_verified(workspace: Path) -> None:
+    commands = ["touch a", "touch b", "touch c"]
+    result, prompts = await converge(workspace, commands, "test -f a", "echo no b; test -f b",
+                                     rounds=5)  # fmt: skip
+    assert (result.ok, result.verdict, len(prompts)) == (True, "verified", 2)
+    assert "no b" in prompts[1]
+    assert "exited with 1" in prompts[1]
+    assert not (workspace / "c").exists()
+
+
+async def test_the_best_state_is_put_back_if_the_last_is_worse(workspace: Path) -> None:
+    commands = ["touch a b", "touch c && echo x > other", "rm a b"]
+    checks = ("test -f a", "test -f b", "test -f c", "test -f d")
+    result, prompts = await converge(workspace, commands, *checks)
+    assert (result.ok, len(prompts)) == (False, 3)
+    assert result.error is not None
+    assert result.error.code == errors.TurnLimit.code
+    assert "the files are those of round 2" in result.error.message
+    assert sorted(path.name for path in workspace.iterdir()) == ["a", "b", "c", "other"]
+    assert result.receipt is not None
+    passed = [each.passed for each in result.receipt.evidence]
+    assert passed == [True, True, True, False]
+
+
+async def test_a_round_that_fails_leaves_the_best_state(workspace: Path) -> None:
+    checks = ("test -f a", "test -f b")
+    result, _ = await converge(workspace, ["touch a", "rm a"], *checks, rounds=3, max_calls=3)
+    assert not result.ok
+    assert (workspace / "a").exists()
+    assert result.receipt is not None
+    assert result.verdict == "gaps"
+
+
+async def test_the_last_state_stays_if_it_is_as_good(workspace: Path) -> None:
+    checks = ("test -f a", "test -f b")
+    result, _ = await converge(workspace, ["touch a", "touch other"], *checks)
+    assert not result.ok
+    assert sorted(path.name for path in workspace.iterdir()) == ["a", "other"]
+
+
+@needs_sandbox
+async def test_of_scenarios_the_agent_reads_counts_and_classes(
+    workspace: Path, tmp_path: Path
+) -> None:
+    held_out = tmp_path / "held-out"
+    held_out.mkdir()
+    for name in "ab":
+        text = f'class = "files"\ncommand = "echo CANARY; test -f {name}"'
+        (held_out / f"{name}.toml").write_text(text)
+    result, prompts = await converge(
+        workspace, ["touch a", "touch b"], scenarios=held_out, sandbox="needed"
+    )
+    assert (result.ok, result.verdict) == (True, "verified")
+    assert (
+        "1 of 2 held-out scenarios are satisfied (50%, needed 90%)\n- files: 1 of 2" in (prompts[1])
+    )
+    assert result.receipt is not None
+    assert result.receipt.evidence[0].details["fraction"] == 1.0
+
+
+async def test_there_must_be_something_to_verify(workspace: Path) -> None:
+    with pytest.raises(errors.ConfigError, match="nothing to verify"):
+        await converge(workspace, ["true"])
