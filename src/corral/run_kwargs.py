@@ -52,14 +52,9 @@ class PromptKwargs(TypedDict, total=False):
     attachments: Sequence[str | os.PathLike[str]] | None
 
 
-class RunKwargs(TypedDict, total=False):
-    """The keyword options of ``corral.run`` and ``corral.session``.
-
-    ::
-
-        options: corral.RunKwargs = {"policy": "edits", "timeout": 300}
-        corral.run_sync("gemini-cli", "Fix the typo", **options)
-    """
+class AgentKwargs(TypedDict, total=False):
+    """The keyword options of what runs agents and judges their work in its own way:
+    ``corral.compare``."""
 
     cwd: str | os.PathLike[str] | None
     """The working directory."""
@@ -183,6 +178,21 @@ class RunKwargs(TypedDict, total=False):
     """Store the session."""
     label: str | None
     """A text in every event, in the result and in the stored session."""
+    otel: str | None
+    """Send OpenTelemetry spans to this OTLP endpoint; env: where the OTEL_ variables say."""
+    config: Mapping[str, object]
+    """A table of options; the options of the call win over it."""
+
+
+class RunKwargs(AgentKwargs, total=False):
+    """The keyword options of ``corral.run`` and ``corral.session``.
+
+    ::
+
+        options: corral.RunKwargs = {"policy": "edits", "timeout": 300}
+        corral.run_sync("gemini-cli", "Fix the typo", **options)
+    """
+
     verify: Verify | None
     """Commands or checks that the work must pass, in a clean tree of what the agent left."""
     verify_from: VerifyFrom
@@ -199,7 +209,3 @@ class RunKwargs(TypedDict, total=False):
     """The fraction of the scenarios that must be satisfied."""
     judge: str | None
     """The model, as vendor:name, that answers the questions among the scenarios."""
-    otel: str | None
-    """Send OpenTelemetry spans to this OTLP endpoint; env: where the OTEL_ variables say."""
-    config: Mapping[str, object]
-    """A table of options; the options of the call win over it."""

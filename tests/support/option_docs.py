@@ -61,12 +61,17 @@ def _row(defined: Definition) -> str:
 
 
 def with_docstrings(source: str) -> str:
-    """The source of ``RunKwargs`` with the text of each option below its key."""
-    start = source.index("    cwd: ", source.index("class RunKwargs(TypedDict, total=False):"))
+    """The source of ``RunKwargs``, and of what it is made of, with the text of each option below
+    its key."""
+    start = source.index("class AgentKwargs(TypedDict, total=False):")
     texts = {each.name: each.text for each in DEFINITIONS}
     body: list[str] = []
-    for line in re.sub(r'^    """.*\n', "", source[start:], flags=re.MULTILINE).splitlines():
-        body.append(line)
-        if found := re.match(r"    (\w+): ", line):
+    is_key = False
+    for line in source[start:].splitlines():
+        if not (is_key and line.startswith('    """')):
+            body.append(line)
+        found = re.match(r"    (\w+): ", line)
+        is_key = found is not None
+        if found:
             body.append(f'    """{texts[found[1]]}"""')
     return source[:start] + "\n".join(body) + "\n"

@@ -21,7 +21,6 @@ from corral._cli.options import (
     EVERYWHERE,
     JSON,
     NEWEST,
-    VERIFICATION,
     PolicyFlags,
     completing,
     count_option,
@@ -35,7 +34,7 @@ from corral._cli.run_result import read_schema
 from corral._cli.ui.terminal import echo, echo_err, echo_json
 from corral._system import threads
 from corral.errors import ConfigError, PromptError
-from corral.run_kwargs import RunKwargs
+from corral.run_kwargs import AgentKwargs
 
 if TYPE_CHECKING:
     from corral._cli.ui.compare_report import CompareProgress
@@ -52,16 +51,16 @@ OUTPUT = option(
 )
 
 
-class CompareFlags(PolicyFlags, RunKwargs):
+class CompareFlags(PolicyFlags, AgentKwargs):
     """The options of the command."""
 
     file: str | None
     agent: tuple[str, ...]
     agents: str | None
     repeat: int
-    verify: str | None
+    verifier: str | None
     tests: str | None
-    verify_timeout: float | None
+    verifier_timeout: float | None
     include_uncommitted: bool
     trust_tasks: bool
     name: str | None
@@ -106,7 +105,7 @@ class Shown(NamedTuple):
 @option("Execution", "--repeat N", "Attempts by each agent at each task.", type=int, default=1)
 @option(
     "Execution",
-    "--verify COMMAND",
+    "--verify verifier COMMAND",
     "Run this in the agent's working directory when the agent has ended; exit code 0 passes.",
 )
 @option(
@@ -116,7 +115,7 @@ class Shown(NamedTuple):
 )
 @option(
     "Execution",
-    "--verify-timeout DURATION",
+    "--verify-timeout verifier_timeout DURATION",
     "A limit for the verifier; an attempt that exceeds it has failed.  [default: 10m]",
 )
 @option(
@@ -175,7 +174,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
         raise ConfigError(f"--repeat must be at least 1, got: {flags['repeat']}")
     has_tasks = prompt is not None and flags["file"] is None and is_path(prompt)
     agents = [*filter(None, ",".join([*flags["agent"], flags["agents"] or ""]).split(","))]
-    is_verified = has_tasks or flags["verify"] is not None or flags["tests"] is not None
+    is_verified = has_tasks or flags["verifier"] is not None or flags["tests"] is not None
     if len(agents) < 2 and not (agents and is_verified):
         raise ConfigError(
             "compare needs two or more different agents",
@@ -188,17 +187,15 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
         text = read_prompt_and_stdin(prompt, flags["file"])
     if text is None or not str(text).strip():
         raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
-    options = read_options(flags)
-    for name in VERIFICATION:
-        options.pop(name, None)  # an attempt is judged by the verifier of the comparison
     progress = _progress(quiet=flags["quiet"], as_json=flags["as_json"])
+    options: AgentKwargs = read_options(flags)
     comparison = api.compare(
         text,
         agents,
         repeat=flags["repeat"],
-        verify=flags["verify"],
+        verify=flags["verifier"],
         tests=flags["tests"],
-        verify_timeout=flags["verify_timeout"],
+        verify_timeout=flags["verifier_timeout"],
         include_uncommitted=flags["include_uncommitted"],
         trust_tasks=flags["trust_tasks"],
         output=read_schema(flags["schema"]) if flags["schema"] is not None else None,

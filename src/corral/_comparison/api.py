@@ -32,7 +32,7 @@ from corral._engine.dbos import database
 from corral._engine.worker.executor import unpack_options
 from corral._system.threads import in_thread, short_traceback_async, sync_twin
 from corral.errors import ConfigError
-from corral.run_kwargs import RunKwargs
+from corral.run_kwargs import AgentKwargs
 from corral.values import as_object
 
 PROMPT = "{{prompt}}"
@@ -57,7 +57,7 @@ def compare(  # noqa: PLR0913
     durable: bool = True,
     db: str | None = None,
     on_result: Callable[[BatchResult, BatchReport], None] | None = None,
-    **options: Unpack[RunKwargs],
+    **options: Unpack[AgentKwargs],
 ) -> Comparison:
     """Let several agents do the same tasks, verify their work, and count: ``await`` it for the
     ``ComparisonSummary``.

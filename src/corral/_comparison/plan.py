@@ -33,7 +33,7 @@ from corral._system import clock, config, fs, paths
 from corral._system.git import command, repository, source_repository, worktree
 from corral._system.git.worktree import name_part, repository_root
 from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent
-from corral.run_kwargs import RunKwargs
+from corral.run_kwargs import AgentKwargs
 from corral.values import Json, decode_as
 
 MOST = 100_000
@@ -135,7 +135,7 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 4
     attempts: int = 3
     output: object = None
-    run: RunKwargs = msgspec.field(default_factory=RunKwargs)
+    run: AgentKwargs = msgspec.field(default_factory=AgentKwargs)
 
 
 # Checks.

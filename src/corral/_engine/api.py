@@ -45,7 +45,7 @@ from corral._system import config, fs, paths
 from corral._system.threads import short_traceback_async, sync_twin
 from corral._workflows.program_turn import StoredProgram
 from corral.errors import ConfigError, ProcessFailed
-from corral.run_kwargs import RunKwargs
+from corral.run_kwargs import AgentKwargs, RunKwargs
 from corral.values import (
     Cost,
     Json,
@@ -56,6 +56,7 @@ from corral.values import (
     as_object,
     as_text,
     as_texts,
+    is_sequence,
     slug,
 )
 
@@ -637,8 +638,15 @@ def run_folder(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
     return place / run if run_dir is None else place
 
 
-def as_json(options: RunKwargs | None) -> dict[str, Json]:
+def as_json(options: AgentKwargs | None) -> dict[str, Json]:
     """The options as JSON, to store them with the run. Raises ``ConfigError``."""
+    given: dict[str, object] = {**(options or {})}
+    verify = given.get("verify") or ()
+    if not all(isinstance(each, str) for each in (verify if is_sequence(verify) else (verify,))):
+        raise ConfigError(
+            "a durable run can be verified with commands only",
+            hint="Give them as text: verify='pytest -q'.",
+        )
     try:
         return as_object(msgspec.to_builtins(options or {}, enc_hook=os.fspath))
     except (TypeError, NotImplementedError) as error:

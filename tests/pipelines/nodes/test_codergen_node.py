@@ -239,6 +239,24 @@ async def test_exhausted_rounds_fail_the_node(
     assert len(scripted_model.lane.requests) == 3
 
 
+async def test_a_node_whose_work_is_not_verified_has_failed(
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
+) -> None:
+    attrs = {"prompt": "Go", "policy": "edits", "verify": 'grep -q ready "{{file}}"'}
+    context: dict[str, Json] = {"file": "done.txt"}
+    async with scripted_model.resources(lambda _: say("It is done")) as resources:
+        outcome = await harness.attempt(resources=resources, attrs=attrs, context=context)
+    assert outcome.status == "fail"
+    assert outcome.retryable
+    assert "not verified: grep -q ready" in outcome.failure_reason
+    assert "exited with 2" in outcome.failure_reason
+    script = [call("write_file", file_path="done.txt", content="ready"), say("It is done")]
+    async with scripted_model.resources(script) as resources:
+        outcome = await harness.attempt(resources=resources, attrs=attrs, context=context)
+    assert outcome.status == "success", outcome
+    assert outcome.context_updates["step.verdict"] == "verified"
+
+
 async def test_an_agent_may_write_its_own_status(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:

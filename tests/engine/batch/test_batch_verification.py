@@ -1,0 +1,52 @@
+"""Batches whose tasks are verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.scripted_agent import scripted_options
+from support.verified_runs import FIX, PLAIN, make_project, orders
+
+import corral
+from corral._engine.api import as_json
+from corral.errors import ConfigError
+
+
+def options_of(folder: Path, **more: Any) -> dict[str, Any]:
+    return {
+        **scripted_options(folder, sandbox="off", policy="edits", strict=False),
+        "agent": "gemini-cli",
+        "durable": False,
+        **more,
+    }
+
+
+async def test_each_result_has_a_verdict_and_the_report_counts_them(tmp_path: Path) -> None:
+    make_project(tmp_path / "project")
+    options = options_of(tmp_path / "project", worktree=True, verify=PLAIN)
+    tasks = [{"id": "honest", "task": orders(FIX)}, {"id": "liar", "task": orders("")}]
+    report = await corral.batch(tasks, **options)
+    assert report.ok
+    assert (report.verified, report.gaps) == (1, 1)
+    honest, liar = report.results
+    assert (honest.verdict, honest.gaps, honest.branch != "") == ("verified", (), True)
+    assert liar.verdict == "gaps"
+    assert "exited with 1" in liar.gaps[0]
+
+
+async def test_in_memory_a_check_may_be_a_function(tmp_path: Path) -> None:
+    make_project(tmp_path / "project")
+    options = options_of(tmp_path / "project", verify=[lambda result: "All" in result.text])
+    report = await corral.batch([orders("")], **options)
+    assert [result.verdict for result in report.results] == ["verified"]
+
+
+@pytest.mark.parametrize(
+    "verify", [lambda _: True, corral.files_exist("a"), [corral.command_succeeds("true")]]
+)
+def test_a_durable_run_stores_commands_only(verify: Any) -> None:
+    with pytest.raises(ConfigError, match="with commands only"):
+        as_json({"verify": verify})
+    assert as_json({"verify": "true"}) == {"verify": "true"}
