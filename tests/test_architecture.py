@@ -58,6 +58,7 @@ MACHINE = {"asyncio", "os", "time", "subprocess", "socket", "threading", "http",
            "pathlib", "shutil", "tempfile", "selectors", "signal"}  # fmt: skip
 NAMED_AS_DATA = {
     "corral._agents.codex.controls": "corral._system.hook_guard",  # the program of a hook
+    "corral._agents.antigravity": "corral._system.antigravity_bridge",
     "corral._agents.corral": "corral._builtin.driver",
     "corral._publishing.records": "corral.live",  # the public module of an error
     "corral._agents.human": "corral._sessions.backends.human",
@@ -224,8 +225,10 @@ ALLOWED_NAMES = {
 
 def is_about_the_vendor(path: Path) -> bool:
     own = (
+        "corral._agents.antigravity",  # of the same vendor
         "corral._agents.gemini",
         "corral._models",
+        "corral._system.antigravity_bridge",
         "corral.providers",
         "corral._testing",
     )

@@ -267,6 +267,12 @@ def tools_of_goose(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
     return {*developer["available_tools"]} if developer["enabled"] else set()
 
 
+def tools_of_antigravity(compiled: CompiledPolicy, agent: AgentSpec) -> set[str]:
+    tools = compiled.controls.settings["tools"]
+    assert isinstance(tools, list)
+    return {str(name) for name in tools}
+
+
 READERS: dict[str, Callable[[CompiledPolicy, AgentSpec], set[str]]] = {
     "gemini": tools_of_gemini,
     "claude": tools_of_claude,
@@ -277,6 +283,7 @@ READERS: dict[str, Callable[[CompiledPolicy, AgentSpec], set[str]]] = {
     "pi": tools_of_pi,
     "cline": tools_of_cline,
     "goose": tools_of_goose,
+    "antigravity": tools_of_antigravity,
 }
 """The tools that the compiled rules leave to the model, read from the rules themselves."""
 
@@ -440,6 +447,7 @@ def test_the_same_policy_has_the_same_rows_with_every_agent(name: str, situation
         ("claude-cli", "deny (brokered) · git status: allow (brokered)"),
         ("claude-acp", "deny (brokered) · git status: allow (brokered)"),
         ("cline-acp", "deny (brokered) · git status: allow (brokered)"),
+        ("antigravity-acp", "deny (brokered) · git status: allow (brokered)"),
         ("goose-acp", "deny (brokered) · git status: allow (brokered)"),
         ("qwen-acp", "deny (brokered) · git status: allow (brokered)"),
         ("gemini-acp", "deny (brokered) · git status: allow (brokered)"),

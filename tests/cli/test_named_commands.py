@@ -91,7 +91,7 @@ def test_errors_hints_and_help_name_commands_that_exist() -> None:
 
 @pytest.mark.parametrize("agent", [*registry.all_agents()], ids=lambda agent: agent.name)
 def test_the_command_that_installs_an_agent_finds_it(agent: AgentSpec) -> None:
-    if agent.package.npm:
+    if agent.package.name:
         words = programs.install_command(agent).split()
         assert words[:3] == ["corral", "agents", "install"]
         assert config.find_agent(words[3]).package == agent.package

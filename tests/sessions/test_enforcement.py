@@ -289,7 +289,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[AgentS
             program.parent.mkdir(parents=True)
             program.write_text("#!/bin/sh\n")
             program.chmod(0o755)
-            package = {"name": agent.package.npm, "version": agent.package.tested}
+            package = {"name": agent.package.name, "version": agent.package.tested}
             (program.parent / "package.json").write_text(json.dumps(package))
             options["program"] = str(program)
         return options, computed, made

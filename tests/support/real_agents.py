@@ -257,6 +257,15 @@ RECORDS: Mapping[str, AgentRecord] = {
             asks_always=True,
             reports_hidden_calls=False,
         ),
+        AgentRecord(
+            name="antigravity-acp",
+            url_path="",
+            usage=_usage(None),
+            own_prompt="Antigravity",
+            adds_after_prompt="\n</USER_REQUEST>",
+            asks_always=True,
+            reports_hidden_calls=False,
+        ),
     )
 }
 EVERY_DAY = frozenset(name for name, record in RECORDS.items() if record.mark not in ON_DEMAND)

@@ -60,7 +60,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> AgentSpec:
 
 def write_package(folder: Path, agent: AgentSpec) -> None:
     folder.mkdir(parents=True)
-    known = {"name": agent.package.npm, "version": agent.package.tested}
+    known = {"name": agent.package.name, "version": agent.package.tested}
     (folder / "package.json").write_text(json.dumps(known))
     (folder / "part.mjs").write_text('export const part = "loaded";\n')
     (folder / "gemini.mjs").write_text(SCRIPT)

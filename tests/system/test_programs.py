@@ -15,7 +15,7 @@ from corral import errors
 from corral._agents import registry
 from corral._agents.spec import AgentSpec
 from corral._system import config, paths
-from corral._system.programs import locate, managed_program
+from corral._system.programs import locate, machine, managed_program
 
 PLAIN = Path(__file__).parents[1] / "programs" / "plain_acp.py"
 
@@ -239,11 +239,11 @@ def acp_program(path: Path, *info: str) -> Path:
 
 def test_a_program_that_speaks_only_acp_is_asked_by_acp_and_once(bin_folder: Path) -> None:
     agent = registry.find("claude-acp")
-    program = acp_program(bin_folder / "claude-agent-acp", agent.package.npm, "9.0.1")
+    program = acp_program(bin_folder / "claude-agent-acp", agent.package.name, "9.0.1")
     for _ in range(2):
         assert locate(agent, None).version == "9.0.1"
     assert Path(f"{program}.asked").read_text() == "0\n"
-    acp_program(program, agent.package.npm, "0.1.0 ")
+    acp_program(program, agent.package.name, "0.1.0 ")
     with pytest.raises(errors.VersionTooOld, match=r"0\.1\.0 at .* is too old"):
         locate(agent, None)
 
@@ -257,11 +257,11 @@ def test_another_program_with_the_same_name_is_named_and_used_by_its_path(
         locate(agent, None)
     assert f"--agent {program}" in str(raised.value.hint)
     assert config.find_agent(str(program)).name == str(program)
-    acp_program(program, agent.package.npm, "9.0.1")
+    acp_program(program, agent.package.name, "9.0.1")
     assert config.find_agent(str(program)).name == "claude-acp"
     # The one that corral installed is used, if there is one.
     acp_program(program, "@other/claude-agent-acp", "0.23.1")
-    managed = acp_program(managed_program(agent), agent.package.npm, "9.0.2")
+    managed = acp_program(managed_program(agent), agent.package.name, "9.0.2")
     found = locate(agent, None)
     assert (found.path, found.version, found.source) == (str(managed), "9.0.2", "managed")
 
@@ -275,3 +275,29 @@ def test_a_program_that_does_not_answer_is_an_error(
     with pytest.raises(errors.BrokenInstall, match="did not answer initialize"):
         locate(registry.find("codex-acp"), None)
     assert config.find_agent(str(program)).name == "codex-acp"
+
+
+def pypi_program(lib: Path, version: str) -> Path:
+    """The program of Antigravity, as pip installs it, with its package."""
+    agent = registry.find("antigravity")
+    program = script(lib / agent.package.binaries[machine()], "#!/bin/sh\n")
+    (lib / f"google_antigravity-{version}.dist-info").mkdir()
+    return program
+
+
+def test_a_program_of_a_pypi_package_is_started_by_its_bridge(tmp_path: Path) -> None:
+    agent = registry.find("antigravity")
+    found = locate(agent, str(pypi_program(tmp_path / "lib", "0.1.22")))
+    python, *flags, bridge, lib = found.argv
+    assert (python, flags, lib) == (sys.executable, ["-I", "-S"], str(tmp_path / "lib"))
+    assert Path(bridge).name == "antigravity_bridge.py"
+    assert (found.version, found.packaged) == ("0.1.22", True)
+    with pytest.raises(errors.VersionTooOld, match=r"0\.1\.9 .* is too old"):
+        locate(agent, str(pypi_program(tmp_path / "old", "0.1.9")))
+
+
+def test_each_python_has_its_own_packages() -> None:
+    tag = sys.implementation.cache_tag
+    assert managed_program(registry.find("antigravity")).is_relative_to(
+        paths.managed() / "antigravity-acp" / f"0.1.22-{tag}" / "lib"
+    )

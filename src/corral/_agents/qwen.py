@@ -362,7 +362,7 @@ _HEADLESS = AgentSpec(
     description="Alibaba's Qwen Code: one process per prompt, asks for permission",
     transport=StreamTransport(frames=Frames, translator=translator, two_way=STREAM_QUIRKS),
     programs=("qwen",),
-    package=Package(npm="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
+    package=Package(name="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
     controls=controls,
     launch=launch,
     meter_route=behind_key(_SERVICES),

@@ -61,15 +61,19 @@ ACP_OPTIONS = with_trait("acp")
 class Package(msgspec.Struct, frozen=True):
     """Where the program comes from, and the range of its versions that were tested."""
 
-    npm: str
+    name: str
+    """Of the package, in the registry."""
     tested: str
     """The version that all tests are run with; ``corral agents install`` installs it. Empty for a
     user's own command: any version may be used."""
     minimum: str
     """The oldest version of the range. An older program is refused."""
     binaries: Mapping[str, str] = {}
-    """Machine (``linux-x86_64``, ``linux-aarch64``) → path of the program below ``node_modules``,
-    for a program that npm makes no link to."""
+    """Machine (``linux-x86_64``, ``linux-aarch64``) → path of the program in the folder where the
+    registry's packages are installed. Empty: npm makes a link to the program."""
+    bridge: str = ""
+    """The module of corral that starts the program and speaks the Agent Client Protocol for it. The
+    package is then one of PyPI, and the program is in it; otherwise the package is one of npm."""
     newest: str = ""
     """The newest version of the range, if not ``tested``: it passed the conformance kit and the
     attack kit. Without a probe, a newer program is used with a warning."""
@@ -80,9 +84,13 @@ class Package(msgspec.Struct, frozen=True):
     """Where people get it, if not from npm by this name."""
 
     @property
+    def registry(self) -> Literal["npm", "PyPI"]:
+        return "PyPI" if self.bridge else "npm"
+
+    @property
     def install_by_hand(self) -> str:
         """How to install it without corral."""
-        return self.elsewhere or f"npm install -g {self.npm}@latest"
+        return self.elsewhere or f"npm install -g {self.name}@latest"
 
     def place(self, version: str | None) -> Literal["older", "tested", "newer"]:
         """Where a version is in the range. One that is not known counts as tested."""
@@ -439,7 +447,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The program that the caller's command line names, instead of a search for ``programs``."""
     vendor: str = ""
     """The vendor of its models, as ``corral.models`` names it; empty if it has those of several."""
-    package: Package = Package(npm="", tested="", minimum="")
+    package: Package = Package(name="", tested="", minimum="")
     launch: Callable[[RunOptions, LaunchContext, str, str | None], Launch] = _no_launch
     """(options, machine, prompt, vendor's id of the session to resume) → what to start."""
     meter_route: Callable[[RunOptions, Mapping[str, str]], MeterRoute | str] | None = None

@@ -84,7 +84,7 @@ def show(name: str, as_json: bool) -> None:
     shown: JsonObject = {
         **_state(agent),
         "transport": agent.transport.kind,
-        "package": agent.package.npm,
+        "package": agent.package.name,
         "minimum_version": agent.package.minimum,
         "newest_tested_version": agent.package.newest or agent.package.tested,
         "options": [*sorted(agent.supports)],
@@ -112,7 +112,7 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name", default="gemini", shell_complete=completing("agents"))
 @plain_option("-q --quiet", "Print only the program's path.")
 def install_agent(name: str, quiet: bool) -> None:
-    """Install the tested version of an agent from npm.
+    """Install the tested version of an agent from npm or PyPI.
 
     It is installed into corral's own folder. With Node 22.1 or newer, Node's compile cache of the
     agent is filled: the agent is run once with a scripted model."""
@@ -120,7 +120,7 @@ def install_agent(name: str, quiet: bool) -> None:
     if not agent.programs:
         raise ConfigError(f"{agent.name} is part of corral: there is nothing to install")
     if not quiet and not programs.managed_program(agent).exists():
-        echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
+        echo(f"installing {agent.package.name} {agent.package.tested} …", err=True)
     found = install.install(agent)
     cache = install.find_compile_cache(found)
     if cache is not None and cache.state == "not filled":

@@ -74,7 +74,7 @@ def command(program: str | None) -> int:
         try:
             program = programs.locate(agent, None).path
         except (NotInstalled, BrokenInstall, VersionTooOld):
-            echo(f"installing {agent.package.npm} {agent.package.tested} …", err=True)
+            echo(f"installing {agent.package.name} {agent.package.tested} …", err=True)
             program = install.install(agent).path
     echo(f"prompt       {PROMPT}")
     shown = asyncio.run(demonstrate(program, _show))

@@ -1,4 +1,4 @@
-"""Install an agent: the tested version, from npm, with the hashes that corral ships.
+"""Install an agent: the tested version, from npm or PyPI, with the hashes that corral ships.
 
 It is installed in a managed folder and runs offline afterwards. The folder appears when it is
 complete, also if several processes install at the same time.
@@ -28,11 +28,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Generator
 from importlib import resources
@@ -49,9 +51,9 @@ INSTALL_SECONDS = 600
 
 
 def install(agent: AgentSpec) -> programs.FoundProgram:
-    """Install the tested version, unless it is installed. Raises ``NotInstalled`` without npm
-    or where no build for this machine is known, ``BrokenInstall`` with npm's message,
-    ``StorageFailed`` on a full disk."""
+    """Install the tested version, unless it is installed. Raises ``NotInstalled`` without the
+    installer of the registry or where no build for this machine is known, ``BrokenInstall`` with
+    the installer's message, ``StorageFailed`` on a full disk."""
     builds = agent.package.binaries
     if builds and programs.machine() not in builds:
         raise NotInstalled(
@@ -62,13 +64,7 @@ def install(agent: AgentSpec) -> programs.FoundProgram:
     target = programs.managed_folder(agent)
     program = programs.managed_program(agent)
     if not program.exists():
-        if shutil.which("node") is None:
-            raise programs.no_node("Node.js 20 or newer is needed, and no node is on PATH")
-        npm = shutil.which("npm")
-        if npm is None:
-            raise NotInstalled(
-                "npm is needed, and is not on PATH", hint="Install npm and try again."
-            )
+        command = _pip() if agent.package.registry == "PyPI" else _npm()
         draft = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(3).hex()}")
         for stale in target.parent.glob(f".{target.name}.*"):
             if (
@@ -78,9 +74,9 @@ def install(agent: AgentSpec) -> programs.FoundProgram:
         try:
             draft.mkdir(parents=True)
             locks = resources.files("corral._agents").joinpath("locks", agent.programs[0])
-            for name in ("package.json", "package-lock.json"):
-                (draft / name).write_bytes(locks.joinpath(name).read_bytes())
-            _ci(npm, str(draft), agent)
+            for lock in locks.iterdir():
+                (draft / lock.name).write_bytes(lock.read_bytes())
+            _run_installer(command, draft, agent)
             try:
                 os.rename(draft, target)
             except OSError:
@@ -90,15 +86,40 @@ def install(agent: AgentSpec) -> programs.FoundProgram:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise StorageFailed(
                 f"cannot write {target}: {error.strerror}",
-                hint="About 110 MB are needed." if full else "Set CORRAL_HOME elsewhere.",
+                hint="Up to 250 MB are needed." if full else "Set CORRAL_HOME elsewhere.",
             ) from error
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return programs.locate(agent, str(program))
 
 
-def _ci(npm: str, folder: str, agent: AgentSpec) -> None:
-    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+def _npm() -> list[str]:
+    """The command that installs what ``package-lock.json`` names, in ``node_modules``."""
+    if shutil.which("node") is None:
+        raise programs.no_node("Node.js 20 or newer is needed, and no node is on PATH")
+    npm = shutil.which("npm")
+    if npm is None:
+        raise NotInstalled("npm is needed, and is not on PATH", hint="Install npm and try again.")
+    return [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+
+
+def _pip() -> list[str]:
+    """The command that installs what ``requirements.txt`` names, in ``lib``. Not every environment
+    has pip: those that uv makes have none."""
+    target = ["--target", programs.PACKAGES["PyPI"], "-r", "requirements.txt"]
+    flags = ["install", "-q", "--no-deps", "--require-hashes", "--only-binary", ":all:", *target]
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip", "--disable-pip-version-check", *flags]
+    if uv := shutil.which("uv"):
+        return [uv, "pip", *flags, "--python", sys.executable, "--compile-bytecode"]
+    raise NotInstalled(
+        f"pip is needed in the environment of {sys.executable}, or uv on PATH",
+        hint="Install one of them and try again.",
+    )
+
+
+def _run_installer(command: list[str], folder: Path, agent: AgentSpec) -> None:
+    registry = agent.package.registry
     try:
         done = subprocess.run(
             command,
@@ -110,15 +131,18 @@ def _ci(npm: str, folder: str, agent: AgentSpec) -> None:
         )
     except subprocess.TimeoutExpired as error:
         raise BrokenInstall(
-            f"npm took longer than {INSTALL_SECONDS} s", hint="Check the network and try again."
+            f"{registry}: the installation took longer than {INSTALL_SECONDS} s",
+            hint="Check the network and try again.",
         ) from error
     if done.returncode != 0:
         message = (done.stderr or done.stdout).decode("utf-8", "replace").strip()
         if "ENOSPC" in message:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         raise BrokenInstall(
-            f"npm could not install {agent.package.npm}@{agent.package.tested}:\n{message[-2000:]}",
-            hint="Check the network and npm's own settings, then try again.",
+            f"{agent.package.name} {agent.package.tested} could not be installed from {registry}:"
+            f"\n{message[-2000:]}",
+            hint=f"Check the network and the settings of {os.path.basename(command[0])}, then try"
+            " again.",
         )
 
 
@@ -151,7 +175,7 @@ class CompileCache(msgspec.Struct, frozen=True):
 
 def find_compile_cache(found: programs.FoundProgram) -> CompileCache | None:
     """The state of the cache of a program; None if it is no Node script."""
-    if len(found.argv) < 2:
+    if len(found.argv) < 2 or found.argv[0] == sys.executable:
         return None
     node, script = found.argv[0], found.argv[-1]
     try:
@@ -191,7 +215,7 @@ def filling_compile_cache(agent: AgentSpec, found: programs.FoundProgram) -> Gen
         fill, start, package = draft / "fill.cjs", draft / "start", draft / "package.json"
         fill.write_bytes(_node_file(fill.name))
         # With it, the version need not be asked for.
-        known = {"name": agent.package.npm, "version": found.version}
+        known = {"name": agent.package.name, "version": found.version}
         package.write_bytes(msgspec.json.encode(known))
         command = shlex.join((node, "--require", str(fill), script))
         start.write_text(f'#!/bin/sh\nexec {command} "$@"\n')

@@ -5,6 +5,8 @@ It covers what decides how the program behaves:
 - of a program in the agent's own npm package, all files of that package but for its
   ``node_modules``; the packages with the agent's program for one kind of machine, wherever npm put
   them; and the versions of what else is in ``node_modules``;
+- of a program in the agent's own PyPI package, all files of that package, and the lists with the
+  hashes of the files of the packages beside it;
 - of any other program, its own file. What a wrapper starts is not known.
 
 Reading hundreds of megabytes takes a second. So a digest is kept with the sizes, times and inode
@@ -68,6 +70,10 @@ def _files(agent: AgentSpec, program: FoundProgram) -> Iterator[tuple[str, Path]
         yield "program", script
         return
     yield from _tree("", folder)
+    if agent.package.registry == "PyPI":
+        for path in script.glob("*.dist-info/RECORD"):
+            yield str(path.relative_to(script)), path
+        return
     nested = folder / "node_modules"
     above = next((each for each in folder.parents if each.name == "node_modules"), nested)
     for package in programs.binary_packages(agent):

@@ -5,7 +5,10 @@ cannot be used, the managed one is. A program that is a Node script is started a
 so a missing Node is known before anything runs. The script of a managed agent gets Node's compile
 cache, if it was filled for this Node (``corral._system.install``).
 
-The version is that of the agent's npm package, if the program is in it. Otherwise a program that
+A program of a PyPI package is started by its bridge (``Package.bridge``), with the packages beside
+it and this Python. They have compiled parts, so each Python has its own managed folder.
+
+The version is that of the agent's package, if the program is in it. Otherwise a program that
 speaks only the Agent Client Protocol is asked by ``initialize``, because many know no
 ``--version``, and any other with ``--version``. The version of a user's own command is what it
 reported to its last run.
@@ -14,6 +17,7 @@ reported to its last run.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import platform
 import re
@@ -45,6 +49,9 @@ _MACHINE = r"-(linux|darwin|win32)-\w+$"
 """Suffix of the version in npm packages for one platform."""
 _NUMBERS = r"(?<!\d)\d+(?:\.\d+)+"
 
+PACKAGES = {"npm": "node_modules", "PyPI": "lib"}
+"""Registry → the folder of its packages, in that of an installed agent."""
+
 ENABLE_CACHE = "enable.cjs"
 """The file of a compile cache that Node loads before the agent's script."""
 
@@ -59,7 +66,7 @@ class FoundProgram(msgspec.Struct, frozen=True):
     version: str | None
     source: Source
     packaged: bool = False
-    """It is in the agent's own npm package, so it is no wrapper around the agent."""
+    """It is in the agent's own package, so it is no wrapper around the agent."""
 
 
 class _Package(msgspec.Struct):
@@ -116,7 +123,7 @@ def is_namesake(agent: AgentSpec) -> bool:
         path, _ = _path(agent, agent.program)
         argv = _start(path, agent)
         known = _packaged_version(argv[-1], agent) is not None
-        return not known and _ask_by_acp(path, argv, agent)[0] != agent.package.npm
+        return not known and _ask_by_acp(path, argv, agent)[0] != agent.package.name
     except NotInstalled:
         return False
 
@@ -139,7 +146,8 @@ def install_command(agent: AgentSpec) -> str:
 
 
 def managed_folder(agent: AgentSpec) -> Path:
-    return paths.managed() / agent.programs[0] / agent.package.tested
+    python = f"-{sys.implementation.cache_tag}" if agent.package.registry == "PyPI" else ""
+    return paths.managed() / agent.programs[0] / f"{agent.package.tested}{python}"
 
 
 def machine() -> str:
@@ -148,7 +156,7 @@ def machine() -> str:
 
 
 def managed_program(agent: AgentSpec) -> Path:
-    folder = managed_folder(agent) / "node_modules"
+    folder = managed_folder(agent) / PACKAGES[agent.package.registry]
     if agent.package.binaries:
         return folder / agent.package.binaries.get(machine(), f"none-for-{machine()}")
     return folder / ".bin" / agent.programs[0]
@@ -172,7 +180,7 @@ def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
     managed = managed_program(agent)
     if managed.exists():
         return str(managed), "managed"
-    if not agent.package.npm:  # a user's own command
+    if not agent.package.name:  # a user's own command
         name = agent.programs[0]
         if os.sep in name:
             raise _unusable(name, "Give the path of a program that speaks ACP.")
@@ -200,8 +208,17 @@ def _start(path: str, agent: AgentSpec) -> tuple[str, ...]:
         with open(real, "rb") as file:
             head = file.read(4096)
     except OSError as error:
-        hint = f"Run: {install_command(agent)}" if agent.package.npm else None
+        hint = f"Run: {install_command(agent)}" if agent.package.name else None
         raise BrokenInstall(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+    below = agent.package.binaries.get(machine(), "")
+    packages = real.removesuffix(f"/{below}")
+    is_packaged = packages != real and _pypi_version(packages, agent) is not None
+    if agent.package.bridge and is_packaged:
+        bridge = importlib.util.find_spec(agent.package.bridge)
+        if bridge is None or bridge.origin is None:
+            raise BrokenInstall(f"corral is not complete: it has no {agent.package.bridge}")
+        # Without -S, the packages of corral's own environment would be found too.
+        return (sys.executable, "-I", "-S", bridge.origin, packages)
     if not (head.startswith(b"#!") and b"node" in head.split(b"\n", 1)[0]):
         return (path,)
     node = fs.find_program("node")
@@ -229,6 +246,13 @@ def compile_cache(script: str, node: str) -> str | None:
     return os.path.join(folder, "compile-cache", f"{info.st_size}-{info.st_mtime_ns}")
 
 
+def _pypi_version(packages: str, agent: AgentSpec) -> str | None:
+    """The version of the agent's PyPI package, if it is installed in this folder."""
+    start = f"{agent.package.name.replace('-', '_')}-"
+    found = Path(packages).glob(f"{start}*.dist-info")
+    return next((info.stem.removeprefix(start) for info in found), None)
+
+
 def _packaged_version(script: str, agent: AgentSpec) -> str | None:
     """The version in the package beside the program: ``--version`` costs two CPU seconds."""
     found = _own_package(script, agent)
@@ -236,7 +260,7 @@ def _packaged_version(script: str, agent: AgentSpec) -> str | None:
 
 
 def package_folder(script: str, agent: AgentSpec) -> Path | None:
-    """The folder of the agent's own npm package, if the program is in it."""
+    """The folder of the agent's own package, if the program is in it."""
     found = _own_package(script, agent)
     return None if found is None else found[0]
 
@@ -251,8 +275,11 @@ def binary_packages(agent: AgentSpec) -> set[str]:
 
 
 def _own_package(script: str, agent: AgentSpec) -> tuple[Path, str] | None:
-    """The folder and the version of the agent's own npm package, if the program is in it."""
-    names = {agent.package.npm, *binary_packages(agent)}
+    """The folder and the version of the agent's own package, if the program is in it. ``script`` is
+    the end of ``FoundProgram.argv``."""
+    if agent.package.registry == "PyPI" and (version := _pypi_version(script, agent)):
+        return Path(script, agent.package.binaries[machine()]).parents[1], version
+    names = {agent.package.name, *binary_packages(agent)}
     for folder in Path(os.path.realpath(script)).parents:
         try:
             package = decode_as((folder / "package.json").read_bytes(), _Package)
@@ -267,9 +294,9 @@ def _reported_version(path: str, argv: tuple[str, ...], agent: AgentSpec) -> str
     """The version that the program reports, cached by path, size and modification time."""
     if _speaks_only_acp(agent):
         name, version = _ask_by_acp(path, argv, agent)
-        if name != agent.package.npm:
+        if name != agent.package.name:
             raise NotInstalled(
-                f"{path} is {name} {version}, and {agent.name} needs {agent.package.npm}",
+                f"{path} is {name} {version}, and {agent.name} needs {agent.package.name}",
                 hint=f"Run: {install_command(agent)}   (or use this program as it is, by its path:"
                 f" --agent {path})",
             )

@@ -51,7 +51,7 @@ _HEADLESS = AgentSpec(
     programs=("claude",),
     vendor="anthropic",
     package=Package(
-        npm="@anthropic-ai/claude-code",
+        name="@anthropic-ai/claude-code",
         tested="2.1.325",
         minimum="2.1.300",
         newest="2.1.327",
@@ -120,7 +120,7 @@ _ACP = replace(
     transport=AcpTransport(quirks=QUIRKS, model_at_start=True),
     programs=("claude-agent-acp",),
     package=Package(
-        npm="@agentclientprotocol/claude-agent-acp",
+        name="@agentclientprotocol/claude-agent-acp",
         tested="0.99.0",
         minimum="0.99.0",
         newest="0.100.0",

@@ -63,7 +63,7 @@ HEADLESS = AgentSpec(
     programs=("codex",),
     vendor="openai",
     package=Package(
-        npm="@openai/codex",
+        name="@openai/codex",
         tested="0.166.0",
         minimum="0.166.0",
         newest="0.169.0",
@@ -122,7 +122,7 @@ ACP = replace(
     description="OpenAI's Codex, persistent (ACP, through codex-acp): asks for each change",
     transport=AcpTransport(quirks=QUIRKS, model_at_start=True),
     programs=("codex-acp",),
-    package=Package(npm="@agentclientprotocol/codex-acp", tested="2.6.0", minimum="2.6.0"),
+    package=Package(name="@agentclientprotocol/codex-acp", tested="2.6.0", minimum="2.6.0"),
     read_stderr=None,
     controls=controls.controls_acp,
     normalize_policy=controls.without_lists,

@@ -42,7 +42,7 @@ is needed because the CLI reports a web search with the kind of a search in file
 call's id comes from the CLI, not from the model."""
 
 _PACKAGE = Package(
-    npm="@google/gemini-cli",
+    name="@google/gemini-cli",
     tested="0.61.0",
     minimum="0.58.0",
     digests={"d8c304705550e28cac96c645cbd984540431fff1": "0.61.0"},  # Linux, x86-64

@@ -52,7 +52,7 @@ _ACP = AgentSpec(
     transport=AcpTransport(quirks=QUIRKS, arguments=("acp",)),
     programs=("opencode",),
     package=Package(
-        npm="opencode-ai",
+        name="opencode-ai",
         tested="1.18.18",
         minimum="1.18.18",
         newest="1.18.33",

@@ -225,7 +225,7 @@ class AcpConnection:
             )
             reply = read_initialize(settled.result)
             self.agent, self.agent_version = reply.agent_capabilities, reply.version
-            if run.auth_method is None and not prepared.agent.package.npm:
+            if run.auth_method is None and not prepared.agent.package.name:
                 self._auth_methods = reply.auth_methods
             if reply.version is not None:
                 programs.remember_version(prepared.agent, prepared.program, reply.version)

@@ -174,7 +174,7 @@ class FileMethodAttack(NamedTuple):
         folder = arena.notes / "program"
         folder.mkdir()
         package = {
-            "name": self.subject.spec.package.npm,
+            "name": self.subject.spec.package.name,
             "version": self.subject.spec.package.tested,
         }
         (folder / "package.json").write_text(json.dumps(package))

@@ -108,7 +108,8 @@ class InjectedModel:
             return
         found: list[str] = []
         for message in reversed(request.history):
-            if message.role == "model":
+            # Some agents send results in the name of the model.
+            if message.role == "model" and not message.results:
                 break
             found += [json.dumps(result.response, ensure_ascii=False) for result in message.results]
         self.made[-1].returned += "\n".join(found)

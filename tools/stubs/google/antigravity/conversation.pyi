@@ -1,0 +1,9 @@
+from collections.abc import AsyncIterator, Sequence
+
+from google.antigravity import types
+
+class Conversation:
+    last_turn_usage: types.UsageMetadata | None
+    async def send(self, prompt: Sequence[str | types.Media]) -> None: ...
+    def receive_steps(self) -> AsyncIterator[types.Step]: ...
+    async def cancel(self) -> None: ...
