@@ -75,7 +75,16 @@ if TYPE_CHECKING:
         notes: list[str]
 
 
-NOT_WITH_SESSION = ("resume", "fork", "replay", "record_to", "dry_run", "via", "verify")
+NOT_WITH_SESSION = (
+    "resume",
+    "fork",
+    "replay",
+    "record_to",
+    "dry_run",
+    "via",
+    "verify",
+    "scenarios",
+)
 """Options that have no meaning for a session that runs already."""
 
 

@@ -47,9 +47,10 @@ class VerdictRule(NamedTuple):
         """Raises ``ConfigError``, before anything is spent."""
         given = {"--require": flags["require"], "--receipt": flags["receipt"]}
         for name, value in given.items():
-            if value is not None and not options.get("verify"):
+            if value is not None and not (options.get("verify") or options.get("scenarios")):
                 raise ConfigError(
-                    f"{name} needs --verify", hint="For example: --verify 'pytest -q'."
+                    f"{name} needs --verify or --scenarios",
+                    hint="For example: --verify 'pytest -q'.",
                 )
         file = flags["receipt"]
         if file is not None and not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK):
