@@ -31,6 +31,7 @@ LAYERS = {
     "_publishing": 5,
     "live": 6,
     "_inference": 5,
+    "_merging": 6,
     "_builtin": 6,
     "_pipelines": 7,
     "_workflows": 7,
@@ -50,8 +51,8 @@ LAYERS = {
 }
 """A module imports its own layer and the layers below. Other modules beside the packages, such as
 ``events``, are layer 0."""
-FACADES = {"corral", "corral.agents", "corral.export", "corral.models", "corral.pipelines",
-           "corral.review", "corral.testing", "corral.workflows"}  # fmt: skip
+FACADES = {"corral", "corral.agents", "corral.export", "corral.merge_queue", "corral.models",
+           "corral.pipelines", "corral.review", "corral.testing", "corral.workflows"}  # fmt: skip
 """They have no code of their own: each loads its public names from the packages."""
 
 MACHINE = {"asyncio", "os", "time", "subprocess", "socket", "threading", "http", "urllib",

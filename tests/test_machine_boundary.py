@@ -153,6 +153,8 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "clock file",
         "worktrees that several processes share",
     ),
+    "_merging/owners.py": ("file", "the key of a repository is its real path"),
+    "_merging/queue.py": ("clock file", "the file of a queue and its locks"),
     "_engine/node_runner.py": ("file", "a temporary folder"),
     # Harnesses.
     "integrations/inspect_ai.py": ("file", "a temporary folder for a sample without one"),

@@ -65,6 +65,7 @@ NAMES = [
     "is_installed",
     "live",
     "merge",
+    "merge_queue",
     "models",
     "pipelines",
     "pool",

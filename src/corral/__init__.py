@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         errors as errors,
         events as events,
         live as live,
+        merge_queue as merge_queue,
         models as models,
         pipelines as pipelines,
         providers as providers,
@@ -95,7 +96,7 @@ if TYPE_CHECKING:
     from corral.version import __version__ as __version__
 
 _HOMES = {
-    "corral.": "errors events live models pipelines providers review serve workflows",
+    "corral.": "errors events live merge_queue models pipelines providers review serve workflows",
     "corral._comparison.api": "Comparison compare compare_sync",
     "corral._comparison.summary": "ComparisonSummary",
     "corral._engine.batch.api": "Batch BatchReport BatchResult batch batch_sync",

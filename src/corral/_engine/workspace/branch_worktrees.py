@@ -37,6 +37,8 @@ from msgspec.structs import replace
 
 from corral._engine.payloads import RunInput, RunWorktree
 from corral._engine.workspace import run_worktree
+from corral._merging import owners
+from corral._merging.owners import BranchOwner
 from corral._pipelines.execution.branch_merge import MERGED
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.graph import Graph
@@ -102,10 +104,18 @@ async def in_place(
     if tree is None:
         outcome = await work(context)
     else:
+        sessions: list[BranchOwner] = []
+        context = replace(context, on_owner=sessions.append)
         async with run_worktree.used(tree):
             outcome = await work(context)
             await asyncio.to_thread(_publish, tree, outcome)
             outcome = await run_worktree.save(tree, outcome, visit.id, lane)
+        if sessions and not tree.is_remote:
+            own = replace(
+                sessions[-1], folder=str(run_worktree.top_folder(tree)), within=tree.within
+            )
+            root = Path(tree.repository)
+            await asyncio.to_thread(owners.record, root, tree.branch, own)
     if visit.merges and outcome.ok:
         merged = as_texts(outcome.context_updates.get(MERGED))
         done = [branch.name for branch in visit.merges if branch.id in merged]

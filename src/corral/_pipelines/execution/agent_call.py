@@ -103,6 +103,8 @@ def build_call(work: NodeContext, *, alone: bool = False) -> AgentCall:
     options, notes = options_of(work, agent)
     if model is not None:
         options["model"] = model
+    if work.on_owner is not None:
+        options.setdefault("keep", True)
     until = _command_of(work, "until")
     if (verify := _command_of(work, "verify", work.node.seconds("verify_timeout"))) is not None:
         options["verify"] = [verify]
@@ -200,8 +202,15 @@ async def _send(work: NodeContext, call: AgentCall, prompt: str) -> Result:
         if work.budget is None and is_warm(call, prompt):
             return await work.resources.run_warm(call.agent, prompt, call.options, emit)
         if call.hooks is None:
-            return await _run(work, call, prompt, emit)
-        return await call.hooks.watch(emit, lambda emit: _run(work, call, prompt, emit))
+            result = await _run(work, call, prompt, emit)
+        else:
+            result = await call.hooks.watch(emit, lambda emit: _run(work, call, prompt, emit))
+    if work.on_owner is not None:
+        from corral._merging.owners import BranchOwner, options_to_keep
+
+        session, kept = result.resume_token or "", options_to_keep(call.options)
+        work.on_owner(BranchOwner(agent=call.agent, session=session, options=kept))
+    return result
 
 
 def is_warm(call: AgentCall, prompt: str) -> bool:

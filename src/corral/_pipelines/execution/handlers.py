@@ -46,6 +46,7 @@ from corral.values import SHORTEST_SECRET, Json
 
 if TYPE_CHECKING:
     from corral._inference.client import Client
+    from corral._merging.owners import BranchOwner
     from corral._metering.budget import Budget
     from corral._pipelines.execution.interviewers import AskPerson
     from corral._sessions.permissions import Asker
@@ -224,6 +225,9 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
     """What the model calls of the run may use."""
     ask_person: AskPerson | None = None
     """Asks the person of the run; None if there is none."""
+    on_owner: Callable[[BranchOwner], None] | None = None
+    """Called with the session of the node's agent, which may be asked later to repair the branch
+    with its work: then the session is kept. None: there is no such branch."""
     writes_files: bool = True
     """False: nothing is written to ``folder``, which need not exist."""
     longest_hold: float | None = None

@@ -21,6 +21,8 @@ from pathlib import Path
 import msgspec
 
 from corral._core.nesting import decode_json
+from corral._merging import owners
+from corral._merging.owners import BranchOwner
 from corral._pipelines.execution import branch_merge, run_dir, simulated_nodes
 from corral._pipelines.execution.handlers import Handler, NodeContext
 from corral._pipelines.execution.node_options import number_of
@@ -117,19 +119,24 @@ class ItemWorktrees(msgspec.Struct, kw_only=True):
         run_id = self.work.run_id
         place = worktree.task_folder(self.root, run_id, name, "")
         tree = await TaskWorktree.make(self.root, self.base, place)
+        sessions: list[BranchOwner] = []
+        item_work = msgspec.structs.replace(
+            item_work, workspace=tree.place / self.within, on_owner=sessions.append
+        )
         try:
-            outcome = await handler(
-                msgspec.structs.replace(item_work, workspace=tree.place / self.within)
-            )
+            outcome = await handler(item_work)
         except BaseException:
             await asyncio.shield(tree.remove())
             raise
         outcome = outcome or Outcome()
         message = f"corral: item {index} of {self.work.node.id}"
         change = await tree.commit_to(branch_name(f"{run_id}--{name}"), message)
-        await tree.remove()
         if change is None:
+            await tree.remove()
             return outcome
+        owner = sessions[-1] if sessions else None
+        await in_thread(owners.record_in, tree, change.branch, owner, str(self.within))
+        await tree.remove()
         if outcome.ok:
             self.done[index] = BranchWork(
                 base=self.base, commit=change.commit, name=change.branch, id=str(index)

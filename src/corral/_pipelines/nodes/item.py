@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from corral._merging import owners
+from corral._merging.owners import BranchOwner
 from corral._pipelines import templates
 from corral._pipelines.execution import agent_call
 from corral._pipelines.execution.agent_call import AgentCall
@@ -21,6 +23,7 @@ from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.scheduler.outcome import Outcome, failed, outcome_of_error
 from corral._system.clock import Stopwatch
 from corral._system.git.worktree import TaskWorktree, branch_name, task_folder
+from corral._system.threads import in_thread
 from corral.errors import CorralError, StorageFailed
 from corral.result import Result
 from corral.values import Json, JsonObject
@@ -60,7 +63,9 @@ async def run_agent(
     change the call. Returns the outcome and the fields of the result. Raises ``CorralError``."""
     commit = work.node.text("worktree")
     async with _workspace(work, commit) as (workspace, tree):
-        work = msgspec.structs.replace(work, workspace=workspace)
+        sessions: list[BranchOwner] = []
+        on_owner = None if tree is None else sessions.append
+        work = msgspec.structs.replace(work, workspace=workspace, on_owner=on_owner)
         call = agent_call.build_call(work)
         if prepare is not None:
             prepare(work, call)
@@ -79,6 +84,9 @@ async def run_agent(
                 branch = branch_name(batch, work.visit.id)
                 change = await tree.commit_to(branch, f"{batch}: {work.visit.id}")
                 if change is not None:
+                    owner = sessions[-1] if sessions else None
+                    within = str(workspace.relative_to(tree.place))
+                    await in_thread(owners.record_in, tree, branch, owner, within)
                     fields |= {"branch": change.branch, "commit": change.commit}
                     fields["files"] = list(change.files)
                     if work.node.is_true("patch"):

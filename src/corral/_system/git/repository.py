@@ -11,7 +11,7 @@ from typing import IO, TypeAlias
 
 import msgspec
 
-from corral._system import paths
+from corral._system import fs, paths
 from corral._system.git import command, scan, settings, stub
 from corral._system.git.command import LOCAL, GitAccess, GitLimits, GitOutput
 from corral._system.git.scan import RepositoryLayout
@@ -153,11 +153,18 @@ def is_ancestor(folder: Path, one: str, other: str) -> bool:
     return check(folder, "merge-base", "--is-ancestor", one, other)
 
 
-def commit(folder: Path, tree: str, parents: Sequence[str], message: str) -> str:
-    """Make a commit of a tree; no branch names it yet. Raises ``StorageFailed``."""
+def commit(
+    folder: Path,
+    tree: str,
+    parents: Sequence[str],
+    message: str,
+    author: Mapping[str, str] | None = None,
+) -> str:
+    """Make a commit of a tree; no branch names it yet. ``author``: the ``GIT_AUTHOR_*`` variables
+    of another author than the user. Raises ``StorageFailed``."""
     before = [word for parent in parents for word in ("-p", parent)]
     text = message.encode("utf-8", "backslashreplace")
-    who = settings.identity(locate(folder).common)
+    who = {**settings.identity(locate(folder).common), **(author or {})}
     return run(folder, "commit-tree", tree, *before, "-F", "-", env=who, feed=(text,))
 
 
@@ -266,6 +273,53 @@ def messages(folder: Path, old: str, new: str, limit: int) -> str:
     if answer.code and not answer.is_cut:
         checked(words, answer)
     return answer.out[:limit].decode("utf-8", "replace").strip()
+
+
+class CommitInfo(msgspec.Struct, frozen=True):
+    """A commit as its author wrote it."""
+
+    author: str
+    email: str
+    date: str
+    message: str
+
+    @property
+    def author_env(self) -> dict[str, str]:
+        """What makes another commit by the same author."""
+        return {
+            "GIT_AUTHOR_NAME": self.author,
+            "GIT_AUTHOR_EMAIL": self.email,
+            "GIT_AUTHOR_DATE": self.date,
+        }
+
+
+def commits(folder: Path, old: str, new: str) -> list[CommitInfo]:
+    """The commits without merges that ``new`` has and ``old`` has not, the oldest first. Raises
+    ``StorageFailed``."""
+    form = "--format=%an%x00%ae%x00%ad%x00%B%x00%x00"
+    words = ("log", "--no-merges", "--reverse", "--no-mailmap", "--date=raw", "-z", form)
+    answer = checked(words, call(folder, *words, f"{old}..{new}"))
+    found: list[CommitInfo] = []
+    for row in answer.out.decode("utf-8", "replace").split("\0\0\0"):
+        fields = row.split("\0")
+        if len(fields) >= 4:
+            found.append(CommitInfo(*(field.strip() for field in fields[:4])))
+    return found
+
+
+def checkouts(folder: Path) -> dict[str, Path]:
+    """The branches that are checked out, in the user's own and in linked work trees, by their full
+    names, with the folder of the work tree. Raises ``StorageFailed``."""
+    common = locate(folder).common
+    found: dict[str, Path] = {}
+    if common.name == ".git" and (head := scan.read_head(common)) is not None:
+        found[head] = common.parent
+    for git_dir in common.glob("worktrees/*"):
+        pointer = fs.read_small(git_dir / "gitdir", 4096)
+        head = scan.read_head(git_dir)
+        if pointer is not None and head is not None:
+            found[head] = Path(os.fsdecode(pointer.strip())).parent
+    return {name: top for name, top in found.items() if name.startswith("refs/heads/")}
 
 
 def patched_tree(folder: Path, commit: str, patch: bytes) -> str:

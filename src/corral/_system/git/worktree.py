@@ -118,6 +118,27 @@ def write_merged(root: Path, place: Path, ours: str, merged: str) -> None:
         raise
 
 
+def update_checkout(
+    top: Path, branch: str, old: str, new: str, *, after_crash: bool = False
+) -> None:
+    """Move a branch forward that is checked out in the work tree ``top``, with its files and index,
+    as ``git merge --ff-only`` does. The files must be as the commit ``old`` has them.
+    ``after_crash``: an earlier call was interrupted, so they may be as ``new`` has them, too.
+    Raises ``StorageFailed``; then nothing was changed, except by an interruption."""
+    layout = repository.locate(top)
+    current = _work_tree(top, top, old)
+    changes = repository.differences(top, current, new)
+    if current != repository.tree_of(top, old):
+        expected = {each.path for each in repository.differences(top, old, new)}
+        if not after_crash or any(each.path not in expected for each in changes):
+            raise StorageFailed(f"{top} has changes that are not committed")
+    git_tree.update(top, top, changes, force=False)
+    index = {"GIT_INDEX_FILE": str(layout.git_dir / "index")}
+    repository.run(top, "read-tree", new, env=index)
+    if repository.commit_of(top, branch) != new:
+        repository.run(top, "update-ref", branch, new, old)
+
+
 def merged_tree(root: Path, ours: str, theirs: str) -> str:
     """Raises ``Conflict`` and ``StorageFailed``."""
     # Without -z git would write names that are not ASCII in quotes, with octal numbers.

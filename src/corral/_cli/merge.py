@@ -1,0 +1,248 @@
+"""``corral merge`` merges finished branches behind a gate; ``corral merges`` shows the queues."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Unpack
+
+import click
+import msgspec
+
+from corral._cli.command_types import SectionedCommand, enable_gc, option
+from corral._cli.options import (
+    EVERYWHERE,
+    FAKE,
+    JSON,
+    PolicyFlags,
+    completing,
+    limit_texts,
+    policy_options,
+    read_options,
+    resolve_last,
+    run_options,
+)
+from corral._cli.ui.tables import format_cost, format_time, table
+from corral._cli.ui.terminal import echo, echo_err, echo_json
+from corral._core import durations
+from corral._core.lookup import find_id
+from corral._core.terminal_text import counted, one_line, visible
+from corral._system import threads
+from corral.errors import ConfigError
+from corral.run_kwargs import RunKwargs
+
+if TYPE_CHECKING:
+    from corral._merging.api import MergeReport
+    from corral._merging.queue import MergeEntry, MergeQueue
+
+INTERRUPTED = 130
+MARKS = {"merged": "✓", "failed": "✗", "owner": "?"}
+
+
+class MergeFlags(PolicyFlags, RunKwargs):
+    """The options of the command."""
+
+    into: str
+    gate: tuple[str, ...]
+    gate_timeout: str
+    gate_sandbox: str | None
+    gate_env: tuple[str, ...]
+    batch: str | None
+    rounds: int
+    agent: str | None
+    dry_run: bool
+    as_json: bool
+    quiet: bool
+
+
+@click.command("merge", cls=SectionedCommand)
+@click.argument("branches", nargs=-1, metavar="[BRANCH]...")
+@option("Execution", "--into BRANCH", "The branch that they are merged into.", required=True)
+@option("Execution", "--batch NAME", "The branches of this batch (or last), too.")
+@option(
+    "Execution",
+    "--gate COMMAND...",
+    "A command that must succeed before the branch is merged. It is stored with the queue.",
+)
+@option("Execution", "--gate-timeout DURATION", "For each command.", type=str, default="30m")
+@option(
+    "Execution",
+    "--gate-sandbox",
+    "Run the gate in a sandbox without a network.",
+    type=click.Choice(("auto", "require")),
+)
+@option("Execution", "--gate-env NAME...", "A variable that the gate sees.")
+@option("Execution", "--dry-run", "Tell what would conflict; change nothing, run no gate.")
+@option(
+    "Agent",
+    "-a --agent NAME",
+    "The agent that is asked about branches that no session made.",
+    shell_complete=completing("agents"),
+)
+@option(
+    "Agent",
+    "--rounds N",
+    "How often the session that made a branch is asked to repair it.",
+    type=click.IntRange(0),
+    default=2,
+)
+@policy_options
+@run_options(EVERYWHERE, texts=limit_texts("each session that is asked"))
+@option("Output", "--json as_json", "Print the report as JSON.")
+@option("Output", "-q --quiet", "No progress.")
+@FAKE
+def command(branches: tuple[str, ...], **flags: Unpack[MergeFlags]) -> int:
+    """Add each BRANCH to the merge queue of --into, and merge all that is queued.
+
+    BRANCH is a name or a quoted pattern, such as 'corral/nightly/*'. Without one, what was queued
+    before is continued. Each branch is put on the tip as one commit; if the gate succeeds in a
+    clean worktree, --into is moved to it. At a conflict or a failed gate, the session that made the
+    branch is asked to repair it, and the branch is queued again. A branch that fails stays as it
+    is. Your folder is not touched; at the end, a checkout of --into without changes is moved
+    forward.
+
+    \b
+    Exit codes: 0 all merged, or added to the queue that another process merges · 1 some failed ·
+    2 bad input, or the gate fails on --into itself · 130 interrupted: call it again to continue
+    """
+    from corral._cli.ui.signals import signals
+    from corral._merging import api
+
+    try:
+        timeout = durations.seconds(flags["gate_timeout"])
+    except ValueError as error:
+        raise ConfigError(f"--gate-timeout: {error}") from error
+    batch = flags["batch"]
+
+    def show(entry: MergeEntry) -> None:
+        if not flags["quiet"]:
+            echo_err(f"{MARKS.get(entry.state, '·')} {_line(entry)}")
+
+    async def run() -> MergeReport:
+        work = asyncio.ensure_future(
+            api.run(
+                branches,
+                into=flags["into"],
+                gates=flags["gate"],
+                batch=None if batch is None else resolve_last(batch, "batch"),
+                rounds=flags["rounds"],
+                gate_timeout=timeout,
+                gate_sandbox=flags["gate_sandbox"],
+                gate_env=flags["gate_env"],
+                agent=flags["agent"],
+                dry_run=flags["dry_run"],
+                on_entry=show,
+                **read_options(flags),
+            )
+        )
+        with signals(work.cancel):
+            return await work
+
+    enable_gc()
+    try:
+        report = threads.run_event_loop(run())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        echo_err(f"corral: interrupted; continue with: corral merge --into {flags['into']}")
+        return INTERRUPTED
+    if flags["as_json"]:
+        echo_json(msgspec.json.encode(to_dict(report)))
+    else:
+        _print(report, is_trial=flags["dry_run"])
+    return 0 if report.ok else 1
+
+
+def to_dict(report: MergeReport) -> dict[str, object]:
+    counts = {"merged": report.merged, "failed": report.failed, "cost_usd": report.cost_usd}
+    return {"type": "report", **msgspec.to_builtins(report), **counts}
+
+
+def _print(report: MergeReport, *, is_trial: bool) -> None:
+    if is_trial:
+        for entry in report.entries:
+            echo(f"{MARKS[entry.state]} {_line(entry)}")
+        return
+    if report.elsewhere:
+        waiting = sum(entry.is_open for entry in report.entries)
+        echo(f"another process merges into {report.into}; {counted(waiting, 'branch')} wait there")
+        return
+    spent = f" · {format_cost(report.cost_usd)}" if report.cost_usd else ""
+    echo(f"{report.merged} merged into {report.into}, {report.failed} failed{spent}")
+    if report.pending:
+        echo(visible(report.pending))
+
+
+def _line(entry: MergeEntry) -> str:
+    reason = f": {one_line(entry.reason)}" if entry.reason else ""
+    return f"{visible(entry.branch)} {entry.state}{reason}"
+
+
+@click.group("merges")
+def merges() -> None:
+    """List and show merge queues.
+
+    `corral merge` adds to one and merges.
+    """
+
+
+@merges.command("list")
+@JSON
+def list_queues(as_json: bool) -> None:
+    """List the merge queues, the one that changed last first."""
+    from corral._merging.api import queues
+
+    found = queues()
+    if as_json:
+        echo_json(msgspec.json.encode(found))
+        return
+    rows = [
+        (
+            each.id,
+            each.into,
+            str(len(each.open)),
+            str(sum(entry.state == "merged" for entry in each.entries)),
+            str(sum(entry.state == "failed" for entry in each.entries)),
+            each.repository,
+        )
+        for each in found
+    ]
+    echo(table(("queue", "into", "open", "merged", "failed", "repository"), rows))
+
+
+@merges.command("show")
+@click.argument("name", metavar="QUEUE")
+@JSON
+def show_queue(name: str, as_json: bool) -> None:
+    """Show QUEUE: each branch, its state, and why it has failed.
+
+    QUEUE is an id of `corral merges list`, a unique beginning of one, or 'last'.
+    """
+    queue = _find(name)
+    if as_json:
+        echo_json(msgspec.json.encode(queue))
+        return
+    echo(f"queue      {queue.id}")
+    echo(f"repository {queue.repository}")
+    echo(f"into       {queue.into}")
+    echo(f"gate       {' && '.join(queue.gates)}")
+    for entry in queue.entries:
+        at = format_time(entry.ended or entry.queued)
+        commit = f" {entry.result[:12]}" if entry.state == "merged" else ""
+        echo(f"{MARKS.get(entry.state, '·')} {at} {_line(entry)}{commit}")
+        for line in entry.output.splitlines()[-5:] if entry.state == "failed" else ():
+            echo(f"    {visible(line)}")
+    if queue.pending:
+        echo(visible(queue.pending))
+    if queue.open:
+        echo(f"continue   corral merge --into {queue.into}")
+
+
+def _find(name: str) -> MergeQueue:
+    from corral._merging.api import queues
+
+    found = {each.id: each for each in queues()}
+    known = [*found]
+    chosen = known[0] if name == "last" and known else find_id(name, known, "merge queues")
+    if chosen is None:
+        raise ConfigError(
+            f"there is no merge queue {name!r}", hint="`corral merges list` lists them."
+        )
+    return found[chosen]

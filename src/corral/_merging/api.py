@@ -1,0 +1,268 @@
+"""``corral.merge_queue.run``: add branches to a merge queue, and merge what is queued.
+
+How a queue works is in ``merger``, its states are in ``queue``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final, Unpack
+
+import msgspec
+
+from corral._core.display import Card, Displayed
+from corral._merging import owners, queue
+from corral._merging.merger import Merger, OnEntry, conflict_text
+from corral._merging.queue import MergeEntry, MergeQueue, QueueStore
+from corral._merging.rebase import HEADS, rebase, staging_of, tip_of
+from corral._system.git import repository, source_repository, worktree
+from corral._system.git.worktree import name_part
+from corral._system.threads import in_thread, short_traceback_async, sync_twin
+from corral._verification.command_check import command_succeeds
+from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.run_kwargs import RunKwargs
+
+TIMEOUT = 1800.0
+"""Default of seconds for a gate command."""
+ROUNDS = 2
+"""How often the owner of a branch is asked by default."""
+
+
+class MergeReport(Displayed, msgspec.Struct, frozen=True, kw_only=True):
+    """What a merge queue has done.
+
+    ::
+
+        report = await merge_queue.run(["feature"], into="main", gates=["make test"])
+        print(report.merged, report.failed, report.pending)
+    """
+
+    queue: str
+    """Its id."""
+    into: str
+    tip: str
+    """The last commit: of the target, or of the branch that ``pending`` names."""
+    entries: list[MergeEntry] = []
+    """The branches that were queued or open when the call began, or were added since."""
+    pending: str = ""
+    """What to do, if the target is checked out with changes that are not committed."""
+    elsewhere: bool = False
+    """Another process merges this queue; the branches were only added to it."""
+
+    @property
+    def merged(self) -> int:
+        return sum(entry.state == "merged" for entry in self.entries)
+
+    @property
+    def failed(self) -> int:
+        return sum(entry.state == "failed" for entry in self.entries)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no branch has failed."""
+        return not self.failed
+
+    @property
+    def cost_usd(self) -> float:
+        return sum(entry.cost_usd for entry in self.entries)
+
+    def _card(self) -> Card:
+        facts = (f"{self.merged} merged", f"{self.failed} failed")
+        lines = [f"{entry.branch}: {entry.reason}" for entry in self.entries if entry.reason]
+        return Card(f"MergeReport into {self.into}", facts, "\n".join(lines))
+
+
+@short_traceback_async
+async def run(  # noqa: PLR0913
+    branches: Sequence[str] = (),
+    *,
+    into: str,
+    gates: Sequence[str] = (),
+    batch: str | None = None,
+    rounds: int | None = None,
+    gate_timeout: float | None = None,
+    gate_sandbox: str | None = None,
+    gate_env: Sequence[str] = (),
+    agent: str | None = None,
+    dry_run: bool = False,
+    on_entry: OnEntry | None = None,
+    **options: Unpack[RunKwargs],
+) -> MergeReport:
+    """Add branches to the merge queue of the branch ``into``, and merge all that is queued.
+
+    ``branches``: names of branches, or patterns such as ``"corral/nightly/*"``; none: continue with
+    what is queued. ``batch``: the branches of this batch, too. ``gates``: commands that must
+    succeed in a clean worktree before ``into`` is moved; they are stored with the queue.
+    ``rounds``: how often the session that made a branch is asked to resolve a conflict or to repair
+    what the gate found (2). ``agent``: asked for branches that no session of corral made.
+    ``gate_timeout``: seconds for each command. ``gate_sandbox``: ``"auto"`` or ``"require"``.
+    ``gate_env``: names of variables that the commands see. ``dry_run``: tell what would conflict,
+    and change nothing. ``on_entry`` is called with each entry that changes. ``options`` are those
+    of ``corral.run`` for the sessions that are asked, with ``cwd``, the folder of the repository.
+
+    Raises ``ConfigError`` before anything is changed: no repository, an unknown branch, no gate, or
+    a gate that fails on ``into`` itself. Another process may merge the same queue: then the
+    branches are only added. What was interrupted is continued by the next call.
+
+    ::
+
+        report = await merge_queue.run(["feature-1", "feature-2"], into="main", gates=["make test"])
+    """
+    folder = Path(options.pop("cwd", None) or ".")
+    root, _ = await in_thread(worktree.repository_root, folder)
+    wanted = await in_thread(_find_branches, root, branches, batch, into)
+    if dry_run:
+        return await in_thread(_try, root, into, wanted)
+    store = QueueStore.of(root, into)
+    settings = msgspec.structs.replace(
+        MergeQueue(id=store.id, repository=str(root), into=into),
+        gates=list(gates),
+        rounds=ROUNDS if rounds is None else rounds,
+        timeout=gate_timeout or TIMEOUT,
+        sandbox=gate_sandbox or "",
+        pass_env=list(gate_env),
+    )
+    own = await in_thread(_add, store, root, settings, wanted, agent)
+    merger = Merger(root, store, agent, options, on_entry or (lambda _entry: None))
+    while True:
+        with store.working() as is_ours:
+            if not is_ours:
+                return await in_thread(_report, store, root, own, elsewhere=True)
+            await merger.run(own)
+        # Another process may have added a branch just before the lock was free.
+        if not await in_thread(_is_open, store):
+            return await in_thread(_report, store, root, own)
+
+
+run_sync: Final = sync_twin(run)
+
+
+def queues() -> list[MergeQueue]:
+    """All merge queues of this user on this machine, the one that changed last first. One that
+    cannot be read is left out.
+
+    ::
+
+        for queue in merge_queue.queues():
+            print(queue.into, len(queue.open))
+    """
+    found: list[MergeQueue] = []
+    for store in queue.all_queues():
+        with contextlib.suppress(CorralError):
+            if (stored := store.read()) is not None:
+                found.append(stored)
+    return found
+
+
+def _find_branches(
+    root: Path, branches: Sequence[str], batch: str | None, into: str
+) -> dict[str, str]:
+    """The branches and their commits. Raises ``ConfigError``."""
+    if into.startswith("refs/") or tip_of(root, into) is None:
+        raise ConfigError(f"{root} has no branch {into!r}", hint="Name a branch with --into.")
+    listed = repository.run(root, "for-each-ref", "--format=%(refname)", HEADS).splitlines()
+    names = [name.removeprefix(HEADS) for name in listed]
+    patterns = [*branches]
+    if batch is not None:
+        patterns.append(f"corral/{name_part(batch)}/*")
+    found: dict[str, str] = {}
+    for pattern in patterns:
+        matching = [pattern] if tip_of(root, pattern) is not None else []
+        if not matching and any(sign in pattern for sign in "*?["):
+            matching = [name for name in names if fnmatchcase(name, pattern) and name != into]
+        if not matching:
+            what = f"the batch {batch} has no branch" if pattern not in branches else ""
+            raise ConfigError(
+                what or f"{root} has no branch {pattern!r}",
+                hint="`git branch` lists the branches; a batch makes them with --worktree.",
+            )
+        for name in matching:
+            found[name.removeprefix(HEADS)] = tip_of(root, name) or ""
+    if into in found:
+        raise ConfigError(f"{into} cannot be merged into itself")
+    for reference, top in repository.checkouts(root).items():
+        name = reference.removeprefix(HEADS)
+        if name in found and source_repository.has_changes(top):
+            raise ConfigError(
+                f"{name} is checked out in {top} with changes that are not committed",
+                hint="Commit or stash them: only what is committed is merged.",
+            )
+    return found
+
+
+def _add(
+    store: QueueStore, root: Path, settings: MergeQueue, wanted: dict[str, str], agent: str | None
+) -> set[int]:
+    """Add the branches; the numbers of all entries that are open then. Raises ``ConfigError``."""
+    with store.locked():
+        stored = store.read() or settings
+        if settings.gates:
+            keep = {name: getattr(settings, name) for name in ("gates", "rounds", "timeout")}
+            keep |= {"sandbox": settings.sandbox, "pass_env": settings.pass_env}
+            stored = msgspec.structs.replace(stored, **keep)
+            stored.green = ""
+        if not stored.gates:
+            raise ConfigError(
+                "no gate: which command must succeed before a branch is merged?",
+                hint="Name one: --gate 'make test' (--gate true checks nothing).",
+            )
+        for gate in stored.gates:
+            command_succeeds(gate, timeout=stored.timeout)
+        if not wanted and not stored.open and not _is_pending(root, stored.into):
+            raise ConfigError(
+                f"nothing is queued for {stored.into}", hint="Name the branches to merge."
+            )
+        for branch, commit in wanted.items():
+            owner = owners.find(root, branch)
+            stored.add(branch, commit, owner.agent if owner else agent or "")
+        store.write(stored)
+        return {entry.number for entry in stored.open}
+
+
+def _is_open(store: QueueStore) -> bool:
+    stored = store.read()
+    return stored is not None and bool(stored.open)
+
+
+def _is_pending(root: Path, into: str) -> bool:
+    return tip_of(root, staging_of(into)) is not None
+
+
+def _report(
+    store: QueueStore, root: Path, own: set[int], *, elsewhere: bool = False
+) -> MergeReport:
+    stored = store.read()
+    if stored is None:
+        raise StorageFailed(f"the merge queue {store.id} was removed")
+    tip = tip_of(root, staging_of(stored.into)) or tip_of(root, stored.into) or ""
+    return MergeReport(
+        queue=store.id,
+        into=stored.into,
+        tip=tip,
+        entries=[entry for entry in stored.entries if entry.number in own],
+        pending=stored.pending,
+        elsewhere=elsewhere,
+    )
+
+
+def _try(root: Path, into: str, wanted: dict[str, str]) -> MergeReport:
+    """What would conflict, without a gate."""
+    tip, entries = tip_of(root, into) or "", list[MergeEntry]()
+    for number, (branch, commit) in enumerate(wanted.items(), 1):
+        entry = MergeEntry(number=number, branch=branch, commit=commit, base=tip)
+        try:
+            done = rebase(root, tip, commit)
+        except StorageFailed as error:
+            queue.end(entry, "failed", error.message)
+        else:
+            entry.files = done.files
+            if done.commit:
+                tip = entry.result = done.commit
+                queue.end(entry, "merged", "nothing to merge" if done.is_empty else "")
+            else:
+                queue.end(entry, "failed", conflict_text(done.files))
+        entries.append(entry)
+    return MergeReport(queue="", into=into, tip=tip, entries=entries)

@@ -1,0 +1,338 @@
+"""A merge queue: what is merged, what fails, who is asked, and what is never touched."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.merge_queues import (
+    GATE,
+    add_branch,
+    add_branches,
+    check_result,
+    make_repository,
+    repairing_agent,
+)
+from support.repositories import git
+
+import corral
+from corral import merge_queue
+from corral._merging.queue import QueueStore
+from corral.errors import ConfigError
+from corral.merge_queue import MergeEntry, MergeReport
+
+pytestmark = pytest.mark.whole_program
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repo")
+
+
+def merge(repo: Path, *branches: str, **more: Any) -> MergeReport:
+    more = {"into": "main", "gates": [GATE], "cwd": repo, **more}
+    return merge_queue.run_sync(branches, **more)
+
+
+def states(report: MergeReport) -> dict[str, str]:
+    return {entry.branch: entry.state for entry in report.entries}
+
+
+def test_branches_are_merged_one_after_another_behind_the_gate(repo: Path, tmp_path: Path) -> None:
+    names = add_branches(repo, clean=3, textual=2, semantic=2)
+    start, log = git(repo, "rev-parse", "main"), tmp_path / "log"
+    report = merge(repo, "work/*", agent=repairing_agent(log), policy="all")
+    assert set(states(report).values()) == {"merged"}, report.entries
+    check_result(repo, start, names)
+    assert report.tip == git(repo, "rev-parse", "main")
+    asked = [entry.branch for entry in report.entries if entry.rounds]
+    assert asked == ["work/id-0", "work/id-1", "work/text-0", "work/text-1"]
+    # The commit of a branch is by its author, with its message.
+    assert git(repo, "log", "-1", "--format=%an %s", "main").startswith("t work of work/")
+    assert git(repo, "for-each-ref", "refs/corral") == ""
+
+
+def test_a_conflict_that_nobody_repairs_leaves_the_queue(repo: Path) -> None:
+    names = add_branches(repo, clean=1, textual=1, semantic=1)
+    tips = {name: git(repo, "rev-parse", name) for name in names}
+    seen: list[str] = []
+    report = merge(repo, *names, on_entry=lambda entry: seen.append(entry.state))
+    assert states(report) == {
+        "work/clean-0": "merged",
+        "work/id-0": "failed",
+        "work/text-0": "failed",
+    }
+    by_name = {entry.branch: entry for entry in report.entries}
+    assert by_name["work/text-0"].reason == (
+        "conflict in list; no session made this branch (--agent names one that is asked)"
+    )
+    assert "the gate failed" in by_name["work/id-0"].reason
+    assert "taken" in by_name["work/id-0"].output
+    assert {name: git(repo, "rev-parse", name) for name in names} == tips
+    assert seen[:3] == ["rebasing", "checking", "merged"]
+    assert (report.ok, report.merged, report.failed) == (False, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [("nothing", "left conflict markers in list"), ("markers", "left conflict markers in list")],
+)
+def test_a_repair_that_leaves_markers_is_not_taken(
+    repo: Path, tmp_path: Path, how: str, reason: str
+) -> None:
+    (name,) = add_branches(repo, clean=0, textual=1, semantic=0)
+    before = git(repo, "rev-parse", name)
+    agent = repairing_agent(tmp_path / "log", how)
+    report = merge(repo, name, agent=agent, policy="all")
+    assert reason in report.entries[0].reason
+    assert git(repo, "rev-parse", name) == before
+
+
+def test_the_session_that_made_a_branch_is_resumed_in_its_folder(
+    repo: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    done = corral.batch_sync(
+        [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}],
+        "write list {{text}}",
+        agent=repairing_agent(log),
+        policy="all",
+        cwd=repo,
+        worktree=True,
+        durable=False,
+        name="nightly",
+        results=tmp_path / "results",
+        concurrency=1,
+    )
+    assert done.ok
+    report = merge(repo, batch="nightly")
+    assert report.ok, [entry.reason for entry in report.entries]
+    assert (repo / "list").read_text() == "one\ntwo\n"
+    prompts = [line.split(" ", 2) for line in log.read_text().splitlines()]
+    assert [prompt for _, _, prompt in prompts[:2]] == ["write list one", "write list two"]
+    # The same session, in the same folder.
+    assert prompts[2][:2] == prompts[1][:2]
+    assert "Your branch corral/nightly/b is to be merged into main" in prompts[2][2]
+    assert not Path(prompts[1][1]).exists()
+
+
+def test_rounds_limit_how_often_a_session_is_asked(repo: Path, tmp_path: Path) -> None:
+    (name,) = add_branches(repo, clean=0, textual=0, semantic=1)
+    log = tmp_path / "log"
+    gate = "! test -e ids/id-0"  # no repair helps
+    report = merge(repo, name, agent=repairing_agent(log), policy="all", gates=[gate], rounds=1)
+    assert "has not repaired it in 1 rounds" in report.entries[0].reason
+    assert len(log.read_text().splitlines()) == 1
+    report = merge(repo, name, agent=repairing_agent(log), gates=[gate], rounds=0)
+    assert "its session is not asked" in report.entries[0].reason
+
+
+def test_a_gate_that_hangs_has_failed(repo: Path) -> None:
+    add_branch(repo, "slow", {"slow": "1"})
+    gates = ["test ! -e slow || sleep 300"]
+    report = merge(repo, "slow", gates=gates, gate_timeout=0.3)
+    assert "did not end within 300ms" in report.entries[0].reason
+    assert git(repo, "rev-parse", "main") != git(repo, "rev-parse", "slow")
+
+
+def test_a_gate_that_fails_on_the_target_merges_nothing(repo: Path) -> None:
+    add_branch(repo, "one", {"one": "1"})
+    before = git(repo, "rev-parse", "main")
+    with pytest.raises(ConfigError, match="the gate fails on main itself: `test -e no`"):
+        merge(repo, "one", gates=["test -e no"])
+    assert git(repo, "rev-parse", "main") == before
+    assert merge(repo, gates=["true"]).merged == 1  # it stayed in the queue
+
+
+def test_a_clean_checkout_of_the_target_is_moved_at_the_end(repo: Path) -> None:
+    add_branch(repo, "one", {"one": "1", "list": "changed\n"})
+    seen: list[str] = []
+
+    def look(entry: MergeEntry) -> None:
+        seen.append(git(repo, "status", "--porcelain"))
+        assert not (repo / "one").exists()
+
+    report = merge(repo, "one", on_entry=look)
+    assert (report.pending, states(report)) == ("", {"one": "merged"})
+    assert seen == [""] * len(seen)
+    assert (repo / "one").read_text() == "1"
+    assert git(repo, "status", "--porcelain", "--branch") == "## main"
+    assert git(repo, "rev-parse", "HEAD") == report.tip
+    assert git(repo, "for-each-ref", "--format=%(refname:short)").split() == ["main", "one"]
+
+
+def test_a_checkout_with_changes_is_not_touched(repo: Path) -> None:
+    add_branch(repo, "one", {"one": "1"})
+    add_branch(repo, "two", {"two": "2"})
+    (repo / "list").write_text("mine\n")
+    before = git(repo, "rev-parse", "main")
+    report = merge(repo, "one")
+    assert "changes that are not committed" in report.pending
+    assert (repo / "list").read_text() == "mine\n"
+    assert git(repo, "rev-parse", "main") == before
+    # More is merged behind it, and what the message says works.
+    report = merge(repo, "two")
+    git(repo, "checkout", "-q", "list")
+    command = shlex.split(report.pending.rpartition(": ")[2])
+    assert command[:2] == ["git", "-C"]
+    git(repo, *command[3:])
+    assert (repo / "one").exists()
+    assert (repo / "two").exists()
+
+
+def test_the_target_may_move_meanwhile(repo: Path) -> None:
+    names = add_branches(repo, clean=2, textual=0, semantic=0)
+    moved: list[str] = []
+
+    def move(entry: MergeEntry) -> None:
+        if entry.state == "checking" and not moved:
+            moved.append(add_branch(repo, "main", {"of-others": "1"}))
+
+    report = merge(repo, *names, on_entry=move)
+    assert report.merged == 2
+    files = git(repo, "ls-tree", "-r", "--name-only", "main").splitlines()
+    assert {"of-others", "files/0", "files/1"} <= {*files}
+    assert git(repo, "merge-base", moved[0], "main") == moved[0]
+
+
+def test_a_checkout_that_moves_meanwhile_gets_all_work(repo: Path) -> None:
+    add_branch(repo, "one", {"one": "1"})
+    moved: list[str] = []
+
+    def move(entry: MergeEntry) -> None:
+        if entry.state == "merged" and not moved:
+            (repo / "mine").write_text("mine")
+            git(repo, "add", "mine")
+            git(repo, "commit", "-qm", "mine")
+            moved.append(git(repo, "rev-parse", "HEAD"))
+
+    report = merge(repo, "one", on_entry=move)
+    assert (report.pending, states(report)) == ("", {"one": "merged"})
+    assert (repo / "one").exists()
+    assert git(repo, "merge-base", moved[0], "main") == moved[0]
+    assert git(repo, "status", "--porcelain") == ""
+
+
+def test_what_is_on_the_target_already_changes_nothing(repo: Path) -> None:
+    add_branch(repo, "one", {"one": "1"})
+    merge(repo, "one")
+    tip = git(repo, "rev-parse", "main")
+    report = merge(repo, "one")
+    assert report.entries[0].reason == "nothing to merge: its changes are there already"
+    assert git(repo, "rev-parse", "main") == tip
+
+
+def test_a_branch_that_is_deleted_meanwhile(repo: Path) -> None:
+    names = add_branches(repo, clean=2, textual=0, semantic=0)
+    commit = git(repo, "rev-parse", names[1])
+
+    def delete(entry: MergeEntry) -> None:
+        if entry.branch == names[0] and entry.state == "merged":
+            git(repo, "branch", "-D", names[1])
+
+    report = merge(repo, *names, on_entry=delete)
+    assert report.entries[1].reason == f"the branch was deleted; it was at {commit}"
+
+
+def test_a_branch_without_a_common_commit(repo: Path) -> None:
+    tree = git(repo, "write-tree")
+    git(repo, "branch", "alone", git(repo, "commit-tree", tree, "-m", "alone"))
+    report = merge(repo, "alone")
+    assert report.entries[0].reason == "it has no commit in common with the target"
+
+
+@pytest.mark.parametrize(
+    ("branches", "more", "message"),
+    [
+        (["none"], {}, "has no branch 'none'"),
+        (["none/*"], {}, r"has no branch 'none/\*'"),
+        ([], {"batch": "nightly"}, "the batch nightly has no branch"),
+        (["one"], {"into": "none"}, "has no branch 'none'"),
+        (["main"], {}, "main cannot be merged into itself"),
+        (["one"], {"gates": []}, "no gate"),
+        (["one"], {"gates": [" "]}, "needs a command"),
+        ([], {}, "nothing is queued for main"),
+        (["side"], {}, "side is checked out in .* with changes that are not committed"),
+    ],
+)
+def test_bad_input_changes_nothing(
+    repo: Path, branches: list[str], more: dict[str, Any], message: str
+) -> None:
+    add_branch(repo, "one", {"one": "1"})
+    git(repo, "checkout", "-qb", "side")
+    (repo / "list").write_text("mine\n")
+    before = git(repo, "for-each-ref")
+    with pytest.raises(ConfigError, match=message):
+        merge(repo, *branches, **more)
+    assert git(repo, "for-each-ref") == before
+    store = QueueStore.of(repo, "main")
+    assert store.read() is None
+
+
+def test_no_repository_and_no_commit(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="needs a git repository with a commit"):
+            merge(empty, "one")
+        if not (empty / ".git").exists():
+            git(empty, "init", "-q")
+
+
+def test_a_dry_run_says_what_would_conflict(repo: Path) -> None:
+    names = add_branches(repo, clean=1, textual=1, semantic=0)
+    before = git(repo, "for-each-ref")
+    report = merge(repo, *names, gates=[], dry_run=True)
+    assert states(report) == {"work/clean-0": "merged", "work/text-0": "failed"}
+    assert git(repo, "for-each-ref") == before
+    assert merge_queue.queues() == []
+
+
+def test_branches_are_added_while_another_call_merges(repo: Path) -> None:
+    names = add_branches(repo, clean=2, textual=0, semantic=0)
+    elsewhere: list[MergeReport] = []
+
+    async def scenario() -> MergeReport:
+        async def add() -> None:
+            elsewhere.append(await merge_queue.run([names[1]], into="main", cwd=repo))
+
+        adding: list[asyncio.Task[None]] = []
+
+        def on_entry(entry: MergeEntry) -> None:
+            if entry.state == "checking" and not adding:
+                adding.append(asyncio.ensure_future(add()))
+
+        gates = [GATE, "sleep 0.5"]
+        report = await merge_queue.run(
+            [names[0]], into="main", gates=gates, cwd=repo, on_entry=on_entry
+        )
+        await adding[0]
+        return report
+
+    report = asyncio.run(scenario())
+    assert elsewhere[0].elsewhere
+    assert states(report) == dict.fromkeys(names, "merged")
+
+
+def test_merging_goes_on_while_an_owner_works(repo: Path, tmp_path: Path) -> None:
+    names = add_branches(repo, clean=2, textual=1, semantic=0)
+    order: list[str] = []
+
+    def look(entry: MergeEntry) -> None:
+        if entry.state in ("owner", "merged"):
+            order.append(f"{entry.branch} {entry.state}")
+
+    agent = repairing_agent(tmp_path / "log")
+    report = merge(repo, names[2], *names[:2], agent=agent, policy="all", on_entry=look)
+    assert report.ok
+    assert order[0] == "work/text-0 owner"
+    assert order[-1] == "work/text-0 merged"
