@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
+from corral._core.receipt_text import receipt_markdown
 from corral._core.steps import CutText, ModelStep, StepCall, StepTracker
 from corral._core.terminal_text import clean, counted, plain
 from corral._pipelines.events import (
@@ -129,6 +130,8 @@ class _SessionWriter:
                 self._out(f"\n- {_line(model)}: {tokens}")
             self._out("\n")
         self._out(f"\n*{_line(summary(turn))}*\n")
+        if done.receipt is not None:
+            self._out(f"\n{receipt_markdown(done.receipt)}")
 
     def _write_steps(self, steps: list[ModelStep]) -> None:
         for step in steps:

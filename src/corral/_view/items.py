@@ -28,6 +28,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from corral import events
+from corral._core.receipt_text import receipt_markdown
 from corral._core.terminal_text import plain
 from corral._runs.log_windows import PAGE, Line
 from corral._view.records import (
@@ -297,6 +298,20 @@ class ItemBuilder:
         self._put(item, event.parent)
 
 
+def _fill_end(item: Item, event: events.Done) -> None:
+    """The end of a turn, with the evidence of ``verify``."""
+    item.kind, item.status = "done", event.status
+    item.usage, item.cost_usd = tokens(event.usage), event.cost.usd
+    parts = [f"{event.duration_ms / 1000:.1f} s"]
+    if event.stop_reason:
+        parts.append(plain(event.stop_reason, 200))
+    if event.error is not None:
+        parts.append(plain(event.error.message, MAX_LOG))
+    item.text = " · ".join(parts)
+    if event.receipt is not None:
+        item.html = render(receipt_markdown(event.receipt))
+
+
 def _simple(offset: int, event: Event) -> Item | None:
     item = Item(key=offset, seq=event.seq, ts=event.ts, kind="vendor")
     match event:
@@ -320,14 +335,7 @@ def _simple(offset: int, event: Event) -> Item | None:
             item.kind, item.usage = "usage", tokens(event.usage)
             item.cost_usd = event.cost.usd if event.cost else None
         case events.Done():
-            item.kind, item.status = "done", event.status
-            item.usage, item.cost_usd = tokens(event.usage), event.cost.usd
-            parts = [f"{event.duration_ms / 1000:.1f} s"]
-            if event.stop_reason:
-                parts.append(plain(event.stop_reason, 200))
-            if event.error is not None:
-                parts.append(plain(event.error.message, MAX_LOG))
-            item.text = " · ".join(parts)
+            _fill_end(item, event)
         case _:
             return _message_item(item, event)
     return item

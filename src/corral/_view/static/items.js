@@ -287,13 +287,14 @@ function showUsage(item) {
 }
 
 function showDone(item) {
-  return h(
+  const end = h(
     "div",
     { class: "end" },
     h("span", { class: `mark ${tone(item.status)}`, "aria-hidden": "true" }),
     h("span", { class: "word" }, item.status === "success" ? "Finished" : `Ended: ${item.status ?? "unknown"}`),
     h("span", { class: "dim" }, [usageText(item.usage), item.cost_usd ? money(item.cost_usd) : "", shorten(item.text, 200)].filter(Boolean).join(" · ")),
   );
+  return item.html ? h("div", null, end, markdown(item)) : end;  // with the evidence of verify
 }
 
 function showInit(item) {
