@@ -23,13 +23,14 @@ import msgspec
 
 from corral._system import clock, fs, paths
 from corral._system.folder_stamps import FolderStamp, take_stamp
-from corral._system.git import repository, scan
+from corral._system.git import scan
 from corral._system.git import tree as git_tree
+from corral._system.git.folder_store import Entries
 from corral._system.git.repository import Stamp, TreeDifference, stamp_of
 from corral._system.paths import is_inside
 from corral._system.sandbox.box import Bind
 from corral._system.sandbox.sandbox import Sandbox
-from corral._verification.run_trees import Entries, WorkTrees
+from corral._verification.run_trees import WorkTrees
 from corral.errors import StorageFailed
 from corral.values import printable_path
 
@@ -142,7 +143,7 @@ class CleanTree:
         paths.make_dir(place)
         paths.make_dir(self.scratch)
         git_tree.fill(trees.store, place, trees.clean.tree, place.with_name("index"))
-        self._entries = repository.entries(trees.store, trees.clean.tree)
+        self._entries = trees.entries
         base = os.fsencode(place)
         for path in trees.new & self._entries.keys():
             with contextlib.suppress(OSError):

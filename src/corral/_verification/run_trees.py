@@ -24,7 +24,7 @@ from corral._system import paths
 from corral._system.folder_stamps import FolderStamp, take_stamp
 from corral._system.git import repository, scan
 from corral._system.git import tree as git_tree
-from corral._system.git.folder_store import FolderStore
+from corral._system.git.folder_store import Entries, FolderStore
 from corral._system.git.repository import TreeDifference, TreeEntry
 from corral._system.git.scan import Rules
 from corral._verification.judging import Judges
@@ -42,8 +42,6 @@ what is made of the work is made again."""
 STORE = "trees.git"
 MOST_FILES = 5_000
 """Changed files that a receipt lists."""
-
-Entries = dict[bytes, TreeEntry]
 
 
 class TreeChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +68,10 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
     clean: CleanTreeFacts
     provided: tuple[str, ...]
     """From the root."""
+    entries: Entries
+    """Of the clean tree."""
+    before_entries: Entries
+    """Of the tree from before the run."""
     new: frozenset[bytes]
     """What the run has added to the clean tree."""
     fresh_bytecode: bool
@@ -87,7 +89,9 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
     def of_before(self) -> WorkTrees:
         """The same, with the files from before the run as the clean tree."""
         clean = CleanTreeFacts(tree=self.before.tree)
-        return msgspec.structs.replace(self, clean=clean, new=frozenset())
+        return msgspec.structs.replace(
+            self, clean=clean, entries=self.before_entries, new=frozenset()
+        )
 
     @property
     def as_left(self) -> WorkTrees:
@@ -150,7 +154,7 @@ class RunTrees:
         which is stored as well. Files that git ignores stay as they are."""
         store = self._store.own
         current = self._store.take(tree)
-        changes = repository.differences(store, current, tree)
+        changes = self._store.differences(current, tree)
         git_tree.update(store, self.root, changes, force=True)
         return current
 
@@ -169,10 +173,10 @@ class RunTrees:
         its checks had. Raises ``StorageFailed`` if files from before the run are not here."""
         store = self._store.own
         now = self._store.take()
-        base = repository.entries(store, before.commit) if before.commit else {}
+        base = self._store.entries(before.commit) if before.commit else {}
         old = _with_changes(base, before.uncommitted)
         if repository.check(store, "cat-file", "-e", f"{before.tree}^{{tree}}"):
-            old = repository.entries(store, before.tree)
+            old = self._store.entries(before.tree)
             now = self._store.take(before.tree)
         else:
             try:
@@ -184,7 +188,7 @@ class RunTrees:
                     "the files from before the run are not here",
                     hint="They were not committed then. Repeat it where the run was made.",
                 )
-        found = repository.entries(store, now)
+        found = self._store.entries(now)
         expected = _with_changes(old, changed)
         known_names = found.keys() | expected.keys()
         names = [path for path in known_names if found.get(path) != expected.get(path)]
@@ -200,8 +204,8 @@ class RunTrees:
     ) -> WorkTrees:
         """What differs between two states that are stored, and the clean tree."""
         store = self._store.own
-        changes = tuple(repository.differences(store, before.tree, after.tree))
-        old, left = repository.entries(store, before.tree), repository.entries(store, after.tree)
+        changes = tuple(self._store.differences(before.tree, after.tree))
+        old, left = self._store.entries(before.tree), self._store.entries(after.tree)
         entries, restored, left_out = self._clean(left, changes)
         tree = after.tree if entries == left else git_tree.make_tree(store, entries)
         provided, others, fresh_bytecode = self._compare_dependencies(stamp)
@@ -213,6 +217,8 @@ class RunTrees:
             before=before,
             after=after,
             changes=changes,
+            entries=entries,
+            before_entries=old,
             clean=CleanTreeFacts(
                 tree=tree,
                 restored=restored,
@@ -230,13 +236,10 @@ class RunTrees:
         )
 
     def _state(self, tree: str) -> TreeState:
-        if not self.is_repository:
+        if not self._store.commit:
             return TreeState(tree=tree)
-        try:
-            commit = repository.commit_of(self.root, "HEAD")
-        except StorageFailed:  # no commit yet
-            return TreeState(tree=tree)
-        changes = repository.differences(self._store.own, self._store.base(), tree)
+        changes = git_tree.compare_entries(self._store.base_entries, self._store.entries(tree))
+        commit = self._store.commit
         return TreeState(tree=tree, commit=commit, uncommitted=receipt_files(changes))
 
     def _clean(
@@ -257,10 +260,9 @@ class RunTrees:
             else:
                 back[change.path] = change.old
         # Where a file stood, the run may have made a folder, or the other way round.
-        for path in [*entries]:
-            is_above = any(other.startswith(path + b"/") for other in back)
-            is_below = any(path.startswith(other + b"/") for other in back)
-            if is_above or is_below:
+        above_back = {folder for path in back for folder in _folders_above(path)}
+        for path in [*entries] if back else ():
+            if path in above_back or not back.keys().isdisjoint(_folders_above(path)):
                 entries.pop(path)
                 left_out.append(path)
         reason = "the run added it, and it judges the work"
@@ -273,7 +275,7 @@ class RunTrees:
     def _dependencies(self, tree: str) -> list[str]:
         """The ignored folders and files that checks may need, from the root."""
         rules = Rules("\n".join((*DEPENDENCIES, *self._choice.verify_with)).encode())
-        entries = repository.entries(self._store.own, tree)
+        entries = self._store.entries(tree)
         found = [path for path, entry in entries.items() if entry.mode == git_tree.SUBMODULE]
 
         def take(path: bytes, is_folder: bool) -> None:
@@ -310,6 +312,11 @@ class RunTrees:
                 provided.append(path)
                 fresh_bytecode = fresh_bytecode or old.bytecode != new.bytecode
         return tuple(provided), others, fresh_bytecode
+
+
+def _folders_above(path: bytes) -> list[bytes]:
+    parts = path.split(b"/")
+    return [b"/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def _with_changes(entries: Entries, changes: Iterable[ReceiptFile]) -> Entries:

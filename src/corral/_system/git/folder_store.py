@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
 from corral._system.git import command, repository, scan, settings
 from corral._system.git import tree as git_tree
+from corral._system.git.repository import TreeDifference, TreeEntry
 from corral._system.git.scan import Rules, Scope
 from corral.errors import StorageFailed
 
 _GENERATED = Scope((Rules(b"node_modules/\n__pycache__/\n.venv/\nvenv/\n.hg/\n.svn/\n"),))
 """What counts as ignored in a folder that is in no repository: generated, and very large."""
+
+Entries = dict[bytes, TreeEntry]
 
 
 class StoreLimits(msgspec.Struct, frozen=True):
@@ -49,6 +53,10 @@ class FolderStore:
         self._known = known
         self._more = more
         self._cache: git_tree.Cache = {}
+        self._entries: dict[str, Entries] = {}
+        self.base_tree: str = ""
+        self.commit: str = ""
+        """The current commit, once ``base`` was called; empty if there is none."""
 
     def take(self, since: str = "") -> str:
         """The id of a tree with the files that the folder has now. ``since``: an earlier tree; its
@@ -63,25 +71,32 @@ class FolderStore:
         except OSError as error:
             raise StorageFailed(f"{self.own} cannot be written: {error.strerror}") from error
         base = since or self.base()
-        scope = self.scope()
-        self._check_size(base, scope)
+        known, scope = self.entries(base), self.scope()
+        self._check_size(known, scope)
         if self._known is not None and not self._cache:
-            self._cache = self._read_known(base)
-        tree = git_tree.write_tree(self.own, self._folder, base, self._cache, scope)
+            # Of a file that is not as in the base, the content is not in this store.
+            self._cache = {
+                path: file
+                for path, file in git_tree.read_cache(self._known).items()
+                if (entry := known.get(path)) is not None and entry.id == file.id
+            }
+        now = git_tree.store_files(self.own, self._folder, known, self._cache, scope)
+        tree = base if now == known else git_tree.make_tree(self.own, now)
+        self._entries[tree] = now
         if self._known is not None:
             with contextlib.suppress(OSError):
                 git_tree.write_cache(self._known, self._cache)
         return tree
 
-    def _read_known(self, base: str) -> git_tree.Cache:
-        """What is remembered of files that are as in ``base``: others are not in this store."""
-        cache = {} if self._known is None else git_tree.read_cache(self._known)
-        entries = repository.entries(self.own, base) if cache else {}
-        return {
-            path: known
-            for path, known in cache.items()
-            if (entry := entries.get(path)) is not None and entry.id == known.id
-        }
+    def entries(self, tree: str) -> Entries:
+        """The files of a tree that is stored."""
+        if tree not in self._entries:
+            self._entries[tree] = repository.entries(self.own, tree)
+        return self._entries[tree]
+
+    def differences(self, old: str, new: str) -> list[TreeDifference]:
+        """What differs between two trees that are stored."""
+        return git_tree.compare_entries(self.entries(old), self.entries(new))
 
     def scope(self) -> Scope:
         """Which files of the folder are ignored."""
@@ -95,15 +110,23 @@ class FolderStore:
             try:
                 commit = repository.commit_of(self._folder, "HEAD")
                 name = f"{commit}^{{tree}}" if below == "." else f"{commit}:{below}"
-                return repository.run(self.own, "rev-parse", "--verify", "--end-of-options", name)
+                words = ("rev-parse", "--verify", "--end-of-options", name)
+                self.base_tree = repository.run(self.own, *words)
+                self.commit = commit
+                return self.base_tree
             except StorageFailed:  # no commit yet, or none with this folder
                 pass
-        return repository.run(self.own, "mktree")
+        self.base_tree = repository.run(self.own, "mktree")
+        return self.base_tree
 
-    def _check_size(self, base: str, scope: Scope) -> None:
-        """Raises ``StorageFailed`` if the folder is too large."""
+    @property
+    def base_entries(self) -> Entries:
+        """The files of the commit that was current when ``base`` was last called."""
+        return self.entries(self.base_tree)
+
+    def _check_size(self, known: Collection[bytes], scope: Scope) -> None:
+        """Raises ``StorageFailed`` if the folder is too large. ``known``: files that are stored."""
         limits = LIMITS
-        known = repository.entries(self.own, base).keys()
         top = os.fsencode(self._folder)
         read = stored = count = 0
         try:

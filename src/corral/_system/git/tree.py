@@ -83,8 +83,24 @@ def write_tree(root: Path, place: Path, at: str, cache: Cache, scope: Scope) -> 
     so they count even if they are ignored. ``cache`` is brought up to date. Raises
     ``StorageFailed`` if anything cannot be read: work is never left out silently."""
     base = repository.entries(root, at)
-    found = _submodules(root, place, base, _look(root, place, base, cache, scope))
+    found = store_files(root, place, base, cache, scope)
     return repository.tree_of(root, at) if found == base else make_tree(root, found)
+
+
+def store_files(
+    root: Path, place: Path, base: Mapping[bytes, TreeEntry], cache: Cache, scope: Scope
+) -> dict[bytes, TreeEntry]:
+    """All files that are at ``place`` now. Those whose content is new are stored. ``base``: the
+    files that are tracked. The rest is as for ``write_tree``."""
+    return _submodules(root, place, base, _look(root, place, base, cache, scope))
+
+
+def compare_entries(
+    old: Mapping[bytes, TreeEntry], new: Mapping[bytes, TreeEntry]
+) -> list[TreeDifference]:
+    """What differs between the files of two trees, in the order of their paths."""
+    paths = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
+    return [TreeDifference(path=path, old=old.get(path), new=new.get(path)) for path in paths]
 
 
 def _look(
