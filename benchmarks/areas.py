@@ -28,6 +28,7 @@ AREAS: Areas = {
         "mcp": startup.mcp_servers,
         "instant": runs.instant,
         "sandbox": runs.sandbox,
+        "verify": runs.verify,
         "real": runs.real,
         "compile-cache": compile_cache.compile_cache,
     },

@@ -118,6 +118,7 @@ class BenchEnvironment:
             "HOME": str(home),
             "CORRAL_HOME": str(CACHE / "corral-home"),
             "GEMINI_API_KEY": "none-is-needed",
+            "CORRAL_PROBE": "never",
             # Without it litellm fetches a price list when it is imported.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         }

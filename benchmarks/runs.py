@@ -116,6 +116,39 @@ def sandbox(bench: BenchEnvironment) -> list[Row]:
     return rows
 
 
+def verify(bench: BenchEnvironment) -> list[Row]:
+    """What ``--verify`` adds to a run of an agent that costs nothing. The check is the program
+    ``true``."""
+    env = {**bench.env, "FAKE_OUTPUT": str(bench.stream(10))}
+    run = [str(bench.corral), "run", "--agent", "gemini-cli", "--no-keep", "--quiet"]
+    run += ["--program", str(PROGRAMS / "gemini_agent.sh"), "--env", "FAKE_OUTPUT"]
+
+    def candidate(name: str, *words: str) -> Group:
+        argv = [*run, *words, "go"]
+
+        def measure() -> dict[str, float]:
+            cost = program_cost(argv, env, bench.project)
+            return {f"{name} by the clock": cost.wall, f"{name} CPU": cost.cpu}
+
+        return Group(measure, bench.rounds(ROUNDS))
+
+    costs = measure_groups([candidate("without"), candidate("with", "--verify", "true")])
+    rows: list[Row] = []
+    for what, most in (("by the clock", 0.150), ("CPU", 0.150)):
+        verified, plain = f"with {what}", f"without {what}"
+        added = costs.of(verified) - costs.of(plain)
+        rows.append(
+            Row(
+                f"corral run --verify true, {what}",
+                ms(costs.of(verified)),
+                f"without {ms(costs.of(plain))}: {ms(added)} more",
+                costs.ratio(verified, plain),
+                Bar(f"at most {ms(most)} more", added <= most),
+            )
+        )
+    return rows
+
+
 def real(bench: BenchEnvironment) -> list[Row]:
     """CPU time of the process tree: the real CLI alone, and through ``corral run``, with the
     same arguments, settings, policy and environment, against the same scripted model."""
