@@ -30,11 +30,13 @@ def run_and_kill(words: list[str], env: dict[str, str], lines: int, pause: float
     before."""
     process = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert process.stderr is not None
+    output = b""
     while lines:
         line = process.stderr.readline()
+        output += line
         lines -= b" work/" in line
         if not line:
-            assert process.wait(60) == 0
+            assert process.wait(60) == 0, output.decode()
             return False
     time.sleep(pause)
     process.send_signal(signal.SIGKILL)
@@ -96,7 +98,21 @@ def test_a_checkout_that_was_moved_in_part_is_completed(
     assert (repo / "files" / "1").exists()
 
 
+def test_a_round_that_was_interrupted_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
+    repo, log = make_repository(tmp_path / "repo"), tmp_path / "log"
+    names = add_branches(repo, clean=0, textual=1, semantic=0)
+    start = git(repo, "rev-parse", "main")
+    words = command(repo, log, "work/*")
+    for _ in range(3):  # more often than the owner is asked
+        assert run_and_kill(words, {**os.environ}, 2, 0)
+    finish(command(repo, log), {**os.environ}, repo, start, names)
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_fifty_branches_survive_fifty_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,17 +130,18 @@ def test_fifty_branches_survive_fifty_kills(
             kills += 1
         else:
             # All is merged: once more with another repository.
-            check_result(repo, start, names)
+            finish(go_on, env, repo, start, names)
             shutil.rmtree(repo)
             shutil.rmtree(tmp_path / "home")
             make_repository(repo)
             names = add_branches(repo, clean=35, textual=10, semantic=5)
             start = git(repo, "rev-parse", "main")
     queue = QueueStore.of(repo, "main").read()
-    finish(go_on if queue is not None and queue.open else add, env, repo, start, names)
+    finish(add if queue is None else go_on, env, repo, start, names)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_fifty_branches_with_conflicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
     repo, log = make_repository(tmp_path / "repo"), tmp_path / "log"

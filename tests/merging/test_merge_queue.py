@@ -231,6 +231,13 @@ def test_what_is_on_the_target_already_changes_nothing(repo: Path) -> None:
     assert git(repo, "rev-parse", "main") == tip
 
 
+def test_a_queue_in_which_all_is_merged_continues_with_nothing(repo: Path) -> None:
+    add_branch(repo, "one", {"one": "1"})
+    tip = merge(repo, "one").tip
+    report = merge(repo, gates=[])
+    assert (report.ok, report.entries, report.tip) == (True, [], tip)
+
+
 def test_a_branch_that_is_deleted_meanwhile(repo: Path) -> None:
     names = add_branches(repo, clean=2, textual=0, semantic=0)
     commit = git(repo, "rev-parse", names[1])

@@ -198,7 +198,8 @@ def _add(
 ) -> set[int]:
     """Add the branches; the numbers of all entries that are open then. Raises ``ConfigError``."""
     with store.locked():
-        stored = store.read() or settings
+        known = store.read()
+        stored = known or settings
         if settings.gates:
             keep = {name: getattr(settings, name) for name in ("gates", "rounds", "timeout")}
             keep |= {"sandbox": settings.sandbox, "pass_env": settings.pass_env}
@@ -211,7 +212,8 @@ def _add(
             )
         for gate in stored.gates:
             command_succeeds(gate, timeout=stored.timeout)
-        if not wanted and not stored.open and not _is_pending(root, stored.into):
+        # A process that was killed at its end leaves a queue without open entries.
+        if not wanted and known is None:
             raise ConfigError(
                 f"nothing is queued for {stored.into}", hint="Name the branches to merge."
             )
@@ -225,10 +227,6 @@ def _add(
 def _is_open(store: QueueStore) -> bool:
     stored = store.read()
     return stored is not None and bool(stored.open)
-
-
-def _is_pending(root: Path, into: str) -> bool:
-    return tip_of(root, staging_of(into)) is not None
 
 
 def _report(

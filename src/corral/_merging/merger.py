@@ -336,9 +336,7 @@ class Merger:
         if owner is None or refused:
             self._end(number, "failed", f"{problem}; {refused}" if refused else problem)
             return
-        entry = self._set(
-            number, state="owner", reason=problem, rounds=entry.rounds + 1, owner=owner.agent
-        )
+        entry = self._set(number, state="owner", reason=problem, owner=owner.agent)
         work = self._let_repair(entry, owner, done, tip)
         self._asked[asyncio.create_task(work)] = number
 
@@ -361,7 +359,8 @@ class Merger:
                 reason, cost = await repair.repair(
                     self._root, entry, owner, done.tree, tip, self._options, into=self._into
                 )
-            self._set(entry.number, cost_usd=entry.cost_usd + cost)
+            # Only now: a round that a crash interrupted is not the owner's failure.
+            self._set(entry.number, cost_usd=entry.cost_usd + cost, rounds=entry.rounds + 1)
         except CorralError as error:
             reason = f"its session could not be asked: {error.message}"
         if reason:

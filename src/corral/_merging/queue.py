@@ -72,7 +72,7 @@ class MergeEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     owner: str = ""
     """The agent whose session resolves conflicts; empty: none does."""
     rounds: int = 0
-    """How often the owner was asked."""
+    """How often the owner has answered. What a crash interrupted does not count."""
     base: str = ""
     """The commit of the target that it was tried on last."""
     result: str = ""
