@@ -65,8 +65,9 @@ resume_flag = "--resume"
 
 
 async def test_a_declared_command_is_an_agent_like_any_other(
-    declare: Path, workspace: Path
+    declare: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("CORRAL_PROBE")
     result = await corral.run("mine", "hi", cwd=workspace)
     assert (result.status, result.text, result.agent) == ("success", "hello", "mine")
     found = config.find_agent("mine")

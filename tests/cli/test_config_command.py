@@ -30,7 +30,10 @@ def test_one_named_file_replaces_both(workspace: Path, monkeypatch: pytest.Monke
     assert only == {"path": "mine.toml", "exists": False, "trusted": True}
 
 
-def test_show_prints_what_is_set_for_an_agent(workspace: Path) -> None:
+def test_show_prints_what_is_set_for_an_agent(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CORRAL_PROBE")
     write(workspace, "[defaults]\ntimeout = 900\n[agents.codex]\nmax_turns = 7\n")
     shown = corral("config", "show", "--agent", "codex-cli", "--json", cwd=workspace).stdout
     assert json.loads(shown) == {

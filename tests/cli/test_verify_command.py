@@ -124,7 +124,7 @@ def test_an_edited_receipt_is_seen_with_and_without_its_hash(project: Path) -> N
     file = project.parent / "receipt.json"
     run(project, "echo '# x' >> calc.py", "--verify", PLAIN, "--receipt", str(file))
     assert json.loads(file.read_text())["verdict"] == "gaps"
-    lie = {"verdict": "verified", "gaps": []}
+    lie: dict[str, Any] = {"verdict": "verified", "gaps": []}
     done = verify(project, str(edited(file, rehashed=False, **lie)))
     assert (done.returncode, done.stdout.split(";")[0]) == (17, "edited")
     assert verify(project, str(edited(file, rehashed=True, **lie))).returncode == 16
@@ -217,4 +217,5 @@ def test_the_published_schema_is_that_of_receipts(project: Path, receipt: Path) 
     text = msgspec.json.format(msgspec.json.encode(receipt_schema())).decode() + "\n"
     check_golden(Path(__file__).parents[2] / "docs" / "receipt.schema.json", text)
     printed = json.loads(corral("verify", "--schema", cwd=project).stdout)
-    Draft202012Validator(printed).validate(json.loads(receipt.read_text()))
+    validator: Any = Draft202012Validator(printed)
+    validator.validate(json.loads(receipt.read_text()))

@@ -65,7 +65,11 @@ def test_a_conflict_that_nobody_repairs_leaves_the_queue(repo: Path) -> None:
     names = add_branches(repo, clean=1, textual=1, semantic=1)
     tips = {name: git(repo, "rev-parse", name) for name in names}
     seen: list[str] = []
-    report = merge(repo, *names, on_entry=lambda entry: seen.append(entry.state))
+
+    def see(entry: MergeEntry) -> None:
+        seen.append(entry.state)
+
+    report = merge(repo, *names, on_entry=see)
     assert states(report) == {
         "work/clean-0": "merged",
         "work/id-0": "failed",

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 Frame = dict[str, Any]
 Change = Callable[[Frame], list[Frame]]
@@ -65,7 +65,7 @@ def without(*names: str, of: str, field: str = "type") -> Change:
 
     def strip(value: Any) -> Any:
         if isinstance(value, dict):
-            table: Frame = value
+            table = cast("Frame", value)
             return {key: strip(inner) for key, inner in table.items() if key not in names}
         return value
 
@@ -102,7 +102,8 @@ class Prompts:
         return [frame]
 
     def received(self, frame: Frame) -> list[Frame]:
-        update = (frame.get("params") or {}).get("update") or {}
+        params: Frame = frame.get("params") or {}
+        update: Frame = params.get("update") or {}
         if update.get("sessionUpdate") == "tool_call" and self.prompt is not None:
             answer = {"jsonrpc": "2.0", "id": self.prompt, "result": {"stopReason": "end_turn"}}
             self.prompt = None
@@ -125,10 +126,10 @@ class Allows:
                 {"jsonrpc": "2.0", "id": frame["id"], "result": {"outcome": outcome}}
             )
             return []
-        request = frame.get("request") or {}
+        request: Frame = frame.get("request") or {}
         if frame.get("type") == "control_request" and request.get("subtype") == "can_use_tool":
-            allowed = {"behavior": "allow", "updatedInput": request["input"]}
-            response = {
+            allowed: Frame = {"behavior": "allow", "updatedInput": request["input"]}
+            response: Frame = {
                 "subtype": "success",
                 "request_id": frame["request_id"],
                 "response": allowed,
@@ -184,10 +185,12 @@ def run(
 
     def changed(line: bytes, change: Change) -> list[bytes]:
         try:
-            frame = json.loads(line)
+            frame: Any = json.loads(line)
         except ValueError:
             return [line]
-        return [encoded(each) for each in change(frame)] if isinstance(frame, dict) else [line]
+        if not isinstance(frame, dict):
+            return [line]
+        return [encoded(each) for each in change(cast("Frame", frame))]
 
     def feed() -> None:
         for line in sys.stdin.buffer:

@@ -70,5 +70,7 @@ for line in sys.stdin:
             chunk["content"] = {"type": "text", "text": "repaired"}
             send(method="session/update", params={"sessionId": session, "update": chunk})
             result = {"stopReason": "end_turn"}
+        case _:
+            pass
     if "id" in request:
         send(id=request["id"], result=result)

@@ -16,6 +16,7 @@ from corral.policy import Policy
 @pytest.fixture(autouse=True)
 def _here(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workspace)
+    monkeypatch.delenv("CORRAL_PROBE")  # it is an option of every run
 
 
 def write(path: Path, text: str) -> Path:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.scripted_agent import child_pids, scripted_options
@@ -83,13 +84,21 @@ def exits(_: Result) -> None:
     raise SystemExit(0)
 
 
+def returns_a_number(_result: Result[Any]) -> Any:
+    return 3
+
+
+def agrees(_result: Result[Any]) -> bool:
+    return True
+
+
 @pytest.mark.parametrize(
     ("check", "expected_text"),
     [
         (raises, "could not be made: ZeroDivisionError: division by zero"),
         (refuses, "did not pass: AssertionError: there is an answer"),
         (exits, "could not be made"),
-        (lambda _: 3, "returned a int"),
+        (returns_a_number, "returned a int"),
         (corral.command_succeeds(["no-such-program-anywhere"]), "could not be made"),
         ("kill -9 $$", "was killed by signal 9"),
         ("exit 3", "exited with 3"),
@@ -124,7 +133,7 @@ async def test_a_folder_that_is_too_large_is_a_gap(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_store, "LIMITS", StoreLimits(files=2))
-    result = await verified_run(project, FIX, verify=[PLAIN, lambda _: True])
+    result = await verified_run(project, FIX, verify=[PLAIN, agrees])
     assert_gap(result, "the files before the run could not be stored")
     assert result.receipt is not None
     assert [each.outcome for each in result.receipt.evidence] == ["missing", "passed"]

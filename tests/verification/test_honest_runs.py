@@ -29,6 +29,10 @@ from corral.receipt import receipt_hash
 from corral.result import Result
 
 
+def names_tests(result: Result[Any]) -> bool:
+    return "tests" in result.text
+
+
 class Honest(NamedTuple):
     script: str
     verify: object
@@ -83,7 +87,7 @@ HONEST = {
     "a new file": Honest("echo > NOTES.md", corral.files_exist("NOTES.md")),
     "a changed file": Honest("echo >> README.md", corral.files_exist("README.md", "calc.py")),
     "an ignored file": Honest("mkdir build; echo > build/x", corral.files_exist("build/x")),
-    "a function": Honest("", lambda result: "tests" in result.text),
+    "a function": Honest("", names_tests),
     "a command and a file": Honest(FIX, [PLAIN, corral.files_exist("calc.py")]),
 }
 
@@ -177,7 +181,7 @@ async def test_in_the_sandbox_the_tree_stands_where_the_workspace_is(project: Pa
 
 async def test_the_receipt_says_what_was_run_and_by_whom(project: Path) -> None:
     events: list[corral.Event] = []
-    async with corral.session("gemini-cli", verify=PLAIN, **scripted_options(project)) as session:
+    async with corral.session("gemini-cli", **scripted_options(project, verify=PLAIN)) as session:
         result = await session.run(orders(FIX), on_event=events.append)
         folder = session._record.folder if session._record else Path()  # pyright: ignore[reportPrivateUsage]
         stored = (folder / "receipts" / "1.json").read_bytes()
@@ -192,7 +196,7 @@ async def test_the_receipt_says_what_was_run_and_by_whom(project: Path) -> None:
     assert run.usage == result.usage
     assert run.model == "gemini-2.5-flash"
     assert run.prompt_hash.startswith("sha256:")
-    assert {row["capability"] for row in run.policy} >= {"read", "write", "shell", "network"}
+    assert {str(row["capability"]) for row in run.policy} >= {"read", "write", "shell", "network"}
     (evidence,) = receipt.evidence
     assert evidence.exit_code == 0
     assert evidence.seconds > 0
@@ -218,8 +222,7 @@ async def test_a_typed_answer_is_evidence_and_a_correction_is_part_of_the_run(
         "gemini-cli",
         fixed,
         output=int,
-        verify=[PLAIN, check],
-        **scripted_options(project),
+        **scripted_options(project, verify=[PLAIN, check]),
     )
     assert_verified(result)
     assert result.receipt is not None
@@ -234,8 +237,7 @@ async def test_a_run_of_several_rounds_is_verified_once_from_its_beginning(proje
         "gemini-cli",
         first,
         until=lambda result: None if result.final_text == "yes" else f"go on:\n{second}",
-        verify=UNITTEST,
-        **scripted_options(project),
+        **scripted_options(project, verify=UNITTEST),
     )
     assert_verified(result)
     assert result.receipt is not None

@@ -21,6 +21,10 @@ import corral
 from corral.result import Result
 
 
+def names_no_tests(result: Result[Any]) -> bool:
+    return "tests" not in result.text
+
+
 class Liar(NamedTuple):
     script: str
     """What it does instead of its task."""
@@ -126,7 +130,7 @@ LIARS = {
         [PLAIN, "make -s lint"],
         "exited with 2",
     ),
-    "nothing but an answer": Liar("", lambda result: "tests" not in result.text, "did not pass"),
+    "nothing but an answer": Liar("", names_no_tests, "did not pass"),
     "a file that existed": Liar(
         "touch other", corral.files_exist("README.md"), "passed before the run too"
     ),

@@ -105,7 +105,7 @@ async def both(flow: Flow, slow: float) -> list[str]:
         check(flow, "y"),
     )
 """
-    found = []
+    found: list[list[str]] = []
     for slow in (0.0, 0.3):
         path = tmp_path / "flow.py"
         path.write_text(workflow_files.HEAD + body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack, cast
 
 import click
 import msgspec
@@ -188,7 +188,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     if text is None or not str(text).strip():
         raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
     progress = _progress(quiet=flags["quiet"], as_json=flags["as_json"])
-    options: AgentKwargs = read_options(flags)
+    options = cast("AgentKwargs", read_options(flags))
     comparison = api.compare(
         text,
         agents,

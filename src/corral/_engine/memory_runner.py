@@ -348,6 +348,8 @@ class MemoryRun:
             del self._children[command.id]
         outcome = child.scheduler.state.as_outcome()
         if tree is not None and command.worktrees:
+            from corral._engine.workspace import branch_worktrees
+
             outcome = await branch_worktrees.with_commit(outcome, tree, command.worktrees[-1])
         return Ended(id=command.id, outcome=outcome)
 

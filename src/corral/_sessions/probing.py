@@ -23,6 +23,7 @@ from corral._system.process.tree import ProcessRegistry
 from corral._system.programs import FoundProgram
 from corral._system.threads import in_thread
 from corral.errors import NotProven
+from corral.values import decode_as
 from corral.version import __version__
 
 _log = logging.getLogger("corral.probe")
@@ -87,7 +88,7 @@ async def _run_probe(agent: AgentSpec, program: FoundProgram) -> tuple[ProbeChec
         finally:
             await process.end(grace=1.0)
         try:
-            return msgspec.json.decode(bytes(output), type=tuple[ProbeCheck, ...])
+            return decode_as(bytes(output), tuple[ProbeCheck, ...])
         except msgspec.MsgspecError as error:
             why = process.stderr.strip()[-2000:] or f"exit {ended.code}, signal {ended.signal}"
             raise _not_made(agent, program, why) from error

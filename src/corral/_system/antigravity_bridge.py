@@ -219,7 +219,7 @@ class Session:
         if self._is_working:
             raise Refused(BAD_PARAMS, "the session is still working on a prompt")
         self._is_working, self._was_cancelled = True, False
-        failure = ""
+        failure, usage = "", dict[str, Json]()
         try:
             if self._agent is None:
                 self._agent = await self._start("create_or_resume")
@@ -227,6 +227,7 @@ class Session:
             await conversation.send([part for block in blocks for part in _content(block)])
             async for step in conversation.receive_steps():
                 failure = self._report(step, failure)
+            usage = _usage(conversation.last_turn_usage)
         except types.AntigravityCancelledError:
             self._was_cancelled = True
         except (types.AntigravityConnectionError, types.AntigravityExecutionError) as error:
@@ -239,7 +240,7 @@ class Session:
             return {"stopReason": "cancelled"}
         if failure:
             raise Refused(FAILED, failure)
-        return {"stopReason": "end_turn", **_usage(conversation.last_turn_usage)}
+        return {"stopReason": "end_turn", **usage}
 
     def _report(self, step: types.Step, failure: str) -> str:
         """Report the text of a step. Returns the error that the turn ends with if no more text

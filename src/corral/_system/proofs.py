@@ -18,6 +18,7 @@ from corral._agents.proof import PLAN, Verdict
 from corral._agents.spec import AgentSpec
 from corral._system import environment, fs, paths
 from corral.errors import StorageFailed
+from corral.values import decode_as
 from corral.version import __version__
 
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH")
@@ -30,7 +31,7 @@ def read(agent: AgentSpec, digest: str) -> Verdict | None:
     """The verdict about these files; None if there is none that counts."""
     for folder in dict.fromkeys((paths.home() / "proofs", paths.proofs())):
         try:
-            verdict = msgspec.json.decode(_file(folder, agent, digest).read_bytes(), type=Verdict)
+            verdict = decode_as(_file(folder, agent, digest).read_bytes(), Verdict)
         except (OSError, msgspec.MsgspecError):
             continue
         if (verdict.plan, verdict.corral, verdict.digest) == (PLAN, __version__, digest):

@@ -87,7 +87,7 @@ class SteppedLoop:
         self._commands.put(command)
         ended, _ = await asyncio.wait({asyncio.wrap_future(idle)}, timeout=limit)
         if not ended:
-            frame = sys._current_frames().get(self._thread.ident or 0)
+            frame = sys._current_frames().get(self._thread.ident or 0)  # pyright: ignore[reportPrivateUsage]
             raise Blocked(traceback.extract_stack(frame))
         idle.result()
 
@@ -188,7 +188,7 @@ class _Loop(asyncio.SelectorEventLoop):
     def call_at(self, *_args: object, **_options: object) -> NoReturn:
         raise self._refuse("a timer")
 
-    def run_in_executor(self, *_args: object) -> NoReturn:
+    def run_in_executor(self, executor: object, func: object, *args: object) -> NoReturn:
         raise self._refuse("a thread")
 
     async def subprocess_exec(self, *_args: object, **_options: object) -> NoReturn:

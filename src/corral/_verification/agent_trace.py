@@ -42,16 +42,15 @@ def trace_record(
     }
     if commit:
         record["vcs"] = {"type": "git", "revision": commit}
-    return record | {
-        "tool": {"name": "corral", "version": receipt.corral},
-        "files": files,
-        "metadata": {
-            "corral": {
-                "run_id": run.run_id,
-                "agent": run.agent,
-                "agent_version": run.agent_version,
-                "verdict": receipt.verdict,
-                "receipt": receipt.hash,
-            }
-        },
+    record["tool"] = {"name": "corral", "version": receipt.corral}
+    record["files"] = files
+    record["metadata"] = {
+        "corral": {
+            "run_id": run.run_id,
+            "agent": run.agent,
+            "agent_version": run.agent_version,
+            "verdict": receipt.verdict,
+            "receipt": receipt.hash,
+        }
     }
+    return record

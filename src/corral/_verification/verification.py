@@ -23,6 +23,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -39,7 +40,7 @@ from corral._verification.check import Check, CheckContext
 from corral._verification.clean_tree import CleanTree
 from corral._verification.command_check import CommandCheck, command_succeeds
 from corral._verification.file_check import FilesCheck
-from corral._verification.function_check import FunctionCheck
+from corral._verification.function_check import FunctionCheck, ResultFunction
 from corral._verification.run_trees import RunTrees, TreeChoice, WorkTrees, receipt_files
 from corral.errors import ConfigError, CorralError
 from corral.events import FileKind
@@ -88,7 +89,7 @@ def make_checks(given: Sequence[object], timeout: float = TIMEOUT) -> tuple[Chec
             case _ if is_sequence(each) and all(isinstance(word, str) for word in each):
                 checks.append(command_succeeds([str(word) for word in each], timeout=timeout))
             case _ if callable(each) and not isinstance(each, type):
-                checks.append(FunctionCheck(each))
+                checks.append(FunctionCheck(cast("ResultFunction", each)))
             case _:
                 raise ConfigError(
                     f"verify must be commands or checks, got: {type(each).__name__}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from corral._verification.check import Check
 from corral.receipt import Receipt
 from corral.run_kwargs import RunKwargs
+from corral.values import is_sequence
 
 VerifiedStep: TypeAlias = str | Check | Callable[[Any], object]
 
@@ -46,9 +47,11 @@ def verified(*checks: VerifiedStep) -> Verified:
 def with_checks(options: RunKwargs, until: Verified) -> RunKwargs:
     """The options of a run, with the checks of ``until`` added to ``verify``."""
     given = options.get("verify")
-    known = () if given is None else given if isinstance(given, list | tuple) else (given,)
+    known: Sequence[Any] = [*given] if is_sequence(given) else [given]
     if until.checks:
-        return {**options, "verify": [*known, *until.checks]}
+        with_all = options.copy()
+        with_all["verify"] = [*(each for each in known if each is not None), *until.checks]
+        return with_all
     return options
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import msgspec
 
@@ -200,7 +200,8 @@ def to_json_value(value: object) -> Json:
 
 def _encode(value: object) -> object:
     if is_model(type(value)):
-        return value.model_dump(mode="json")  # type: ignore[attr-defined]
+        dumped: object = cast("Any", value).model_dump(mode="json")
+        return dumped
     if isinstance(value, str):  # a subclass, such as the answer of a person
         return str(value)
     if isinstance(value, os.PathLike):
@@ -228,7 +229,7 @@ def load_text(path: str, text: str, name: str = "") -> Workflow[Any, Any]:
     """The workflow of this name in the text of a file, which is executed as a module once in this
     process; without a name the only one. Raises ``ConfigError``."""
     module = _module_of(path, text)
-    found = {
+    found: dict[str, Workflow[Any, Any]] = {
         key: each
         for key, each in vars(module).items()
         if isinstance(each, Workflow) and each.function.__module__ == module.__name__

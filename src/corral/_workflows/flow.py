@@ -170,7 +170,7 @@ class Flow:
         a step that a crash interrupted: it starts again (``rerun``), continues in its session
         (``resume``), or fails.
         """
-        given = cast("dict[str, object]", {k: v for k, v in options.items() if v is not None})
+        given: dict[str, object] = {k: v for k, v in options.items() if v is not None}
         attrs: dict[str, Value] = {"agent": agent, "on_crash": on_crash}
         if max_retries:
             attrs["max_retries"] = max_retries

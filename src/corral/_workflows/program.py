@@ -35,7 +35,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -161,7 +161,8 @@ class Program:
         line = line_of_error(error, self.path)
         at = f"{line}: " if line else ""
         if isinstance(error, BaseExceptionGroup):
-            return f"{at}{'; '.join(self._reason(each) for each in error.exceptions)}"
+            group = cast("BaseExceptionGroup[BaseException]", error)
+            return f"{at}{'; '.join(self._reason(each) for each in group.exceptions)}"
         if isinstance(error, CorralError):
             return f"{at}{error.message}" + (f" ({error.hint})" if error.hint else "")
         return f"{at}{type(error).__name__}: {error}".removesuffix(": ")
@@ -243,7 +244,7 @@ class Program:
 
     def line(self) -> str:
         """The line of the program that calls a step: in its own file, else outside of corral."""
-        frame: FrameType | None = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         first = ""
         while frame is not None:
             name = frame.f_code.co_filename

@@ -12,6 +12,7 @@ from support.verified_runs import FIX, PLAIN, make_project, orders
 import corral
 from corral._engine.api import as_json
 from corral.errors import ConfigError
+from corral.run_kwargs import RunKwargs
 
 
 def options_of(folder: Path, **more: Any) -> dict[str, Any]:
@@ -36,17 +37,21 @@ async def test_each_result_has_a_verdict_and_the_report_counts_them(tmp_path: Pa
     assert "exited with 1" in liar.gaps[0]
 
 
+def says_all(result: corral.Result[Any]) -> bool:
+    return "All" in result.text
+
+
 async def test_in_memory_a_check_may_be_a_function(tmp_path: Path) -> None:
     make_project(tmp_path / "project")
-    options = options_of(tmp_path / "project", verify=[lambda result: "All" in result.text])
+    options = options_of(tmp_path / "project", verify=[says_all])
     report = await corral.batch([orders("")], **options)
     assert [result.verdict for result in report.results] == ["verified"]
 
 
 @pytest.mark.parametrize(
-    "verify", [lambda _: True, corral.files_exist("a"), [corral.command_succeeds("true")]]
+    "verify", [says_all, corral.files_exist("a"), [corral.command_succeeds("true")]]
 )
 def test_a_durable_run_stores_commands_only(verify: Any) -> None:
     with pytest.raises(ConfigError, match="with commands only"):
-        as_json({"verify": verify})
-    assert as_json({"verify": "true"}) == {"verify": "true"}
+        as_json(RunKwargs(verify=verify))
+    assert as_json(RunKwargs(verify="true")) == {"verify": "true"}

@@ -73,8 +73,12 @@ def test_states_have_corrals_own_names_outside_of_the_package() -> None:
         for path in SOURCE.rglob("*.py")
         if path.parent != SOURCE / "_engine" / "dbos"
     }
-    # The status of a call, as the API of Gemini has it.
-    others = {"_models/errors.py", "_testing/model_server/gemini.py"}
+    # The status of a call, as the API of Gemini has it, and of a step of Antigravity.
+    others = {
+        "_models/errors.py",
+        "_system/antigravity_bridge.py",
+        "_testing/model_server/gemini.py",
+    }
     assert {path for path, lines in named.items() if lines} == others
     assert states_in_text("match row.state:\n    case 'PENDING': pass")
 

@@ -212,15 +212,15 @@ def workflow(request: dict[str, Any]) -> None:
     async def scenario() -> None:
         path, db = request["file"], request["db"]
         found = definition.load_text(path, definition.read_file(path))
+        asked = api.RunRequest(
+            run_id=request["run"],
+            run_dir=request["folder"],
+            cwd=request["workspace"],
+            interviewer=AutoApprove(),
+            db=db,
+            queue=request.get("queue"),
+        )
         try:
-            asked = api.RunRequest(
-                run_id=request["run"],
-                run_dir=request["folder"],
-                cwd=request["workspace"],
-                interviewer=AutoApprove(),
-                db=db,
-                queue=request.get("queue"),
-            )
             await workflow_runs.start(found, request["args"], asked)
         except ConfigError as error:
             if "not empty" not in str(error):

@@ -13,6 +13,7 @@ import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.batches import CountingModel
@@ -86,7 +87,7 @@ class Killed:
         git("config", "user.email", "a@b")
         git("commit", "-qm", "first", "--allow-empty")
 
-    def run(self, **order: object) -> int:
+    def run(self, **order: Any) -> int:
         env = {key: os.environ[key] for key in ("HOME", "CORRAL_HOME")} | self.model.env
         args = {"log": str(self.processes.log)}
         return self.processes.workflow(self.file, args, env=env, **order)
@@ -95,7 +96,7 @@ class Killed:
         processes = self.processes
         closed = processes.wait_for_run()
         assert closed.status == "success", (closed.reason, processes.output())
-        started = Counter(line.split()[1] for line in processes.lines())
+        started: Counter[str] = Counter(line.split()[1] for line in processes.lines())
         asked = {task: self.model.counts[task] for task in ("t0", "t1")}
         assert started == Counter(STEPS), moment
         assert asked == {"t0": 2, "t1": 2}, moment
@@ -156,7 +157,7 @@ def test_a_worker_on_a_server_takes_over_the_workflow_of_another(
         started = Counter(line.split()[1] for line in processes.lines())
         # On a server an agent or a command ends with its worker: what ran then runs again.
         assert set(started) == set(STEPS)
-        assert sum((started - Counter(STEPS)).values()) <= 2
+        assert sum((started - Counter[str](STEPS)).values()) <= 2
         assert started["plan"] == started["check"] == 1
     finally:
         processes.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from corral._verification.scenarios.counts import ScenarioOutcome, ScenarioResult, count
@@ -62,7 +64,10 @@ def test_a_missing_scenario_is_never_a_pass(
 
 
 def test_ten_tenths_reach_a_threshold_of_seven_tenths() -> None:
-    outcomes: tuple[ScenarioOutcome, ...] = (*("satisfied",) * 7, *("failed",) * 3)
+    outcomes: tuple[ScenarioOutcome, ...] = (
+        *cast("tuple[ScenarioOutcome, ...]", ("satisfied",) * 7),
+        *cast("tuple[ScenarioOutcome, ...]", ("failed",) * 3),
+    )
     weights = (0.1,) * 10
     assert count(results(*outcomes, weights=weights), 0.7).outcome == "passed"
 

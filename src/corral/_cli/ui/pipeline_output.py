@@ -55,8 +55,16 @@ class RunWords(NamedTuple):
     text: Callable[[PipelineResult], str]
 
 
-PIPELINE = RunWords("corral pipeline", "node", lambda result: result.text)
-WORKFLOW = RunWords("corral workflow", "step", lambda result: as_text_or_json(result.context))
+def _answer(result: PipelineResult) -> str:
+    return result.text
+
+
+def _value(result: PipelineResult) -> str:
+    return as_text_or_json(result.context)
+
+
+PIPELINE = RunWords("corral pipeline", "node", _answer)
+WORKFLOW = RunWords("corral workflow", "step", _value)
 
 
 def as_text_or_json(context: JsonObject) -> str:

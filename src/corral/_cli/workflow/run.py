@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
 import click
@@ -212,7 +213,9 @@ def fork(name: str, step: str, **flags: Unpack[WorkflowForkFlags]) -> int:
     return _continue(run, found, flags, run_dir=flags["run_dir"], is_fork=True)
 
 
-def _find(name: str, db: str | None, prepare: Any) -> tuple[str, Continuation]:
+def _find(
+    name: str, db: str | None, prepare: Callable[[str], Coroutine[Any, Any, Continuation]]
+) -> tuple[str, Continuation]:
     from corral._engine.dbos import database
     from corral._system import threads  # late: asyncio loads ssl, which --help does not need
 

@@ -151,7 +151,10 @@ def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
 
 
 def _verdict(value: object) -> Verdict | Literal[""]:
-    return next((each for each in VERDICTS if each == value), "")
+    for verdict in VERDICTS:
+        if verdict == value:
+            return verdict
+    return ""
 
 
 def _plain(value: object) -> object:

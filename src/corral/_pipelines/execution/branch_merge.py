@@ -74,7 +74,9 @@ async def merge(work: NodeContext) -> Outcome:
     top = repository.locate(work.workspace).top
     if top is None:
         raise StorageFailed(f"{work.workspace} is in a bare repository")
-    for tries_left in reversed(range(TRIES)):
+    tries_left = TRIES
+    while True:
+        tries_left -= 1
         merged = await in_thread(_merge_all, top, branches)
         if merged.left_out and rule != "first":
             reason = f"the same lines were changed twice: {_describe(merged.left_out)}"

@@ -260,7 +260,7 @@ def _scenario(name: str, read: _ScenarioFile) -> Scenario:
         "pytest": bool(read.pytest),
         "judge": bool(read.prompt.strip()),
     }
-    kinds = [kind for kind, is_given in given.items() if is_given]
+    kinds: list[ScenarioKind] = [kind for kind, is_given in given.items() if is_given]
     if len(kinds) != 1:
         raise ConfigError(
             f"{name} must have one of command, http, pytest and prompt, and has"
