@@ -205,7 +205,7 @@ def _encode(value: object) -> object:
     if isinstance(value, str):  # a subclass, such as the answer of a person
         return str(value)
     if isinstance(value, os.PathLike):
-        return os.fspath(value)
+        return os.fspath(cast("os.PathLike[str]", value))
     raise TypeError(f"contains a {type(value).__module__}.{type(value).__qualname__}")
 
 
