@@ -212,7 +212,7 @@ def test_a_receipt_becomes_a_note_and_a_record_of_agent_trace(
 
 
 def test_the_published_schema_is_that_of_receipts(project: Path, receipt: Path) -> None:
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
     text = msgspec.json.format(msgspec.json.encode(receipt_schema())).decode() + "\n"
     check_golden(Path(__file__).parents[2] / "docs" / "receipt.schema.json", text)

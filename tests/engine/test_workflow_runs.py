@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -259,10 +260,11 @@ def test_a_workflow_without_a_file_runs_only_in_memory(tmp_path: Path, db: str) 
 
 def test_commands_of_pipelines_refuse_the_run_of_a_workflow(tmp_path: Path, db: str) -> None:
     start(tmp_path, ASKS, db, run_id="r")
-    for call in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: pipelines.resume_sync("r", db=db),
         lambda: pipelines.fork_sync("r", "first", db=db),
-    ):
+    )
+    for call in calls:
         with pytest.raises(ConfigError, match="is a run of a workflow"):
             call()
 
