@@ -371,7 +371,7 @@ def _convert(values: Values) -> RunOptions:
     try:
         return convert_to(values, RunOptions)
     except msgspec.ValidationError as error:
-        if choice := re.search(_CHOICE_ERROR, str(error)):
+        if choice := re.match(_CHOICE_ERROR, str(error)):
             value, name = choice.groups()
             known = BY_NAME[name].choices if name in BY_NAME else ()
             if known:
