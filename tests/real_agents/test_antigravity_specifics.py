@@ -3,17 +3,21 @@ one of its own tools never asks."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from support.attack_workspace import SECRET, AttackWorkspace
 from support.files import file_names
 from support.model_scripts import sent_json
+from support.processes import processes_matching, processes_using
 from support.real_agents import RealAgent, denied_tools, for_agents
 
+import corral
 from corral import errors
 from corral._agents.antigravity import KINDS
-from corral.testing import Call, say
+from corral.testing import Call, Turn, say
 from corral.values import JsonObject
 
 pytestmark = pytest.mark.timeout(300)
@@ -112,3 +116,34 @@ async def test_after_an_error_the_session_goes_on_and_no_process_stays(
     assert "first question" in sent_json(agent.turns[-1:])
     assert "application/pdf" in sent_json(agent.turns[-1:])
     assert file_names(workspace) == ["note.pdf"]
+
+
+@for_agents("antigravity-acp")
+async def test_a_pool_does_not_keep_a_harness_for_each_prompt(
+    agent: RealAgent, tmp_path: Path
+) -> None:
+    def harnesses() -> int:
+        lines = processes_using(tmp_path / "corral-home").values()
+        return len([line for line in lines if line.startswith(harness)])
+
+    harness = agent.program
+    options = agent.options([Turn(text="done", repeat="forever")])
+    async with corral.pool(agent.name, **options) as pool:
+        for number in range(5):
+            assert (await pool.run(f"question {number}")).ok
+        assert pool.started == 1
+        assert 1 <= harnesses() <= 2
+    assert harnesses() == 0
+
+
+@for_agents("antigravity-acp")
+async def test_a_session_whose_harness_was_ended_goes_on(agent: RealAgent) -> None:
+    script = [Turn(text="done", repeat="forever")]
+    async with agent.session(script) as session:
+        await session.run("first question")
+        (harness,) = processes_matching(agent.program)
+        os.kill(harness, signal.SIGKILL)
+        broken = await session.run("second question")
+        last = await session.run("third question")
+    assert (broken.ok, last.text) == (False, "done")
+    assert "first question" in sent_json(agent.turns[-1:])

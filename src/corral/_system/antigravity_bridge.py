@@ -8,9 +8,10 @@ see ``Settings``.
 
 Theory of operation
 -------------------
-- A session is one ``Agent`` of the package, which starts one process of the harness. The harness
-  stores the conversation after each step, so a session of an earlier process can be resumed. A
-  turn that fails ends the harness; the next prompt starts another, which resumes the conversation.
+- A session is one ``Agent`` of the package, which starts one process of the harness (150 MB). The
+  harness stores the conversation after each step, so a session of an earlier process can be
+  resumed. A turn that fails ends the harness, and so does a new session where ``MOST_IDLE`` others
+  are idle; the next prompt starts another harness, which resumes the conversation.
 - The package runs a hook before every tool call, those of MCP servers too, and the call waits for
   it. The hook reports the call and requests permission. A hook that fails denies the call. The
   package decodes URLs among the paths otherwise than the harness does, so an allowed call is made
@@ -61,6 +62,7 @@ PATHS = ("AbsolutePath", "TargetFile", "DirectoryPath", "SearchPath", "SearchDir
 """The arguments with a path."""
 CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 """What the package and the harness replace by a blank."""
+MOST_IDLE = 2
 INVALID_CALLS = 100
 """In a row, of tools that do not exist or with wrong arguments: the turn then ends."""
 UNAUTHENTICATED, FAILED, BAD_PARAMS, NO_METHOD = -32000, -32603, -32602, -32601
@@ -170,6 +172,9 @@ class Server:
     async def _open(self, name: str, params: Object, mode: str) -> None:
         if not self.key:
             raise Refused(UNAUTHENTICATED, f"{KEY} is not set")
+        idle = [session for session in self._sessions.values() if session.is_idle]
+        for session in idle[: len(idle) + 1 - MOST_IDLE]:
+            await session.close()
         session = Session(self, name)
         await session.open(params, mode)
         self._sessions[name] = session
@@ -184,6 +189,8 @@ class Session:
         self._agent: Agent | None = None
         self._params: Object = {}
         self._cwd = ""
+        self._changing = asyncio.Lock()
+        """Held while the harness is started or ended."""
         self._is_working = False
         self._was_cancelled = False
         self._open_calls: set[str] = set()
@@ -191,22 +198,28 @@ class Session:
 
     async def open(self, params: Object, mode: str) -> None:
         self._params, self._cwd = params, str(params["cwd"])
-        self._agent = await self._start(mode)
+        await self._started(mode)
 
-    async def _start(self, mode: str) -> Agent:
+    @property
+    def is_idle(self) -> bool:
+        return self._agent is not None and not self._is_working
+
+    async def _started(self, mode: str) -> Agent:
         from google.antigravity import Agent
 
-        agent = Agent(_agent_config(self._server, self, self._params, mode))
-        await agent.__aenter__()
-        return agent
+        async with self._changing:
+            if self._agent is None:
+                agent = Agent(_agent_config(self._server, self, self._params, mode))
+                await agent.__aenter__()
+                self._agent = agent
+            return self._agent
 
     async def close(self) -> None:
-        from google.antigravity import types
-
-        agent, self._agent = self._agent, None
-        if agent is not None:
-            with contextlib.suppress(types.AntigravityExecutionError):  # it ended with an error
-                await agent.__aexit__(None, None, None)
+        async with self._changing:
+            agent, self._agent = self._agent, None
+            if agent is not None:
+                with contextlib.suppress(Exception):  # a harness that failed is reported again
+                    await agent.__aexit__(None, None, None)
 
     async def cancel(self) -> None:
         if self._is_working and self._agent is not None:
@@ -221,17 +234,17 @@ class Session:
         self._is_working, self._was_cancelled = True, False
         failure, usage = "", dict[str, Json]()
         try:
-            if self._agent is None:
-                self._agent = await self._start("create_or_resume")
-            conversation = self._agent.conversation
+            conversation = (await self._started("create_or_resume")).conversation
             await conversation.send([part for block in blocks for part in _content(block)])
             async for step in conversation.receive_steps():
                 failure = self._report(step, failure)
             usage = _usage(conversation.last_turn_usage)
         except types.AntigravityCancelledError:
             self._was_cancelled = True
-        except (types.AntigravityConnectionError, types.AntigravityExecutionError) as error:
-            failure = failure or str(error)
+        except Refused:
+            raise
+        except Exception as error:  # also of the connection to the harness
+            failure = failure or str(error) or type(error).__name__
         finally:
             if failure and not self._was_cancelled:
                 await self.close()
