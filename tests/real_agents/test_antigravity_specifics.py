@@ -11,7 +11,7 @@ import pytest
 from support.attack_workspace import SECRET, AttackWorkspace
 from support.files import file_names
 from support.model_scripts import sent_json
-from support.processes import processes_matching, processes_using
+from support.processes import processes_using
 from support.real_agents import RealAgent, denied_tools, for_agents
 
 import corral
@@ -118,30 +118,31 @@ async def test_after_an_error_the_session_goes_on_and_no_process_stays(
     assert file_names(workspace) == ["note.pdf"]
 
 
+def harnesses(agent: RealAgent, folder: Path) -> list[int]:
+    """The processes of the package's program that belong to this test."""
+    found = processes_using(folder / "corral-home")
+    return [process for process, line in found.items() if line.startswith(agent.program)]
+
+
 @for_agents("antigravity-acp")
 async def test_a_pool_does_not_keep_a_harness_for_each_prompt(
     agent: RealAgent, tmp_path: Path
 ) -> None:
-    def harnesses() -> int:
-        lines = processes_using(tmp_path / "corral-home").values()
-        return len([line for line in lines if line.startswith(harness)])
-
-    harness = agent.program
     options = agent.options([Turn(text="done", repeat="forever")])
     async with corral.pool(agent.name, **options) as pool:
         for number in range(5):
             assert (await pool.run(f"question {number}")).ok
         assert pool.started == 1
-        assert 1 <= harnesses() <= 2
-    assert harnesses() == 0
+        assert 1 <= len(harnesses(agent, tmp_path)) <= 2
+    assert harnesses(agent, tmp_path) == []
 
 
 @for_agents("antigravity-acp")
-async def test_a_session_whose_harness_was_ended_goes_on(agent: RealAgent) -> None:
+async def test_a_session_whose_harness_was_ended_goes_on(agent: RealAgent, tmp_path: Path) -> None:
     script = [Turn(text="done", repeat="forever")]
     async with agent.session(script) as session:
         await session.run("first question")
-        (harness,) = processes_matching(agent.program)
+        (harness,) = harnesses(agent, tmp_path)
         os.kill(harness, signal.SIGKILL)
         broken = await session.run("second question")
         last = await session.run("third question")
