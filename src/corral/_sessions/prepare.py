@@ -533,7 +533,10 @@ def with_model_name(agent: AgentSpec, run: RunOptions, model: str) -> RunOptions
         return msgspec.structs.replace(run, model=bare)
     full = f"{vendor}:{bare}"
     hint = f"corral's own agent runs it: --model {full} without --agent (model={full!r})"
-    if others := [other for other in registry.all_agents() if other.vendor == vendor]:
-        name = next((alias for other in others for alias in other.aliases[:1]), others[0].name)
-        hint += f"; {others[0].title} too: --agent {name} --model {bare}"
+    names: dict[str, str] = {}  # title -> its short name
+    for other in registry.all_agents():
+        if other.vendor == vendor and other.aliases:
+            names.setdefault(other.title, other.aliases[0])
+    for title, name in names.items():
+        hint += f"; {title} too: --agent {name} --model {bare}"
     raise ConfigError(f"{agent.title} has no model of another vendor: {model}", hint=f"{hint}.")
