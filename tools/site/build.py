@@ -37,7 +37,10 @@ NAVIGATION: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "Agents": ("agents", "sessions", "running", "tools", "costs", "limits"),
         "Policy and sandbox": ("policy", "protected-paths", "sandbox", "security"),
         "Models": ("models",),
-        "Many steps, many tasks": ("pipelines", "batches", "compare", "review", "scaling"),
+        "Proof": ("verification", "scenarios"),
+        "Many steps, many tasks": (
+            *("pipelines", "workflows", "batches", "compare", "review", "merge", "scaling"),
+        ),
         "In other programs": (
             *("python", "acp", "mcp-server", "serve", "skill", "integrations", "providers"),
         ),
@@ -99,6 +102,8 @@ def write_pages(folder: Path) -> list[str]:
         text = (ROOT / source).read_text("utf-8")
         _write(folder, name, with_links(text, source, sources))
     shutil.copytree(ROOT / "docs" / "images", folder / "images")
+    for schema in (ROOT / "docs").glob("*.schema.json"):
+        shutil.copy(schema, folder)
     made = {
         "python": [*python_reference.pages(ROOT / "src")],
         "commands": [("index", command_reference.summary()), *command_reference.pages()],
