@@ -59,6 +59,23 @@ LANGUAGES = {"python", "console", "sh", "toml", "dot", "json", "text"}
 OVERVIEWS = ("README", "command-line")
 SHORT = 250
 """Lines of the README."""
+WRITTEN = (*PAGES, *sorted((ROOT / "docs").glob("*/**/*.md")), ROOT / "SECURITY.md")
+WRITTEN = (*WRITTEN, ROOT / "CONTRIBUTING.md")
+"""What people write and read. The changelog grows with each change."""
+MOST_WORDS = 56_000
+"""Words of these pages that people write (``hand_written_words``). It may only become smaller."""
+GENERATED = {
+    "made of the commands": "tests/test_option_definitions.py",
+    "made of the option definitions": "tests/test_option_definitions.py",
+    "made of the operations": "tests/view/test_http_api_page.py, test_serve_api_page.py",
+    "bench": "make bench",
+    "chaos": "make chaos",
+    "table": "make table",
+    "attack": "make table",
+    "sandbox": "make table",
+    "programs": "make programs",
+}
+"""The beginning of a mark -> what writes the text from there to the next ``<!-- end``."""
 
 
 class Block(NamedTuple):
@@ -318,36 +335,6 @@ def test_every_environment_variable_is_documented() -> None:
     assert missing == set()
 
 
-def commands_of(group: click.Group, path: str = "corral") -> Iterator[tuple[str, click.Command]]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        found = group.get_command(context, name)
-        assert found is not None
-        if isinstance(found, click.Group):
-            yield from commands_of(found, f"{path} {name}")
-        if isinstance(found, SectionedGroup) or not isinstance(found, click.Group):
-            yield f"{path} {name}", found
-
-
-def test_every_command_and_its_options_are_documented() -> None:
-    page = page_text("command-line")
-    shared = page.partition("### Options of agents\n")[2].partition("\n#")[0]
-    missing: list[str] = []
-    for name, found in commands_of(command):
-        group = name.split()[1]
-        part = next(p for p in page.split("\n## ")[1:] if f"corral {group}" in p.partition("\n")[0])
-        if "(#options-of-agents)" in part:
-            part += shared
-        short = name.removeprefix("corral ")
-        if name not in part and f"`{short}" not in part:
-            missing.append(name)
-        for option in (p for p in found.params if isinstance(p, click.Option)):
-            names = [each for each in option.opts if each.startswith("--")]
-            if not any(re.search(rf"{each}\b", part) for each in names):
-                missing.append(f"{name} {names[0]}")
-    assert missing == []
-
-
 def test_every_error_is_documented_with_its_code_and_exit_code() -> None:
     text = page_text("errors-and-exit-codes")
     for name, kind in vars(errors).items():
@@ -458,6 +445,27 @@ def test_every_page_is_linked_from_the_readme() -> None:
     text = (ROOT / "README.md").read_text()
     assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in text] == []
     assert len(text.splitlines()) <= SHORT
+
+
+def hand_written_words(text: str) -> int:
+    """The words of a page, as ``wc -w`` counts them, without generated text and without code
+    blocks, which are samples."""
+    text = re.sub(r"^<!-- (?!end).*?^<!-- end[^\n]*-->$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return len(re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL).split())
+
+
+def test_the_documentation_is_short() -> None:
+    words = {path.name: hand_written_words(path.read_text()) for path in WRITTEN}
+    longest = sorted(words.items(), key=lambda item: -item[1])[:5]
+    assert sum(words.values()) <= MOST_WORDS, f"shorten or generate something: {longest}"
+
+
+def test_every_mark_of_generated_text_is_known_and_has_an_end() -> None:
+    for path in WRITTEN:
+        marks = re.findall(r"^<!-- (.*?) ?-->$", path.read_text(), re.MULTILINE)
+        for begin, end in zip(marks[::2], marks[1::2], strict=True):
+            assert any(begin.startswith(known) for known in GENERATED), (path.name, begin)
+            assert end.startswith("end"), (path.name, begin)
 
 
 def test_the_map_of_the_source_tree_has_every_package_and_only_modules_that_exist() -> None:

@@ -12,11 +12,12 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import click
 import pytest
+from support.command_page import with_commands
 from support.goldens import check_golden
-from support.option_docs import with_docstrings, with_flags, with_tables
+from support.option_docs import with_docstrings, with_tables
 
 import corral
-from corral._cli import batch, chat, compare
+from corral._cli import batch, chat, compare, main
 from corral._cli import run as run_command
 from corral._cli.command_types import SECTIONS
 from corral._cli.options import EVERYWHERE, PolicyFlags, help_text, read_options
@@ -204,9 +205,9 @@ def test_the_tables_of_options_have_the_text_of_each_option() -> None:
     check_golden(page, with_tables(page.read_text("utf-8")))
 
 
-def test_the_page_about_the_command_line_has_the_help_of_each_flag() -> None:
+def test_the_page_about_the_command_line_has_the_help_of_each_command() -> None:
     page = ROOT / "docs/command-line.md"
-    check_golden(page, with_flags(page.read_text("utf-8"), run_command.command))
+    check_golden(page, with_commands(page.read_text("utf-8"), main.command))
 
 
 def test_the_docstring_of_each_keyword_is_the_text_of_its_option() -> None:

@@ -9,12 +9,12 @@ import msgspec
 from corral._view.calls import ApiEndpoint
 from corral._view.server import describe
 
+BEGIN, END = "<!-- made of the operations -->", "<!-- end -->"
 _HEAD = """\
 # The HTTP API of `corral view`
 
-This page is made from the operations themselves (`UPDATE_GOLDENS=1 pytest
-tests/view/test_http_api_page.py`). `/api/openapi.json` of a running server is the same as an
-OpenAPI document. [The view](view.md) says how to start it.
+`/api/openapi.json` of a running server is this page as an OpenAPI document. [The view](view.md)
+says how to start it.
 
 Send the token that `corral view` prints as `Authorization: Bearer TOKEN`. Bodies are JSON with the
 content type `application/json`. Times are seconds since the epoch, costs are US dollars; what is
@@ -33,9 +33,8 @@ again with the same key when it changes.
 SERVE_HEAD = """\
 # The HTTP API of `corral serve`
 
-This page is made from the operations themselves (`UPDATE_GOLDENS=1 pytest
-tests/serving/http/test_serve_api_page.py`). `/openapi.json` of a running server is the same as an
-OpenAPI document. [Agents for services](serve.md) says how to start it, with examples.
+`/openapi.json` of a running server is this page as an OpenAPI document. [Agents for
+services](serve.md) says how to start it, with examples.
 
 Send the token of the client as `Authorization: Bearer TOKEN`. Bodies are JSON. Times are seconds,
 costs are US dollars; fields that are empty are left out. An error has a status of 400 or more and
@@ -46,11 +45,11 @@ the body `{"error": {"code", "message", "hint"}}`.
 def http_api_page(endpoints: Sequence[ApiEndpoint], head: str = _HEAD) -> str:
     """The text of the page."""
     schemas = describe(endpoints)["components"]["schemas"]  # type: ignore[index,call-overload]
-    parts = [head, "\n## Operations\n"]
+    parts = [head, BEGIN, "\n## Operations\n"]
     parts += [_operation(each) for each in endpoints]
     parts.append("\n## Types\n")
     parts += [_type(name, schema) for name, schema in schemas.items()]  # type: ignore[union-attr]
-    return "\n".join(parts)
+    return "\n".join([*parts, END, ""])
 
 
 def _operation(endpoint: ApiEndpoint) -> str:

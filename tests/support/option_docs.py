@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 
-import click
-
-from corral._cli.command_types import SECTIONS, SectionOption
 from corral._option_definitions import DEFINITIONS, Definition
 
 BEGIN, END = "<!-- made of the option definitions -->", "<!-- end -->"
@@ -15,27 +12,6 @@ BEGIN, END = "<!-- made of the option definitions -->", "<!-- end -->"
 def with_tables(page: str) -> str:
     """The page with one table of options per section, between the two marks."""
     return _replaced(page, _tables())
-
-
-def with_flags(page: str, command: click.Command) -> str:
-    """The page with a table of the flags of a command, between the two marks."""
-    options = [each for each in command.params if isinstance(each, SectionOption)]
-    lines = ["", "| option | |", "|---|---|"]
-    for section in SECTIONS:
-        rows = [_flag_row(each) for each in options if each.section == section]
-        lines += [f"| **{section}** | |", *rows] if rows else []
-    return _replaced(page, "\n".join(lines) + "\n")
-
-
-def _flag_row(option: click.Option) -> str:
-    names = [*option.opts, *option.secondary_opts]
-    value = "" if option.is_flag or option.count else f" {option.metavar or ''}".rstrip()
-    if isinstance(option.type, click.Choice):
-        value = " " + "|".join(str(each) for each in option.type.choices)
-    value = value.replace("|", "\\|")
-    shown = ", ".join([*(f"`{name}`" for name in names[:-1]), f"`{names[-1]}{value}`"])
-    text = re.sub(r"  \[default: (.*)\]$", r" Default: \1.", option.help or "")
-    return f"| {shown} | {text} |"
 
 
 def _replaced(page: str, made: str) -> str:

@@ -1,7 +1,7 @@
 """Builds the documentation site: ``make docs``.
 
 The pages are README.md, the folder docs/, SECURITY.md, CONTRIBUTING.md, CHANGELOG.md, and a
-reference that is made of the code: Python names, commands, errors, events. They are put into one
+reference that is made of the code: Python names, errors, events. They are put into one
 folder, in which links between them lead from page to page, and zensical makes the site of it. Its
 configuration is a mkdocs.yml, which mkdocs reads too. A link or an anchor that leads nowhere is an
 error.
@@ -22,7 +22,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import click
-import command_reference
 import error_reference
 import msgspec
 import python_reference
@@ -53,7 +52,6 @@ NAVIGATION: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "HTTP": ("http-api", "serve-api"),
         "Python": ("reference/python/",),
-        "Commands": ("reference/commands/",),
         "Errors": ("reference/errors/",),
     },
     "Internals": {
@@ -106,7 +104,6 @@ def write_pages(folder: Path) -> list[str]:
         shutil.copy(schema, folder)
     made = {
         "python": [*python_reference.pages(ROOT / "src")],
-        "commands": [("index", command_reference.summary()), *command_reference.pages()],
         "errors": [("index", error_reference.summary()), *error_reference.pages()],
     }
     names = [*sources.values()]

@@ -62,9 +62,15 @@ class ChatFlags(PolicyFlags, RunKwargs):
 def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
     """Chat with an agent or a model.
 
-    Each line is a prompt, from the terminal or from stdin; pasted lines are one
-    prompt. The conversation is stored; --resume continues it. /help lists the
-    commands: change the model, show the cost, undo changes of files, and more.
+    Each line is a prompt, from the terminal or from stdin; pasted lines, and
+    lines that end with a backslash, are one prompt. The conversation is stored;
+    --resume continues it. Ctrl-C stops an answer, Ctrl-D ends the chat.
+
+    /help lists the commands: change the model, show the cost, undo changes of
+    files, and more. //text sends a prompt that starts with a slash. /diff and
+    /undo need git; /undo changes nothing if a file was changed since. Prompts
+    are stored in chat_history in corral's home, for you only, except those that
+    start with a space.
     """
     options = read_options(flags)
     options["record"] = options.setdefault("keep", True)
