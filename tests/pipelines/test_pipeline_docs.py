@@ -1,4 +1,4 @@
-"""The page about pipelines agrees with the help and the code."""
+"""The pages about pipelines agree with the help and the code."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import re
 from pathlib import Path
 
 import click
-import pytest
+from support.goldens import check_golden
+from support.pipeline_page import with_reference
 
 from corral._cli import pipeline as pipeline_group
 from corral._cli import worker
 from corral._cli.command_types import LazyGroup
-from corral._option_definitions import DEFINITIONS
-from corral._pipelines import node_kinds
-from corral._pipelines.attribute_definitions import SETTINGS
 from corral._pipelines.linter.engine import lint
 from corral._pipelines.loader import load
 
@@ -43,34 +41,9 @@ def test_the_pipelines_in_the_docs_have_no_findings() -> None:
         assert [each for each in found if not any(name in each for name in own)] == []
 
 
-def test_every_shape_and_type_is_on_the_page() -> None:
-    for shape, kind in node_kinds.SHAPES.items():
-        assert f"| `{shape}` | `{kind}` |" in PAGE
-    for kind in node_kinds.PUBLIC:
-        assert f"`{kind}`" in PAGE, kind
-
-
-@pytest.mark.parametrize("name", sorted(SETTINGS))
-def test_every_setting_is_on_the_page(name: str) -> None:
-    assert f"`{name}`" in PAGE
-
-
-def test_every_command_is_on_the_page_and_loads() -> None:
-    assert list(commands()) == list(pipeline_group.COMMANDS)
-    for name in commands():
-        assert f"corral pipeline {name}" in PAGE, name
-
-
-@pytest.mark.parametrize("name", ["run", "resume", "fork"])
-def test_every_option_that_matters_is_on_the_page(name: str) -> None:
-    documented = {"--agent", "--quiet", "--help", "--reason", *re.findall(r"--[a-z-]+", PAGE)}
-    assert "see [the command line](command-line.md)" in PAGE
-    documented |= {"--policy", "--allow-tool", "--deny-tool", "--allow-host"}
-    flags = [flag for option in DEFINITIONS for flag in option.flags]
-    documented |= {name for flag in flags for name in flag.split("/")}
-    for option in commands()[name].params:
-        if isinstance(option, click.Option):
-            assert documented & {*option.opts}, option.name
+def test_the_reference_has_every_node_type_attribute_and_rule() -> None:
+    page = ROOT / "docs" / "pipeline-reference.md"
+    check_golden(page, with_reference(page.read_text("utf-8")))
 
 
 def test_every_option_says_what_it_does() -> None:

@@ -48,7 +48,7 @@ NAVIGATION: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "Reference": {
         "Events, errors, settings": (
             *("events-and-results", "reference/schemas", "errors-and-exit-codes"),
-            *("command-line", "configuration"),
+            *("command-line", "configuration", "pipeline-reference"),
         ),
         "HTTP": ("http-api", "serve-api"),
         "Python": ("reference/python/",),

@@ -23,6 +23,8 @@ LlmUse = Literal["none", "optional", "agent", "model"]
 class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The value of a node's ``type``."""
+    text: str = ""
+    """What users read about it, as Markdown."""
     shape: str = ""
     """The DOT shape of nodes of this kind; empty: only ``type`` selects the kind."""
     drawn_as: str = "box"
@@ -65,11 +67,17 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _data_kind(
-    name: str, attributes: str, *required: tuple[str, ...], handler: str = "", cheap: bool = False
+    name: str,
+    text: str,
+    attributes: str,
+    *required: tuple[str, ...],
+    handler: str = "",
+    cheap: bool = False,
 ) -> NodeKind:
     """A kind whose handler in ``nodes.data`` only computes values of the context."""
     return NodeKind(
         name=name,
+        text=text,
         handler=f"data:{handler or name}",
         is_pure=True,
         cheap=cheap,
@@ -89,10 +97,25 @@ _LLM = with_trait("node") | {
 _WORKTREES = ("worktree", "on_conflict")
 """Attributes of nodes whose branches or items may have their own worktrees."""
 
-START = NodeKind(name="start", shape="Mdiamond", drawn_as="Mdiamond", symbol="●", works=False)
-EXIT = NodeKind(name="exit", shape="Msquare", drawn_as="Msquare", symbol="◎", works=False)
+START = NodeKind(
+    name="start",
+    text="Where the run starts. There is exactly one.",
+    shape="Mdiamond",
+    drawn_as="Mdiamond",
+    symbol="●",
+    works=False,
+)
+EXIT = NodeKind(
+    name="exit",
+    text="Where the run ends. There is exactly one. Goal gates are checked here.",
+    shape="Msquare",
+    drawn_as="Msquare",
+    symbol="◎",
+    works=False,
+)
 CODERGEN = NodeKind(
     name="codergen",
+    text=("Gives `prompt` to `agent`, or to the built-in agent on `model`. The default."),
     shape="box",
     symbol="▪",
     handler="codergen:codergen",
@@ -102,6 +125,7 @@ CODERGEN = NodeKind(
 )
 PROMPT = NodeKind(
     name="prompt",
+    text="One call of `model`, without tools.",
     shape="tab",
     handler="prompt:prompt",
     timeout_margin=10.0,
@@ -111,6 +135,7 @@ PROMPT = NodeKind(
 )
 TOOL = NodeKind(
     name="tool",
+    text=("Runs `tool_command` in a shell. `fail_on_error=false`: any exit code is a success."),
     shape="parallelogram",
     drawn_as="parallelogram",
     symbol="▸",
@@ -123,6 +148,10 @@ TOOL = NodeKind(
 )
 WAIT_HUMAN = NodeKind(
     name="wait.human",
+    text=(
+        "Asks a person. The choices are its edges; `mode=freeform`, or a single edge "
+        "without a label, asks for text."
+    ),
     shape="hexagon",
     drawn_as="hexagon",
     symbol="☻",
@@ -134,6 +163,7 @@ WAIT_HUMAN = NodeKind(
 )
 CONDITIONAL = NodeKind(
     name="conditional",
+    text="Does nothing: its edges decide, on the outcome before it.",
     shape="diamond",
     drawn_as="diamond",
     symbol="◇",
@@ -142,6 +172,10 @@ CONDITIONAL = NodeKind(
 )
 SWITCH = NodeKind(
     name="switch",
+    text=(
+        "Takes the edge whose label is the value of `key` or is `value`, otherwise the one "
+        "labelled `default`; without both the conditions decide."
+    ),
     drawn_as="diamond",
     symbol="◇",
     handler="data:switch",
@@ -152,6 +186,7 @@ SWITCH = NodeKind(
 )
 PARALLEL = NodeKind(
     name="parallel",
+    text="Each edge is a branch with its own context.",
     shape="component",
     drawn_as="component",
     symbol="⋔",
@@ -163,6 +198,7 @@ PARALLEL = NodeKind(
 )
 FAN_IN = NodeKind(
     name="parallel.fan_in",
+    text="Where branches join. The values of the best one win.",
     shape="tripleoctagon",
     drawn_as="tripleoctagon",
     symbol="⋎",
@@ -174,6 +210,12 @@ FAN_IN = NodeKind(
 )
 MANAGER_LOOP = NodeKind(
     name="stack.manager_loop",
+    text=(
+        "Starts another pipeline and observes it; fails if it fails. Its conditions see "
+        "`stack.child.status` (`running`, `completed`, `failed`) and, after the end, "
+        "`stack.child.outcome`. Without any `stack.*` or `manager.*` attribute it is a "
+        "human gate."
+    ),
     shape="house",
     drawn_as="house",
     symbol="⌂",
@@ -190,6 +232,7 @@ MANAGER_LOOP = NodeKind(
 )  # fmt: skip
 INCLUDE = NodeKind(
     name="include",
+    text="Runs another pipeline, with its own run folder.",
     waits=True,
     runs_child=True,
     attributes=frozenset(CHILD_FILES),
@@ -197,6 +240,11 @@ INCLUDE = NodeKind(
 )
 FOR_EACH = NodeKind(
     name="for_each",
+    text=(
+        "Runs `prompt` or `tool_command` for each of `items`, 4 at once, at most 1,000 "
+        "(`max_items`). Texts have `{{item}}`, `{{item.field}}` and `{{index}}`. The "
+        "results are `<node>.results` (`results_key`)."
+    ),
     aliases=("map",),
     handler="for_each:for_each",
     detached=True,
@@ -209,12 +257,32 @@ FOR_EACH = NodeKind(
     ),
     required=(("items",), ("prompt", "tool_command")),
 )  # fmt: skip
-SET = _data_kind("set", "key value", handler="set_values", cheap=True)
+SET = _data_kind(
+    "set",
+    "Sets `key` to `value`, or several keys: `set.NAME=value`.",
+    "key value",
+    handler="set_values",
+    cheap=True,
+)
 """Also ``set.NAME``, which the linter checks."""
-JSON_DECODE = _data_kind("json_decode", "source key prefix", ("source",))
-ENV = _data_kind("env", "key from required default", ("key",))
+JSON_DECODE = _data_kind(
+    "json_decode",
+    "The JSON in `source`, into `key`; with `prefix` each field into its own key.",
+    "source key prefix",
+    ("source",),
+)
+ENV = _data_kind(
+    "env",
+    "The environment variable `from`, into `key`; `default`, or a failure if it is `required`.",
+    "key from required default",
+    ("key",),
+)
 HTTP = NodeKind(
     name="http",
+    text=(
+        "Sends a request. `bearer_env` names the variable that has the token. `expect` is "
+        "the status that counts as success."
+    ),
     handler="http:http",
     attributes=frozenset(
         (
@@ -226,6 +294,11 @@ HTTP = NodeKind(
 )  # fmt: skip
 SCENARIOS = NodeKind(
     name="scenarios",
+    text=(
+        "Runs [held-out scenarios](scenarios.md) in `scenarios`: a folder, absolute, from "
+        "the workspace, with `~` or with `$VARIABLE`. `judge` is the model, `vendor:name`, "
+        "that answers the questions among them."
+    ),
     symbol="✓",
     handler="scenarios:scenarios",
     timeout_margin=15.0,
@@ -242,6 +315,10 @@ SCENARIOS = NodeKind(
 )  # fmt: skip
 READ_FILE = NodeKind(
     name="read_file",
+    text=(
+        "Reads the file `path` of the workspace into `key`. `format=json` parses it; "
+        "`default` is the value if there is no file."
+    ),
     handler="data:read_file",
     cheap=True,
     attributes=frozenset(("path", "key", "format", "default")),
@@ -249,6 +326,10 @@ READ_FILE = NodeKind(
 )
 WRITE_FILE = NodeKind(
     name="write_file",
+    text=(
+        "Writes `content`, or the value of `source`, to the file `path` of the workspace: "
+        "atomically, or at its end (`append`)."
+    ),
     handler="data:write_file",
     cheap=True,
     attributes=frozenset(("path", "content", "source", "append", "format")),
@@ -307,17 +388,43 @@ KINDS: dict[str, NodeKind] = {
     for kind in (
         START, EXIT, CODERGEN, PROMPT, TOOL, WAIT_HUMAN, CONDITIONAL, SWITCH, PARALLEL, FAN_IN,
         MANAGER_LOOP, INCLUDE, FOR_EACH, SET,
-        _data_kind("json_extract", "source path key default", cheap=True),
-        JSON_DECODE,
-        _data_kind("json_pack", "keys output", ("keys",)),
-        _data_kind("split", "source sep trim key", ("source",)),
         _data_kind(
-            "regex", "source pattern group key no_match default", ("source",), ("pattern",)
+            "json_extract",
+            "The value at `path` (`a.b[0].c`) of the JSON in `source` (`last_response`), into "
+            "`key` (`<node>.output`); `default` if there is none.",
+            "source path key default", cheap=True,
         ),
-        _data_kind("string_transform", "source ops key", ("source",), ("ops",)),
+        JSON_DECODE,
+        _data_kind(
+            "json_pack",
+            "The values of `keys` as one JSON object, into `output`.",
+            "keys output", ("keys",),
+        ),
+        _data_kind(
+            "split",
+            "The text in `source` as a list, into `key`; `sep` is between the parts, `trim` "
+            "removes space around them.",
+            "source sep trim key", ("source",),
+        ),
+        _data_kind(
+            "regex",
+            "What the regular expression `pattern` finds in `source`, or its `group`, into "
+            "`key`. `no_match` and `default` say what happens if it finds nothing.",
+            "source pattern group key no_match default", ("source",), ("pattern",)
+        ),
+        _data_kind(
+            "string_transform",
+            "The text in `source` after `ops` (`trim`, `lower`, `upper`, `title`), into "
+            "`key`.",
+            "source ops key", ("source",), ("ops",),
+        ),
         ENV,
-        _data_kind("assert", "expr condition message", ("expr", "condition"), handler="check"),
-        _data_kind("sleep", "duration", ("duration",)),
+        _data_kind(
+            "assert",
+            "Fails with `message` unless the condition `expr` holds.",
+            "expr condition message", ("expr", "condition"), handler="check",
+        ),
+        _data_kind("sleep", "Waits for `duration`.", "duration", ("duration",)),
         HTTP, SCENARIOS, READ_FILE, WRITE_FILE, BATCH_ITEM, COMPARE_ATTEMPT,
         RUN_STEP, GENERATE_STEP, COMMAND_STEP,
     )

@@ -203,6 +203,7 @@ def list_names(names: list[str]) -> str:
 
 
 def required_attributes(graph: Graph) -> Iterator[Problem]:
+    """A node has the attributes that its type needs."""
     for node in graph.of_kind(*node_kinds.PUBLIC):
         for names in node_kinds.find(node.kind).required:
             if not any(_has_value(attrs, names) for attrs in (node.attrs, graph.attrs)):
@@ -286,6 +287,7 @@ def _number(value: Value, *, integer: bool) -> float | None:
 
 
 def attribute_value(graph: Graph) -> Iterator[Problem]:
+    """A number, a duration, a boolean or a choice has a valid value."""
     for owner in _owners(graph):
         if TYPED.isdisjoint(owner.attrs):
             continue
@@ -314,7 +316,7 @@ def attribute_value(graph: Graph) -> Iterator[Problem]:
 
 
 def prompt_file(graph: Graph) -> Iterator[Problem]:
-    """The loader replaces the name of a file with its content, unless it cannot be read."""
+    """The file of a prompt could be read: the loader puts its content in place of its name."""
     for node in graph.nodes.values():
         if file := named_prompt_file(node):
             reason = node.text(UNREAD_PROMPT) or "was not read"
@@ -327,6 +329,7 @@ def prompt_file(graph: Graph) -> Iterator[Problem]:
 
 
 def fidelity_valid(graph: Graph) -> Iterator[Problem]:
+    """A fidelity is one of those that exist."""
     nearest = Nearest(FIDELITIES, 0.5)
     for owner in _owners(graph):
         key = "default_fidelity" if owner is graph else "fidelity"
@@ -337,6 +340,7 @@ def fidelity_valid(graph: Graph) -> Iterator[Problem]:
 
 
 def retry_target_exists(graph: Graph) -> Iterator[Problem]:
+    """A retry target is a node of the graph."""
     nearest = Nearest(graph.nodes)
     owners: Iterable[Owner] = chain((graph,), graph.nodes.values())
     for owner in owners:
@@ -348,6 +352,7 @@ def retry_target_exists(graph: Graph) -> Iterator[Problem]:
 
 
 def goal_gate_has_retry(graph: Graph) -> Iterator[Problem]:
+    """A goal gate has a retry target: otherwise the run fails where it is not satisfied."""
     if _has_value(graph.attrs, TARGETS):
         return
     for node in graph.nodes.values():
@@ -364,6 +369,7 @@ def goal_gate_has_retry(graph: Graph) -> Iterator[Problem]:
 
 
 def stylesheet_syntax(graph: Graph) -> Iterator[Problem]:
+    """The stylesheet can be read."""
     text = str(graph.attrs.get("model_stylesheet", ""))
     if not text:
         return
@@ -383,6 +389,7 @@ def stylesheet_syntax(graph: Graph) -> Iterator[Problem]:
 
 
 def type_known(graph: Graph) -> Iterator[Problem]:
+    """A type or a shape is known: otherwise the node is of the type of its shape, or a box."""
     unknown: dict[tuple[str, str], list[Node]] = {}
     shapes = Nearest(node_kinds.SHAPES)
     for node in graph.nodes.values():
@@ -406,6 +413,7 @@ def type_known(graph: Graph) -> Iterator[Problem]:
 
 
 def prompt_on_llm_nodes(graph: Graph) -> Iterator[Problem]:
+    """A node with an agent or a model has a prompt or a label: otherwise its id is sent."""
     for node in graph.of_kind(*node_kinds.LLM_KINDS):
         if not node.attrs.get("prompt") and not node.attrs.get("label"):
             message = f"{node.id} has no prompt: its id {node.id!r} is sent instead"
@@ -413,6 +421,7 @@ def prompt_on_llm_nodes(graph: Graph) -> Iterator[Problem]:
 
 
 def agent_known(graph: Graph) -> Iterator[Problem]:
+    """An agent is known."""
     return _once_per_name(graph, lambda node: node.text("agent"), _find_agent_problem)
 
 
@@ -454,6 +463,9 @@ def policy_known(graph: Graph) -> Iterator[Problem]:
 
 
 def model_known(graph: Graph) -> Iterator[Problem]:
+    """A model is in the catalogue of its vendor, if it lists models of it. A name without a vendor
+    is checked by the agent that gets it."""
+
     def full_name(node: Node) -> str:
         name = node.text("model") or node.text("llm_model")
         vendor = node.text("llm_provider")

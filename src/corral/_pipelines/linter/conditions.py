@@ -27,6 +27,7 @@ EXAMPLE = "Write it as outcome=success && context.tests=passed."
 
 
 def condition_syntax(graph: Graph) -> Iterator[Problem]:
+    """A condition can be read."""
     for edge in graph.edges:
         if "condition" in edge.attrs and (problem := _syntax_problem(edge.condition)):
             message = f"the condition of the edge {edge.source} -> {edge.target}: {problem[0]}"
@@ -51,6 +52,7 @@ def _syntax_problem(text: str) -> MessageAndFix | None:
 
 
 def condition_never_true(graph: Graph) -> Iterator[Problem]:
+    """The condition of an edge can be true."""
     for edge in graph.edges:
         if "condition" not in edge.attrs and "label" not in edge.attrs:
             continue
@@ -121,7 +123,9 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def key_known(graph: Graph, values: Collection[str] = ()) -> Iterator[Problem]:
-    """``values``: the keys that the run gives a value."""
+    """A key in a placeholder or a condition is set: by the engine, a node, or ``values`` of a run.
+    A key that a prompt or a command mentions counts as set, because agents and commands may report
+    any key."""
     if not (used := _find_uses(graph)):
         return
     set_keys = {*ENGINE_KEYS, *values}

@@ -19,10 +19,12 @@ TARGETS = ("retry_target", "fallback_retry_target")
 
 
 def start_node(graph: Graph) -> Iterator[Problem]:
+    """There is exactly one start."""
     return _exactly_one(graph, node_kinds.START, ("start",), "Keep one.")
 
 
 def terminal_node(graph: Graph) -> Iterator[Problem]:
+    """There is exactly one exit."""
     names = ("exit", "end", "done", "finish")
     return _exactly_one(graph, node_kinds.EXIT, names, "Lead its edges to {first}.")
 
@@ -43,8 +45,8 @@ def _exactly_one(
 
 
 def edge_target_exists(graph: Graph) -> Iterator[Problem]:
-    """In a parsed text every edge creates its nodes. A graph that a program built may have such
-    an edge."""
+    """The nodes of each edge exist. In a parsed text every edge creates its nodes; a graph that a
+    program built may have an edge without them."""
     for edge in graph.edges:
         for name in (edge.source, edge.target):
             if name not in graph.nodes:
@@ -55,6 +57,7 @@ def edge_target_exists(graph: Graph) -> Iterator[Problem]:
 
 
 def start_no_incoming(graph: Graph) -> Iterator[Problem]:
+    """No edge leads to the start."""
     for node in graph.of_kind(node_kinds.START.name):
         for edge in graph.edges_to(node.id):
             message = f"the edge {edge.source} -> {edge.target} leads back to the start"
@@ -62,6 +65,7 @@ def start_no_incoming(graph: Graph) -> Iterator[Problem]:
 
 
 def exit_no_outgoing(graph: Graph) -> Iterator[Problem]:
+    """No edge leaves the exit."""
     for node in graph.of_kind(node_kinds.EXIT.name):
         for edge in graph.edges_from(node.id):
             message = f"the edge {edge.source} -> {edge.target} leaves the exit"
@@ -69,6 +73,7 @@ def exit_no_outgoing(graph: Graph) -> Iterator[Problem]:
 
 
 def reachability(graph: Graph) -> Iterator[Problem]:
+    """Every node can be reached from the start."""
     starts = [node.id for node in graph.of_kind(node_kinds.START.name)]
     if not starts:
         return
@@ -80,8 +85,7 @@ def reachability(graph: Graph) -> Iterator[Problem]:
 
 
 def no_path_to_exit(graph: Graph) -> Iterator[Problem]:
-    """Loops without a way out, and starts from which the exit cannot be reached. A node without
-    any edge ends the run: rule ``dead_end``."""
+    """The exit can be reached: no loop without a way out, and no start without a path to it."""
     exits = [node.id for node in graph.of_kind(node_kinds.EXIT.name)]
     if not exits:
         return
@@ -104,6 +108,7 @@ def no_path_to_exit(graph: Graph) -> Iterator[Problem]:
 
 
 def dead_end(graph: Graph) -> Iterator[Problem]:
+    """A node without an outgoing edge ends the run."""
     for node in graph.nodes.values():
         if not graph.edges_from(node.id) and node.kind != node_kinds.EXIT.name:
             message = f"{node.id} has no outgoing edge: the run ends there"
@@ -111,8 +116,8 @@ def dead_end(graph: Graph) -> Iterator[Problem]:
 
 
 def fan_out_has_fan_in(graph: Graph) -> Iterator[Problem]:
-    """The branches must be able to reach one fan-in or another common node: the run continues
-    there."""
+    """The branches of a parallel node can reach one fan-in, or another common node: the run
+    continues there."""
     joins: Joins | None = None
     for node in graph.of_kind(node_kinds.PARALLEL.name):
         heads = dict.fromkeys(edge.target for edge in graph.edges_from(node.id))
