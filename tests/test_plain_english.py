@@ -36,6 +36,7 @@ GLOBS = (
     "Makefile",
     "src/corral/.agents/**/*.md",
     "src/corral/_pipelines/starters/*.dot",
+    "src/corral/_workflows/starters/*.py",
     "src/corral/_agents/**/*.py",
     "src/corral/_models/**/*.py",
     "src/corral/_inference/**/*.py",

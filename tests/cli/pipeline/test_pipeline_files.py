@@ -121,12 +121,12 @@ def test_a_drawing_is_written_to_a_file_but_not_over_the_pipeline(workspace: Pat
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.dot")))
 def test_a_new_pipeline_lints_and_replaces_no_file(name: str, workspace: Path) -> None:
-    done = pipeline("new", "--template", name, cwd=workspace)
+    done = pipeline("new", name, cwd=workspace)
     assert (done.returncode, done.stdout) == (0, f"{name}.dot\n")
     lint = pipeline("lint", f"{name}.dot", cwd=workspace)
     assert (lint.returncode, lint.stdout) == (0, CLEAN)
     (workspace / f"{name}.dot").write_text("mine")
-    second = pipeline("new", "--template", name, cwd=workspace)
+    second = pipeline("new", name, cwd=workspace)
     assert second.returncode == 2
     assert "already exists" in second.stderr
     assert (workspace / f"{name}.dot").read_text() == "mine"
@@ -136,7 +136,7 @@ def test_a_new_pipeline_lints_and_replaces_no_file(name: str, workspace: Path) -
 def test_an_unknown_template_is_an_error_that_lists_the_known_ones(
     workspace: Path,
 ) -> None:
-    done = pipeline("new", "--template", "nothing", "x.dot", cwd=workspace)
+    done = pipeline("new", "nothing", "x.dot", cwd=workspace)
     assert done.returncode == 2
     assert "minimal" in done.stderr
     assert list(workspace.iterdir()) == []
@@ -162,7 +162,7 @@ def test_a_template_equals_the_example_of_the_same_name(path: Path) -> None:
         "pipeline lint {file}",
         "pipeline graph {file}",
         "pipeline paths {file}",
-        "pipeline new made.dot",
+        "pipeline new minimal made.dot",
         "pipeline run --help",
     ],
 )

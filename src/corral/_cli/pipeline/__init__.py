@@ -26,9 +26,9 @@ def command() -> None:
     """Run pipelines: Graphviz files whose nodes are agents, models, commands and people.
 
     \b
-    Start with:  corral pipeline new first.dot
-                 corral pipeline lint first.dot
-                 corral pipeline run first.dot --simulate
+    Start with:  corral pipeline new minimal
+                 corral pipeline lint minimal.dot
+                 corral pipeline run minimal.dot --simulate
 
     \b
     Exit codes: 0 success · 1 the run failed, or lint found errors · 2 bad input ·

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import click
@@ -11,6 +9,7 @@ import msgspec
 
 from corral._cli.command_types import plain_option
 from corral._cli.options import IMPORT, import_modules
+from corral._cli.starters import new_command
 from corral._cli.ui.terminal import answer, echo, echo_json
 from corral._pipelines import loader
 from corral._pipelines.dot_parser import DotError
@@ -19,8 +18,6 @@ from corral._pipelines.linter.engine import lint as lint_graph
 from corral._pipelines.linter.finding import Finding
 from corral._pipelines.render import NO_PATH
 from corral.errors import ConfigError
-
-DEFAULT = "minimal"
 
 
 @click.command("lint")
@@ -163,42 +160,9 @@ def _draw(
     echo(output)
 
 
-def _templates_folder() -> Traversable:
-    return resources.files("corral._pipelines") / "starters"
-
-
-def templates() -> dict[str, str]:
-    """Name → description, which is the comment in the first line of the file."""
-    files = sorted(_templates_folder().iterdir(), key=lambda file: file.name)
-    return {
-        file.name.removesuffix(".dot"): file.read_text("utf-8").partition("\n")[0].lstrip("/ ")
-        for file in files
-        if file.name.endswith(".dot")
-    }
-
-
-@click.command("new")
-@click.argument("file", required=False)
-@plain_option("--template NAME", "The template.", default=DEFAULT)
-@plain_option("--list listed", "List the templates.")
-def new(file: str | None, template: str, listed: bool) -> None:
-    """Write a pipeline to start with to FILE; without FILE, to TEMPLATE.dot. An existing file is
-    not overwritten."""
-    known = templates()
-    if listed:
-        for name, text in known.items():
-            echo(f"{name:16} {text}")
-        return
-    if template not in known:
-        raise ConfigError(f"there is no template {template!r}", hint=f"Known: {', '.join(known)}.")
-    path = Path(file or f"{template}.dot")
-    text = (_templates_folder() / f"{template}.dot").read_text("utf-8")
-    try:
-        with path.open("x", encoding="utf-8") as opened:
-            opened.write(text)
-    except FileExistsError as error:
-        raise ConfigError(f"{path} already exists", hint="Name another file.") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    echo(f"{path}")
-    echo(f"Try it without spending: corral pipeline run {path} --simulate", err=True)
+new = new_command(
+    "corral._pipelines",
+    ".dot",
+    """Write the pipeline NAME to FILE, to start with.""",
+    "Try it without spending: corral pipeline run {} --simulate",
+)

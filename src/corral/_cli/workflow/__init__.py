@@ -15,6 +15,7 @@ COMMANDS = {
         "Show what a run did and what it waits for.",
     ),
     "answer": ("corral._cli.pipeline.runs:answer", "Answer a question of a run."),
+    "new": ("corral._cli.workflow.new:new", "Write a workflow to start with."),
     "cancel": ("corral._cli.pipeline.runs:cancel", "Cancel a run."),
     "fork": ("corral._cli.workflow.run:fork", "Run again from a step, as a new run."),
 }
@@ -23,6 +24,10 @@ COMMANDS = {
 @click.group("workflow", cls=LazyGroup)
 def command() -> None:
     """Run workflows: async Python functions whose steps are agents, models, commands and people.
+
+    \b
+    Start with:  corral workflow new --list
+                 corral workflow new fix-test
 
     \b
     Exit codes: 0 success · 1 the run failed · 2 bad input ·
