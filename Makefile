@@ -14,7 +14,7 @@ AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)
 # Agents of which corral knows no build for this machine.
 NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline goose)
 
-.PHONY: help demo test test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos table programs screenshots docs dist lock format clean
+.PHONY: help demo test test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos table programs pictures docs dist lock format clean
 
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
@@ -27,7 +27,7 @@ help:
 	@echo "make chaos      run 1,000 faulted runs and check their ends (COUNT=, SEED=)"
 	@echo "make table      run the conformance and attack kits and update the tables in docs/"
 	@echo "make programs   try other programs that speak ACP, and update their table in docs/agents.md"
-	@echo "make screenshots  make the screenshots of the page (needs Chromium)"
+	@echo "make pictures   make the pictures of the docs again: the demo and the page (needs Chromium)"
 	@echo "make docs       build the documentation site, and check its links"
 	@echo "make dist       build the wheel, with the site, and the source distribution"
 	@echo "make lock       compile the lock files again"
@@ -104,9 +104,10 @@ table: .venv/ready agents
 programs: .venv/ready tools/node/node_modules/.ready
 	PYTHONPATH=tests $(BIN)/python -m support.acp_programs $(ARGS)
 
-# Of generated runs, with the scripted agent: no key. FOLDER= keeps all of them.
-screenshots: .venv/ready
-	PYTHONPATH=tests $(BIN)/python -m support.screenshots $(FOLDER)
+# Of `corral demo`, and of generated runs with the scripted agent: no key. FOLDER= gets every page.
+pictures: .venv/ready
+	$(BIN)/corral agents install --quiet gemini
+	PYTHONPATH=tests $(BIN)/python -m support.pictures $(FOLDER)
 
 # The site is in .cache/site/site. `corral view` serves it below /docs.
 DOCS := .cache/docs/bin/python

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import terminal_cast
+from support.pictures import DEMO
+from support.screens import masked
 from support.scripted_agent import PROGRAM
 
 from corral.errors import NotInstalled
@@ -27,12 +30,17 @@ def demo(*words: str, path: str = os.environ["PATH"]) -> subprocess.CompletedPro
 
 
 @pytest.mark.gemini_cli
-def test_the_demo_uses_the_program_on_the_path_and_fixes_the_bug(gemini_program: str) -> None:
+def test_the_demo_fixes_the_bug_with_the_program_on_the_path_as_its_picture_shows(
+    gemini_program: str,
+) -> None:
     done = demo(path=f"{Path(gemini_program).parent}{os.pathsep}{os.environ['PATH']}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert 'return f"Hello, {name}!"' in done.stdout
     assert "tool_result  run_shell_command: denied" in done.stdout
     assert "Everything worked as expected." in done.stdout
+    shown = terminal_cast.lines_of(DEMO.read_text("utf-8"))
+    lines = [line for line in done.stdout.splitlines() if line]
+    assert [*map(masked, lines)] == [*map(masked, shown)], "make pictures, and look at it"
 
 
 def test_an_agent_that_fixes_nothing_fails_the_demo() -> None:

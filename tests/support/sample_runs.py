@@ -1,4 +1,4 @@
-"""Sessions as people have them, for the screenshots of the page."""
+"""Sessions as people have them, for the pictures of the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral._sessions.store import Meta
 from corral.values import Usage
 
 MAIN = "20261117-091200-7c41d2"
-"""The session that the screenshots show."""
+"""The session that the pictures show."""
 DAY = 86_400
 
 _PATCH = """\

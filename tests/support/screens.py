@@ -17,7 +17,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pyte
@@ -66,6 +67,14 @@ class Screen:
         while lines and not lines[-1]:
             lines.pop()
         return lines
+
+    def spans(self, row: int) -> Iterator[tuple[str, str, bool]]:
+        """Text, color and boldness of the parts of a line, without blanks at the end."""
+        cells = [self._pyte.buffer[row][column] for column in range(self._pyte.columns)]
+        while cells and cells[-1].data == " ":
+            cells.pop()
+        for (color, bold), part in groupby(cells, lambda cell: (cell.fg, cell.bold)):
+            yield "".join(cell.data for cell in part), color, bold
 
     @property
     def shown(self) -> str:

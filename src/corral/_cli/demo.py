@@ -7,6 +7,7 @@ result. There is no API key and no cost, because the model's answers are in ``SC
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,9 @@ import click
 import msgspec
 
 from corral._cli.command_types import enable_gc, plain_option
-from corral._cli.ui.terminal import echo
+from corral._cli.ui.spans import StyledText
+from corral._cli.ui.terminal import echo, echo_styled
+from corral._core.terminal_text import clean
 from corral._sessions.api import run
 from corral._system import config, install, programs
 from corral._testing.model_server.request import Call
@@ -76,23 +79,33 @@ def command(program: str | None) -> int:
         except (NotInstalled, BrokenInstall, VersionTooOld):
             echo(f"installing {agent.package.name} {agent.package.tested} …", err=True)
             program = install.install(agent).path
-    echo(f"prompt       {PROMPT}")
+    _print("prompt", PROMPT, "bold")
     shown = asyncio.run(demonstrate(program, _show))
-    result = shown.result
-    echo(f"\n— greet.py on disk —\n{shown.fixed}")
-    echo("— the result —")
-    echo(f"status   {result.status}")
-    echo(f"text     {result.final_text}")
-    echo(f"files    {[(file.kind, Path(file.path).name) for file in result.files]}")
-    echo(f"denied   {[call.title for call in result.denied]}")
-    echo(f"usage    {result.usage}")
-    echo(f"model    {result.model} by {result.agent} {result.agent_version}")
-    echo("\nEverything worked as expected." if shown.ok else "\nSomething is wrong.")
+    result, usage = shown.result, shown.result.usage
+    echo()
+    for line in shown.fixed.splitlines():
+        _print("greet.py", line)
+    echo()
+    _print("status", result.status, _STYLES[result.ok])
+    _print("text", result.final_text)
+    _print("files", ", ".join(f"{file.kind} {Path(file.path).name}" for file in result.files))
+    _print("denied", ", ".join(call.title or call.name for call in result.denied))
+    _print("usage", f"{usage.input or 0:,} tokens in, {usage.output or 0:,} out")
+    _print("model", f"{result.model} by {result.agent} {result.agent_version}")
+    end = "Everything worked as expected." if shown.ok else "Something is wrong."
+    echo()
+    echo_styled([StyledText(end, _STYLES[shown.ok])], err=False)
     return 0 if shown.ok else 1
 
 
+_STYLES = {True: "bold green", False: "bold red"}
+_FOLDER = re.compile(r"\S*/corral-demo-[^/]+/")
+"""The temporary folder, which tells nothing."""
+
+
 def _show(event: Event) -> None:
-    """Print one line per event."""
+    """Print a line for an event that says something."""
+    style = ""
     match event:
         case Init():
             text = f"{event.agent} {event.agent_version}, {event.model}"
@@ -102,13 +115,20 @@ def _show(event: Event) -> None:
             text = f"{event.title}  ({event.kind})"
         case ToolResult():
             text = f"{event.name}: {event.status}"
+            style = _STYLES[event.status == "success"]
         case FileChange():
-            text = f"{event.kind} {Path(event.path).name}"
+            text, style = f"{event.kind} {Path(event.path).name}", "yellow"
         case Done():
             text = f"{event.status} after {event.duration_ms / 1000:.1f} s"
+            style = _STYLES[event.status == "success"]
         case _:
-            text = "…"
-    echo(f"{event.__struct_config__.tag:12} {text}")
+            return
+    _print(event.type, text, style)
+
+
+def _print(label: str, text: str, style: str = "") -> None:
+    text = _FOLDER.sub("", clean(text))
+    echo_styled([StyledText(f"{label:12} ", "cyan"), StyledText(text, style)], err=False)
 
 
 class Demonstration(msgspec.Struct, frozen=True):

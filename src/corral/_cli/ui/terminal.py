@@ -82,10 +82,10 @@ def echo_err(text: str) -> None:
         echo(text, err=True)
 
 
-def echo_styled(line: Line) -> None:
-    """Print a line with styles on stderr, if it is a terminal that shows them. The text is cleaned
-    already. A stderr that cannot be written does not stop a run."""
-    stream = raw_stderr()
+def echo_styled(line: Line, *, err: bool = True) -> None:
+    """Print a line with styles, if stderr (or stdout) is a terminal that shows them. The text is
+    cleaned already. A stream that cannot be written does not stop a run."""
+    stream = raw_stderr() if err else sys.stdout
     with contextlib.suppress(OSError):
         _put(stream, styled(line, stream) + "\n")
 

@@ -1,9 +1,11 @@
-"""Makes screenshots of every page of ``corral view``, from generated runs.
+"""Makes the pictures of the documentation, from real runs: ``corral demo`` as an animated SVG, and
+pages of ``corral view`` in Chromium.
 
-    python -m support.screenshots [FOLDER]
+    python -m support.pictures [FOLDER]
 
-Without FOLDER the few that the documentation shows are written to ``docs/images``, else all of
-them to FOLDER: every page in dark and light, and narrow. Look at them.
+Without FOLDER those that the documentation shows are written to ``docs/images``, else every page
+of the view to FOLDER, in dark and light, and narrow. Look at them. No key and no network is needed
+if the Gemini CLI is installed (``corral agents install gemini``).
 """
 
 from __future__ import annotations
@@ -11,19 +13,24 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page
+from support import terminal_cast
 from support.browser import environment_of, running_browser
+from support.installed_agents import installed
 from support.sample_runs import DAY, MAIN, write_sample_runs
 from support.scripted_agent import PROGRAM
 from support.view_server import running_view
 
 from corral._sessions.store import EVENTS
+from corral.testing import Call, ModelServer, Request, Turn
 
 DOCS = Path(__file__).parents[2] / "docs" / "images"
 WIDE = {"width": 1320, "height": 820}
@@ -37,9 +44,17 @@ TO_WEBP = """async url => {
     const canvas = document.createElement("canvas");
     [canvas.width, canvas.height] = [image.width, image.height];
     canvas.getContext("2d").drawImage(image, 0, 0);
-    return canvas.toDataURL("image/webp", 0.92);
+    return canvas.toDataURL("image/webp", 0.8);
 }"""
-IN_DOCS = {"runs-light", "session-dark", "changes-light", "pipeline-dark", "session-narrow-dark"}
+IN_DOCS = {
+    *("runs-light", "session-dark", "changes-light", "pipeline-dark"),
+    *("compare-light", "cost-light"),
+}
+DEMO = DOCS / "demo.svg"
+DEMO_TITLE = (
+    "corral demo in a terminal: the Gemini CLI reads a project, fixes a bug, is denied a shell"
+    " command, and returns a typed result"
+)
 
 PIPELINE = """\
 digraph release {
@@ -69,13 +84,24 @@ complete.\\nresult"]
 """
 
 
-def corral(folder: Path, home: Path, *words: str, tools: Path | None = None) -> None:
+def make_demo() -> None:
+    """Record ``corral demo`` with the tested version of the CLI."""
+    argv = [sys.executable, "-m", "corral", "demo", "--program", installed("gemini-cli")]
+    lines = terminal_cast.record(argv, DOCS, dict(os.environ))
+    DEMO.write_text(terminal_cast.picture("corral demo", lines, DEMO_TITLE), "utf-8")
+    print(DEMO)
+
+
+def corral(
+    folder: Path, home: Path, *words: str, tools: Path | None = None, env: Mapping[str, str] = {}
+) -> None:
     """Run a command; its exit code says nothing here (a gate that waits is one)."""
     tools = tools or folder / "bin"
     if not tools.exists():
         tools.mkdir()
         (tools / "gemini").symlink_to(PROGRAM)
-    env = environment_of(home)
+    # The scripted program is no Gemini CLI.
+    env = {**environment_of(home), **env, "CORRAL_PROBE": "never"}
     env["PATH"] = f"{tools}{os.pathsep}{env['PATH']}"
     subprocess.run(
         [sys.executable, "-m", "corral", *words],
@@ -103,29 +129,48 @@ def make_runs(folder: Path, home: Path) -> None:
     make_comparison(folder, home)
 
 
+TASKS = {
+    "retry-limit": "The retry limit is ignored after a timeout",
+    "pagination": "The last page of orders is empty",
+    "price-rounding": "Prices are rounded down",
+    "csv-import": "The import stops at an empty line",
+    "login-loop": "The login page redirects to itself",
+    "cache-key": "Two shops share a cache entry",
+}
+
+
 def make_comparison(folder: Path, home: Path) -> None:
-    """Six tasks for three agents, of which some fail by chance."""
+    """Six tasks for two models, which fail some."""
     work = folder / "shop"
     work.mkdir()
     (work / "README.md").write_text("# Shop\n")
+    tasks = [{"id": name, "prompt": text} for name, text in TASKS.items()]
+    (work / "tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
     for words in (
         ["init", "-q"],
         ["add", "."],
         ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"],
     ):
         subprocess.run(["git", *words], cwd=work, check=True)
-    order = "sh test $(( $(date +%N | sed s/^0*//) % 4 )) -eq 0 || echo fixed > answer.txt"
-    names = ("retry-limit", "pagination", "price-rounding", "csv-import", "login-loop", "cache-key")
-    tasks = [{"id": name, "prompt": f"init\n{order}\ntext Fixed.\nresult"} for name in names]
-    (work / "tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in tasks))
-    agents = ",".join(f"gemini-cli@gemini-{model}" for model in ("2.5-pro", "2.5-flash"))
-    corral(
-        work, home, "compare", "tasks.jsonl", "--agents", agents, "--repeat", "2", "--yolo",
-        "--verify", "test -e answer.txt", tools=folder / "bin",
-    )  # fmt: skip
+    chance = random.Random(2)
+
+    def solve(request: Request) -> Turn:
+        usage = {"input": chance.randrange(20_000, 60_000), "output": chance.randrange(500, 2000)}
+        is_solved = chance.random() < (0.95 if request.model == "gemini-2.5-pro" else 0.6)
+        if is_solved and not request.tool_results:
+            write = Call("write_file", {"file_path": "answer.txt", "content": "fixed\n"})
+            return Turn(calls=[write], usage=usage)
+        return Turn(text="Fixed.", usage=usage)
+
+    agents = "gemini:gemini-2.5-pro,gemini:gemini-2.5-flash"
+    with ModelServer(solve) as server:
+        corral(
+            work, home, "compare", "tasks.jsonl", "--agents", agents, "--repeat", "2", "--yolo",
+            "--verify", "test -e answer.txt", tools=folder / "bin", env=server.env,
+        )  # fmt: skip
     for meta in (home / "sessions").glob("*/meta.json"):  # below the others in the list
         found = json.loads(meta.read_text())
-        if "/gemini-cli@" in (found.get("label") or ""):
+        if "/gemini:" in (found.get("label") or ""):
             found["created"] = found["updated"] = time.time() - 40 * DAY
             meta.write_text(json.dumps(found))
             os.utime(meta.with_name(EVENTS), (found["updated"],) * 2)
@@ -143,7 +188,8 @@ def pages(page: Page) -> dict[str, str]:
         "events": f"#/sessions/{MAIN}?tab=events",
         "details": f"#/sessions/{MAIN}?tab=details",
         "usage": "#/usage",
-        "usage-model": "#/usage?by=model&measure=cost",
+        "cost": "#/usage?measure=cost",
+        "cost-model": "#/usage?by=model&measure=cost",
     }
     for name, kind in (("pipeline", "pipelines"), ("batch", "batches"), ("compare", "compare")):
         link = page.locator(f'a.run[href^="#/{kind}/"]')
@@ -171,7 +217,7 @@ def shoot(browser: Browser, address: str, folder: Path, only: set[str] | None) -
                 if only is not None and title not in only:
                     continue
                 page.goto(f"{root}{route}")
-                page.wait_for_selector(CONTENT)
+                page.wait_for_selector(f"{CONTENT} >> visible=true")
                 page.wait_for_timeout(700)
                 target = folder / f"{title}.{'png' if only is None else 'webp'}"
                 save(browser, page.screenshot(), target)
@@ -194,6 +240,8 @@ def main() -> None:
     wanted = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     folder = wanted or DOCS
     folder.mkdir(parents=True, exist_ok=True)
+    if wanted is None:
+        make_demo()
     with tempfile.TemporaryDirectory() as name:
         home = Path(name) / "home"
         make_runs(Path(name), home)
