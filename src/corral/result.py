@@ -109,6 +109,11 @@ class Result(
     """The option ``label``."""
     receipt: Receipt | None = None
     """The evidence that the work is done; None if nothing was to be verified."""
+    rounds: int = 0
+    """With ``until=verified(…)``: how many rounds there were."""
+    kept_round: int | None = None
+    """With ``until=verified(…)``: the round, from 1, whose files are in the folder and which
+    ``receipt`` is about; None if no round was judged."""
 
     @property
     def ok(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,64 @@ async def test_of_scenarios_the_agent_reads_counts_and_classes(
 async def test_there_must_be_something_to_verify(workspace: Path) -> None:
     with pytest.raises(errors.ConfigError, match="nothing to verify"):
         await converge(workspace, ["true"])
+
+
+def names_of(result: corral.Result) -> list[tuple[str, str]]:
+    return sorted((Path(file.path).name, file.kind) for file in result.files)
+
+
+async def test_the_result_names_the_kept_round_and_only_its_files(workspace: Path) -> None:
+    commands = ["touch a b", "touch c && echo x > other", "rm a b && touch later"]
+    checks = ("test -f a", "test -f b", "test -f c", "test -f d")
+    result, _ = await converge(workspace, commands, *checks)
+    assert (result.rounds, result.kept_round) == (3, 2)
+    created = [(name, "created") for name in ("a", "b", "c", "other")]
+    assert names_of(result) == created
+    result, _ = await converge(workspace, ["touch d"], *checks)
+    assert (result.verdict, result.rounds, result.kept_round) == ("verified", 1, 1)
+
+
+async def test_files_that_git_ignores_stay_in_the_result(workspace: Path) -> None:
+    subprocess.run(("git", "init", "-q", str(workspace)), check=True)
+    (workspace / ".gitignore").write_text("*.log\n")
+    commands = ["touch a", "rm a; echo x > b.log; echo x > c"]
+    result, _ = await converge(workspace, commands, "test -f a", "test -f d")
+    assert result.kept_round == 1
+    assert (workspace / "b.log").exists()
+    assert not (workspace / "c").exists()
+    assert ("c", "created") not in names_of(result)
+
+
+async def test_if_nothing_passed_the_last_state_stays_and_is_not_verified(workspace: Path) -> None:
+    checks = ("test -f a", "test -f b")
+    result, _ = await converge(workspace, ["touch x", "touch y"], *checks, rounds=3, max_calls=3)
+    assert not result.ok
+    assert (workspace / "y").exists()
+    assert (result.verdict, result.rounds, result.kept_round) == ("unverified", 2, None)
+
+
+@needs_sandbox
+async def test_the_cost_has_that_of_the_judging_model(workspace: Path, tmp_path: Path) -> None:
+    held_out = tmp_path / "held-out"
+    held_out.mkdir()
+    (held_out / "a.toml").write_text('prompt = "Is it done?"\nrubric = "There is a file a."\n')
+    judged = [say('{"satisfied": false, "reason": "no"}'), say('{"satisfied": true, "reason": ""}')]
+    with ModelServer(judged) as judge, pytest.MonkeyPatch.context() as patch:
+        for name, value in judge.env.items():
+            patch.setenv(name, value)
+        result, _ = await converge(
+            workspace,
+            ["touch a", "touch b"],
+            scenarios=held_out,
+            judge="gemini:gemini-2.5-flash",
+            sandbox="needed",
+        )
+        assert len(judge.requests) == 2
+    assert (result.verdict, result.rounds) == ("verified", 2)
+    assert result.receipt is not None
+    agent = result.receipt.run
+    assert result.cost.usd is not None
+    assert agent.cost.usd is not None
+    assert result.cost.usd > agent.cost.usd
+    assert result.usage.total is not None
+    assert result.usage.total > (agent.usage.total or 0)

@@ -7,23 +7,31 @@ there then is stored with the session, too: nothing is lost.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
 
+from corral._sessions.prepared_run import PreparedRun
+from corral._sessions.run_verifier import with_judging
 from corral._verification.verified import complaint, score
 from corral.errors import CorralError
 from corral.events import Error
 from corral.receipt import Receipt
 from corral.result import Result
+from corral.values import FileChanged, path_from_printable
 
 
 class VerifiedSession(Protocol):
     """The session whose rounds are judged."""
 
+    @property
+    def prepared(self) -> PreparedRun: ...
+
     async def judge(self, result: Result) -> Receipt: ...
 
-    async def restore(self, receipt: Receipt) -> None: ...
+    async def restore(self, receipt: Receipt) -> frozenset[str]: ...
 
     async def verify(self, result: Result) -> Result: ...
 
@@ -34,42 +42,70 @@ class Round(msgspec.Struct, frozen=True):
     number: int
     receipt: Receipt
     score: float
+    files: tuple[FileChanged, ...]
+    """What was changed up to its end."""
 
 
 class Converge:
-    """Of one run."""
+    """Of one run. ``on_judged`` is called with the number and the receipt of each round."""
 
-    def __init__(self, session: VerifiedSession) -> None:
+    def __init__(
+        self, session: VerifiedSession, on_judged: Callable[[int, Receipt], None] | None = None
+    ) -> None:
         self._session = session
+        self._on_judged = on_judged
         self._best: Round | None = None
         self._last: Round | None = None
-        self.turns: int = 0
-        """Turns that were started."""
+        self._judged: list[Receipt] = []
+        self.rounds: int = 0
+        """Rounds that were started."""
 
     async def check(self, result: Result) -> str | None:
         """For ``until``: what the agent must do yet; None if the work is verified."""
         receipt = await self._session.judge(result)
-        self._last = last = Round(self.turns, receipt, score(receipt))
+        self._judged.append(receipt)
+        self._last = last = Round(self.rounds, receipt, score(receipt), result.files)
         is_verified = receipt.verdict == "verified"
         if self._best is None or is_verified or last.score >= self._best.score:
             self._best = last
+        if self._on_judged is not None:
+            self._on_judged(last.number, receipt)
         return None if is_verified else complaint(receipt)
 
     async def finish(self, result: Result) -> Result:
         """The result, with the receipt of the state that is in the folder."""
+        result = msgspec.structs.replace(with_judging(result, self._judged), rounds=self.rounds)
         best, last = self._best, self._last
         if best is None or last is None:
             return await self._session.verify(result)
-        is_judged = last.number == self.turns
-        if best is not last or (not is_judged and best.score > 0):
+        is_judged = last.number == self.rounds
+        if not is_judged and best.score == 0:
+            return await self._session.verify(result)  # no state is worth more than the last one
+        if best is not last or not is_judged:
             try:
-                await self._session.restore(best.receipt)
+                undone = await self._session.restore(best.receipt)
             except CorralError as error:
-                return _with_note(result, f"round {best.number} was better, and its files could"
-                                  f" not be put back: {error.message}")  # fmt: skip
+                note = f"round {best.number} was better, and its files could not be put back"
+                result = _with_note(result, f"{note}: {error.message}")
+                return await self._session.verify(result)
+            files = _files_after(result.files, best.files, undone, self._session.prepared.cwd)
+            result = msgspec.structs.replace(result, files=files)
             result = _with_note(result, f"the files are those of round {best.number}, the best")
         receipt = self._session.keep_receipt(best.receipt)
-        return msgspec.structs.replace(result, receipt=receipt)
+        return msgspec.structs.replace(result, receipt=receipt, kept_round=best.number)
+
+
+def _files_after(
+    now: Iterable[FileChanged], best: Iterable[FileChanged], undone: Iterable[str], cwd: str
+) -> tuple[FileChanged, ...]:
+    """The changed files when those of the best round were put back: its own, and those that the
+    repository does not know."""
+    paths = {os.path.normpath(os.path.join(cwd, path)) for path in undone}
+    files = {file.path: file for file in best}
+    for file in now:
+        if path_from_printable(file.path) not in paths:
+            files.setdefault(file.path, file)
+    return tuple(files.values())
 
 
 def _with_note(result: Result, note: str) -> Result:

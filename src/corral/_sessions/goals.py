@@ -175,6 +175,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int = ROUNDS
     max_total_tokens: int | None = None
     submission: SubmitTool | None = None
+    on_judged: Callable[[int, Receipt], None] | None = None
+    """Called with the number and the receipt of each round of ``until=verified(…)``."""
 
     def check(self) -> None:
         """Raises ``CallerError`` for an impossible goal, before anything starts."""
@@ -230,7 +232,7 @@ class GoalSession(Protocol):
 
     async def judge(self, result: Result) -> Receipt: ...
 
-    async def restore(self, receipt: Receipt) -> None: ...
+    async def restore(self, receipt: Receipt) -> frozenset[str]: ...
 
     def keep_receipt(self, receipt: Receipt) -> Receipt: ...
 
@@ -283,14 +285,12 @@ async def run_goal(
                 "until=verified() has nothing to verify",
                 hint="Give it checks, or set verify or scenarios.",
             )
-        converge = Converge(session)
+        converge = Converge(session, goal.on_judged)
         until = converge.check
     else:
         until = goal.until
 
     async def turn(text: str, typed: TypedAnswer | None = None) -> Result:
-        if converge is not None:
-            converge.turns += 1
         started = session.turn(text, chosen, typed, is_last=goal.until is None)
         if goal.until is not None:
             time_limit.start(started.cancel)
@@ -306,12 +306,18 @@ async def run_goal(
 
     text = session.full_prompt(prompt)
     do = turn if goal.output is None else typed_turns
+
+    async def counted(text: str) -> Result:
+        if converge is not None:
+            converge.rounds += 1
+        return await do(text)
+
     if until is None:
         return await do(text)
     from corral._sessions.sandbox import command_sandbox  # most runs need none
 
     done = await until_done(
-        do,
+        counted,
         text,
         until,
         rounds=goal.rounds,

@@ -4,8 +4,9 @@ where its receipt is stored."""
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -13,11 +14,13 @@ from corral._core.nesting import decode_json
 from corral._sessions.sandbox import command_sandbox
 from corral._system import paths
 from corral._system.environment import redactor_of
+from corral._verification.judge_spending import judging_of
 from corral._verification.verification import CheckSetting, Verification, VerifyOptions
 from corral.errors import CorralError
+from corral.events import Done
 from corral.receipt import Evidence, Receipt, RunFacts, with_hash
 from corral.result import Result
-from corral.values import JsonObject, as_object, convert_to
+from corral.values import Cost, JsonObject, Usage, add_by_model, as_object, convert_to
 
 if TYPE_CHECKING:
     from corral._sessions.prepared_run import PreparedRun
@@ -63,10 +66,12 @@ class RunVerifier:
         self.is_concluded = True
         return store_receipt(prepared, record, receipt)
 
-    async def restore(self, receipt: Receipt) -> None:
-        """Put the files back to those that a receipt is about. Raises ``StorageFailed``."""
-        if receipt.after is not None:
-            await self._verification.restore(receipt.after.tree)
+    async def restore(self, receipt: Receipt) -> frozenset[str]:
+        """Put the files back to those that a receipt is about. Returns the paths of those that
+        differed, from the working directory. Raises ``StorageFailed``."""
+        if receipt.after is None:
+            return frozenset()
+        return await self._verification.restore(receipt.after.tree)
 
     async def judge(
         self, prepared: PreparedRun, result: Result, typed: TypedAnswer | None = None
@@ -83,6 +88,24 @@ class RunVerifier:
             secrets=prepared.environment.redacted,
         )
         return await self._verification.conclude(result, run, setting, _schema(typed))
+
+
+Ended = TypeVar("Ended", Done, Result)
+
+
+def with_judging(ended: Ended, receipts: Iterable[Receipt]) -> Ended:
+    """The same, with what the judging models of these receipts used."""
+    for receipt in receipts:
+        for spent in judging_of(receipt):
+            usage = Usage(input=spent.input_tokens, output=spent.output_tokens)
+            by_model = {spent.model: usage} if ended.usage_by_model else {}
+            ended = msgspec.structs.replace(
+                ended,
+                usage=ended.usage + usage,
+                usage_by_model=add_by_model(ended.usage_by_model, by_model),
+                cost=ended.cost + Cost(usd=spent.cost, source="computed"),
+            )
+    return ended
 
 
 def store_receipt(prepared: PreparedRun, record: SessionRecord, receipt: Receipt) -> Receipt:

@@ -476,11 +476,12 @@ class Session:
             return await self._next.judge(result)
         return await self._require_verifier().judge(self._require_open()[0], result)
 
-    async def restore(self, receipt: Receipt) -> None:
-        """Put the files back to those that a receipt of this run is about."""
+    async def restore(self, receipt: Receipt) -> frozenset[str]:
+        """Put the files back to those that a receipt of this run is about. Returns the paths of
+        those that differed, from the working directory."""
         if self._next is not None:
             return await self._next.restore(receipt)
-        await self._require_verifier().restore(receipt)
+        return await self._require_verifier().restore(receipt)
 
     def keep_receipt(self, receipt: Receipt) -> Receipt:
         """Store a receipt of ``judge`` as that of the run."""
@@ -503,8 +504,10 @@ class Session:
         prepared, record = self._require_open()
         if self._verifier is None or self._verifier.is_concluded:
             return result
+        from corral._sessions.run_verifier import with_judging
+
         receipt = await self._verifier.conclude(prepared, record, result)
-        return replace(result, receipt=receipt)
+        return replace(with_judging(result, [receipt]), receipt=receipt)
 
     def _limits(
         self, prepared: PreparedRun, text: str, options: PromptKwargs, typed: TypedAnswer | None

@@ -573,7 +573,10 @@ class Turn(Generic[T_co]):
         work = verifier.conclude(self._prepared, self._record, result, typed)
         self._checking = checking = asyncio.ensure_future(work)
         if await self._wait_for(checking):
-            ended = msgspec.structs.replace(done, receipt=checking.result())
+            from corral._sessions.run_verifier import with_judging
+
+            receipt = checking.result()
+            ended = msgspec.structs.replace(with_judging(done, [receipt]), receipt=receipt)
             self._end_with(ended)
             return [ended]
         cancelled = (self._failure or Interrupted("the run was cancelled")).event()

@@ -72,6 +72,8 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
     """Of the clean tree."""
     before_entries: Entries
     """Of the tree from before the run."""
+    after_entries: Entries
+    """Of what the run left."""
     new: frozenset[bytes]
     """What the run has added to the clean tree."""
     fresh_bytecode: bool
@@ -96,7 +98,8 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def as_left(self) -> WorkTrees:
         """The same, with all files that the run left as the clean tree."""
-        return msgspec.structs.replace(self, clean=CleanTreeFacts(tree=self.after.tree))
+        clean = CleanTreeFacts(tree=self.after.tree)
+        return msgspec.structs.replace(self, clean=clean, entries=self.after_entries)
 
     def changed_files(self) -> dict[str, FileKind]:
         """What the run changed, from the working directory."""
@@ -149,14 +152,16 @@ class RunTrees:
         self._before = TreeState(tree=self._store.base())
         self._stamps = {path: self._stamp(path) for path in self._dependencies(tree)}
 
-    def restore(self, tree: str) -> str:
-        """Put the files back to a tree that was stored. Returns that of the files that were there,
-        which is stored as well. Files that git ignores stay as they are."""
+    def restore(self, tree: str) -> frozenset[str]:
+        """Put the files back to a tree that was stored. Returns the paths of those that differed,
+        from the working directory. What was there is stored as well. Files that git ignores stay as
+        they are."""
         store = self._store.own
         current = self._store.take(tree)
-        changes = self._store.differences(current, tree)
+        changes = [*self._store.differences(current, tree)]
         git_tree.update(store, self.root, changes, force=True)
-        return current
+        inside = self.inside or "."
+        return frozenset(os.path.relpath(os.fsdecode(each.path), inside) for each in changes)
 
     def end(self) -> WorkTrees:
         if self._before is None:
@@ -219,6 +224,7 @@ class RunTrees:
             changes=changes,
             entries=entries,
             before_entries=old,
+            after_entries=left,
             clean=CleanTreeFacts(
                 tree=tree,
                 restored=restored,

@@ -184,11 +184,12 @@ class Verification:
             evidence.append(schema)
         return self._receipt(trees, evidence, gaps, run)
 
-    async def restore(self, tree: str) -> None:
-        """Put the workspace back to a state that a receipt names. Raises ``StorageFailed``."""
+    async def restore(self, tree: str) -> frozenset[str]:
+        """Put the workspace back to a state that a receipt names. Returns the paths of the files
+        that differed, from the working directory. Raises ``StorageFailed``."""
         if self._trees is None:
             raise RuntimeError("there is no stored state")
-        await in_thread(self._trees.restore, tree)
+        return await in_thread(self._trees.restore, tree)
 
     def _end(self) -> WorkTrees:
         if self._trees is None:

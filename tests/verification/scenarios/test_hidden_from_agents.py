@@ -121,3 +121,24 @@ async def test_scenarios_in_the_workspace_are_refused(workspace: Path) -> None:
     (inside / "a.toml").write_text('command = "true"')
     with pytest.raises(errors.ConfigError, match="in the workspace"):
         await corral.run("gemini-cli", "Do it", cwd=workspace, scenarios=inside)
+
+
+async def test_a_run_that_changed_its_tests_is_judged_as_it_left_them(
+    workspace: Path, tmp_path: Path
+) -> None:
+    (workspace / "test_it.py").write_text("assert False\n")
+    held_out = tmp_path / "held-out"
+    held_out.mkdir()
+    (held_out / "a.toml").write_text('command = "grep -q changed test_it.py"')
+    script = [call("shell", command="echo '# changed' > test_it.py; touch a"), say("done")]
+    with ModelServer(script) as server:
+        result = await corral.run(
+            "gemini:gemini-2.5-flash",
+            "Do it",
+            cwd=workspace,
+            policy="all",
+            env=server.env,
+            verify="test -f a && ! grep -q changed test_it.py",
+            scenarios=held_out,
+        )
+    assert (result.verdict, result.gaps) == ("verified", ())

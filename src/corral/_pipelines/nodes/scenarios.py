@@ -29,8 +29,8 @@ from corral._system import clock, fs, paths
 from corral._system.threads import in_thread
 from corral._verification.check import CheckContext
 from corral._verification.clean_tree import CleanTree
+from corral._verification.judge_spending import JUDGE, ModelSpending
 from corral._verification.run_trees import RunTrees, TreeChoice
-from corral._verification.scenarios.counts import ModelSpending
 from corral._verification.scenarios.scenario_check import ScenarioCheck
 from corral.errors import ConfigError, StorageFailed
 from corral.events import Done
@@ -46,8 +46,6 @@ from corral.values import (
     slug,
 )
 
-JUDGE = "judge"
-"""What ``corral usage`` calls the agent of a judging model's calls."""
 TIMEOUT = 3600.0
 """Seconds, if the node has no ``timeout``."""
 OLD = 30 * 24 * 3600.0
@@ -151,7 +149,7 @@ def _keep_best(work: NodeContext, trees: RunTrees, tree: str, fraction: float) -
 
 def _store_usage(work: NodeContext, evidence: Evidence) -> Done:
     """Store what the judging model has used, and return it."""
-    spent = as_object(evidence.details.get("judge"))
+    spent = as_object(evidence.details.get(JUDGE))
     if not spent:
         return Done(status="success")
     made = convert_to(spent, ModelSpending)

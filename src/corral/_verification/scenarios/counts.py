@@ -19,6 +19,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from corral._core.intervals import wilson
+from corral._verification.judge_spending import ModelSpending
 from corral._verification.scenarios.scenario_folder import Scenario
 from corral.receipt import Outcome
 from corral.values import JsonObject
@@ -38,16 +39,6 @@ class ScenarioResult(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     spent: ModelSpending | None = None
     """By the judging model."""
-
-
-class ModelSpending(msgspec.Struct, frozen=True, kw_only=True):
-    """What the calls of a judging model used. None: it is not known."""
-
-    model: str
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cost: float | None = None
-    """In USD."""
 
 
 class ClassCounts(msgspec.Struct, frozen=True, kw_only=True):

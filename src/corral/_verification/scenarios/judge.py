@@ -24,7 +24,8 @@ from corral._models import registry
 from corral._system import api_keys, fs
 from corral._system.randomness import random_hex
 from corral._verification.check import CheckContext
-from corral._verification.scenarios.counts import ModelSpending, ScenarioResult
+from corral._verification.judge_spending import ModelSpending
+from corral._verification.scenarios.counts import ScenarioResult
 from corral._verification.scenarios.scenario_folder import Scenario
 from corral.errors import ConfigError, CorralError
 

@@ -13,6 +13,7 @@ import msgspec
 from corral._models.registry import EXAMPLE
 from corral._system.threads import in_thread
 from corral._verification.check import CheckContext
+from corral._verification.judge_spending import JUDGE
 from corral._verification.scenarios import scenario_report
 from corral._verification.scenarios.counts import count, spending
 from corral._verification.scenarios.judge import Judge, check_model
@@ -88,7 +89,7 @@ class ScenarioCheck(msgspec.Struct, frozen=True, kw_only=True):
             return _missing("the scenarios could not be run; the report for the user says why")
         details: JsonObject = {"digest": self.source.digest, **counts.as_details()}
         if (spent := spending(results)) is not None:
-            details["judge"] = msgspec.to_builtins(spent)
+            details[JUDGE] = msgspec.to_builtins(spent)
         return Evidence(
             kind="scenarios",
             name=NAME,
