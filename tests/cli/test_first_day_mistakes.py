@@ -62,6 +62,7 @@ MISTAKES = [
     ("run --timeout soon hi", 2, "'soon' is not a duration", "write 500ms, 30s"),
     ("run --max-turns many hi", 2, "'many' is not a valid integer", "See: corral run --help"),
     ("run fix the bug", 2, "unexpected extra arguments (the bug)", "Write the prompt in quotes"),
+    ("run gemini hi", 2, "unexpected extra argument (hi)", "corral run --agent gemini PROMPT"),
     ("run ''", 2, "the prompt is empty", "Give it as an argument"),
     ("run", 2, "the prompt is empty", "Give it as an argument"),
     ("run --file absent.md", 2, "the prompt file absent.md cannot be read", ""),

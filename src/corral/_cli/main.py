@@ -295,16 +295,32 @@ def report(error: click.ClickException) -> str:
             near = get_close_matches(value, [str(choice) for choice in kind.choices], 1)
     hints = [f"Did you mean {near[0]}?"] if near else hints
     hints = [f"Write {instead}."] if instead else hints
-    names = [] if ctx is None else [parameter.name for parameter in ctx.command.params]
-    if "unexpected extra argument" in error.message and "prompt" in names:
-        hints = ["Write the prompt in quotes."]
-    elif "unexpected extra argument" in error.message and ctx and ctx.command.name == "chat":
-        hints = ["A chat asks for prompts; for one prompt: corral run PROMPT."]
+    if ctx is not None and "unexpected extra argument" in error.message:
+        hints = _extra_argument(ctx) or hints
     if ctx is not None:
         hints.append(f"See: {ctx.command_path} --help")
     message = " ".join(message.split())
     lines = [f"corral: {message[:1].lower()}{message[1:].removesuffix('.')}"]
     return "\n".join([*lines, *([f"  {' '.join(hints)}"] if hints else [])])
+
+
+def _extra_argument(ctx: click.Context) -> list[str]:
+    """What to do about a second argument of a command that takes one prompt, or none."""
+    from corral._agents import registry
+    from corral.errors import CorralError
+
+    if ctx.command.name == "chat":
+        return ["A chat asks for prompts; for one prompt: corral run PROMPT."]
+    if all(parameter.name != "prompt" for parameter in ctx.command.params):
+        return []
+    first = str(ctx.params.get("prompt", ""))
+    try:
+        names_agent = ctx.command.name == "run" and " " not in first and registry.find(first)
+    except CorralError:
+        names_agent = None
+    if names_agent:
+        return [f"The agent is an option: corral run --agent {first} PROMPT."]
+    return ["Write the prompt in quotes."]
 
 
 @click.command("help")
