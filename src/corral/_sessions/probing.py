@@ -2,9 +2,9 @@
 
 The process runs ``corral._testing.probe`` with a temporary home and a short list of variables: no
 key, login or setting of the user is there, and the model is a scripted server of that process.
-Processes that need the same probe wait for the first one. If ``probe`` is cancelled, or takes more
-than ``LONGEST`` seconds, everything that it started is ended, its folder is removed and nothing is
-stored.
+Processes that need the same probe wait for the first one. If ``probe`` is cancelled, if a part of
+it takes more than ``LONGEST_PART`` seconds, or all of it more than ``LONGEST``, everything that it
+started is ended, its folder is removed and nothing is stored.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from corral.version import __version__
 
 _log = logging.getLogger("corral.probe")
 
-LONGEST = 180.0
+LONGEST = 120.0
 """Seconds that a probe may take. It takes about ten on a machine that is not busy."""
+LONGEST_PART = 45.0
+"""Seconds that one of its parts may take: a few prompts. It takes about four."""
 MODULE = "corral._testing.probe"
 
 
@@ -38,6 +40,7 @@ class ProbeRequest(msgspec.Struct, frozen=True):
 
     agent: str
     program: str
+    part_seconds: float
 
 
 async def probe(agent: AgentSpec, program: FoundProgram, *, renew: bool = False) -> Verdict:
@@ -67,7 +70,7 @@ async def probe(agent: AgentSpec, program: FoundProgram, *, renew: bool = False)
 
 async def _run_probe(agent: AgentSpec, program: FoundProgram) -> tuple[ProbeCheck, ...]:
     with proofs.probe_home() as (folder, env):
-        request = msgspec.json.encode(ProbeRequest(agent.name, program.path)).decode()
+        request = msgspec.json.encode(ProbeRequest(agent.name, program.path, LONGEST_PART)).decode()
         spec = ProcessSpec(
             # -P: the working directory must not decide what is imported.
             argv=(sys.executable, "-P", "-m", MODULE, request),
@@ -98,6 +101,7 @@ def _not_made(agent: AgentSpec, program: FoundProgram, why: str) -> NotProven:
     return NotProven(
         f"{agent.title} {program.version or ''} at {program.path} was not tested with corral, and"
         f" could not be probed: {why}",
-        hint=f"Use the tested version: {programs.install_command(agent)}   (or --trust-version)",
+        hint=f"Use the tested version: {programs.install_command(agent)}   (`corral agents probe"
+        f" {agent.name}` tries again, if this machine was busy; or --trust-version)",
         agent_version=program.version,
     )

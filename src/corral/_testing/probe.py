@@ -7,6 +7,9 @@ They are the parts of the conformance kit and of the attack kit that corral's pr
 - *model*: which model is asked if none is named;
 - the attack kit's first attempts under the policies in ``ATTACKED``.
 
+A probe ends early when a check fails without which the program is not used, and when a part takes
+too long. Then nothing is known: the program may hang, or the machine may be busy.
+
 ``main`` is the process of a probe (``corral._sessions.probing``). It prints the checks as JSON.
 """
 
@@ -17,7 +20,8 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -47,6 +51,15 @@ from corral.result import Result
 from corral.run_kwargs import RunKwargs
 from corral.values import McpServer
 
+
+class ProbeTooSlow(Exception):
+    """A part of a probe did not end in time. The message says which."""
+
+
+class _EndEarly(Exception):
+    """The remaining parts need not be played."""
+
+
 ATTACKED = ("default", "edits", "asked", "rules")
 GROUPS = (
     "files",
@@ -60,8 +73,6 @@ GROUPS = (
     "allowed commands",
 )
 """The groups of attempts that are made: one of each cell."""
-TIMEOUT = 100.0
-"""Seconds for one prompt, on a busy machine."""
 FIRST = "Remember the word larkspur."
 LAST_TEXT = "The work is over: larkspur."
 SERVER, TOOL, NOTE = "canary", "keep", "larkspur"
@@ -69,26 +80,48 @@ INPUT_TOKENS = 1234
 DEFAULT: ProbeRow = "default model"
 
 
-async def probe_agent(agent: str, options: RunKwargs) -> tuple[ProbeCheck, ...]:
-    """The checks of an agent's program. Errors of the agent are failed checks."""
+async def probe_agent(
+    agent: str, options: RunKwargs, *, part_seconds: float
+) -> tuple[ProbeCheck, ...]:
+    """The checks of an agent's program. Errors of the agent are failed checks. Raises
+    ``ProbeTooSlow`` if a part does not end within ``part_seconds``."""
     spec = agent_spec(agent)
-    applying = [name for name in ATTACKED if POLICIES[name].applies_to(spec)]
     gate = asyncio.Semaphore(max(2, os.cpu_count() or 1))
+    checks: list[ProbeCheck] = []
+    slow: list[str] = []
 
-    async def attacked(policy: str) -> list[ProbeCheck]:
+    async def play(part: str, playing: Callable[[], Awaitable[Sequence[ProbeCheck]]]) -> None:
         async with gate:
-            return await _attack(agent, policy, options)
+            try:
+                async with asyncio.timeout(part_seconds):
+                    checks.extend(await playing())
+            except TimeoutError:
+                slow.append(part)
+        if slow or not _is_usable(checks):
+            raise _EndEarly
 
-    async def worked() -> list[ProbeCheck]:
-        async with gate:
-            return await _Conversation(agent, spec, options).play()
+    parts: dict[str, Callable[[], Awaitable[Sequence[ProbeCheck]]]] = {
+        "an edit, a denied command and a resumed conversation": _Conversation(
+            agent, spec, options
+        ).play,
+        "a prompt without a named model": _Conversation(agent, spec, options).play_without_model,
+    }
+    for name in ATTACKED:
+        if POLICIES[name].applies_to(spec):
+            parts[f"attempts under the policy {name}"] = partial(_attack, agent, name, options)
+    try:
+        async with asyncio.TaskGroup() as group:
+            for part, playing in parts.items():
+                group.create_task(play(part, playing))
+    except* _EndEarly:
+        pass
+    if slow and _is_usable(checks):
+        raise ProbeTooSlow(f"{slow[0]} did not end within {part_seconds:g} s")
+    return tuple(checks)
 
-    async def chose_model() -> list[ProbeCheck]:
-        async with gate:
-            return await _Conversation(agent, spec, options).play_without_model()
 
-    parts = await asyncio.gather(worked(), chose_model(), *map(attacked, applying))
-    return tuple(check for part in parts for check in part)
+def _is_usable(checks: Sequence[ProbeCheck]) -> bool:
+    return all(check.ok or check.row for check in checks)
 
 
 class _Conversation:
@@ -104,7 +137,8 @@ class _Conversation:
         async with self._stage() as stage:
             try:
                 token = await self._work(stage)
-                await self._resume(stage, token)
+                if _is_usable(self._checks):
+                    await self._resume(stage, token)
             except CorralError as error:
                 self._check("runs with corral", False, str(error))
         return self._checks
@@ -116,7 +150,7 @@ class _Conversation:
             async with self._stage() as stage:
                 script = [Turn(text="Hello.", repeat="forever")]
                 with contextlib.suppress(CorralError):
-                    await stage.run("Say hello.", script, model=None, timeout=TIMEOUT)
+                    await stage.run("Say hello.", script, model=None)
                 asked = {request.model for request in stage.requests if request.model}
                 seen = f"{', '.join(sorted(asked)) or 'none'} (known: {', '.join(known)})"
                 self._check("a known default model is asked", asked & {*known}, seen, DEFAULT)
@@ -157,7 +191,7 @@ class _Conversation:
             return Turn(text="Next. ", calls=[left.pop(0)], usage=usage)
 
         policy = Policy(read="allow", write="allow", shell="deny", mcp="allow")
-        given: RunKwargs = {"policy": policy, "keep": True, "timeout": TIMEOUT, "strict": False}
+        given: RunKwargs = {"policy": policy, "keep": True, "strict": False}
         if takes_servers:
             command = (sys.executable, "-I", str(CANARY_SERVER), str(notes))
             given["mcp_servers"] = [McpServer(SERVER, command=command)]
@@ -209,7 +243,7 @@ class _Conversation:
         self._check("the named model is asked", is_right, ", ".join(map(str, models)) or "none")
 
     async def _resume(self, stage: Stage, token: str | None) -> None:
-        given: RunKwargs = {"keep": True, "timeout": TIMEOUT}
+        given: RunKwargs = {"keep": True}
         if self._spec.resumes:
             self._check("the conversation can be resumed", token, f"its token: {token}")
             given["resume"] = token
@@ -263,7 +297,12 @@ def _cells(report: PolicyReport) -> Sequence[ProbeCheck]:
 def main(argument: str) -> None:
     """The process of a probe."""
     request = msgspec.json.decode(argument, type=ProbeRequest)
-    checks = asyncio.run(probe_agent(request.agent, {"program": request.program}))
+    options: RunKwargs = {"program": request.program}
+    probing = probe_agent(request.agent, options, part_seconds=request.part_seconds)
+    try:
+        checks = asyncio.run(probing)
+    except ProbeTooSlow as error:
+        sys.exit(str(error))
     sys.stdout.buffer.write(msgspec.json.encode(checks))
 
 
