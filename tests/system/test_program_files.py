@@ -36,10 +36,11 @@ def package(folder: Path) -> Path:
     binary = modules / "@openai" / "codex-linux-x64" / "vendor" / "codex"
     binary.parent.mkdir(parents=True)
     binary.write_text("the program")
-    nested = modules / "@openai" / "codex" / "node_modules" / "dependency"
-    nested.mkdir(parents=True)
-    (nested / "package.json").write_text("{}")
-    (nested / "index.js").write_text("code")
+    for name in ("dependency", "@scope/dependency"):
+        nested = modules / "@openai" / "codex" / "node_modules" / name
+        nested.mkdir(parents=True)
+        (nested / "package.json").write_text("{}")
+        (nested / "index.js").write_text("code")
     return launcher
 
 
@@ -55,6 +56,7 @@ def test_the_digest_does_not_depend_on_the_place(agent: AgentSpec, tmp_path: Pat
         "codex/package.json",
         "codex-linux-x64/vendor/codex",
         "codex/node_modules/dependency/package.json",
+        "codex/node_modules/@scope/dependency/package.json",
     ],
 )
 def test_each_file_that_decides_how_it_behaves_changes_the_digest(

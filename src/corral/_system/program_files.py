@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -27,7 +28,6 @@ from corral._system.programs import FoundProgram
 from corral.errors import BrokenInstall
 
 _TOPIC = "program-files"
-_DEPENDENCIES = ("*/package.json", "@*/*/package.json", ".package-lock.json")
 
 
 def digest(agent: AgentSpec, program: FoundProgram) -> str:
@@ -40,8 +40,8 @@ def digest(agent: AgentSpec, program: FoundProgram) -> str:
             return known
         content = blake2b(digest_size=20)
         for name, path in sorted(files.items()):
-            content.update(f"{len(name)}:{name}:{path.stat().st_size}:".encode())
-            with path.open("rb") as file:
+            with open(path, "rb") as file:
+                content.update(f"{len(name)}:{name}:{os.fstat(file.fileno()).st_size}:".encode())
                 while block := file.read(1 << 20):
                     content.update(block)
     except OSError as error:
@@ -62,46 +62,58 @@ def known_digest(agent: AgentSpec, program: FoundProgram) -> str | None:
         return None
 
 
-def _files(agent: AgentSpec, program: FoundProgram) -> Iterator[tuple[str, Path]]:
+def _files(agent: AgentSpec, program: FoundProgram) -> Iterator[tuple[str, str]]:
     """Name → path. The names do not depend on where the package is."""
     script = Path(os.path.realpath(program.argv[-1]))
     folder = programs.package_folder(str(script), agent)
     if folder is None:
-        yield "program", script
+        yield "program", str(script)
         return
-    yield from _tree("", folder)
+    yield from _tree("", str(folder))
     if agent.package.registry == "PyPI":
         for path in script.glob("*.dist-info/RECORD"):
-            yield str(path.relative_to(script)), path
+            yield str(path.relative_to(script)), str(path)
         return
     nested = folder / "node_modules"
     above = next((each for each in folder.parents if each.name == "node_modules"), nested)
     for package in programs.binary_packages(agent):
         for modules in (nested, above):
             if (modules / package).is_dir() and modules / package != folder:
-                yield from _tree(f"{package}/", modules / package)
-    for pattern in _DEPENDENCIES:
-        for path in nested.glob(pattern):
-            yield f"node_modules/{path.relative_to(nested)}", path
-    lock = above / ".package-lock.json"
-    if lock.is_file():
-        yield "lock", lock
+                yield from _tree(f"{package}/", str(modules / package))
+    yield from _dependencies("node_modules/", str(nested))
+    for name, lock in (
+        ("node_modules/.package-lock.json", nested / ".package-lock.json"),
+        ("lock", above / ".package-lock.json"),
+    ):
+        if lock.is_file():
+            yield name, str(lock)
 
 
-def _tree(prefix: str, folder: Path) -> Iterator[tuple[str, Path]]:
-    for parent, folders, names in os.walk(folder):
-        if "node_modules" in folders:
-            folders.remove("node_modules")
-        for name in names:
-            path = Path(parent, name)
-            if path.is_file():
-                yield f"{prefix}{path.relative_to(folder)}", path
+def _tree(prefix: str, folder: str) -> Iterator[tuple[str, str]]:
+    # Every run looks at these files: os.scandir takes a fifth of the time of pathlib.
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "node_modules":
+                    yield from _tree(f"{prefix}{entry.name}/", entry.path)
+            elif entry.is_file():
+                yield f"{prefix}{entry.name}", entry.path
 
 
-def _stamp(files: dict[str, Path]) -> str:
+def _dependencies(prefix: str, modules: str) -> Iterator[tuple[str, str]]:
+    """The ``package.json`` of each package in a ``node_modules``."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(modules) as entries:
+        for entry in entries:
+            if entry.name.startswith("@"):
+                yield from _dependencies(f"{prefix}{entry.name}/", entry.path)
+            elif os.path.isfile(path := f"{entry.path}/package.json"):
+                yield f"{prefix}{entry.name}/package.json", path
+
+
+def _stamp(files: dict[str, str]) -> str:
     stamp = blake2b(digest_size=20)
     for name, path in sorted(files.items()):
-        info = path.stat()
+        info = os.stat(path)
         facts = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_dev)
-        stamp.update(repr((name, str(path), facts)).encode())
+        stamp.update(repr((name, path, facts)).encode())
     return stamp.hexdigest()
