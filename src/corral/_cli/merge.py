@@ -50,6 +50,7 @@ class MergeFlags(PolicyFlags, RunKwargs):
     rounds: int
     agent: str | None
     dry_run: bool
+    wait: bool
     as_json: bool
     quiet: bool
 
@@ -71,6 +72,11 @@ class MergeFlags(PolicyFlags, RunKwargs):
     type=click.Choice(("auto", "require")),
 )
 @option("Execution", "--gate-env NAME...", "A variable that the gate sees.")
+@option(
+    "Execution",
+    "--wait",
+    "If another process merges this queue, wait until the branches have left it.",
+)
 @option("Execution", "--dry-run", "Tell what would conflict; change nothing, run no gate.")
 @option(
     "Agent",
@@ -130,6 +136,7 @@ def command(branches: tuple[str, ...], **flags: Unpack[MergeFlags]) -> int:
                 gate_env=flags["gate_env"],
                 agent=flags["agent"],
                 dry_run=flags["dry_run"],
+                wait=flags["wait"],
                 on_entry=show,
                 **read_options(flags),
             )

@@ -36,7 +36,7 @@ from corral._pipelines.graph import Graph
 from corral._pipelines.linter.finding import Rule
 from corral._pipelines.run_limits import take_limits, with_limits
 from corral._pipelines.scheduler.commands import Question
-from corral._pipelines.scheduler.merge import uses_worktrees
+from corral._pipelines.scheduler.merge import needs_repository
 from corral._pipelines.scheduler.outcome import Outcome, not_json
 from corral._pipelines.simulation import Script, SimulateMode
 from corral._pipelines.transforms import Transform
@@ -285,11 +285,13 @@ async def execute(
             artifacts_url=request.artifacts,
         )
         if request.repository is not None:
-            from corral._engine.workspace import run_worktree
+            from corral._engine.workspace import branch_worktrees, run_worktree
 
             tree = await asyncio.to_thread(
                 run_worktree.choose, name, request.repository, request.commit
             )
+            if not resources.simulate:
+                await asyncio.to_thread(branch_worktrees.check_merges, graph, tree)
             stored = replace(stored, tree=tree, workspace=tree.within)
         run_input = RunInput(
             run_id=name,
@@ -339,7 +341,7 @@ async def _check_in(
         from corral._pipelines.execution import preflight
 
         preflight.check(graph, resources, place, values)
-    if uses_worktrees(graph):
+    if needs_repository(graph):
         from corral._engine.workspace import branch_worktrees
 
         await asyncio.to_thread(branch_worktrees.check, graph, place, resources.simulate)

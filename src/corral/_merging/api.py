@@ -5,9 +5,12 @@ How a queue works is in ``merger``, its states are in ``queue``.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Final, Unpack
 
@@ -15,7 +18,8 @@ import msgspec
 
 from corral._core.display import Card, Displayed
 from corral._merging import owners, queue
-from corral._merging.merger import Merger, OnEntry, conflict_text
+from corral._merging.merger import POLL, Merger, OnEntry, conflict_text
+from corral._merging.owners import Ask, BranchOwner
 from corral._merging.queue import MergeEntry, MergeQueue, QueueStore
 from corral._merging.rebase import HEADS, rebase, staging_of, tip_of
 from corral._system.git import repository, source_repository, worktree
@@ -88,6 +92,7 @@ async def run(  # noqa: PLR0913
     gate_env: Sequence[str] = (),
     agent: str | None = None,
     dry_run: bool = False,
+    wait: bool = False,
     on_entry: OnEntry | None = None,
     **options: Unpack[RunKwargs],
 ) -> MergeReport:
@@ -100,41 +105,85 @@ async def run(  # noqa: PLR0913
     what the gate found (2). ``agent``: asked for branches that no session of corral made.
     ``gate_timeout``: seconds for each command. ``gate_sandbox``: ``"auto"`` or ``"require"``.
     ``gate_env``: names of variables that the commands see. ``dry_run``: tell what would conflict,
-    and change nothing. ``on_entry`` is called with each entry that changes. ``options`` are those
+    and change nothing. ``wait``: until the branches have left the queue, if another process merges
+    it. ``on_entry`` is called with each entry that changes. ``options`` are those
     of ``corral.run`` for the sessions that are asked, with ``cwd``, the folder of the repository.
 
     Raises ``ConfigError`` before anything is changed: no repository, an unknown branch, no gate, or
     a gate that fails on ``into`` itself. Another process may merge the same queue: then the
-    branches are only added. What was interrupted is continued by the next call.
+    branches are only added, unless ``wait``. What was interrupted is continued by the next call.
 
     ::
 
         report = await merge_queue.run(["feature-1", "feature-2"], into="main", gates=["make test"])
     """
     folder = Path(options.pop("cwd", None) or ".")
-    root, _ = await in_thread(worktree.repository_root, folder)
-    wanted = await in_thread(_find_branches, root, branches, batch, into)
-    if dry_run:
-        return await in_thread(_try, root, into, wanted)
-    store = QueueStore.of(root, into)
-    settings = msgspec.structs.replace(
-        MergeQueue(id=store.id, repository=str(root), into=into),
-        gates=list(gates),
+    order = MergeOrder(
+        branches=branches,
+        into=into,
+        batch=batch,
+        gates=gates,
         rounds=ROUNDS if rounds is None else rounds,
         timeout=gate_timeout or TIMEOUT,
         sandbox=gate_sandbox or "",
-        pass_env=list(gate_env),
+        pass_env=gate_env,
+        wait=wait,
     )
-    own = await in_thread(_add, store, root, settings, wanted, agent)
-    merger = Merger(root, store, agent, options, on_entry or (lambda _entry: None))
+    if dry_run:
+        return await in_thread(_try, folder, order)
+    return await run_order(
+        folder,
+        order,
+        on_entry or (lambda _entry: None),
+        ask=partial(owners.ask, options=options),
+        fallback=None if agent is None else BranchOwner(agent=agent),
+    )
+
+
+class MergeOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Branches, and how they are merged. The fields are the parameters of ``run``."""
+
+    branches: Sequence[str]
+    into: str
+    gates: Sequence[str]
+    batch: str | None = None
+    rounds: int = ROUNDS
+    timeout: float = TIMEOUT
+    sandbox: str = ""
+    pass_env: Sequence[str] = ()
+    wait: bool = False
+
+
+async def run_order(
+    folder: Path, order: MergeOrder, on_entry: OnEntry, *, ask: Ask, fallback: BranchOwner | None
+) -> MergeReport:
+    """``run``, with the function that asks the session of a branch, and the owner of branches that
+    have none. Raises as ``run``."""
+    root = await in_thread(_main_folder, folder)
+    wanted = await in_thread(_find_branches, root, order)
+    store = QueueStore.of(root, order.into)
+    own = await in_thread(_add, store, root, order, wanted, fallback)
+    merger = Merger(root, store, on_entry, ask, fallback)
     while True:
         with store.working() as is_ours:
-            if not is_ours:
+            if is_ours:
+                await merger.run(own)
+            elif not order.wait:
                 return await in_thread(_report, store, root, own, elsewhere=True)
-            await merger.run(own)
         # Another process may have added a branch just before the lock was free.
-        if not await in_thread(_is_open, store):
+        still_open = await in_thread(_open_numbers, store)
+        if not still_open or (not is_ours and not still_open & own):
             return await in_thread(_report, store, root, own)
+        if not is_ours:
+            await asyncio.sleep(POLL)
+
+
+def _main_folder(folder: Path) -> Path:
+    """The main work tree of the repository around a folder, which may be in another one: all of
+    them have the same queues. Raises ``ConfigError``."""
+    top, _ = worktree.repository_root(folder)
+    common = Path(os.path.realpath(repository.locate(top).common))
+    return common.parent if common.name == ".git" else top
 
 
 run_sync: Final = sync_twin(run)
@@ -157,10 +206,9 @@ def queues() -> list[MergeQueue]:
     return found
 
 
-def _find_branches(
-    root: Path, branches: Sequence[str], batch: str | None, into: str
-) -> dict[str, str]:
+def _find_branches(root: Path, order: MergeOrder) -> dict[str, str]:
     """The branches and their commits. Raises ``ConfigError``."""
+    branches, batch, into = order.branches, order.batch, order.into
     if into.startswith("refs/") or tip_of(root, into) is None:
         raise ConfigError(f"{root} has no branch {into!r}", hint="Name a branch with --into.")
     listed = repository.run(root, "for-each-ref", "--format=%(refname)", HEADS).splitlines()
@@ -194,17 +242,20 @@ def _find_branches(
 
 
 def _add(
-    store: QueueStore, root: Path, settings: MergeQueue, wanted: dict[str, str], agent: str | None
+    store: QueueStore,
+    root: Path,
+    order: MergeOrder,
+    wanted: dict[str, str],
+    fallback: BranchOwner | None,
 ) -> set[int]:
     """Add the branches; the numbers of all entries that are open then. Raises ``ConfigError``."""
     with store.locked():
         known = store.read()
-        stored = known or settings
-        if settings.gates:
-            keep = {name: getattr(settings, name) for name in ("gates", "rounds", "timeout")}
-            keep |= {"sandbox": settings.sandbox, "pass_env": settings.pass_env}
-            stored = msgspec.structs.replace(stored, **keep)
-            stored.green = ""
+        stored = known or MergeQueue(id=store.id, repository=str(root), into=order.into)
+        if order.gates:
+            stored.gates, stored.pass_env = list(order.gates), list(order.pass_env)
+            stored.rounds, stored.timeout = order.rounds, order.timeout
+            stored.sandbox, stored.green = order.sandbox, ""
         if not stored.gates:
             raise ConfigError(
                 "no gate: which command must succeed before a branch is merged?",
@@ -218,15 +269,16 @@ def _add(
                 f"nothing is queued for {stored.into}", hint="Name the branches to merge."
             )
         for branch, commit in wanted.items():
-            owner = owners.find(root, branch)
-            stored.add(branch, commit, owner.agent if owner else agent or "")
+            owner = owners.find(root, branch) or fallback
+            stored.add(branch, commit, owner.agent if owner else "")
         store.write(stored)
         return {entry.number for entry in stored.open}
 
 
-def _is_open(store: QueueStore) -> bool:
+def _open_numbers(store: QueueStore) -> set[int]:
+    """The numbers of the entries that have not ended."""
     stored = store.read()
-    return stored is not None and bool(stored.open)
+    return set() if stored is None else {entry.number for entry in stored.open}
 
 
 def _report(
@@ -246,8 +298,10 @@ def _report(
     )
 
 
-def _try(root: Path, into: str, wanted: dict[str, str]) -> MergeReport:
+def _try(folder: Path, order: MergeOrder) -> MergeReport:
     """What would conflict, without a gate."""
+    root, into = _main_folder(folder), order.into
+    wanted = _find_branches(root, order)
     tip, entries = tip_of(root, into) or "", list[MergeEntry]()
     for number, (branch, commit) in enumerate(wanted.items(), 1):
         entry = MergeEntry(number=number, branch=branch, commit=commit, base=tip)

@@ -34,7 +34,7 @@ from typing import TypeAlias
 import msgspec
 
 from corral._merging import owners, queue, repair
-from corral._merging.owners import BranchOwner
+from corral._merging.owners import Ask, BranchOwner
 from corral._merging.queue import MAX_OUTPUT, MergeEntry, MergeQueue, QueueStore
 from corral._merging.rebase import Rebased, rebase, reference, staging_of, tip_of
 from corral._system import paths
@@ -48,14 +48,13 @@ from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.options import RunOptions
 from corral.policy import Policy
 from corral.receipt import Evidence
-from corral.run_kwargs import RunKwargs
 
 OnEntry: TypeAlias = Callable[[MergeEntry], None]
 """Called with an entry whenever its state has changed."""
 ASKED_AT_ONCE = 2
 """Owners that work at the same time."""
 POLL = 0.5
-"""Seconds between two looks for entries that others have added, while owners work."""
+"""Seconds between two looks for what other processes have changed in the queue."""
 RESTARTS = 5
 """How often the target may be moved by others while the queue is merged."""
 
@@ -71,15 +70,16 @@ class Merger:
         self,
         root: Path,
         store: QueueStore,
-        agent: str | None,
-        options: RunKwargs,
         on_entry: OnEntry,
+        ask: Ask,
+        fallback: BranchOwner | None,
     ) -> None:
+        """``fallback`` is asked about branches that no session of corral made."""
         self._root = root
         self._store = store
-        self._agent = agent
-        self._options = options
         self._on_entry = on_entry
+        self._ask_owner = ask
+        self._fallback = fallback
         self._source = Repository(root=root)
         self._into = ""
         self._tip_branch = ""
@@ -329,9 +329,7 @@ class Merger:
         """Let the owner of the branch repair it, or end the entry with the problem."""
         stored = self._read()
         entry = stored.find(number)
-        owner = owners.find(self._root, entry.branch)
-        if owner is None and self._agent is not None:
-            owner = BranchOwner(agent=self._agent)
+        owner = owners.find(self._root, entry.branch) or self._fallback
         refused = self._reason_not_to_ask(entry, owner, stored.rounds)
         if owner is None or refused:
             self._end(number, "failed", f"{problem}; {refused}" if refused else problem)
@@ -357,7 +355,7 @@ class Merger:
         try:
             async with self._slots:
                 reason, cost = await repair.repair(
-                    self._root, entry, owner, done.tree, tip, self._options, into=self._into
+                    self._root, entry, owner, done.tree, tip, self._ask_owner, into=self._into
                 )
             # Only now: a round that a crash interrupted is not the owner's failure.
             self._set(entry.number, cost_usd=entry.cost_usd + cost, rounds=entry.rounds + 1)

@@ -8,10 +8,10 @@ the agent, the session, the folder in which it worked, and those of its options 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import msgspec
 
@@ -21,10 +21,14 @@ from corral._system import config, fs, paths
 from corral._system.git import repository
 from corral._system.git.worktree import TaskWorktree
 from corral.errors import CorralError
+from corral.events import Event
 from corral.policy import Policy
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
 from corral.values import Json, as_object, convert_to, decode_as, is_object
+
+if TYPE_CHECKING:
+    from corral._metering.budget import Budget
 
 LIMITS = (
     "model", "policy", "sandbox", "max_turns", "max_cost", "max_total_tokens", "max_calls",
@@ -45,6 +49,10 @@ class BranchOwner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     within: str = "."
     """Where in its worktree it worked."""
     options: dict[str, Json] = {}
+
+
+Ask: TypeAlias = Callable[[BranchOwner, str, Path], Awaitable[Result]]
+"""How the session of a branch gets a prompt, in the folder of a worktree."""
 
 
 def options_to_keep(options: Mapping[str, object]) -> dict[str, Json]:
@@ -95,6 +103,9 @@ async def ask(
     prompt: str,
     folder: Path,
     options: RunKwargs,
+    *,
+    budget: Budget | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> Result:
     """Give the prompt to the session, in this worktree; ``options`` win over those of its own run.
     Raises ``CorralError`` if it cannot be started."""
@@ -104,4 +115,4 @@ async def ask(
     given = cast("RunKwargs", {**stored, **options, "cwd": str(folder / owner.within)})
     if owner.session and config.find_agent(owner.agent).resumes:
         given["resume"] = owner.session
-    return await run(owner.agent, prompt, **given)
+    return await run(owner.agent, prompt, budget=budget, on_event=on_event, **given)

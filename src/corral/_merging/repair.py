@@ -16,14 +16,13 @@ from pathlib import Path
 import msgspec
 
 from corral._merging import owners
-from corral._merging.owners import BranchOwner
+from corral._merging.owners import Ask, BranchOwner
 from corral._merging.queue import MergeEntry
 from corral._merging.rebase import REPAIR, both_sides, reference
 from corral._system import fs
 from corral._system.git import repository
 from corral._system.git.worktree import TaskWorktree, task_folder
 from corral._system.threads import in_thread
-from corral.run_kwargs import RunKwargs
 
 LARGEST_FILE = 64 * 1024 * 1024
 """Bytes of a file that is searched for conflict markers."""
@@ -35,7 +34,7 @@ async def repair(
     owner: BranchOwner,
     tree: str,
     tip: str,
-    options: RunKwargs,
+    ask: Ask,
     *,
     into: str,
 ) -> tuple[str, float]:
@@ -48,7 +47,7 @@ async def repair(
     prompt = await in_thread(_prompt, root, into, entry, tip)
     place = await in_thread(_place, root, entry, owner)
     async with clean_worktree(root, start, place) as worktree:
-        result = await owners.ask(owner, prompt, worktree.place, options)
+        result = await ask(owner, prompt, worktree.place)
         if result.resume_token:
             asked = msgspec.structs.replace(
                 owner, session=result.resume_token, folder=str(worktree.place)

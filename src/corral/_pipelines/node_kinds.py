@@ -94,7 +94,7 @@ _LLM = with_trait("node") | {
 }  # fmt: skip
 """Attributes of nodes that call an agent or a model."""
 
-_WORKTREES = ("worktree", "on_conflict")
+_WORKTREES = ("worktree", "on_conflict", "merge")
 """Attributes of nodes whose branches or items may have their own worktrees."""
 
 START = NodeKind(
@@ -313,6 +313,30 @@ SCENARIOS = NodeKind(
     ),
     required=(("scenarios",),),
 )  # fmt: skip
+MERGE = NodeKind(
+    name="merge",
+    text=(
+        "Adds `branches` (names and patterns with commas, or a placeholder for a list), or those"
+        " that nodes with `merge=false` have kept, to the [merge queue](merge.md) of `into`, and"
+        " waits for them. `gate_env` names variables that the gate sees; `agent` is asked about"
+        " branches that no session made."
+    ),
+    symbol="⋎",
+    handler="merging:merge",
+    timeout_margin=15.0,
+    detached=True,
+    llm="optional",
+    attributes=frozenset(
+        ("branches", "into", "gate", "gate_timeout", "gate_sandbox", "gate_env", "rounds")
+    ),
+    sets=frozenset(
+        (
+            "merge.merged", "merge.failed", "merge.left", "merge.tip", "merge.pending",
+            "merge.summary",
+        )
+    ),
+    required=(("into",), ("gate",)),
+)  # fmt: skip
 READ_FILE = NodeKind(
     name="read_file",
     text=(
@@ -425,7 +449,7 @@ KINDS: dict[str, NodeKind] = {
             "expr condition message", ("expr", "condition"), handler="check",
         ),
         _data_kind("sleep", "Waits for `duration`.", "duration", ("duration",)),
-        HTTP, SCENARIOS, READ_FILE, WRITE_FILE, BATCH_ITEM, COMPARE_ATTEMPT,
+        HTTP, SCENARIOS, MERGE, READ_FILE, WRITE_FILE, BATCH_ITEM, COMPARE_ATTEMPT,
         RUN_STEP, GENERATE_STEP, COMMAND_STEP,
     )
 }  # fmt: skip

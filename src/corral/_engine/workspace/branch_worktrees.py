@@ -39,15 +39,17 @@ from corral._engine.payloads import RunInput, RunWorktree
 from corral._engine.workspace import run_worktree
 from corral._merging import owners
 from corral._merging.owners import BranchOwner
-from corral._pipelines.execution.branch_merge import MERGED
+from corral._pipelines import node_kinds
+from corral._pipelines.execution.branch_merge import KEPT, MERGED
 from corral._pipelines.execution.handlers import NodeContext
-from corral._pipelines.graph import Graph
+from corral._pipelines.graph import Graph, Node
 from corral._pipelines.scheduler.commands import BranchWork
-from corral._pipelines.scheduler.merge import has_worktrees
+from corral._pipelines.scheduler.merge import has_worktrees, merges_files
 from corral._pipelines.scheduler.outcome import Outcome
 from corral._pipelines.scheduler.state import BRANCHES, WORKTREE
 from corral._pipelines.simulation import Simulate, Simulation
-from corral._system.git import repository, worktree
+from corral._pipelines.templates import PLACEHOLDER
+from corral._system.git import repository, source_repository, worktree
 from corral._system.git.worktree import branch_name, name_part
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.values import Json, as_list, as_texts, convert_to
@@ -71,16 +73,52 @@ def place_of(run_input: RunInput) -> RunPlace:
 
 
 def check(graph: Graph, workspace: Path, simulate: Simulate) -> None:
-    """Raises ``ConfigError`` if the workspace is in no repository with a commit. Blocks."""
-    names = [node.id for node in graph.nodes.values() if has_worktrees(node)]
-    if not names or _runs_nothing(simulate):
+    """Raises ``ConfigError`` if the workspace is in no repository with a commit, or if branches of
+    it could not be merged. Blocks."""
+    nodes = [node for node in graph.nodes.values() if has_worktrees(node)]
+    merging = [*graph.of_kind(node_kinds.MERGE.name)]
+    if not (nodes or merging) or _runs_nothing(simulate):
         return
     try:
-        worktree.repository_root(workspace)
+        root, _ = worktree.repository_root(workspace)
     except ConfigError as error:
+        name = f"node {nodes[0].id!r}: worktree=branch" if nodes else f"node {merging[0].id!r}"
+        raise ConfigError(f"{name}: {error.message}", hint=error.hint) from error
+    if simulate:
+        return
+    _check_targets(root, merging)
+    kept = [node.id for node in nodes if not merges_files(node)]
+    if kept and source_repository.has_changes(root):
         raise ConfigError(
-            f"node {names[0]!r}: worktree=branch: {error.message}", hint=error.hint
-        ) from error
+            f"node {kept[0]!r}: {root} has changes that are not committed, and merge=false would"
+            " make them a part of every branch",
+            hint="Commit or stash them, or run in a worktree: --repository .",
+        )
+
+
+def check_merges(graph: Graph, tree: RunWorktree) -> None:
+    """``check`` of the nodes ``merge`` of a run that has its own worktree. Blocks."""
+    merging = [*graph.of_kind(node_kinds.MERGE.name)]
+    if merging and tree.is_remote:
+        raise ConfigError(
+            f"node {merging[0].id!r} merges branches of a repository on this machine, and"
+            f" {tree.repository} is a remote one",
+            hint="Name the folder of a clone with --repository.",
+        )
+    _check_targets(Path(tree.repository), merging)
+
+
+def _check_targets(root: Path, merging: list[Node]) -> None:
+    for node in merging:
+        into = node.text("into")
+        if PLACEHOLDER.search(into) or repository.check(
+            root, "show-ref", "--verify", "--quiet", f"refs/heads/{into}"
+        ):
+            continue
+        raise ConfigError(
+            f"node {node.id!r}: {root} has no branch {into!r}",
+            hint="`git branch` lists the branches.",
+        )
 
 
 def _runs_nothing(simulate: Simulate) -> bool:
@@ -120,6 +158,9 @@ async def in_place(
         merged = as_texts(outcome.context_updates.get(MERGED))
         done = [branch.name for branch in visit.merges if branch.id in merged]
         await asyncio.to_thread(_remove_branches, place, done)
+        # The session of a branch may be asked to repair it, in the folder where it worked.
+        kept = as_texts(outcome.context_updates.get(KEPT))
+        await asyncio.to_thread(_drop_worktrees, place, kept)
     return outcome
 
 
@@ -214,6 +255,12 @@ def _remove_branches(place: RunPlace, names: list[str]) -> None:
             if (tip := source.tip(name)) is not None:
                 source.advance(name, None, tip)
             repository.run(source.root, "update-ref", "-d", _base_of(place, name))
+
+
+def _drop_worktrees(place: RunPlace, names: list[str]) -> None:
+    """Remove the worktrees of lanes whose branches stay."""
+    for name in names:
+        run_worktree.drop(replace(_tree_of(place, ""), branch=name))
 
 
 def _base_of(place: RunPlace, branch: str) -> str:

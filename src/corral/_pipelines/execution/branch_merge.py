@@ -11,6 +11,9 @@ If two branches changed the same lines, the node's ``on_conflict`` decides:
 * ``ask``: nothing is merged, and a person chooses the branch that is merged first
   (``scheduler.merge``).
 
+With ``merge=false`` nothing is merged: the branches are kept for a node ``merge``, and the context
+has their names.
+
 What is not merged stays on its git branch, which the outcome names. To do it again after a crash
 changes nothing: what is merged already is no change.
 """
@@ -25,6 +28,7 @@ import msgspec
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.graph import Node
 from corral._pipelines.scheduler.commands import BranchWork
+from corral._pipelines.scheduler.merge import merges_files
 from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.scheduler.state import LEFT_OUT
 from corral._system.git import repository, worktree
@@ -38,6 +42,8 @@ TRIES = 5
 RULES = ("fail", "first", "ask")
 MERGED = "parallel.merged"
 """The key of the context that has the ids of the branches whose files were merged."""
+KEPT = "parallel.branches"
+"""The key of the context that has the git branches which are kept for a node ``merge``."""
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -68,6 +74,8 @@ async def merge(work: NodeContext) -> Outcome:
     """Merge the branches of the visit into the files of the workspace, as the node's rule says.
     Raises ``ConfigError`` and ``StorageFailed``; then no file was changed."""
     branches = [*work.visit.merges]
+    if not merges_files(work.node):
+        return keep(Outcome(), branches)
     rule, chosen = rule_of(work.node), work.visit.chosen
     if chosen:
         rule, branches = "first", sorted(branches, key=lambda branch: branch.id != chosen)
@@ -95,6 +103,13 @@ async def merge(work: NodeContext) -> Outcome:
         notes += f"; left out: {_describe(merged.left_out)}"
         outcome = Outcome(status="partial_success", notes=notes.removeprefix("; "))
     return _with_updates(outcome, merged.ids, merged.left_out)
+
+
+def keep(outcome: Outcome, branches: Sequence[BranchWork]) -> Outcome:
+    """The outcome, with the names of those branches that changed something."""
+    names: list[Json] = [branch.name for branch in branches if branch.commit != branch.base]
+    updates = {**outcome.context_updates, KEPT: names}
+    return msgspec.structs.replace(outcome, context_updates=updates)
 
 
 def _with_updates(

@@ -112,8 +112,9 @@ ENGINE_KEYS = (
     "failure_class", "goal", "item", "index", "tool_stdout", "tool.output", "tool.stderr",
     "tool.exit_code", "tool.last_line", "human.gate.selected", "human.gate.label",
     "human.gate.text", "parallel.results", "parallel.success_count", "parallel.fail_count",
-    "parallel.fan_in.best_id", "parallel.fan_in.best_outcome", "stack.child.status",
-    "stack.child.outcome", "stack.manager.cycle",
+    "parallel.merged", "parallel.left_out", "parallel.branches", "parallel.fan_in.best_id",
+    "parallel.fan_in.best_outcome", "stack.child.status", "stack.child.outcome",
+    "stack.manager.cycle",
 )  # fmt: skip
 PREFIXES = ("graph.", "internal.", "parallel.branch.", "stack.child.", "item.")
 """Beginnings of other keys that the engine sets."""

@@ -31,6 +31,7 @@ RULES: dict[Check, Severity] = {
     structure.no_path_to_exit: "error",
     structure.dead_end: "warning",
     structure.fan_out_has_fan_in: "warning",
+    structure.merge_has_branches: "error",
     conditions.condition_syntax: "error",
     conditions.condition_never_true: "warning",
     attributes.stylesheet_syntax: "error",

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
-from corral._pipelines import node_kinds
+from corral._pipelines import node_kinds, templates
 from corral._pipelines.conditions import ConditionError
 from corral._pipelines.graph import Graph, Value, reach
 from corral._pipelines.linter.finding import Problem
 from corral._pipelines.node_kinds import NodeKind
+from corral._pipelines.scheduler import merge
 from corral._pipelines.scheduler.joins import Joins, fan_ins
 
 TARGETS = ("retry_target", "fallback_retry_target")
@@ -139,6 +140,29 @@ def fan_out_has_fan_in(graph: Graph) -> Iterator[Problem]:
         if message:
             fix = f"Lead every branch to one node of shape={node_kinds.FAN_IN.shape}."
             yield Problem(node, message, fix)
+
+
+def merge_has_branches(graph: Graph) -> Iterator[Problem]:
+    """A node ``merge`` gets the branches that others keep, unless it names some."""
+    keeping = [
+        node
+        for node in graph.of_kind(node_kinds.PARALLEL.name, node_kinds.FOR_EACH.name)
+        if not merge.merges_files(node)
+    ]
+    for node in keeping:
+        if not merge.has_worktrees(node):
+            message = f"{node.id} has merge=false, but its branches work in one folder"
+            yield Problem(node, message, "Write worktree=branch, too.")
+        elif "on_conflict" in node.attrs:
+            message = f"on_conflict of {node.id} has no effect, because of merge=false"
+            yield Problem(node, message, "Remove one of them.", "warning")
+    for node in graph.of_kind(node_kinds.MERGE.name):
+        if not keeping and not node.text("branches"):
+            fix = "Write worktree=branch, merge=false at the node that makes them, or branches=…"
+            yield Problem(node, f"no branches come to {node.id}", fix)
+        if templates.PLACEHOLDER.search(node.text("gate")):
+            message = f"the gate of {node.id} has a placeholder, which an agent could fill"
+            yield Problem(node, message, "Write the command, or name a script in the repository.")
 
 
 def _successors(graph: Graph) -> dict[str, list[str]]:

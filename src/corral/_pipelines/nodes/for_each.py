@@ -10,7 +10,8 @@ second name for the item, ``results_key`` another key for the results.
 With ``worktree=branch`` each item works in its own worktree, which starts with the files as
 they are before the node. The node is visited again to merge what the items that succeeded changed
 (``execution.branch_merge``); what is not merged stays on the branch
-``corral/<run>--<visit>-<index>`` of the repository.
+``corral/<run>--<visit>-<index>`` of the repository. With ``merge=false`` nothing is merged, and the
+context has the names of the branches.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from corral._pipelines.nodes.data import value_of
 from corral._pipelines.nodes.prompt import prompt
 from corral._pipelines.nodes.tool import tool
 from corral._pipelines.scheduler.commands import BranchWork
-from corral._pipelines.scheduler.merge import has_worktrees
+from corral._pipelines.scheduler.merge import has_worktrees, merges_files
 from corral._pipelines.scheduler.outcome import MAX_IN_CONTEXT, Outcome, failed, outcome_of_error
 from corral._pipelines.scheduler.state import BRANCHES
 from corral._pipelines.simulation import SIMULATED, Simulation
@@ -147,7 +148,10 @@ class ItemWorktrees(msgspec.Struct, kw_only=True):
 
     def with_branches(self, combined: Outcome) -> Outcome:
         """The outcome of the node, with what is to be merged."""
-        branches = [msgspec.to_builtins(self.done[index]) for index in sorted(self.done)]
+        done = [self.done[index] for index in sorted(self.done)]
+        if not merges_files(self.work.node):
+            return branch_merge.keep(combined, done)
+        branches = [msgspec.to_builtins(branch) for branch in done]
         updates = {**combined.context_updates, BRANCHES: branches}
         return msgspec.structs.replace(combined, context_updates=updates)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
+from corral._pipelines import node_kinds
 from corral._pipelines.graph import Graph, Node
 from corral._pipelines.scheduler import human_gate
 from corral._pipelines.scheduler.commands import Answer, BranchWork, Choice, Question
@@ -28,9 +29,19 @@ def has_worktrees(node: Node) -> bool:
     return node.text("worktree") == "branch"
 
 
+def merges_files(node: Node) -> bool:
+    """False: the branches of this node, or its items, are kept for a node ``merge``."""
+    return node.attrs.get("merge") not in (False, "false")
+
+
 def uses_worktrees(graph: Graph) -> bool:
     """Whether a node of this graph wants worktrees for its branches or items."""
     return any(has_worktrees(node) for node in graph.nodes.values())
+
+
+def needs_repository(graph: Graph) -> bool:
+    """Whether it makes worktrees or merges branches."""
+    return uses_worktrees(graph) or any(graph.of_kind(node_kinds.MERGE.name))
 
 
 def end_of_items(outcome: Outcome) -> ForkEnd | None:

@@ -1,0 +1,144 @@
+"""``merge``: branches enter the merge queue of a branch, and are merged behind a gate.
+
+Attributes: ``into``, ``gate`` (a command), ``branches``, ``rounds``, ``gate_timeout``,
+``gate_sandbox``, ``gate_env``, and ``agent``, which is asked about branches that no session made.
+``branches`` is a placeholder for a list, the name of a key that has one, or names and patterns
+separated by commas. Without it, they are those that nodes with ``merge=false`` have kept.
+
+If another process merges the queue, the node waits until its branches have left it. To do it again
+after a crash is safe: what is merged already is no change. The sessions that are asked keep their
+own policy and limits, unless the node has others, and are within the budget of the run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from corral._merging import owners
+from corral._merging.api import ROUNDS, TIMEOUT, MergeOrder, MergeReport, run_order
+from corral._merging.owners import BranchOwner, options_to_keep
+from corral._merging.queue import MergeEntry
+from corral._pipelines.execution.agent_call import recorded_usage
+from corral._pipelines.execution.branch_merge import KEPT
+from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.execution.node_options import agent_of, number_of, options_of
+from corral._pipelines.graph import Node
+from corral._pipelines.nodes.data import value_of
+from corral._pipelines.scheduler.outcome import Outcome, failed
+from corral._pipelines.templates import as_text, find
+from corral._system.threads import in_thread
+from corral.errors import ConfigError
+from corral.result import Result
+from corral.run_kwargs import RunKwargs
+from corral.values import Json, JsonObject, as_texts
+
+
+async def merge(work: NodeContext) -> Outcome:
+    """Success if all branches were merged. If some were, a partial success; if none was, a
+    failure."""
+    if work.resources.simulate:
+        return Outcome(context_updates={"merge.merged": 0, "merge.failed": 0})
+    node, names = work.node, branches_of(work)
+    if not names:
+        updates: JsonObject = {"merge.merged": 0, "merge.failed": 0, "merge.left": []}
+        return Outcome(notes="nothing to merge", context_updates=updates)
+    order = MergeOrder(
+        branches=names,
+        into=as_text(value_of(work, node.attrs["into"])).strip(),
+        gates=[node.text("gate")],
+        rounds=number_of(node, "rounds", int) if "rounds" in node.attrs else ROUNDS,
+        timeout=node.seconds("gate_timeout") or TIMEOUT,
+        sandbox=node.text("gate_sandbox"),
+        pass_env=work.resources.pass_env(work) + _words(node, "gate_env"),
+        wait=True,
+    )
+    agent, fallback = "", None
+    if node.text("agent"):
+        agent, _ = agent_of(work)
+        options, _ = await in_thread(options_of, work, agent)
+        fallback = BranchOwner(agent=agent, options=options_to_keep(options))
+    report = await run_order(
+        work.workspace, order, lambda _entry: None, ask=_Asking(work).ask, fallback=fallback
+    )
+    return outcome_of(report)
+
+
+def branches_of(work: NodeContext) -> list[str]:
+    """Raises ``ConfigError`` if ``branches`` is not a list of names."""
+    value: Json = find(work.context, KEPT)
+    if "branches" in work.node.attrs:
+        value = value_of(work, work.node.attrs["branches"])
+        if isinstance(value, str) and isinstance(found := find(work.context, value.strip()), list):
+            value = found
+    if isinstance(value, str):
+        return [name for part in value.split(",") if (name := part.strip())]
+    names = as_texts(value)
+    if value is not None and (not isinstance(value, list) or len(names) != len(value)):
+        raise ConfigError(
+            f"{work.node.id}: branches must be a list of names, got: {as_text(value)[:100]}"
+        )
+    return [*names]
+
+
+def outcome_of(report: MergeReport) -> Outcome:
+    """The outcome of the node, with the counts and the reasons."""
+    left = [entry for entry in report.entries if entry.state != "merged"]
+    lines = [_line(entry) for entry in left]
+    summary = "\n".join(
+        [f"{report.merged} merged into {report.into}, {len(left)} not.", *lines, report.pending]
+    ).strip()
+    updates: JsonObject = {
+        "merge.merged": report.merged,
+        "merge.failed": len(left),
+        "merge.left": [entry.branch for entry in left],
+        "merge.tip": report.tip,
+        "merge.pending": report.pending,
+        "merge.summary": summary,
+    }
+    outcome = Outcome(notes=summary)
+    if left and report.merged:
+        outcome = Outcome(status="partial_success", notes=summary)
+    elif left:
+        outcome = failed(f"no branch was merged: {'; '.join(lines)}", retryable=False)
+    return msgspec.structs.replace(
+        outcome, context_updates=updates, cost_usd=report.cost_usd or None
+    )
+
+
+def _line(entry: MergeEntry) -> str:
+    return f"{entry.branch} {entry.state}: {entry.reason}"
+
+
+def _words(node: Node, key: str) -> tuple[str, ...]:
+    return tuple(node.text(key).replace(",", " ").split())
+
+
+class _Asking:
+    """Asks the sessions of branches, as a part of the run."""
+
+    def __init__(self, work: NodeContext) -> None:
+        self._work = work
+
+    async def ask(self, owner: BranchOwner, prompt: str, folder: Path) -> Result:
+        work = self._work
+        given, _ = await in_thread(options_of, work, owner.agent)
+        # The session keeps the limits of its own run, unless this node has others.
+        own = {*work.node.attrs} - {"timeout"}
+        options = {
+            name: value
+            for name, value in given.items()
+            if name not in (*owners.LIMITS, "cwd") or name in own
+        }
+        options["env"] = {**work.resources.env}
+        with recorded_usage(work, owner.agent, is_stored=bool(given.get("record"))) as emit:
+            return await owners.ask(
+                owner,
+                prompt,
+                folder,
+                cast("RunKwargs", options),
+                budget=work.budget,
+                on_event=emit,
+            )
