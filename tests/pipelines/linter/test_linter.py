@@ -83,6 +83,14 @@ RED: list[tuple[str, str, str, object, str, str]] = [
     ),
     ("dead_end", "warning", LINE + "a -> b", "b", "no outgoing edge", "edge"),
     (
+        "merge_has_branches",
+        "error",
+        LINE + "m [type=merge, into=main, gate=true] a -> m -> exit",
+        "m",
+        "no branches come to m",
+        "merge=false",
+    ),
+    (
         "fan_out_has_fan_in",
         "warning",
         LINE + "a -> p p [shape=component] p -> b -> exit p -> c -> exit",
@@ -324,6 +332,7 @@ GREEN = [
     LINE + 't [shape=parallelogram, tool_command="make"] a -> t -> exit',
     LINE + 'm [shape=house] stack.child_dotfile="child.dot" a -> m -> exit',
     LINE + 'a -> a [condition="outcome=retry"]',
+    LINE + 'm [type=merge, into=main, gate="make", branches="x,y"] a -> m -> exit',
 ]
 
 
