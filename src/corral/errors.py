@@ -554,7 +554,7 @@ class SchemaNotMet(RemoteError):
 
 
 class NoObject(SchemaNotMet):
-    """``frame`` is the last text of the model."""
+    """No answer fitted the schema of ``models.generate_object``. ``frame`` is the last text."""
 
     code = "no_object"
 

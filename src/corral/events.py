@@ -72,13 +72,17 @@ class Envelope(
     """The fields of every event. ``gc=False``: events contain no cycles."""
 
     seq: int = 0
+    """1, 2, 3 …, without gaps."""
     ts: float = 0.0
     """Seconds since the epoch when the bytes of this event arrived."""
     run_id: str = ""
+    """corral's id, one for each prompt."""
     session_id: str | None = None
     """The agent's own session id, once it is known."""
     agent: str = ""
+    """Its name."""
     node: str | None = None
+    """In a pipeline, the node."""
     parent: str | None = None
     """The id of the tool call that started the sub-agent of this event."""
     label: str | None = None
@@ -90,11 +94,14 @@ class Init(Envelope, frozen=True, tag="init"):
 
     type: ClassVar[Literal["init"]] = "init"
     model: str | None = None
+    """The one that was requested."""
     cwd: str | None = None
     tools: tuple[str, ...] = ()
     agent_version: str | None = None
     capabilities: tuple[str, ...] = ()
+    """What the agent can do: see ``corral agents show``."""
     resumed: bool = False
+    """Whether it continues a conversation."""
     continued_from: str | None = None
     """corral's id of the session that this one continues: that of another agent, or the one that
     it was forked from."""
@@ -111,7 +118,7 @@ class Init(Envelope, frozen=True, tag="init"):
     meter_reason: str | None = None
     """Why it does not."""
     version: int = msgspec.field(default_factory=partial(int, VERSION))
-    """Always written: a normal default would be omitted."""
+    """Of the format: it changes when the meaning of a field changes. Always written."""
 
 
 class Text(Envelope, frozen=True, tag="text"):
@@ -120,6 +127,7 @@ class Text(Envelope, frozen=True, tag="text"):
     type: ClassVar[Literal["text"]] = "text"
     delta: str
     message_id: str | None = None
+    """The message that it belongs to."""
 
 
 class Thinking(Envelope, frozen=True, tag="thinking"):
@@ -135,11 +143,13 @@ class ToolUse(Envelope, frozen=True, tag="tool_use"):
 
     type: ClassVar[Literal["tool_use"]] = "tool_use"
     call_id: str
+    """Also in the results and changes of this call."""
     name: str
     kind: ToolKind = "other"
     title: str | None = None
     input: Json = None
     paths: tuple[str, ...] = ()
+    """The files that it names."""
 
 
 class ToolOutput(Envelope, frozen=True, tag="tool_output"):
@@ -159,6 +169,7 @@ class ToolResult(Envelope, frozen=True, tag="tool_result"):
     name: str | None = None
     output: str | None = None
     error: str | None = None
+    """Why it failed."""
     duration_ms: int | None = None
 
 
@@ -167,6 +178,7 @@ class FileChange(Envelope, frozen=True, tag="file_change"):
 
     type: ClassVar[Literal["file_change"]] = "file_change"
     path: str
+    """Absolute. Quoted if its bytes are not UTF-8: see ``corral.values.path_from_printable``."""
     kind: FileKind
     call_id: str | None = None
     lines_added: int | None = None
@@ -191,8 +203,10 @@ class PermissionDecision(Envelope, frozen=True, tag="permission_decision"):
     request_id: str
     decision: Decision
     by: Decider
+    """Who decided."""
     call_id: str | None = None
     rule: str | None = None
+    """The rule that decided, if it is known."""
     input: Json = None
     """The input that the call is made with, if ``on_tool_call`` edited it."""
 
@@ -281,7 +295,9 @@ class UsageReport(Envelope, frozen=True, tag="usage"):
 
     type: ClassVar[Literal["usage"]] = "usage"
     usage: Usage
+    """So far in the turn: do not add them up."""
     context_size: int | None = None
+    """The tokens that the context of the model can hold."""
     cost: Cost | None = None
 
 
@@ -323,9 +339,12 @@ class Error(Envelope, frozen=True, tag="error"):
 
     type: ClassVar[Literal["error"]] = "error"
     code: str
+    """Stable: that of the class in ``corral.errors``, or of a warning."""
     message: str
     recoverable: bool = False
+    """The run continues."""
     retryable: bool = False
+    """Another attempt can succeed."""
     level: Level = "error"
     hint: str | None = None
     phase: str | None = None
@@ -338,6 +357,7 @@ class Vendor(Envelope, frozen=True, tag="vendor"):
 
     type: ClassVar[Literal["vendor"]] = "vendor"
     name: str
+    """``fallback`` is corral's own: another agent continues."""
     data: Json = None
 
 
@@ -369,6 +389,7 @@ class Done(Envelope, frozen=True, tag="done"):
     type: ClassVar[Literal["done"]] = "done"
     status: Status
     stop_reason: str | None = None
+    """As the agent reports it."""
     model: str | None = None
     """The model that was used, if the agent reports it."""
     usage: Usage = Usage()
@@ -378,13 +399,16 @@ class Done(Envelope, frozen=True, tag="done"):
     usage_source: UsageSource = "unknown"
     """Where ``usage`` comes from."""
     files: tuple[FileChanged, ...] = ()
+    """What has changed: what tools report, and what changed on disk."""
     files_complete: bool = True
+    """False if the folder was too large, or was shared with another run."""
     denied: tuple[DeniedCall, ...] = ()
     denied_complete: bool = True
     """False if the agent may not report all denied calls."""
     questions: tuple[AskedQuestion, ...] = ()
     """What the agent asked a person, with the answers."""
     resume_token: str | None = None
+    """What ``resume=`` takes."""
     duration_ms: int = 0
     waited_ms: int = 0
     """The part of ``duration_ms`` in which it waited for rate limits to end."""

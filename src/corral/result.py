@@ -62,10 +62,13 @@ class Result(
 
     status: Status
     text: str = ""
+    """Everything that the agent answered, messages separated by a blank line."""
     final_text: str = ""
+    """Its last message."""
     _output: Any = msgspec.field(default=None, name="output")
     """The value; UNSET if one was requested and the run failed."""
     files: tuple[FileChanged, ...] = ()
+    """What has changed, except corral's own files: what tools report, and what changed on disk."""
     files_complete: bool = True
     """False if the folder was too large, or was shared with another run."""
     denied: tuple[DeniedCall, ...] = ()
@@ -82,14 +85,19 @@ class Result(
     meter_reason: str | None = None
     """Why corral does not count the model calls."""
     stop_reason: str | None = None
+    """As the agent reports it."""
     run_id: str = ""
+    """corral's id of this run."""
     agent: str = ""
     session_id: str | None = None
+    """The agent's own id."""
     resume_token: str | None = None
+    """What ``resume=`` takes."""
     continued_from: str | None = None
     """corral's id of the session that this one continues: that of another agent, or the one that
     it was forked from."""
     model: str | None = None
+    """The model that was used, if the agent reports it."""
     agent_version: str | None = None
     auth: str | None = None
     """Which kind of credentials was used, if known."""
@@ -105,6 +113,7 @@ class Result(
     waited: float = 0.0
     """Seconds of ``duration`` in which it waited for rate limits to end."""
     error: Error | None = None
+    """Why it failed; ``raise_for_status()`` raises it."""
     label: str | None = None
     """The option ``label``."""
     receipt: Receipt | None = None

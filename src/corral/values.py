@@ -236,7 +236,9 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """
 
     input: int | None = None
+    """With what was read from and written to a cache."""
     output: int | None = None
+    """With ``reasoning``."""
     reasoning: int | None = None
     cache_read: int | None = None
     cache_write: int | None = None
@@ -448,8 +450,10 @@ class DeniedCall(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     title: str | None = None
     reason: str | None = None
+    """The agent's words, or ``permission was refused``."""
     call_id: str | None = None
     rule: str | None = None
+    """The rule that denied it, if it is known."""
 
 
 QuestionOutcome = Literal["answered", "declined", "no_person", "timeout", "cancelled"]

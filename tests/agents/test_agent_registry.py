@@ -9,6 +9,8 @@ from typing import get_args
 
 import pytest
 from msgspec.structs import replace
+from support.agents_page import with_agents
+from support.goldens import check_golden
 
 from corral._agents import registry
 from corral._agents.report import RACES, compile_for
@@ -166,3 +168,8 @@ def test_the_base_url_of_an_agent_reaches_it_and_is_documented(agent: AgentSpec)
     rows = [row for row in table.splitlines() if re.search(rf"\b{agent.title}\b", row)]
     assert len(rows) == 1, agent.title
     assert f"`{variable}`" in rows[0]
+
+
+def test_the_table_of_agents_has_what_their_records_say() -> None:
+    page = ROOT / "docs" / "agents.md"
+    check_golden(page, with_agents(page.read_text("utf-8")))

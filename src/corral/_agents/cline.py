@@ -137,6 +137,13 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
 AGENTS = (
     replace(
         BASE,
+        notes=(
+            "With `CLINE_API_KEY`, and `OPENAI_BASE_URL` for your own service. It asks before "
+            "every call. No MCP servers, no images, no token counts. A model with `gpt` or "
+            "`codex` in its name writes with patches, which count as commands: if the policy "
+            "denies commands, it may not write, and a model must be named. A repository with "
+            "files that it obeys (`.cline`, `AGENTS.md`, …) is refused without `inherit`."
+        ),
         package=PACKAGE,
         transport=AcpTransport(quirks=QUIRKS, arguments=("--acp",)),
         tools=KINDS,

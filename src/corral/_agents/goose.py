@@ -175,6 +175,14 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
 AGENTS = (
     replace(
         BASE,
+        notes=(
+            "x86-64 Linux, with `GOOGLE_API_KEY`, `ANTHROPIC_API_KEY` or `OPENAI_API_KEY`: "
+            "the first that is set chooses the service. A model must be named (`--model` or "
+            "`GOOSE_MODEL`). It asks before every call. It reads files through its shell; "
+            "without a shell it only lists them. No sub-agents, skills or images from files. "
+            "A cancelled prompt ends its process, because its commands would go on; the next "
+            "prompt starts another."
+        ),
         package=Package(
             "@aaif/goose-binary-linux-x64",
             "1.52.0",

@@ -331,6 +331,10 @@ AGENT = AgentSpec(
     aliases=("pi",),
     title="pi",
     description="pi: one process per prompt, streams text",
+    notes=(
+        "With the key of a provider. It has no permission rules, so an extension of "
+        "corral keeps its file tools inside the workspace. No MCP servers; it cannot ask."
+    ),
     transport=StreamTransport(
         frames=union_of(_NAMES),
         translator=translator,

@@ -360,6 +360,11 @@ _HEADLESS = AgentSpec(
     name="qwen-cli",
     title="Qwen Code",
     description="Alibaba's Qwen Code: one process per prompt, asks for permission",
+    notes=(
+        "It continues after a denial. No images. Both Qwen agents run git themselves, so "
+        "a repository whose git settings name programs (filters) is refused without "
+        "`inherit`."
+    ),
     transport=StreamTransport(frames=Frames, translator=translator, two_way=STREAM_QUIRKS),
     programs=("qwen",),
     package=Package(name="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
@@ -403,6 +408,10 @@ _ACP = replace(
     name="qwen-acp",
     aliases=("qwen",),
     description="Alibaba's Qwen Code, persistent (ACP): asks for permission",
+    notes=(
+        "With `OPENAI_API_KEY` or `ANTHROPIC_API_KEY`. A denied permission request ends "
+        "its turn. MCP servers are refused if the repository has a `.qwen`."
+    ),
     transport=AcpTransport(
         quirks=QUIRKS, arguments=("--acp",), mode_at_start=True, model_at_start=True
     ),

@@ -440,6 +440,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     controls: Callable[[Grants, RunOptions], AgentControls]
     """Translates the grants. Called once per run, by ``agents.report.compile_for``."""
     tools: Mapping[str, ToolKind]
+    notes: str = ""
+    """What users should know besides: what it needs, and what it does not do. Markdown."""
     aliases: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()
     """Names to look for on PATH."""

@@ -93,6 +93,7 @@ def show(name: str, as_json: bool) -> None:
         "on_tool_call": agent.tool_call_hook,
         "environment": list(agent.env_names),
         "tools": {**agent.tools},
+        "notes": agent.notes,
     }
     if as_json:
         echo_json(json.dumps(shown))

@@ -47,6 +47,12 @@ _HEADLESS = AgentSpec(
     aliases=("claude", "claude-code"),
     title="Claude Code",
     description="Anthropic's Claude Code: one process per prompt, asks for permission",
+    notes=(
+        "Linux; its text is streamed as it is generated. It has its own support for "
+        "schemas and continues after a denial. Accepts `max_cost`, `fork` and "
+        "`reasoning_effort`. It starts no background work, and reads no `CLAUDE.md` "
+        "without `inherit`. AWS and Google keys reach it only with Bedrock or Vertex."
+    ),
     transport=StreamTransport(frames=Frames, translator=translator, two_way=STREAM_QUIRKS),
     programs=("claude",),
     vendor="anthropic",
@@ -117,6 +123,7 @@ _ACP = replace(
     name="claude-acp",
     aliases=("claude-agent-acp",),
     description="Anthropic's Claude Code, persistent (ACP, through claude-agent-acp)",
+    notes="The bridge makes the model write a title for each session.",
     transport=AcpTransport(quirks=QUIRKS, model_at_start=True),
     programs=("claude-agent-acp",),
     package=Package(

@@ -39,6 +39,12 @@ HEADLESS = AgentSpec(
     aliases=("codex",),
     title="Codex",
     description="OpenAI's Codex: one process per prompt, in its own sandbox",
+    notes=(
+        "Linux. Its own sandbox also limits commands and the network. It reads files "
+        "through its shell; without a shell it sees only images of the workspace. It "
+        "refuses `rm -f` by itself (`codex-acp` too). It does not report every denied "
+        "call (`denied_complete` is false)."
+    ),
     transport=StreamTransport(
         frames=stream.Frames,
         translator=stream.translator,
@@ -120,6 +126,10 @@ ACP = replace(
     name="codex-acp",
     aliases=(),
     description="OpenAI's Codex, persistent (ACP, through codex-acp): asks for each change",
+    notes=(
+        "No shell except with `--approve all`. A folder with a `.codex/config.toml`, "
+        "hooks or rules is refused without `inherit`."
+    ),
     transport=AcpTransport(quirks=QUIRKS, model_at_start=True),
     programs=("codex-acp",),
     package=Package(name="@agentclientprotocol/codex-acp", tested="2.6.0", minimum="2.6.0"),

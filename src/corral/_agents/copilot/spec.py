@@ -60,6 +60,13 @@ _HEADLESS = AgentSpec(
     name="copilot-cli",
     title="Copilot CLI",
     description="GitHub's Copilot CLI: one process per prompt",
+    notes=(
+        "It cannot protect `.git` and similar names, so it refuses `edits`. It refuses "
+        "parameter transformation (`${name@P}`) by itself. Both Copilot agents: a "
+        "repository with its own skills or agents for Copilot is refused without "
+        "`inherit`; with your own provider (`COPILOT_PROVIDER_BASE_URL`) Copilot is "
+        "offline and has no web tools."
+    ),
     transport=StreamTransport(
         frames=stream.Frames,
         translator=stream.translator,
@@ -122,6 +129,10 @@ _ACP = msgspec.structs.replace(
     keeps_unfinished="with_text",
     aliases=("copilot",),
     description="GitHub's Copilot CLI, persistent (ACP): asks for permission",
+    notes=(
+        "Linux. A denied permission request ends its turn. It always reads `AGENTS.md`. A "
+        "repository with hooks is refused without `inherit`."
+    ),
     transport=AcpTransport(
         quirks=QUIRKS, arguments=("--acp",), mode_at_start=True, model_at_start=True
     ),

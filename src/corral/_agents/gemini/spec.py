@@ -89,6 +89,13 @@ _HEADLESS = AgentSpec(
     name="gemini-cli",
     title="Gemini CLI",
     description="Google's Gemini CLI: one process per prompt",
+    notes=(
+        "Tool arguments and outputs are in the events. Its `replace` tool needs an "
+        "absolute path for a file that has the name of one in a protected or read-only "
+        "folder. An allow rule must name the program and have at most two `*`. It refuses "
+        "by itself to edit build files (`package.json`, `Makefile`, `pyproject.toml`, …), "
+        "command substitution, and commands that its parser does not understand."
+    ),
     transport=StreamTransport(
         frames=stream.Frames,
         translator=stream.translator,
@@ -151,6 +158,13 @@ _ACP = msgspec.structs.replace(
     name="gemini-acp",
     aliases=("gemini",),
     description="Google's Gemini CLI, persistent (ACP): asks for permission, reports thoughts",
+    notes=(
+        "Every shell command is a permission request, even one that the CLI considers "
+        "harmless. Sub-agents and skills need `--approve all`. It refuses by itself "
+        "command substitution (`$(…)`). It does not report a call of a tool that was not "
+        "offered (`denied_complete` is false). `reasoning_effort` sets how much its "
+        "models think, also with `gemini-cli`."
+    ),
     transport=AcpTransport(
         quirks=QUIRKS,
         arguments=("--acp",),

@@ -49,6 +49,10 @@ _ACP = AgentSpec(
     aliases=("opencode",),
     title="OpenCode",
     description="OpenCode, persistent (ACP): models of many providers, asks for permission",
+    notes=(
+        "Linux. Needs ripgrep (`rg`) on `PATH` or from another installed agent for `glob` "
+        "and `grep`."
+    ),
     transport=AcpTransport(quirks=QUIRKS, arguments=("acp",)),
     programs=("opencode",),
     package=Package(
@@ -108,6 +112,10 @@ _HEADLESS = msgspec.structs.replace(
     keeps_unfinished="always",
     aliases=(),
     description="OpenCode: one process per prompt, models of many providers",
+    notes=(
+        "What is not allowed is not offered to the model. Refuses `edits` with models "
+        "that write by patches (`gpt`); `opencode-acp` can."
+    ),
     transport=StreamTransport(
         frames=stream.Frames,
         translator=stream.translator,
