@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 from support.installed_agents import installed, mark_of
+from support.pipeline_command import CORRAL
+from support.pipeline_command import corral as corral_command
 from support.processes import processes_matching
 
 import corral
@@ -223,6 +229,11 @@ def what_is_left(folder: Path) -> list[object]:
     return [*folder.glob("corral-probe-*"), *processes_matching(f"{folder}")]
 
 
+def is_about(program: str, pid: int) -> bool:
+    """Whether a process has the program in its command line."""
+    return program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
 async def test_an_interrupted_probe_leaves_nothing_and_stores_nothing(
     waiting_program: tuple[str, Path],
     workspace: Path,
@@ -266,24 +277,90 @@ async def test_a_probe_or_a_part_of_it_that_takes_too_long_is_a_clear_error(
     assert list((paths.home() / "proofs").rglob("*.json")) == []
 
 
-async def test_a_program_without_a_readable_stream_is_an_error_with_its_version(
-    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_probe_whose_process_is_killed_stores_nothing_and_leaves_no_process(
+    waiting_program: tuple[str, Path], workspace: Path
 ) -> None:
+    program, starts = waiting_program
+    running = asyncio.create_task(corral.run("codex-cli", "hi", **options_of(program, workspace)))
+    while not starts.exists():
+        await asyncio.sleep(0.05)
+        assert not running.done()
+    (prober,) = [pid for pid in processes_matching(probing.MODULE) if is_about(program, pid)]
+    os.kill(prober, signal.SIGKILL)
+    with pytest.raises(errors.NotProven, match=r"could not be probed: .*signal 9"):
+        await running
+    assert processes_matching(program) == []
+    assert list((paths.home() / "proofs").rglob("*.json")) == []
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_interrupted_or_killed_in_a_probe_stores_nothing(
+    waiting_program: tuple[str, Path],
+    workspace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sent: signal.Signals,
+) -> None:
+    program, starts = waiting_program
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-key-0123456789")
+    words = ("run", "--agent", "codex-cli", "--program", program, "hi")
+    process = subprocess.Popen([CORRAL, *words], cwd=workspace, stderr=subprocess.PIPE)
+    while not starts.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(sent)
+    _, stderr = process.communicate()
+    if sent == signal.SIGINT:
+        assert process.returncode == 130, stderr
+        assert what_is_left(tmp_path) == []
+    else:  # the kernel ends what it can, and the next corral process the rest
+        corral_command("agents", "doctor", "--reap", cwd=workspace)
+        assert processes_matching(program) == []
+        assert processes_matching(f"sleep 1000; : {tmp_path}") == []
+    assert list((paths.home() / "proofs").rglob("*.json")) == []
+
+
+@pytest.fixture
+def garbage_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program whose stream cannot be read."""
     monkeypatch.delenv("CORRAL_PROBE")
-    starts, program = tmp_path / "starts", tmp_path / "codex"
-    program.write_text(
-        f'#!/bin/sh\n[ "$1" = --version ] && echo 0.999.0 && exit\necho >> {starts}\necho garbage\n'
-    )
+    program = tmp_path / "codex"
+    program.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 0.999.0 && exit\necho garbage\n')
     program.chmod(0o755)
-    running = [corral.run("codex-cli", "hi", **options_of(str(program), workspace)) for _ in "abc"]
+    return program
+
+
+async def test_many_runs_wait_for_one_probe_and_its_verdict(
+    garbage_program: Path, workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "corral.probe")
+    options = options_of(str(garbage_program), workspace)
+    running = [corral.run("codex-cli", "hi", **options) for _ in range(50)]
     found = await asyncio.gather(*running, return_exceptions=True)
-    assert [type(each) for each in found] == [errors.NotProven] * 3
-    assert "Codex 0.999.0" in str(found[0])
-    assert "corral agents install codex" in str(found[0])
-    once = len(starts.read_text().splitlines())
+    assert [type(each) for each in found] == [errors.NotProven] * 50
+    (message,) = {str(each) for each in found}
+    assert "Codex 0.999.0" in message
+    assert "corral agents install codex" in message
     with pytest.raises(errors.NotProven):
-        await corral.run("codex-cli", "hi", **options_of(str(program), workspace))
-    assert len(starts.read_text().splitlines()) == once  # the verdict was stored
+        await corral.run("codex-cli", "hi", **options)
+    assert len(caplog.messages) == 1  # the verdict was stored
+
+
+def test_a_line_on_stderr_says_that_a_program_is_probed(
+    garbage_program: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "canary-key-0123456789")
+    words = ("run", "--agent", "codex-cli", "--program", str(garbage_program), "hi")
+    begin = "probing Codex 0.999.0, once: "
+    done = corral_command(*words, "--json", cwd=workspace)
+    lines = [line for line in done.stderr.splitlines() if begin in line]
+    assert len(lines) == 1, done.stderr
+    assert begin not in done.stdout
+    assert begin not in corral_command(*words, cwd=workspace).stderr  # its verdict is stored
+    garbage_program.write_text(f"{garbage_program.read_text()}# another\n")
+    assert begin not in corral_command(*words, "--quiet", cwd=workspace).stderr
+    assert len([*(paths.home() / "proofs").rglob("*.json")]) == 2
 
 
 async def test_where_nothing_can_be_stored_nothing_is_probed(

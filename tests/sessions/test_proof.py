@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.sandbox import needs_sandbox
 from support.scripted_agent import GOOD as GOOD_RUN
 from support.scripted_agent import PROGRAM, scripted_options
 
@@ -121,6 +122,23 @@ def test_a_row_that_the_program_does_not_enforce_is_refused(workspace: Path) -> 
     run = prepared(workspace, policy="edits", strict=False)
     rows = {row.capability: row for row in run.compiled.report}
     assert (rows["shell"].enforcer, rows["mcp"].enforcer) == ("impossible", "native")
+
+
+@needs_sandbox
+async def test_a_row_that_the_program_does_not_enforce_is_left_to_the_sandbox(
+    workspace: Path,
+) -> None:
+    store(failed("write"))
+    script = "init\nsh touch made.txt || true\ntext hello\nresult"
+    options = scripted_options(workspace, policy="reads")
+    result = await corral.run(AGENT, script, **options)
+    assert result.ok, result
+    assert result.sandbox == "bubblewrap"
+    assert result.sandbox_reason == "gemini-cli alone cannot enforce write=deny"
+    assert not (workspace / "made.txt").exists()
+    alone = await corral.run(AGENT, script, **options, trust_version=True)
+    assert (alone.ok, alone.sandbox) == (True, None)
+    assert (workspace / "made.txt").exists()
 
 
 def test_what_is_allowed_without_a_limit_needs_no_one_who_enforces_it(workspace: Path) -> None:

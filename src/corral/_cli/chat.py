@@ -191,6 +191,7 @@ class Chat:
         return self._session.prepared.run.model
 
     def open(self) -> None:
+        TurnProgress(enabled=not self._quiet).announce_probes()
         self._runner.run(_enter(self._session))
         self._opened()
         if self._options.get("resume") is not None and not self.sends_history:

@@ -170,6 +170,7 @@ def command(
         text = None  # the question that is still open, if there is one
     if flags["dry_run"]:
         return _dry_run(agent, options, text, as_json=flags["as_json"])
+    progress.announce_probes()
     if typed is not None and not flags["as_json"]:
         enable_gc()
         return typed.run(agent, text, options, progress, rule)

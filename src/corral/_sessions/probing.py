@@ -51,7 +51,11 @@ async def probe(agent: AgentSpec, program: FoundProgram, *, renew: bool = False)
         known = None if renew else proofs.read(agent, digest)
         if known is not None:
             return known
-        _log.info("%s %s was not tested: it is probed once", agent.title, program.version or "")
+        name = f"{agent.title} {program.version or ''}".strip()
+        # The command line prints this message (``TurnProgress.announce_probes``).
+        _log.info(
+            "probing %s, once: it was not tested with corral (about 10 s, no key is used)", name
+        )
         watch = clock.Stopwatch()
         checks = await _run_probe(agent, program)
         verdict = Verdict(
