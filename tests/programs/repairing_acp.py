@@ -63,6 +63,7 @@ for line in sys.stdin:
             folders[params["sessionId"]] = params["cwd"]
         case "session/prompt":
             session, text = params["sessionId"], params["prompt"][0]["text"]
+            text = text[max(0, text.find("write ")) :]  # after what a pipeline has put before it
             with LOG.open("a") as log:
                 log.write(f"{session} {folders[session]} {text.splitlines()[0]}\n")
             repair(Path(folders[session]), text)

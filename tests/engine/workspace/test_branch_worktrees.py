@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.durable_processes import DurableProcesses, submit, wait_until
+from support.merge_queues import make_repository, repairing_agent
 from support.repositories import bare, git, repository
 
 from corral import pipelines
@@ -287,3 +288,40 @@ def test_a_branch_continues_after_its_process_was_killed(
     assert closed.status == "success", closed.reason
     assert [(repository / name).read_text() for name in "abc"] == ["a\n", "b\n", "b\n"]
     assert closed.saved["branches"] == []
+
+
+@pytest.mark.parametrize("kind", ["parallel", "for_each"])
+@pytest.mark.parametrize("mode", ["memory", "own worktree"])
+def test_with_resume_the_session_of_the_later_branch_resolves_the_conflict(
+    tmp_path: Path, kind: str, mode: str
+) -> None:
+    repository = make_repository(tmp_path / "repo")
+    log = tmp_path / "log"
+    agent = repairing_agent(log).replace('"', '\\"')
+    graph = f"""node [shape=box, agent="{agent}"]
+        p [shape=component, worktree=branch, on_conflict=resume]; f [shape=tripleoctagon]
+        a [prompt="write list one"]; b [prompt="write list two"]
+        start -> p; p -> a -> f; p -> b -> f; f -> exit"""
+    if kind == "for_each":
+        graph = f"""e [type=for_each, items="one,two", worktree=branch, on_conflict=resume,
+            agent="{agent}", prompt="write list {{{{item}}}}"] start -> e -> exit"""
+    result = run(graph, repository, tmp_path, mode, options={"policy": "all"})
+    assert result.status == "success", result.reason
+    assert sorted(file_of(result, repository, "list").split()) == ["one", "two"]
+    assert result.branches == []
+    lines = [line.split(" ", 2) for line in log.read_text().splitlines()]
+    assert len(lines) == 3
+    # The same session, in the folder in which it wrote.
+    (first,) = [line for line in lines[:2] if line[2].endswith("two")]
+    assert lines[2][:2] == first[:2]
+    assert "There is a conflict in: list" in lines[2][2]
+
+
+def test_with_resume_nothing_is_merged_if_no_session_made_the_branch(
+    repository: Path, tmp_path: Path
+) -> None:
+    result = run(fork("resume", "echo a > file", "echo b > file"), repository, tmp_path)
+    assert result.status == "fail"
+    assert "no session made b" in result.reason
+    assert len(result.branches) == 2
+    assert (repository / "file").read_text() == "one\n"

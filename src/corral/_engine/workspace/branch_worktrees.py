@@ -40,7 +40,7 @@ from corral._engine.workspace import run_worktree
 from corral._merging import owners
 from corral._merging.owners import BranchOwner
 from corral._pipelines import node_kinds
-from corral._pipelines.execution.branch_merge import KEPT, MERGED
+from corral._pipelines.execution.branch_merge import MERGED
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.graph import Graph, Node
 from corral._pipelines.scheduler.commands import BranchWork
@@ -139,6 +139,9 @@ async def in_place(
         tree = await asyncio.to_thread(_open, place, visit.worktrees, visit.context)
         context = replace(context, workspace=run_worktree.workspace_folder(tree))
     await asyncio.to_thread(_fetch, tree, visit.merges)
+    if visit.merges:
+        # All is on the branches. A session that must repair one works in the folder where it was.
+        await asyncio.to_thread(_drop_worktrees, place, [each.name for each in visit.merges])
     if tree is None:
         outcome = await work(context)
     else:
@@ -158,9 +161,6 @@ async def in_place(
         merged = as_texts(outcome.context_updates.get(MERGED))
         done = [branch.name for branch in visit.merges if branch.id in merged]
         await asyncio.to_thread(_remove_branches, place, done)
-        # The session of a branch may be asked to repair it, in the folder where it worked.
-        kept = as_texts(outcome.context_updates.get(KEPT))
-        await asyncio.to_thread(_drop_worktrees, place, kept)
     return outcome
 
 

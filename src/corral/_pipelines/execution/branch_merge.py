@@ -9,7 +9,10 @@ If two branches changed the same lines, the node's ``on_conflict`` decides:
 * ``fail``: the node fails, and nothing is merged;
 * ``first``: the branch that comes first is merged, and the later one is left out;
 * ``ask``: nothing is merged, and a person chooses the branch that is merged first
-  (``scheduler.merge``).
+  (``scheduler.merge``);
+* ``resume``: the session that made the later branch is asked to resolve the conflict, in a worktree
+  with both sides. What it leaves becomes a commit of its branch, which is merged. If it cannot,
+  the node fails, and nothing is merged.
 
 With ``merge=false`` nothing is merged: the branches are kept for a node ``merge``, and the context
 has their names.
@@ -21,11 +24,17 @@ changes nothing: what is merged already is no change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from corral._merging import owners
+from corral._merging.queue import MergeEntry
+from corral._merging.rebase import tip_of
+from corral._merging.repair import repair
 from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.execution.owner_call import ask_owner
 from corral._pipelines.graph import Node
 from corral._pipelines.scheduler.commands import BranchWork
 from corral._pipelines.scheduler.merge import merges_files
@@ -34,12 +43,14 @@ from corral._pipelines.scheduler.state import LEFT_OUT
 from corral._system.git import repository, worktree
 from corral._system.git.worktree import Conflict
 from corral._system.threads import in_thread
-from corral.errors import ConfigError, StorageFailed
+from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.values import Json
 
 TRIES = 5
 """Attempts to write the merged files while other nodes write, too."""
-RULES = ("fail", "first", "ask")
+RULES = ("fail", "first", "ask", "resume")
+ROUNDS = 2
+"""How often the session of a branch is asked."""
 MERGED = "parallel.merged"
 """The key of the context that has the ids of the branches whose files were merged."""
 KEPT = "parallel.branches"
@@ -60,6 +71,8 @@ class Merged(msgspec.Struct, frozen=True):
     commit: str
     ids: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
+    reason: str = ""
+    """Why no session resolved the conflict."""
 
 
 def rule_of(node: Node) -> str:
@@ -82,14 +95,26 @@ async def merge(work: NodeContext) -> Outcome:
     top = repository.locate(work.workspace).top
     if top is None:
         raise StorageFailed(f"{work.workspace} is in a bare repository")
-    tries_left = TRIES
+    tries_left, cost = TRIES, 0.0
+    if rule == "resume":
+        branches = [await in_thread(_as_repaired, top, branch) for branch in branches]
     while True:
         tries_left -= 1
         merged = await in_thread(_merge_all, top, branches)
+        if merged.left_out and rule == "resume":
+            reason, spent = await _resolve(work, top, branches)
+            cost += spent
+            if reason:
+                merged = msgspec.structs.replace(merged, reason=reason)
+            else:
+                branches = [await in_thread(_as_repaired, top, branch) for branch in branches]
+                merged = await in_thread(_merge_all, top, branches)
         if merged.left_out and rule != "first":
             reason = f"the same lines were changed twice: {_describe(merged.left_out)}"
+            reason += f"; {merged.reason}" if merged.reason else ""
             kept = ", ".join(f"{branch.id} on {branch.name}" for branch in branches)
             outcome = failed(f"{reason}; nothing is merged, their work is kept: {kept}")
+            outcome = msgspec.structs.replace(outcome, cost_usd=cost or None)
             return _with_updates(outcome, (), merged.left_out)
         try:
             await in_thread(worktree.write_merged, top, top, merged.ours, merged.commit)
@@ -98,7 +123,7 @@ async def merge(work: NodeContext) -> Outcome:
             if not tries_left:
                 raise
     notes = f"merged: {', '.join(merged.ids)}" if merged.ids else ""
-    outcome = Outcome(notes=notes)
+    outcome = Outcome(notes=notes, cost_usd=cost or None)
     if merged.left_out:
         notes += f"; left out: {_describe(merged.left_out)}"
         outcome = Outcome(status="partial_success", notes=notes.removeprefix("; "))
@@ -128,10 +153,60 @@ def _describe(left_out: Sequence[LeftOut]) -> str:
     )
 
 
+def _as_repaired(top: Path, branch: BranchWork) -> BranchWork:
+    """The branch with what its session has added to it since. Blocks."""
+    tip = tip_of(top, branch.name)
+    if tip is None or not repository.is_ancestor(top, branch.commit, tip):
+        return branch
+    return msgspec.structs.replace(branch, commit=tip)
+
+
+async def _resolve(
+    work: NodeContext, top: Path, branches: Sequence[BranchWork]
+) -> tuple[str, float]:
+    """Let the sessions of branches resolve their conflicts with those before, one after another.
+    Returns why that is not possible, empty if all are resolved, and what they have spent in USD."""
+    commit, cost = await in_thread(_our_files, top, branches), 0.0
+    ask = partial(ask_owner, work)
+    for branch in branches:
+        rounds = 0
+        while True:
+            try:
+                tree = await in_thread(worktree.merged_tree, top, commit, branch.commit)
+                break
+            except Conflict as error:
+                owner = await in_thread(owners.find, top, branch.name)
+                if owner is None:
+                    return f"no session made {branch.id}", cost
+                if rounds >= ROUNDS:
+                    return f"its session has not resolved it in {ROUNDS} rounds", cost
+                rounds += 1
+                conflict = MergeEntry(
+                    number=0, branch=branch.name, commit=branch.commit, files=error.files
+                )
+                tree, into = error.tree, f"the files of {work.node.id}"
+                try:
+                    reason, spent = await repair(top, conflict, owner, tree, commit, ask, into=into)
+                except CorralError as failure:
+                    return f"its session could not be asked: {failure.message}", cost
+                cost += spent
+                if reason:
+                    return reason, cost
+                branch = await in_thread(_as_repaired, top, branch)  # noqa: PLW2901
+        both = [commit, branch.commit]
+        commit = await in_thread(repository.commit, top, tree, both, f"merge {branch.id}")
+    return "", cost
+
+
+def _our_files(top: Path, branches: Sequence[BranchWork]) -> str:
+    """The files as they are, as a commit."""
+    bases = [*dict.fromkeys(branch.base for branch in branches)]
+    return worktree.files_as_commit(top, top, bases or [repository.commit_of(top, "HEAD")])
+
+
 def _merge_all(top: Path, branches: Sequence[BranchWork]) -> Merged:
     """Blocks."""
-    bases = [*dict.fromkeys(branch.base for branch in branches)]
-    ours = worktree.files_as_commit(top, top, bases or [repository.commit_of(top, "HEAD")])
+    ours = _our_files(top, branches)
     commit, ids, left_out = ours, list[str](), list[LeftOut]()
     for branch in branches:
         try:

@@ -12,27 +12,23 @@ own policy and limits, unless the node has others, and are within the budget of 
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import cast
+from functools import partial
 
 import msgspec
 
-from corral._merging import owners
 from corral._merging.api import ROUNDS, TIMEOUT, MergeOrder, MergeReport, run_order
 from corral._merging.owners import BranchOwner, options_to_keep
 from corral._merging.queue import MergeEntry
-from corral._pipelines.execution.agent_call import recorded_usage
 from corral._pipelines.execution.branch_merge import KEPT
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.execution.node_options import agent_of, number_of, options_of
+from corral._pipelines.execution.owner_call import ask_owner
 from corral._pipelines.graph import Node
 from corral._pipelines.nodes.data import value_of
 from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.templates import as_text, find
 from corral._system.threads import in_thread
 from corral.errors import ConfigError
-from corral.result import Result
-from corral.run_kwargs import RunKwargs
 from corral.values import Json, JsonObject, as_texts
 
 
@@ -61,7 +57,7 @@ async def merge(work: NodeContext) -> Outcome:
         options, _ = await in_thread(options_of, work, agent)
         fallback = BranchOwner(agent=agent, options=options_to_keep(options))
     report = await run_order(
-        work.workspace, order, lambda _entry: None, ask=_Asking(work).ask, fallback=fallback
+        work.workspace, order, lambda _entry: None, ask=partial(ask_owner, work), fallback=fallback
     )
     return outcome_of(report)
 
@@ -114,31 +110,3 @@ def _line(entry: MergeEntry) -> str:
 
 def _words(node: Node, key: str) -> tuple[str, ...]:
     return tuple(node.text(key).replace(",", " ").split())
-
-
-class _Asking:
-    """Asks the sessions of branches, as a part of the run."""
-
-    def __init__(self, work: NodeContext) -> None:
-        self._work = work
-
-    async def ask(self, owner: BranchOwner, prompt: str, folder: Path) -> Result:
-        work = self._work
-        given, _ = await in_thread(options_of, work, owner.agent)
-        # The session keeps the limits of its own run, unless this node has others.
-        own = {*work.node.attrs} - {"timeout"}
-        options = {
-            name: value
-            for name, value in given.items()
-            if name not in (*owners.LIMITS, "cwd") or name in own
-        }
-        options["env"] = {**work.resources.env}
-        with recorded_usage(work, owner.agent, is_stored=bool(given.get("record"))) as emit:
-            return await owners.ask(
-                owner,
-                prompt,
-                folder,
-                cast("RunKwargs", options),
-                budget=work.budget,
-                on_event=emit,
-            )
