@@ -254,18 +254,6 @@ def test_the_batch_example_of_the_docs_runs(workspace: Path, model: CountingMode
     assert set(results_of(workspace / "python.jsonl")) == {"README.md", "LICENSE"}
 
 
-def test_every_option_of_the_command_is_in_the_docs() -> None:
-    from corral._cli.batch import command
-    from corral._cli.options import EVERYWHERE
-
-    page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
-    known = {*EVERYWHERE, "agent", "quiet", "verbose"}  # as of corral run
-    known |= {"approve", "yolo", "policy_file", "allow_tool", "deny_tool", "allow_host"}
-    names = [each for each in command.params if each.name not in known and each.name != "tasks"]
-    missing = [each.opts for each in names if not any(opt in page for opt in each.opts)]
-    assert missing == []
-
-
 def test_the_progress_bar_shows_the_share_the_rate_and_the_cost() -> None:
     from corral._cli.ui.batch_progress import BatchProgress
     from corral._engine.batch.results import BatchError, BatchResult, BatchTally
