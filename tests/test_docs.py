@@ -62,7 +62,7 @@ SHORT = 250
 WRITTEN = (*PAGES, *sorted((ROOT / "docs").glob("*/**/*.md")), ROOT / "SECURITY.md")
 WRITTEN = (*WRITTEN, ROOT / "CONTRIBUTING.md")
 """What people write and read. The changelog grows with each change."""
-MOST_WORDS = 38_000
+MOST_WORDS = 37_000
 """Words of these pages that people write (``hand_written_words``). It may only become smaller."""
 GENERATED = {
     "made of the commands": "tests/test_option_definitions.py",
