@@ -147,6 +147,16 @@ def variables(step: dict[str, Any], given: dict[str, str]) -> dict[str, str]:
     return found
 
 
+def test_the_workflow_of_the_review_bot_uses_inputs_that_the_action_has() -> None:
+    page = (ROOT / "docs" / "cookbook" / "review-bot.md").read_text()
+    [text] = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    [job] = yaml.safe_load(text)["jobs"].values()
+    checkout, review = job["steps"]
+    assert review["uses"].startswith("OWNER/corral@v")
+    assert review["with"].keys() <= ACTION["inputs"].keys()
+    assert checkout["with"] == {"fetch-depth": 0, "persist-credentials": False}
+
+
 def test_the_action_reviews_and_comments(
     change: tuple[Path, str, str],
     runner: dict[str, str],

@@ -143,6 +143,19 @@ def test_the_readme_has_no_relative_link_which_a_package_index_cannot_follow(
     assert re.findall(r"\]\((?!https?://|#)[^)]*\)", text) == []
 
 
+def test_a_build_that_knows_its_repository_has_links_and_pictures_of_the_tag() -> None:
+    code = (
+        "import sys; sys.path.insert(0, 'tools'); from metadata_hook import for_index;"
+        "print(for_index('![a b](docs/a.svg) [c](d.md#e) [f](https://x.y)', *sys.argv[1:]))"
+    )
+    known = call(sys.executable, "-c", code, "https://github.com/o/corral", "v1")
+    address = "https://github.com/o/corral"
+    assert known.startswith(
+        f"![a b]({address}/raw/v1/docs/a.svg) [c]({address}/blob/v1/d.md#e) [f](https://x.y)"
+    )
+    assert call(sys.executable, "-c", code, "", "v1") == " c [f](https://x.y)\n"
+
+
 def test_the_extra_all_has_every_other_extra_but_those_of_harnesses(metadata: Message) -> None:
     extras: dict[str, set[str]] = {}
     for required in metadata.get_all("Requires-Dist") or ():

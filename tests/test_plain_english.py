@@ -28,7 +28,7 @@ GLOBS = (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
-    "docs/*.md",
+    "docs/**/*.md",
     "examples/*",
     "benchmarks/*.md",
     "benchmarks/**/*.py",

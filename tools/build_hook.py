@@ -23,7 +23,10 @@ class BuildHook(BuildHookInterface[Any]):
         module = Path(self.folder.name) / "version.py"
         text = f'"""The version of corral."""\n\n__version__ = "{self.metadata.version}"\n'
         module.write_text(text, "utf-8")
-        pages = {path: path.stem for path in (ROOT / "docs").glob("*.md")}
+        docs = ROOT / "docs"
+        pages = {
+            path: path.relative_to(docs).with_suffix("").as_posix() for path in docs.rglob("*.md")
+        }
         pages |= {ROOT / file: name for file, name in PAGES.items()}
         included = build_data["force_include"]
         included[str(module)] = "corral/version.py"

@@ -16,30 +16,38 @@ from support.batches import CountingModel
 from support.example_lines import COUNTS, code_lines
 from support.pipeline_command import EXAMPLES, corral
 from support.real_agents import KEY
+from support.repositories import git
 
 from corral._sessions import store
 from corral.events import Done, Event, Init, Text, Vendor
 from corral.testing import ModelServer, Request, Turn, call, say
 
 ROW = re.compile(
-    r"\| [^|]+ \| \[[^]]+\]\(([^)]+)\)[^|]* \| (\d+) \| \[[^]]+\]\(([^)]+)\) \| (\d+) \|"
+    r"\| [^|]+ \| \[[^]]+\]\(examples/([^)]+)\) \| (\d+) \| ([\d.]+)"
+    r" \| \[[^]]+\]\(examples/([^)]+)\) \| (\d+) \| ([\d.]+) \|"
 )
-TABLE = ROW.findall((EXAMPLES / "README.md").read_text("utf-8"))
+TABLE = ROW.findall((EXAMPLES.parent / "README.md").read_text("utf-8"))
+"""The table of jobs, which ``benchmarks/job_starts.py`` makes."""
 
 
-@pytest.mark.parametrize(("ours", "lines", "peer", "peer_lines"), TABLE)
+def test_the_table_has_ten_jobs() -> None:
+    assert len(TABLE) == 10
+
+
+@pytest.mark.parametrize(("ours", "lines", "seconds", "peer", "peer_lines", "peer_seconds"), TABLE)
 def test_the_table_has_the_lines_of_the_example_and_of_the_peer(
-    ours: str, lines: str, peer: str, peer_lines: str
+    ours: str, lines: str, seconds: str, peer: str, peer_lines: str, peer_seconds: str
 ) -> None:
     counted = code_lines(EXAMPLES / ours), code_lines(EXAMPLES / peer)
     assert counted == (int(lines), int(peer_lines))
     assert counted[0] < counted[1]
 
 
-def test_every_example_with_a_peer_is_in_the_table() -> None:
-    files = (path for path in EXAMPLES.iterdir() if path.is_file() and path.name != "README.md")
-    compared = {path.name for path in files if COUNTS.search(path.read_text("utf-8"))}
-    assert compared <= {ours for ours, *_ in TABLE}
+def test_every_example_says_the_lines_of_its_peer() -> None:
+    for ours, lines, _, peer, peer_lines, _ in TABLE:
+        counted = COUNTS.search((EXAMPLES / ours).read_text("utf-8"))
+        assert counted is not None, ours
+        assert (counted[1], counted[3], counted[4]) == (lines, peer_lines, peer)
 
 
 def start(script: str, argument: str, cwd: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -104,6 +112,50 @@ def test_a_session_is_found_read_and_written_to_a_document(workspace: Path) -> N
     document = (workspace / "session.md").read_text()
     assert document.startswith("# Fix the parser")
     assert "Done: Fix the parser" in document
+
+
+def test_many_files_are_migrated_and_become_one_pull_request(
+    workspace: Path, model_server: ModelServer, tmp_path: Path
+) -> None:
+    def migrate(request: Request) -> Turn:
+        name = re.findall(r"Migrate (\w+\.txt)", "\n".join(request.texts))[0]
+        if request.tool_results:
+            return say("Migrated.")
+        return call("write_file", file_path=name, content="new\n")
+
+    git(workspace, "init", "-q", "-b", "main")
+    for name in ("a.txt", "b.txt"):
+        (workspace / name).write_text("old\n")
+    (workspace / "migrate.md").write_text("Migrate {{path}}")
+    git(workspace, "add", ".")
+    git(workspace, "commit", "-q", "-m", "first")
+    origin = tmp_path / "origin.git"
+    git(workspace, "init", "-q", "--bare", str(origin))
+    git(workspace, "remote", "add", "origin", str(origin))
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    asked = tmp_path / "gh.txt"
+    (programs / "gh").write_text(f'#!/bin/sh\necho "$@" >> {asked}\ntest "$2" = create\n')
+    (programs / "gh").chmod(0o755)
+    lane = model_server.lane("migrate-files", migrate)
+    path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+    env = {"GOOGLE_GEMINI_BASE_URL": lane.url, "GEMINI_API_KEY": KEY, "PATH": os.pathsep.join(path)}
+    done = subprocess.run(
+        [
+            *("sh", str(EXAMPLES / "migrate_files.sh"), "*.txt", "migrate.md", "grep . *.txt"),
+            *("--model", "gemini:gemini-2.5-flash"),
+        ],
+        cwd=workspace,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    assert git(origin, "show", "migration:a.txt") == git(origin, "show", "migration:b.txt") == "new"
+    assert git(origin, "rev-list", "--count", "migration") == "3"
+    assert asked.read_text().splitlines() == ["pr view", "pr create --fill --title Migrate *.txt"]
 
 
 def worker(request: Request) -> Turn:

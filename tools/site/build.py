@@ -45,6 +45,7 @@ NAVIGATION: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         ),
         "Look at runs": ("view", "export"),
     },
+    "Cookbook": {"": ("cookbook/index", "cookbook/")},
     "Reference": {
         "Events, errors, settings": (
             *("events-and-results", "reference/schemas", "errors-and-exit-codes"),
@@ -64,7 +65,7 @@ listed comes last in the guides."""
 OTHER_PAGES = {"README.md": "index", "SECURITY.md": "security", "CONTRIBUTING.md": "contributing",
                "CHANGELOG.md": "changelog"}  # fmt: skip
 Navigation = Mapping[str, Mapping[str, list[str]]]
-FOR_MODELS = ("Start", "Guides")
+FOR_MODELS = ("Start", "Guides", "Cookbook")
 """The tabs whose pages are in ``llms-full.txt``."""
 
 
@@ -94,8 +95,9 @@ def main() -> None:
 
 def write_pages(folder: Path) -> list[str]:
     """Write all pages as Markdown. Returns their names, without the ending."""
-    hand_written = {path.name: path.stem for path in sorted((ROOT / "docs").glob("*.md"))}
-    sources = {**{f"docs/{name}": stem for name, stem in hand_written.items()}, **OTHER_PAGES}
+    hand_written = (path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    names = {path: path.removeprefix("docs/").removesuffix(".md") for path in sorted(hand_written)}
+    sources = {**names, **OTHER_PAGES}
     for source, name in sources.items():
         text = (ROOT / source).read_text("utf-8")
         _write(folder, name, with_links(text, source, sources))
@@ -126,6 +128,11 @@ def with_links(text: str, source: str, sources: Mapping[str, str]) -> str:
     """The text of a page with its links as they are in the site: pages by their names there, and
     what is no page (an example, a test) by its path, as code. Names of pages become links."""
 
+    folder = posixpath.dirname(sources[source]) or "."
+
+    def from_here(path: str) -> str:
+        return posixpath.relpath(path, folder)
+
     def link(match: re.Match[str]) -> str:
         label, target = match.groups()
         path, _, anchor = target.partition("#")
@@ -133,14 +140,14 @@ def with_links(text: str, source: str, sources: Mapping[str, str]) -> str:
             return match[0]
         full = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
         if full in sources:
-            return f"[{label}]({sources[full]}.md{'#' * bool(anchor)}{anchor})"
+            return f"[{label}]({from_here(f'{sources[full]}.md')}{'#' * bool(anchor)}{anchor})"
         if full.startswith("docs/"):
-            return f"[{label}]({full.removeprefix('docs/')})"
+            return f"[{label}]({from_here(full.removeprefix('docs/'))})"
         return f"{label} (`{full}`)"
 
     def page(match: re.Match[str]) -> str:
         name = sources.get(match[1])
-        return match[0] if name is None else f"[{match[1]}]({name}.md)"
+        return match[0] if name is None else f"[{match[1]}]({from_here(f'{name}.md')})"
 
     text = re.sub(r"(?<!!)\[([^\]]*)\]\(\s*([^)\s]+)\)", link, text)
     text = re.sub(r"(!\[[^\]]*\]\()docs/", r"\1", text)

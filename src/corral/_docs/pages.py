@@ -71,8 +71,15 @@ def _paths() -> dict[str, Path]:
 
 
 def _pages_in(folder: Path) -> dict[str, Path]:
-    names = (name for name in fs.list_names(folder) if name.endswith(".md"))
-    return {name.removesuffix(".md"): folder / name for name in names}
+    """The pages of a folder; those of a folder in it have its name in theirs."""
+    found: dict[str, Path] = {}
+    for name in fs.list_names(folder):
+        if name.endswith(".md"):
+            found[name.removesuffix(".md")] = folder / name
+        elif fs.is_dir(folder / name):
+            below = _pages_in(folder / name)
+            found |= {f"{name}/{other}": path for other, path in below.items()}
+    return found
 
 
 def search(words: Sequence[str], pages: Sequence[Page]) -> list[Match]:
