@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._sessions.permissions import Asker
     from corral._workflows.definition import Workflow
-    from corral._workflows.program import Program
+    from corral._workflows.program import RunningProgram
 
 OnEvent: TypeAlias = Callable[[RunEvent], None]
 OnStart: TypeAlias = Callable[[str, Path], None]
@@ -319,7 +319,7 @@ async def execute(
             values=request.values,
             on_event=request.on_event,
             budget=request.budget,
-            program=_memory_program(request, name),
+            program=await _memory_program(request, name),
         )
         async with resources:
             result = await _run_in_memory(started, place, folder)
@@ -347,9 +347,15 @@ async def _check_in(
         await asyncio.to_thread(branch_worktrees.check, graph, place, resources.simulate)
 
 
-def _memory_program(request: RunRequest, run_id: str) -> Program | None:
+async def _memory_program(request: RunRequest, run_id: str) -> RunningProgram | None:
     if request.program is None or request.workflow is None:
         return None
+    from corral._workflows.drafted import find_bounds
+
+    if find_bounds(request.program.text) is not None:
+        from corral._workflows.sandboxed_program import load_any_program
+
+        return await load_any_program(request.program, run_id)
     from corral._workflows.program import Program
 
     args, writes = request.program.args, request.program.writes

@@ -29,7 +29,8 @@ from corral._pipelines.scheduler.outcome import RESULT, Outcome
 from corral._system import fs
 from corral._system.threads import in_own_thread, short_traceback_async, sync_twin
 from corral._workflows.definition import Workflow, load_text, read_file
-from corral._workflows.program import Program, load_program
+from corral._workflows.drafted import find_bounds
+from corral._workflows.program import RunningProgram
 from corral._workflows.program_turn import (
     DRAWN,
     KnownStep,
@@ -37,6 +38,7 @@ from corral._workflows.program_turn import (
     StoredProgram,
     first_difference,
 )
+from corral._workflows.sandboxed_program import load_any_program, sandbox
 from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError, ProcessFailed
 from corral.options import RunOptions
@@ -209,18 +211,26 @@ async def start(
     program = StoredProgram(
         path=workflow.file, name=workflow.name, text="", args=args, writes=_writes(request.options)
     )
+    text = workflow.text
+    if not text and fs.is_file(Path(workflow.file)):
+        text = read_file(workflow.file)
+    if (bounds := find_bounds(text)) is not None:
+        await in_own_thread(sandbox)  # before anything is started
+        program = replace(program, text=text)
     if request.durable:
         if not workflow.file:
             raise ConfigError(
                 f"the workflow {workflow.name!r} is in no file, so it cannot be resumed",
                 hint="Put it into a file, or run it in memory: durable=False.",
             )
-        program = replace(program, text=workflow.text or read_file(workflow.file))
+        program = replace(program, text=text or read_file(workflow.file))
         # The text alone must be enough, in each process that goes on with the run.
         await in_own_thread(lambda: load_text(program.path, program.text, program.name))
     words = (f"{key}={as_text(value) or value}" for key, value in args.items())
     goal = shorten(" ".join(", ".join(words).split()) or workflow.goal, GOAL)
     graph = Graph(name=workflow.name, attrs={"goal": goal} if goal else {})
+    if bounds is not None:
+        graph.attrs["max_cost"] = bounds.cost
     request = with_fields(
         request, program=program, workflow=workflow, source=workflow.file, goal=None
     )
@@ -334,7 +344,7 @@ async def _continuation(
         workflow.typed_args(program.args)
     except ConfigError as error:
         raise ConfigError(f"{run} cannot go on: {error.message}", hint=error.hint) from error
-    plan = await _plan(run, await load_program(program, run), known)
+    plan = await _plan(run, await load_any_program(program, run), known)
     return Continuation(plan=plan, program=program, messages=messages)
 
 
@@ -373,7 +383,7 @@ async def verify(replay: Replay) -> None:
     run_input = replay.run_input
     if run_input.program is None:
         return
-    program = await load_program(run_input.program, run_input.run_id)
+    program = await load_any_program(run_input.program, run_input.run_id)
     try:
         for turn, ends in replay.turns:
             if difference := first_difference(turn, await program.advance(ends)):
@@ -382,7 +392,7 @@ async def verify(replay: Replay) -> None:
         await program.close()
 
 
-async def _plan(run: str, program: Program, known: dict[str, KnownStep]) -> ResumePlan:
+async def _plan(run: str, program: RunningProgram, known: dict[str, KnownStep]) -> ResumePlan:
     """Run the program with the known results, without a step. A step that is repeated has its old
     result here, so that the steps after it are found as far as possible."""
     plan = ResumePlan(run=run, is_new_run=True)

@@ -179,6 +179,14 @@ def extra_descriptors() -> Generator[None]:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def limit_memory(size: int) -> None:
+    """This process may not have more bytes of memory than this."""
+    if sys.platform == "linux":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
 @functools.cache
 def boot_id() -> str:
     """Identify this boot of the machine: a pid of another boot means nothing."""

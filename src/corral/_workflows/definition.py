@@ -19,6 +19,7 @@ import msgspec
 from corral._pipelines.scheduler.outcome import not_json
 from corral._protocol.schema import is_model, schema_of
 from corral._system import fs
+from corral._workflows.drafted import find_bounds
 from corral.errors import ConfigError, CorralError, SchemaInvalid, SchemaNotMet
 from corral.values import Json, convert_to
 
@@ -227,7 +228,9 @@ def read_file(path: str | os.PathLike[str]) -> str:
 
 def load_text(path: str, text: str, name: str = "") -> Workflow[Any, Any]:
     """The workflow of this name in the text of a file, which is executed as a module once in this
-    process; without a name the only one. Raises ``ConfigError``."""
+    process; without a name the only one. A drafted file is checked before. Raises
+    ``ConfigError``."""
+    check_drafted(path, text)
     module = _module_of(path, text)
     found: dict[str, Workflow[Any, Any]] = {
         key: each
@@ -249,6 +252,23 @@ def load_text(path: str, text: str, name: str = "") -> Workflow[Any, Any]:
         count = "several workflows" if found else "no workflow"
         raise ConfigError(f"{shown} has {count}", hint=hint)
     return next(iter(found.values()))
+
+
+def check_drafted(path: str, text: str) -> None:
+    """Raises ``ConfigError`` if the file is drafted, and has what these must not contain."""
+    bounds = find_bounds(text)
+    if bounds is None:
+        return
+    from corral._workflows.syntax_rules import find_problems
+
+    if problems := find_problems(text, bounds.agents):
+        shown, rest = os.path.basename(path), len(problems) - 1
+        more = f" (and {rest} more)" if rest else ""
+        raise ConfigError(
+            f"{shown}:{problems[0].line}: {problems[0].message}{more}",
+            hint="The file was drafted by a model, so it is checked. If you have read it and want"
+            " to run it as your own code, remove the line `# corral: drafted …`.",
+        )
 
 
 def _module_of(path: str, text: str) -> types.ModuleType:

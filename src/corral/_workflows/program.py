@@ -35,7 +35,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -82,6 +82,18 @@ class Scope:
 
 
 _scope: ContextVar[Scope] = ContextVar("scope")
+
+
+class RunningProgram(Protocol):
+    """A program as the engine sees it."""
+
+    async def advance(self, ends: Sequence[StepEnd], /) -> ProgramTurn:
+        """Tell the program these ends, and return what it does."""
+        ...
+
+    async def close(self) -> None:
+        """The run is over: end what the program still does."""
+        ...
 
 
 class Program:

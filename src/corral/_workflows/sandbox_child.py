@@ -1,0 +1,49 @@
+"""The process in which the program of a drafted workflow runs: see ``sandboxed_program``.
+
+The first line of its input is the program. For each further line, the ends of steps, it writes one
+line: what the program does then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from corral._system.platform import limit_memory
+from corral._system.standard_streams import StandardStreams, claimed
+from corral._workflows.definition import load_text
+from corral._workflows.program import Program
+from corral._workflows.program_turn import StepEnd
+from corral._workflows.sandboxed_program import ChildStart
+
+
+async def _main() -> None:
+    with claimed() as streams:
+        program: Program | None = None
+        buffer = bytearray()
+        while data := await streams.read():
+            buffer += data
+            while b"\n" in buffer:
+                line, _, buffer = buffer.partition(b"\n")
+                if program is None:
+                    program = _start(msgspec.json.decode(line, type=ChildStart))
+                else:
+                    await _advance(program, line, streams)
+
+
+def _start(start: ChildStart) -> Program:
+    limit_memory(start.limit)
+    stored = start.program
+    workflow = load_text(stored.path, stored.text, stored.name)
+    return Program(workflow, stored.args, run_id=start.run_id, writes=stored.writes)
+
+
+async def _advance(program: Program, line: bytearray, streams: StandardStreams) -> None:
+    turn = await program.advance(msgspec.json.decode(line, type=list[StepEnd]))
+    streams.write(msgspec.json.encode(turn) + b"\n")
+    await streams.drain()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
