@@ -29,7 +29,7 @@ help:
 	@echo "make programs   try other programs that speak ACP, and update their table in docs/agents.md"
 	@echo "make pictures   make the pictures of the docs again: the demo and the page (needs Chromium)"
 	@echo "make docs       build the documentation site, and check its links"
-	@echo "make dist       build the wheel, with the site, and the source distribution"
+	@echo "make dist       build the files of a release, and try them"
 	@echo "make lock       compile the lock files again"
 
 # Needs only corral's own dependencies. Uses the pinned CLI, even if another one is on PATH.
@@ -120,9 +120,15 @@ docs: .cache/docs/ready
 	$(DOCS) $(PIP_INSTALL) --require-hashes --no-deps -r requirements/docs.txt
 	@touch $@
 
-dist: docs
-	rm -rf dist
-	$(BIN)/python -m hatchling build
+# Two builds that are compared, twine, a bill of materials, and a try of the wheel on each Python here.
+dist: docs .cache/release/ready
+	$(BIN)/python tools/release.py
+
+.cache/release/ready: requirements/release.txt
+	$(CHECK_PYTHON)
+	$(PYTHON) -m venv --clear .cache/release
+	.cache/release/bin/python $(PIP_INSTALL) --require-hashes --no-deps -r requirements/release.txt
+	@touch $@
 
 # Without Node the real agents cannot be installed; their tests are skipped with a reason.
 .PHONY: agents
@@ -165,6 +171,8 @@ lock: .venv/ready
 	$(COMPILE) --constraints requirements/dev.txt -o requirements/runtime.txt
 	$(BIN)/uv pip compile -q pyproject.toml --group docs --universal --python-version 3.11 --upgrade \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate -o requirements/docs.txt
+	$(BIN)/uv pip compile -q pyproject.toml --group release --universal --python-version 3.11 --upgrade \
+		--generate-hashes --no-emit-index-url --no-header --no-annotate -o requirements/release.txt
 	$(BIN)/uv pip compile -q --group receivers --universal --python-version 3.11 --upgrade \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate -o requirements/receivers.txt
 	echo certifi | $(BIN)/uv pip compile -q pyproject.toml --group integrations --override - --universal \
