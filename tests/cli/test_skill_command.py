@@ -68,7 +68,7 @@ def test_every_agent_with_a_program_has_a_folder() -> None:
     without = {
         each.name for each in registry.all_agents() if each.programs and not each.skill_folder
     }
-    assert without == set()
+    assert without == {"antigravity-acp"}  # corral starts its library, which looks in no folder
 
 
 def test_it_is_installed_for_the_user_also_behind_a_link_of_the_home_folder(

@@ -46,7 +46,8 @@ def essence(stream: list[corral.Event], cwd: Path) -> list[dict[str, Any]]:
     text = msgspec.json.encode(stream).decode().replace(str(cwd), "CWD")
     events: list[dict[str, Any]] = msgspec.json.decode(text)
     for event in events:
-        for name in ("ts", "run_id", "duration_ms", "resume_token"):
+        # ``proof`` is about a program; a replay starts none.
+        for name in ("ts", "run_id", "duration_ms", "resume_token", "proof"):
             event.pop(name, None)
         for error in (event, event.get("error") or {}):
             error.get("facts", {}).pop("argv", None)

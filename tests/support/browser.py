@@ -34,7 +34,8 @@ def running_browser() -> Generator[Browser]:
 
 def environment_of(home: Path) -> dict[str, str]:
     """The environment of programs that share one home of corral."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    names = ("PATH", "HOME", "LANG", "CORRAL_PROBE")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
     return {**kept, "CORRAL_HOME": str(home), "GEMINI_API_KEY": "scripted-key-0123456789"}
 
 

@@ -165,6 +165,7 @@ def replay_run(client: DatabaseClient, run: str) -> tuple[WorkflowInfo, Replay]:
         replay = Replay(unpack(row.input, RunInput))
         for entry in entries:
             replay.feed(entry)
+        replay.take_reported()
     return row, replay
 
 
@@ -191,6 +192,8 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
                 read_numbers.add(entry.number)
                 with reading(run, row.format):
                     replay.feed(entry)
+            if is_over:
+                replay.take_reported()
             events = replay.events[reported:]
             reported += len(events)
             is_quiet = not entries
@@ -295,6 +298,9 @@ class Replay:
         """Visit of a node that the scheduler executes itself -> number of commands before it."""
         self._questions: dict[str, Question] = {}
         self._pending: list[Message] = []
+        self._reported: list[tuple[Message | Retrying, float]] = []
+        """What local nodes reported at once. A run takes one after another, and a program goes on
+        between two of them: its turns are recorded after all of them."""
         self._apply(self.scheduler.start(), run_input.at)
         self._take_pending(run_input.at)
 
@@ -312,22 +318,34 @@ class Replay:
     def feed(self, entry: JournalEntry) -> None:
         """Process the next journal entry."""
         name, output, at = entry.name, entry.output, entry.at
+        if name == TURN and isinstance(self.scheduler, WorkflowScheduler):
+            turn, steps = unpack(output, ProgramTurn), self.scheduler
+            ends = steps.take_ends()
+            while not ends and self._reported:
+                self._take(*self._reported.pop(0))
+                ends = steps.take_ends()
+            self.turns.append((turn, ends))
+            self._apply(steps.take(turn, steps.find_known(turn)), at)
+        elif name in (RECEIVED, LOOKED, NODES):
+            self.take_reported()
         if name == RECEIVED and output is not None:
             self._take(unpack_message(output), at)
         elif name == LOOKED:
             for each in as_list(output):
                 self._take(unpack_message(each), at)
         elif name == NODES:
-            for message in unpack(output, NodesStep).messages:
-                self._take(message, at)
-        elif name == TURN and isinstance(self.scheduler, WorkflowScheduler):
-            turn, steps = unpack(output, ProgramTurn), self.scheduler
-            self.turns.append((turn, steps.take_ends()))
-            self._apply(steps.take(turn, steps.find_known(turn)), at)
+            self._reported += [(each, at) for each in unpack(output, NodesStep).messages]
+            if isinstance(self.scheduler, Scheduler):
+                self.take_reported()
         elif name.startswith(LOADED) and isinstance(output, str):
             known = name.removeprefix(LOADED)
             self._pending.append(Ended(id=known, outcome=failed(output, retryable=False)))
         self._take_pending(at)
+
+    def take_reported(self) -> None:
+        """Nothing was recorded between the messages that nodes reported at once."""
+        while self._reported:
+            self._take(*self._reported.pop(0))
 
     def _take(self, message: Message | Retrying | AgentAsks, at: float) -> None:
         if isinstance(message, AgentAsks):  # the run publishes it itself

@@ -53,7 +53,9 @@ async def test_a_connection_that_is_dropped_or_cancelled_leaves_no_program(tmp_p
     assert processes_matching(str(tmp_path))
     del client
     gc.collect()
-    silent = McpServer("silent", (sys.executable, "-c", f"input() # {tmp_path}"))
+    silent = McpServer(
+        "silent", (sys.executable, "-c", f"import sys; sys.stdin.read() # {tmp_path}")
+    )
     (tmp_path / "started").unlink(missing_ok=True)
     opening = asyncio.create_task(open_servers([notes_server(tmp_path), silent], prepared))
     async with asyncio.timeout(60):
