@@ -107,7 +107,11 @@ def _field_texts(kind: type) -> dict[str, str]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(each)))
         [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
         for field, text in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                    found[field.target.id] = str(text.value.value)
+            match field, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                    value=ast.Constant(value=str())
+                ):
+                    found[name] = ast.literal_eval(text.value)
+                case _:
+                    pass
     return found
