@@ -30,6 +30,7 @@ from typing import NamedTuple, get_args
 import click
 import pytest
 from support import answering_gemini
+from support.command_page import commands, examples_of
 from support.events_page import with_errors, with_events
 from support.goldens import check_golden
 from support.light_pytest import LIGHT_PYTEST
@@ -39,7 +40,7 @@ from support.real_agents import KEY
 import corral
 from corral import errors, pipelines
 from corral._agents.configured import declared_agent
-from corral._cli.command_types import SectionedGroup
+from corral._cli.command_types import SectionedGroup, SectionOption
 from corral._cli.main import command
 from corral._core.protected_paths import GROUPS
 from corral._inference.request import OPTION_NAMES
@@ -263,20 +264,54 @@ def test_every_block_has_a_known_language() -> None:
     assert hidden == [], "a command belongs into a console or sh block"
 
 
+def parsed_command(line: str) -> click.Command | None:
+    """The command of a line, whose options it knows; None if it is not one of corral."""
+    first, *words = shlex.split(line, comments=True) or [""]
+    if first != "corral":
+        return None
+    target: click.Command = command
+    while isinstance(target, click.Group):
+        chosen = target.get_command(click.Context(target), words[0])
+        if chosen is None and isinstance(target, SectionedGroup):
+            break
+        assert chosen is not None, line
+        target, words = chosen, words[1:]
+    options = (each for each in target.params if isinstance(each, SectionOption) and each.bare)
+    bare = {flag: f"{flag}={each.bare}" for each in options for flag in each.opts}
+    target.make_parser(click.Context(target)).parse_args([bare.get(word, word) for word in words])
+    return target
+
+
 @pytest.mark.parametrize("block", blocks("sh"), ids=lambda block: block.name)
 def test_a_command_that_is_not_run_has_only_known_options(block: Block) -> None:
     for line in block.text.replace("\\\n", " ").splitlines():
-        first, *words = shlex.split(line, comments=True) or [""]
-        if first != "corral":
-            continue
-        target: click.Command = command
-        while isinstance(target, click.Group):
-            chosen = target.get_command(click.Context(target), words[0])
-            if chosen is None and isinstance(target, SectionedGroup):
-                break
-            assert chosen is not None, line
-            target, words = chosen, words[1:]
-        target.make_parser(click.Context(target)).parse_args(words)
+        parsed_command(line)
+
+
+BELOW = {
+    *("pipeline run", "pipeline resume", "pipeline lint", "pipeline fork", "workflow run"),
+    *("agents install", "agents doctor", "agents check", "sessions list", "sessions show"),
+    *("outputs apply", "fake serve"),
+}
+"""Commands of groups that have examples, as all commands that are in no group."""
+
+
+def test_the_help_of_each_main_command_ends_with_two_examples_that_it_can_parse() -> None:
+    missing = {f"corral {name}" for name in BELOW}
+    for path, found in commands(command):
+        is_list = isinstance(found, click.Group) and not isinstance(found, SectionedGroup)
+        is_main = (
+            path.count(" ") == 1 and not is_list and not path.endswith((" help", "completion"))
+        )
+        lines = examples_of(found)
+        assert len(lines) == (2 if is_main or path in missing else 0), path
+        missing.discard(path)
+        shown = found.get_help(click.Context(found)).rstrip().splitlines()
+        assert [line.strip() for line in shown[len(shown) - len(lines) :]] == lines
+        for line in lines:
+            assert len(line) <= 76, line
+            assert parsed_command(line[line.index("corral ") :]) is found, line
+    assert missing == set()
 
 
 def test_every_make_target_exists() -> None:

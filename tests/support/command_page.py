@@ -58,6 +58,14 @@ def _sections(root: click.Group) -> Iterator[str]:
             yield from _options(each, run)
         if path == "corral run":
             yield _options_of_agents(found)
+        if lines := examples_of(each):
+            yield "\n".join(["```sh", *lines, "```"])
+
+
+def examples_of(command: click.Command) -> list[str]:
+    """The examples at the end of its ``--help``."""
+    head, *lines = (command.epilog or "").removeprefix("\b\n").splitlines() or [""]
+    return [line.strip() for line in lines] if head == "Examples:" else []
 
 
 def _options_of_agents(found: dict[str, click.Command]) -> str:

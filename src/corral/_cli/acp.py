@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from corral._cli.command_types import SectionedCommand, enable_gc
+from corral._cli.command_types import SectionedCommand, enable_gc, examples
 from corral._cli.options import FAKE, choose_agent, read_options
 from corral._cli.served_options import CallerFlags, one_agent_options, read_agent_allowance
 from corral._cli.ui.terminal import echo
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from corral._serving.allowance import Allowance
 
 
-@click.command("acp", cls=SectionedCommand)
+@click.command(
+    "acp",
+    cls=SectionedCommand,
+    epilog=examples("corral acp --agent claude", "corral acp --approve reads --sandbox require"),
+)
 @one_agent_options()
 @FAKE
 def command(agent: str | None, **flags: Unpack[CallerFlags]) -> int:

@@ -17,7 +17,7 @@ from corral._agents.spec import (
     HookSupport,
     StreamTransport,
 )
-from corral._cli.command_types import plain_option
+from corral._cli.command_types import examples, plain_option
 from corral._cli.options import JSON, PRESET_NAMES, completing
 from corral._cli.ui.tables import policy_table, sandbox_table, table
 from corral._cli.ui.terminal import echo, echo_json
@@ -109,7 +109,9 @@ def show(name: str, as_json: bool) -> None:
     echo(table(("", ""), rows).lstrip("\n"))
 
 
-@command.command("install")
+@command.command(
+    "install", epilog=examples("corral agents install claude", "corral agents install codex")
+)
 @click.argument("name", default="gemini", shell_complete=completing("agents"))
 @plain_option("-q --quiet", "Print only the program's path.")
 def install_agent(name: str, quiet: bool) -> None:
@@ -224,7 +226,7 @@ def _sandbox_rows(agent: AgentSpec, decision: enforcement.Decision) -> tuple[San
     )
 
 
-@command.command("doctor")
+@command.command("doctor", epilog=examples("corral agents doctor", "corral agents doctor claude"))
 @click.argument("name", required=False, shell_complete=completing("agents"))
 @plain_option("--reap", "End processes that killed runs left behind.")
 @JSON
@@ -262,7 +264,10 @@ def probe(name: str | None, program: str | None, as_json: bool) -> int:
     return agent_checks.probe(name or config.default_agent(), program, as_json=as_json)
 
 
-@command.command("check")
+@command.command(
+    "check",
+    epilog=examples("corral agents check claude", "corral agents check claude --attack --sandbox"),
+)
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completing("agents"))
 @plain_option("--all every", "All installed agents.")
 @plain_option("--only TIER...", "Only scenarios of this tier.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 import msgspec
 
-from corral._cli.command_types import SectionedCommand, enable_gc, option
+from corral._cli.command_types import SectionedCommand, enable_gc, examples, option
 from corral._cli.options import (
     DB,
     EVERYWHERE,
@@ -83,7 +83,14 @@ class BatchFlags(PolicyFlags, RunKwargs):
     quiet: bool
 
 
-@click.command("batch", cls=SectionedCommand)
+@click.command(
+    "batch",
+    cls=SectionedCommand,
+    epilog=examples(
+        "corral batch tasks.jsonl --prompt @task.md --output results.jsonl",
+        "corral batch --files 'src/**/*.py' --prompt \"Explain {{path}}\" --simulate",
+    ),
+)
 @click.argument("tasks", nargs=-1, type=click.Path())
 @option(
     "Prompt",

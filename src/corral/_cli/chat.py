@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from corral._agents import registry
-from corral._cli.command_types import SectionedCommand, option
+from corral._cli.command_types import SectionedCommand, examples, option
 from corral._cli.options import (
     EVERYWHERE,
     PRESET_NAMES,
@@ -54,7 +54,11 @@ class ChatFlags(PolicyFlags, RunKwargs):
     quiet: bool
 
 
-@click.command("chat", cls=SectionedCommand)
+@click.command(
+    "chat",
+    cls=SectionedCommand,
+    epilog=examples("corral chat --approve edits", "corral chat --model anthropic:claude-sonnet-5"),
+)
 @agent_option
 @policy_options
 @run_options((*EVERYWHERE, "resume", "fork", "keep"))

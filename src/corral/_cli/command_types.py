@@ -128,6 +128,11 @@ VERBOSE = option(
 )
 
 
+def examples(*lines: str) -> str:
+    """The end of a command's ``--help``."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
 class SectionedCommand(click.Command):
     """A command whose options have sections. It has ``--verbose``, as ``corral`` itself."""
 

@@ -13,6 +13,7 @@ from corral._cli.command_types import (
     SectionedCommand,
     SectionedGroup,
     enable_gc,
+    examples,
     option,
     plain_option,
 )
@@ -82,7 +83,14 @@ class Shown(NamedTuple):
     output: str | None
 
 
-@click.command("compare", cls=SectionedGroup)
+@click.command(
+    "compare",
+    cls=SectionedGroup,
+    epilog=examples(
+        'corral compare "Fix the bug" --agents claude,codex --verify "pytest -q"',
+        "corral compare tasks.jsonl --agents claude,codex --repeat 3 --max-cost 10",
+    ),
+)
 @click.argument("prompt", required=False, metavar="[PROMPT|TASKS]")
 @option("Prompt", "-f --file FILE", "Read the prompt from this file; - is stdin.")
 @option(

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from corral._cli.command_types import enable_gc, plain_option
+from corral._cli.command_types import enable_gc, examples, plain_option
 from corral._cli.ui.spans import StyledText
 from corral._cli.ui.terminal import echo, echo_styled
 from corral._core.terminal_text import clean
@@ -58,7 +58,7 @@ SCRIPT = (
 """The model's answers, turn by turn."""
 
 
-@click.command("demo")
+@click.command("demo", epilog=examples("corral demo", "corral demo --program ./patched-cli"))
 @plain_option(
     "--program PATH",
     "The agent's program.  [default: searched, else the tested version is installed"

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 import click
 from click.shell_completion import CompletionItem
 
-from corral._cli.command_types import plain_option
+from corral._cli.command_types import examples, plain_option
 from corral._cli.ui.terminal import answer_markdown, echo
 from corral._docs import pages
 from corral._docs.error_pages import error_page, find_error
@@ -22,7 +22,7 @@ def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[Co
     return [CompletionItem(page.name, help=page.title) for page in found]
 
 
-@click.command("docs")
+@click.command("docs", epilog=examples("corral docs policy", 'corral docs --search "rate limit"'))
 @click.argument("topic", required=False, shell_complete=_complete)
 @plain_option("--search WORDS", "List the sections that have all of these words.")
 @plain_option("--open", "Open the site in a browser: all pages, with a search.")

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Literal, Protocol, TypedDict, Unpack
 
 import click
 
-from corral._cli.command_types import plain_option
+from corral._cli.command_types import examples, plain_option
 from corral._cli.options import completing
 from corral._cli.ui.terminal import answer, data, echo_err
 from corral._core.terminal_text import json_bytes
@@ -59,7 +59,12 @@ class ExportFlags(TypedDict):
     db: str | None
 
 
-@click.command("export")
+@click.command(
+    "export",
+    epilog=examples(
+        "corral export last --format html", "corral export last --format bundle --output report.zip"
+    ),
+)
 @click.argument("run", required=False, shell_complete=completing("exportable"))
 @plain_option(
     "--format format_",

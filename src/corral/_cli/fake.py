@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from corral._cli.command_types import enable_gc, plain_option
+from corral._cli.command_types import enable_gc, examples, plain_option
 from corral._cli.ui.terminal import echo
 from corral.errors import ConfigError
 from corral.testing import ModelServer, Script
@@ -43,7 +43,10 @@ def new(script: Path) -> None:
     echo(f'wrote {script}; use it: corral run --fake {shlex.quote(str(script))} "Write a greeting"')
 
 
-@command.command("serve")
+@command.command(
+    "serve",
+    epilog=examples("corral fake serve script.toml", "corral fake serve script.toml --port 8080"),
+)
 @click.argument("script", type=click.Path(), default=DEFAULT_SCRIPT)
 @plain_option("-p --port", "0 takes a free port.", default=0, show_default=True)
 @plain_option("--key TEXT", "Reject every other API key.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from corral._cli.command_types import SectionedCommand, enable_gc, option
+from corral._cli.command_types import SectionedCommand, enable_gc, examples, option
 from corral._cli.options import FAKE
 from corral._cli.served_options import ServedFlags, read_allowance, served_options
 from corral._cli.ui.terminal import echo
@@ -30,7 +30,11 @@ class McpFlags(ServedFlags):
     listen: str
 
 
-@click.command("mcp", cls=SectionedCommand)
+@click.command(
+    "mcp",
+    cls=SectionedCommand,
+    epilog=examples("corral mcp --agent claude --approve reads", "corral mcp --http --port 8000"),
+)
 @served_options("corral mcp")
 @option("Callers", "--keep-runs", "Runs go on when the caller goes away.")
 @option("Server", "--http", f"Serve HTTP, with a token: {TOKEN}, or a new one.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 import msgspec
 
-from corral._cli.command_types import SectionedCommand, enable_gc, option
+from corral._cli.command_types import SectionedCommand, enable_gc, examples, option
 from corral._cli.options import (
     EVERYWHERE,
     FAKE,
@@ -55,7 +55,14 @@ class MergeFlags(PolicyFlags, RunKwargs):
     quiet: bool
 
 
-@click.command("merge", cls=SectionedCommand)
+@click.command(
+    "merge",
+    cls=SectionedCommand,
+    epilog=examples(
+        'corral merge --batch nightly --into main --gate "make test"',
+        "corral merge feature-1 'spike/*' --into main --gate \"pytest -q\"",
+    ),
+)
 @click.argument("branches", nargs=-1, metavar="[BRANCH]...")
 @option("Execution", "--into BRANCH", "The branch that they are merged into.", required=True)
 @option("Execution", "--batch NAME", "The branches of this batch (or last), too.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
 
 import click
 
-from corral._cli.command_types import Decorator, all_of, plain_option
+from corral._cli.command_types import Decorator, all_of, examples, plain_option
 from corral._cli.ui.terminal import echo, echo_json
 from corral._system import threads
 from corral.errors import ConfigError
@@ -64,7 +64,13 @@ def command() -> None:
     """
 
 
-@command.command("apply")
+@command.command(
+    "apply",
+    epilog=examples(
+        "corral outputs apply outputs.json --github",
+        "corral outputs apply outputs.json --github --label bug --comments 2",
+    ),
+)
 @click.argument("file", type=click.Path(), metavar="FILE")
 @plain_option("--github host", "Use the API of GitHub, with GITHUB_TOKEN.", flag_value="github")
 @plain_option("--gitlab host", "Use the API of GitLab, with GITLAB_TOKEN.", flag_value="gitlab")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from corral._cli.command_types import NumberType, plain_option
+from corral._cli.command_types import NumberType, examples, plain_option
 from corral._cli.options import DB, completing, resolve_last
 from corral._cli.ui.progress import TurnProgress
 from corral._cli.ui.signals import signals
@@ -219,7 +219,7 @@ class _Speed(NumberType):
         return speed
 
 
-@click.command("replay")
+@click.command("replay", epilog=examples("corral replay last", "corral replay last --speed 10"))
 @click.argument("name", metavar="[RUN]", default="last", shell_complete=completing("sessions"))
 @plain_option(
     "--speed N|max",
@@ -313,7 +313,9 @@ async def _durable_events(name: str, db: str | None, pace: Pace) -> AsyncIterato
     return events()
 
 
-@click.command("watch")
+@click.command(
+    "watch", epilog=examples("corral watch last", "corral watch 20261115-101500-1f3a9c --json")
+)
 @click.argument("name", metavar="[RUN]", default="last", shell_complete=completing("sessions"))
 @plain_option("--json as_json", "Print events, one JSON object per line.")
 @plain_option("-q --quiet", "Print only the answer.")

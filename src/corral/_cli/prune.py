@@ -7,7 +7,7 @@ import asyncio
 import click
 import msgspec
 
-from corral._cli.command_types import plain_option
+from corral._cli.command_types import examples, plain_option
 from corral._cli.options import DB, JSON
 from corral._cli.ui.tables import format_time, table
 from corral._cli.ui.terminal import echo, echo_json
@@ -17,7 +17,10 @@ from corral.errors import ConfigError
 ENGINE_KINDS = ("runs", "batches")
 
 
-@click.command("prune")
+@click.command(
+    "prune",
+    epilog=examples("corral prune --older-than 30d --dry-run", "corral prune --older-than 12h"),
+)
 @plain_option("--older-than AGE", "Remove what ended longer ago: 12h, 30d.", required=True)
 @plain_option(
     "--only kinds",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
 
-from corral._cli.command_types import SectionedCommand, enable_gc, option
+from corral._cli.command_types import SectionedCommand, enable_gc, examples, option
 from corral._cli.options import (
     EVERYWHERE,
     FAKE,
@@ -71,7 +71,14 @@ class _OutputTarget(NamedTuple):
     """None is stdout."""
 
 
-@click.command("review", cls=SectionedCommand)
+@click.command(
+    "review",
+    cls=SectionedCommand,
+    epilog=examples(
+        "corral review --fail-on high",
+        "corral review main...HEAD --agents claude,codex --max-cost 0.50",
+    ),
+)
 @click.argument("change", required=False, metavar="[RANGE|-]")
 @option("Prompt", "--patch FILE", "Review the diff in this file; - is stdin.")
 @option(

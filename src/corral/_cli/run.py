@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from corral._agents.spec import InProcess, Launch
-from corral._cli.command_types import SectionedCommand, enable_gc, option
+from corral._cli.command_types import SectionedCommand, enable_gc, examples, option
 from corral._cli.options import (
     ALL,
     FAKE,
@@ -88,7 +88,14 @@ NOT_WITH_SESSION = (
 """Options that have no meaning for a session that runs already."""
 
 
-@click.command("run", cls=SectionedCommand)
+@click.command(
+    "run",
+    cls=SectionedCommand,
+    epilog=examples(
+        'corral run --approve edits --verify "pytest -q" "Fix the failing test"',
+        'git diff | corral run --agent codex "Review this"',
+    ),
+)
 @click.argument("prompt", required=False)
 @option("Prompt", "-f --file file FILE", "Read the prompt from this file; - is stdin.")
 @agent_option

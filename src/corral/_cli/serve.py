@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from corral._cli.command_types import DURATION, SectionedCommand, enable_gc, option
+from corral._cli.command_types import DURATION, SectionedCommand, enable_gc, examples, option
 from corral._cli.options import FAKE
 from corral._cli.served_options import ServedFlags, read_allowance, served_options
 from corral._cli.ui.terminal import echo
@@ -32,7 +32,14 @@ class ServeFlags(ServedFlags):
     listen: str
 
 
-@click.command("serve", cls=SectionedCommand)
+@click.command(
+    "serve",
+    cls=SectionedCommand,
+    epilog=examples(
+        "corral serve --approve reads --max-cost 20",
+        "corral serve --clients clients.toml --listen 0.0.0.0 --port 8000",
+    ),
+)
 @served_options("corral serve")
 @option(
     "Callers",

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from corral import live
-from corral._cli.command_types import all_of, plain_option
+from corral._cli.command_types import all_of, examples, plain_option
 from corral._cli.options import JSON, completing, moment, read_prompt, resolve_last, run_argument
 from corral._cli.ui.live_progress import MARKS
 from corral._cli.ui.tables import format_time, table
@@ -35,7 +35,10 @@ def command() -> None:
     """Find, show and delete stored sessions."""
 
 
-@command.command("list")
+@command.command(
+    "list",
+    epilog=examples("corral sessions list --since 7d", "corral sessions list --grep retry --json"),
+)
 @plain_option("-a --agent TEXT", "Only sessions with this agent.")
 @plain_option("-C --cwd TEXT", "Only sessions in this folder or below; . is the current one.")
 @plain_option("--since AGE", "Only sessions used since then: 2h, 7d, or 2026-11-30.")
@@ -110,7 +113,9 @@ def _find_transcript(name: str | None, grep: str | None) -> store.SessionRecord:
     return record
 
 
-@command.command("show")
+@command.command(
+    "show", epilog=examples("corral sessions show last", "corral sessions show last --diff")
+)
 @NAME
 @GREP
 @plain_option("--diff", "Also print how each turn changed files.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 import msgspec
 
-from corral._cli.command_types import plain_option
+from corral._cli.command_types import examples, plain_option
 from corral._cli.options import JSON, moment, resolve_last
 from corral._cli.ui.tables import format_count, table
 from corral._cli.ui.terminal import echo, echo_json
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 _LONGEST = 60
 
 
-@click.command("usage")
+@click.command(
+    "usage",
+    epilog=examples(
+        "corral usage --by model --since 30d", "corral usage --by project --since 2026-11-01 --json"
+    ),
+)
 @plain_option("--by", "What each line is.", type=click.Choice(get_args(By)), default="day")
 @plain_option("--since AGE", "Only turns since then: 2h, 7d, or 2026-11-30.")
 @plain_option("--until AGE", "Only turns before then: 2h, 7d, or 2026-11-30.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import click
 import msgspec
 
-from corral._cli.command_types import SectionedCommand, enable_gc, option
+from corral._cli.command_types import SectionedCommand, enable_gc, examples, option
 from corral._cli.options import JSON, resolve_last
 from corral._cli.ui.terminal import echo, echo_err, echo_json
 from corral._cli.verdict import REQUIRE, VerdictRule
@@ -47,7 +47,11 @@ EXIT_CODES = {
 }
 
 
-@click.command("verify", cls=SectionedCommand)
+@click.command(
+    "verify",
+    cls=SectionedCommand,
+    epilog=examples("corral verify receipt.json", "corral verify last"),
+)
 @click.argument("receipt", required=False)
 @option(
     "Verification",

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import click
 
-from corral._cli.command_types import plain_option
+from corral._cli.command_types import examples, plain_option
 from corral._cli.options import completing
 from corral._cli.ui.terminal import echo
 from corral.errors import ConfigError
@@ -22,7 +22,7 @@ _PACKAGES = ("markdown_it", "starlette", "uvicorn")
 _PAGES = {"session": "sessions", "pipeline": "pipelines", "batch": "batches"}
 
 
-@click.command("view")
+@click.command("view", epilog=examples("corral view", "corral view last --no-open --port 8080"))
 @click.argument("run", required=False, shell_complete=completing("sessions"))
 @plain_option("--port", "Listen on this port.", default=0, show_default="a free one")
 @plain_option(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import click
 
-from corral._cli.command_types import enable_gc, plain_option
+from corral._cli.command_types import enable_gc, examples, plain_option
 from corral._cli.options import DB, IMPORT, import_modules
 from corral._cli.ui.terminal import echo
 from corral.errors import ConfigError
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from corral._engine.dbos.client import QueueLimit
 
 
-@click.command("worker")
+@click.command(
+    "worker",
+    epilog=examples(
+        "corral worker --db postgresql://host/corral --concurrency 20",
+        "corral worker --queue nightly",
+    ),
+)
 @DB
 @plain_option("--queue queue_names NAME...", "Take the runs of this queue.  [default: default]")
 @plain_option(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from corral._cli.command_types import plain_option
+from corral._cli.command_types import examples, plain_option
 from corral._cli.options import IMPORT, import_modules
 from corral._cli.starters import new_command
 from corral._cli.ui.terminal import answer, echo, echo_json
@@ -20,7 +20,9 @@ from corral._pipelines.render import NO_PATH
 from corral.errors import ConfigError
 
 
-@click.command("lint")
+@click.command(
+    "lint", epilog=examples("corral pipeline lint release.dot", "corral pipeline lint *.dot --json")
+)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @IMPORT
 @plain_option("--json as_json", "Print JSON: an array of findings.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import click
 import msgspec
 
-from corral._cli.command_types import SectionedCommand, option
+from corral._cli.command_types import SectionedCommand, examples, option
 from corral._cli.options import (
     DB,
     EVERYWHERE,
@@ -93,7 +93,14 @@ class ForkFlags(FollowFlags):
     run_dir: str | None
 
 
-@click.command("run", cls=SectionedCommand)
+@click.command(
+    "run",
+    cls=SectionedCommand,
+    epilog=examples(
+        'corral pipeline run release.dot --goal "Version 2.4" --max-cost 5',
+        "corral pipeline run release.dot --simulate",
+    ),
+)
 @click.argument("file", type=click.Path())
 @option("Prompt", "--goal TEXT", "Replaces the file's goal.")
 @option("Prompt", "--set given KEY=VALUE...", "A value of the context; KEY:=VALUE is JSON.")
@@ -217,7 +224,11 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     return show.run_to_end(execute, auto=flags["auto_approve"])
 
 
-@click.command("resume", cls=SectionedCommand)
+@click.command(
+    "resume",
+    cls=SectionedCommand,
+    epilog=examples("corral pipeline resume last", "corral pipeline resume last --max-cost 10"),
+)
 @RUN
 @option(
     "Execution",
@@ -266,7 +277,14 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     return show.run_to_end(execute, auto=flags["auto_approve"])
 
 
-@click.command("fork", cls=SectionedCommand)
+@click.command(
+    "fork",
+    cls=SectionedCommand,
+    epilog=examples(
+        "corral pipeline fork last --from plan",
+        "corral pipeline fork last --from plan --auto-approve",
+    ),
+)
 @RUN
 @option("Execution", "--from node NODE", "The first node that runs again.", required=True)
 @RUN_DIR

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import click
 import msgspec
 
-from corral._cli.command_types import SectionedCommand, option
+from corral._cli.command_types import SectionedCommand, examples, option
 from corral._cli.options import (
     DB,
     EVERYWHERE,
@@ -76,7 +76,14 @@ class WorkflowForkFlags(FollowFlags):
     run_dir: str | None
 
 
-@click.command("run", cls=SectionedCommand)
+@click.command(
+    "run",
+    cls=SectionedCommand,
+    epilog=examples(
+        "corral workflow run review.py --arg part=docs",
+        "corral workflow run review.py:review --no-durable",
+    ),
+)
 @click.argument("file", metavar="FILE[:NAME]")
 @option("Prompt", "--arg given KEY=VALUE...", "An argument of the function; KEY:=VALUE is JSON.")
 @agent_option
