@@ -221,6 +221,7 @@ ALLOWED_NAMES = {
     ("corral._agents.goose", "gemini"),  # one of the APIs that it uses
     ("corral._core.protected_paths", ".gemini"),
     ("corral._core.protected_paths", "gemini.md"),
+    ("corral._agents.tested_files", "@google/gemini-cli"),  # a table that a script writes
     ("corral.providers", "GeminiCliProvider"),
 }
 

@@ -80,6 +80,19 @@ def test_a_file_that_is_not_its_own_does_not_change_the_digest(
     assert digest(agent, program) == before
 
 
+def test_of_npms_list_of_packages_only_versions_and_hashes_count(
+    agent: AgentSpec, tmp_path: Path
+) -> None:
+    program = found(package(tmp_path))
+    lock = tmp_path / "node_modules" / ".package-lock.json"
+    digests: list[str] = []
+    for version, other in (("1.0", "MIT"), ("1.0", "BSD"), ("1.1", "BSD")):
+        entry = {"version": version, "integrity": "sha512-abc", "license": other}
+        lock.write_text(json.dumps({"packages": {"node_modules/dependency": entry}}))
+        digests.append(digest(agent, program))
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_a_program_outside_of_the_package_is_one_file(agent: AgentSpec, tmp_path: Path) -> None:
     program = tmp_path / "codex"
     program.write_text("#!/bin/sh\n")

@@ -34,6 +34,7 @@ from corral._agents.spec import (
     Package,
     Probe,
 )
+from corral._agents.tested_files import digests_of
 from corral._protocol.acp.quirks import AcpQuirks
 from corral.errors import ConfigError
 from corral.events import ToolKind
@@ -111,7 +112,13 @@ def controls(grants: Grants, run: RunOptions) -> AgentControls:
 
 
 BASE = keyed_agent("cline --acp", "Cline", (KEY,), HINT, private)
-PACKAGE = Package("cline", "3.0.65", "3.0.65", {"linux-x86_64": "@cline/cli-linux-x64/bin/cline"})
+PACKAGE = Package(
+    "cline",
+    "3.0.65",
+    "3.0.65",
+    {"linux-x86_64": "@cline/cli-linux-x64/bin/cline"},
+    digests=digests_of("cline"),
+)
 OWN = (".clinerules", ".cline", ".agents", "AGENTS.md")
 
 

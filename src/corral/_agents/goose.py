@@ -45,6 +45,7 @@ from corral._agents.spec import (
     Package,
     Probe,
 )
+from corral._agents.tested_files import digests_of
 from corral._protocol.acp.quirks import AcpQuirks
 from corral.errors import ConfigError, CorralError
 from corral.events import ToolKind
@@ -188,6 +189,7 @@ AGENTS = (
             "1.52.0",
             "1.52.0",
             {"linux-x86_64": "@aaif/goose-binary-linux-x64/bin/goose"},
+            digests=digests_of("@aaif/goose-binary-linux-x64"),
             elsewhere="see github.com/aaif-goose/goose",
         ),
         transport=AcpTransport(

@@ -50,6 +50,7 @@ from corral._agents.spec import (
     StreamTransport,
     WireTools,
 )
+from corral._agents.tested_files import digests_of
 from corral._core.protected_paths import regex
 from corral._protocol.common_events import (
     build_tool_use,
@@ -347,7 +348,12 @@ AGENT = AgentSpec(
     ),
     tool_call_hook="edit",
     programs=("pi",),
-    package=Package("@earendil-works/pi-coding-agent", tested="0.74.2", minimum="0.74.2"),
+    package=Package(
+        "@earendil-works/pi-coding-agent",
+        tested="0.74.2",
+        minimum="0.74.2",
+        digests=digests_of("@earendil-works/pi-coding-agent"),
+    ),
     controls=controls,
     launch=launch,
     meter_route=behind_url("OPENAI_BASE_URL", KEYS[0], KEYS[1:]),

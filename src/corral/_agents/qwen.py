@@ -67,6 +67,7 @@ from corral._agents.spec import (
     StreamTransport,
     TurnEnding,
 )
+from corral._agents.tested_files import digests_of
 from corral._protocol.acp.quirks import AcpQuirks
 from corral._protocol.ndjson import Translate
 from corral._protocol.stream_json.frames import Frames, StreamQuirks
@@ -367,7 +368,12 @@ _HEADLESS = AgentSpec(
     ),
     transport=StreamTransport(frames=Frames, translator=translator, two_way=STREAM_QUIRKS),
     programs=("qwen",),
-    package=Package(name="@qwen-code/qwen-code", tested="0.24.4", minimum="0.24.4"),
+    package=Package(
+        name="@qwen-code/qwen-code",
+        tested="0.24.4",
+        minimum="0.24.4",
+        digests=digests_of("@qwen-code/qwen-code"),
+    ),
     controls=controls,
     launch=launch,
     meter_route=behind_key(_SERVICES),

@@ -22,12 +22,26 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
+import msgspec
+
 from corral._agents.spec import AgentSpec
 from corral._system import paths, programs
 from corral._system.programs import FoundProgram
 from corral.errors import BrokenInstall
 
 _TOPIC = "program-files"
+_LOCK = "/.package-lock.json"
+
+
+class _Package(msgspec.Struct):
+    version: str | None = None
+    integrity: str | None = None
+
+
+class _Lock(msgspec.Struct):
+    """What npm has put into a ``node_modules``."""
+
+    packages: dict[str, _Package] = {}
 
 
 def digest(agent: AgentSpec, program: FoundProgram) -> str:
@@ -41,6 +55,9 @@ def digest(agent: AgentSpec, program: FoundProgram) -> str:
         content = blake2b(digest_size=20)
         for name, path in sorted(files.items()):
             with open(path, "rb") as file:
+                if path.endswith(_LOCK):
+                    content.update(f"{len(name)}:{name}:{_packages(file.read())}:".encode())
+                    continue
                 content.update(f"{len(name)}:{name}:{os.fstat(file.fileno()).st_size}:".encode())
                 while block := file.read(1 << 20):
                     content.update(block)
@@ -82,8 +99,8 @@ def _files(agent: AgentSpec, program: FoundProgram) -> Iterator[tuple[str, str]]
                 yield from _tree(f"{package}/", str(modules / package))
     yield from _dependencies("node_modules/", str(nested))
     for name, lock in (
-        ("node_modules/.package-lock.json", nested / ".package-lock.json"),
-        ("lock", above / ".package-lock.json"),
+        (f"node_modules{_LOCK}", nested / _LOCK[1:]),
+        ("lock", above / _LOCK[1:]),
     ):
         if lock.is_file():
             yield name, str(lock)
@@ -108,6 +125,15 @@ def _dependencies(prefix: str, modules: str) -> Iterator[tuple[str, str]]:
                 yield from _dependencies(f"{prefix}{entry.name}/", entry.path)
             elif os.path.isfile(path := f"{entry.path}/package.json"):
                 yield f"{prefix}{entry.name}/package.json", path
+
+
+def _packages(lock: bytes) -> str:
+    """The versions and hashes of packages. What else is in the file depends on npm's version."""
+    try:
+        found = msgspec.json.decode(lock, type=_Lock).packages
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return repr(lock)
+    return repr(sorted((place, each.version, each.integrity) for place, each in found.items()))
 
 
 def _stamp(files: dict[str, str]) -> str:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from corral._agents.claude import controls, errors, launch
 from corral._agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
+from corral._agents.tested_files import digests_of
 from corral._protocol.acp.quirks import AcpQuirks
 from corral._protocol.ndjson import Translate
 from corral._protocol.stream_json.frames import Frames, StreamQuirks
@@ -61,6 +62,7 @@ _HEADLESS = AgentSpec(
         tested="2.1.325",
         minimum="2.1.300",
         newest="2.1.327",
+        digests=digests_of("@anthropic-ai/claude-code"),
         binaries={
             "linux-x86_64": "@anthropic-ai/claude-code-linux-x64/claude",
             "linux-aarch64": "@anthropic-ai/claude-code-linux-arm64/claude",
@@ -131,6 +133,7 @@ _ACP = replace(
         tested="0.99.0",
         minimum="0.99.0",
         newest="0.100.0",
+        digests=digests_of("@agentclientprotocol/claude-agent-acp"),
     ),
     capabilities=tuple(each for each in _HEADLESS.capabilities if each != "questions"),
     native_schema=None,

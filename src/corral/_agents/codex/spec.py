@@ -28,6 +28,7 @@ from corral._agents.spec import (
     StreamTransport,
     WireTools,
 )
+from corral._agents.tested_files import digests_of
 from corral._models.openai.schema import is_strict
 from corral._protocol.acp.quirks import AcpQuirks
 from corral.options import OWN_SERVER
@@ -73,6 +74,7 @@ HEADLESS = AgentSpec(
         tested="0.166.0",
         minimum="0.166.0",
         newest="0.169.0",
+        digests=digests_of("@openai/codex"),
         binaries={
             f"linux-{machine}": f"@openai/codex-linux-{name}/vendor/{machine}-{_LIBC}/bin/codex"
             for machine, name in (("x86_64", "x64"), ("aarch64", "arm64"))
@@ -132,7 +134,12 @@ ACP = replace(
     ),
     transport=AcpTransport(quirks=QUIRKS, model_at_start=True),
     programs=("codex-acp",),
-    package=Package(name="@agentclientprotocol/codex-acp", tested="2.6.0", minimum="2.6.0"),
+    package=Package(
+        name="@agentclientprotocol/codex-acp",
+        tested="2.6.0",
+        minimum="2.6.0",
+        digests=digests_of("@agentclientprotocol/codex-acp"),
+    ),
     read_stderr=None,
     controls=controls.controls_acp,
     normalize_policy=controls.without_lists,

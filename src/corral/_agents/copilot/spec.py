@@ -32,6 +32,7 @@ from corral._agents.spec import (
     Probe,
     StreamTransport,
 )
+from corral._agents.tested_files import digests_of
 from corral._protocol.acp.quirks import AcpQuirks
 from corral.options import OWN_SERVER
 
@@ -85,6 +86,7 @@ _HEADLESS = AgentSpec(
         name="@github/copilot",
         tested="1.0.102",
         minimum="1.0.102",
+        digests=digests_of("@github/copilot"),
         binaries={
             "linux-x86_64": "@github/copilot-linux-x64/copilot",
             "linux-aarch64": "@github/copilot-linux-arm64/copilot",

@@ -16,6 +16,7 @@ from corral._agents.spec import (
     StreamTransport,
     WireTools,
 )
+from corral._agents.tested_files import digests_of
 from corral._protocol.acp.quirks import AcpQuirks
 from corral.options import OWN_SERVER
 
@@ -45,7 +46,7 @@ _PACKAGE = Package(
     name="@google/gemini-cli",
     tested="0.61.0",
     minimum="0.58.0",
-    digests={"d8c304705550e28cac96c645cbd984540431fff1": "0.61.0"},  # Linux, x86-64
+    digests=digests_of("@google/gemini-cli"),
 )
 _PROBE = Probe(
     url_env="GOOGLE_GEMINI_BASE_URL",

@@ -28,6 +28,7 @@ import msgspec
 from corral._agents.opencode import controls, launch, stream
 from corral._agents.shared.launch import scripted_hook
 from corral._agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport, WireTools
+from corral._agents.tested_files import digests_of
 from corral._protocol.acp.quirks import AcpQuirks
 from corral.options import OWN_SERVER
 
@@ -60,6 +61,7 @@ _ACP = AgentSpec(
         tested="1.18.18",
         minimum="1.18.18",
         newest="1.18.33",
+        digests=digests_of("opencode-ai"),
         binaries={
             "linux-x86_64": "opencode-linux-x64/bin/opencode",
             "linux-aarch64": "opencode-linux-arm64/bin/opencode",
