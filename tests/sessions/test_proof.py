@@ -136,7 +136,8 @@ async def test_a_row_that_the_program_does_not_enforce_is_left_to_the_sandbox(
     assert result.sandbox == "bubblewrap"
     assert result.sandbox_reason == "gemini-cli alone cannot enforce write=deny"
     assert not (workspace / "made.txt").exists()
-    alone = await corral.run(AGENT, script, **options, trust_version=True)
+    options["trust_version"] = True
+    alone = await corral.run(AGENT, script, **options)
     assert (alone.ok, alone.sandbox) == (True, None)
     assert (workspace / "made.txt").exists()
 

@@ -14,8 +14,10 @@ from corral._cli.command_types import SECTIONS, SectionedGroup, SectionOption
 from corral._cli.options import EVERYWHERE
 
 BEGIN, END = "<!-- made of the commands -->", "<!-- end -->"
-SHARED = {*EVERYWHERE, "agent", "approve", "yolo", "policy_file"}
-SHARED |= {"allow_tool", "deny_tool", "allow_host"}
+SHARED = {
+    *EVERYWHERE,
+    *("agent", "approve", "yolo", "policy_file", "allow_tool", "deny_tool", "allow_host"),
+}
 """Parameters of the options of agents."""
 
 

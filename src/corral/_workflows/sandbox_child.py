@@ -21,11 +21,10 @@ from corral._workflows.sandboxed_program import ChildStart
 async def _main() -> None:
     with claimed() as streams:
         program: Program | None = None
-        buffer = bytearray()
+        rest = b""
         while data := await streams.read():
-            buffer += data
-            while b"\n" in buffer:
-                line, _, buffer = buffer.partition(b"\n")
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
                 if program is None:
                     program = _start(msgspec.json.decode(line, type=ChildStart))
                 else:
@@ -39,7 +38,7 @@ def _start(start: ChildStart) -> Program:
     return Program(workflow, stored.args, run_id=start.run_id, writes=stored.writes)
 
 
-async def _advance(program: Program, line: bytearray, streams: StandardStreams) -> None:
+async def _advance(program: Program, line: bytes, streams: StandardStreams) -> None:
     turn = await program.advance(msgspec.json.decode(line, type=list[StepEnd]))
     streams.write(msgspec.json.encode(turn) + b"\n")
     await streams.drain()

@@ -274,7 +274,7 @@ class _Checker:
                 else:
                     self._imported.add(each.name)
             return
-        names = NAMES.get(node.module or "", set()) if not node.level else set()
+        names = NAMES.get(node.module or "", set[str]()) if not node.level else set[str]()
         for each in node.names:
             if each.name not in names or each.asname:
                 allowed = "; ".join(f"{key}: {', '.join(sorted(NAMES[key]))}" for key in NAMES)
