@@ -74,6 +74,21 @@ import msgspec
 from corral import events
 from corral.values import Json, convert_to
 
+__all__ = [
+    "AccessDenied", "AuthenticationFailed", "BrokenInstall", "BudgetExceeded", "CallerError",
+    "ConfigError", "ContentRefused", "ContextLengthExceeded", "CorralError", "EmptyAnswer",
+    "ErrorFacts", "FormatUnsupported", "IdleTimeout", "InputRejected", "Interrupted",
+    "InvalidRequest", "KilledBySignal", "MediaInvalid", "MissingKey", "ModelNotFound",
+    "NetworkFailed", "NoObject", "NotInstalled", "NotPermitted", "NotProven",
+    "PermissionRefused", "Phase", "PipelineInvalid", "PolicyError", "PolicyNotEnforceable",
+    "PolicyNotLoaded", "PriceUnknown", "ProcessFailed", "PromptError", "QuotaSpent",
+    "RateLimited", "RemoteError", "RepeatedCalls", "ReplayMismatch", "ResumeLost",
+    "SandboxFailed", "SchemaInvalid", "SchemaNotMet", "ServerFailed", "SettingsRejected",
+    "StartupTimeout", "StepError", "StorageFailed", "StreamBroken", "TimedOut", "ToolFailed",
+    "TotalTimeout", "TurnLimit", "UnknownAgent", "UnknownProvider", "UntrustedFolder",
+    "VersionTooOld",
+]  # fmt: skip
+
 Phase = Literal[
     "config", "spawn", "handshake", "request", "stream", "tool", "response", "budget", "pipeline"
 ]
@@ -82,7 +97,13 @@ PHASES: dict[str, Phase] = {phase: phase for phase in get_args(Phase)}
 
 
 class ErrorFacts(TypedDict, total=False):
-    """What is known about an error. All are keywords and attributes of ``CorralError``."""
+    """What is known about an error. All are keywords and attributes of ``CorralError``.
+
+    ::
+
+        facts: errors.ErrorFacts = {"exit_code": 1, "provider": "gemini"}
+        raise errors.ServerFailed("the service is overloaded", **facts)
+    """
 
     exit_code: int | None
     signal: int | None

@@ -69,7 +69,12 @@ Status = Literal[
 class Envelope(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True, gc=False
 ):
-    """The fields of every event. ``gc=False``: events contain no cycles."""
+    """The fields of every event. ``gc=False``: events contain no cycles.
+
+    ::
+
+        print(event.seq, event.run_id, event.label)
+    """
 
     seq: int = 0
     """1, 2, 3 …, without gaps."""
@@ -90,7 +95,13 @@ class Envelope(
 
 
 class Init(Envelope, frozen=True, tag="init"):
-    """The first event: the agent, its model and its tools."""
+    """The first event: the agent, its model and its tools.
+
+    ::
+
+        if event.type == "init":
+            print(event.model, event.agent_version, event.sandbox)
+    """
 
     type: ClassVar[Literal["init"]] = "init"
     model: str | None = None
@@ -131,7 +142,13 @@ class Text(Envelope, frozen=True, tag="text"):
 
 
 class Thinking(Envelope, frozen=True, tag="thinking"):
-    """A piece of the agent's thinking."""
+    """A piece of the agent's thinking.
+
+    ::
+
+        if event.type == "thinking":
+            print(event.delta, end="")
+    """
 
     type: ClassVar[Literal["thinking"]] = "thinking"
     delta: str
@@ -153,7 +170,13 @@ class ToolUse(Envelope, frozen=True, tag="tool_use"):
 
 
 class ToolOutput(Envelope, frozen=True, tag="tool_output"):
-    """A piece of the output of a tool that still runs."""
+    """A piece of the output of a tool that still runs.
+
+    ::
+
+        if event.type == "tool_output":
+            print(event.call_id, event.delta)
+    """
 
     type: ClassVar[Literal["tool_output"]] = "tool_output"
     call_id: str
@@ -161,7 +184,13 @@ class ToolOutput(Envelope, frozen=True, tag="tool_output"):
 
 
 class ToolResult(Envelope, frozen=True, tag="tool_result"):
-    """A tool call has ended."""
+    """A tool call has ended.
+
+    ::
+
+        if event.type == "tool_result":
+            print(event.name, event.status, event.duration_ms)
+    """
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     call_id: str
@@ -197,7 +226,13 @@ class PermissionRequest(Envelope, frozen=True, tag="permission_request"):
 
 
 class PermissionDecision(Envelope, frozen=True, tag="permission_decision"):
-    """A permission request was answered."""
+    """A permission request was answered.
+
+    ::
+
+        if event.type == "permission_decision":
+            print(event.decision, event.by, event.rule)
+    """
 
     type: ClassVar[Literal["permission_decision"]] = "permission_decision"
     request_id: str
@@ -212,14 +247,25 @@ class PermissionDecision(Envelope, frozen=True, tag="permission_decision"):
 
 
 class QuestionOption(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One choice that a question offers."""
+    """One choice that a question offers.
+
+    ::
+
+        print([option.label for field in event.fields for option in field.options])
+    """
 
     label: str
     description: str | None = None
 
 
 class QuestionField(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """One thing that a person is asked. Without ``options``, the answer is a value of ``type``."""
+    """One thing that a person is asked. Without ``options``, the answer is a value of ``type``.
+
+    ::
+
+        for field in event.fields:
+            print(field.key, field.text, field.multiple)
+    """
 
     key: str
     """Identifies the field in the answers."""
@@ -263,7 +309,13 @@ class AgentQuestion(Envelope, frozen=True, tag="question"):
 
 
 class QuestionAnswer(Envelope, frozen=True, tag="question_answer"):
-    """A question was answered, or will not be."""
+    """A question was answered, or will not be.
+
+    ::
+
+        if event.type == "question_answer":
+            print(event.outcome, event.answers)
+    """
 
     type: ClassVar[Literal["question_answer"]] = "question_answer"
     request_id: str
@@ -276,7 +328,13 @@ class QuestionAnswer(Envelope, frozen=True, tag="question_answer"):
 
 
 class PlanEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One step of a plan."""
+    """One step of a plan.
+
+    ::
+
+        for entry in event.entries:
+            print(entry.status, entry.content)
+    """
 
     content: str
     status: str | None = None
@@ -284,14 +342,26 @@ class PlanEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Plan(Envelope, frozen=True, tag="plan"):
-    """The agent's plan. Each plan replaces the one before."""
+    """The agent's plan. Each plan replaces the one before.
+
+    ::
+
+        if event.type == "plan":
+            print([entry.content for entry in event.entries])
+    """
 
     type: ClassVar[Literal["plan"]] = "plan"
     entries: tuple[PlanEntry, ...]
 
 
 class UsageReport(Envelope, frozen=True, tag="usage"):
-    """Usage so far. Cumulative: do not add these up."""
+    """Usage so far. Cumulative: do not add these up.
+
+    ::
+
+        if event.type == "usage":
+            print(event.usage.total, event.cost)
+    """
 
     type: ClassVar[Literal["usage"]] = "usage"
     usage: Usage
@@ -306,7 +376,13 @@ CALLS_NOT_ASSIGNED = "calls_not_assigned"
 
 
 class ModelCall(Envelope, frozen=True, tag="model_call"):
-    """A model call of the agent has ended, as corral counted it."""
+    """A model call of the agent has ended, as corral counted it.
+
+    ::
+
+        if event.type == "model_call":
+            print(event.model, event.usage, event.cost.usd)
+    """
 
     type: ClassVar[Literal["model_call"]] = "model_call"
     model: str
@@ -327,7 +403,13 @@ class ModelCall(Envelope, frozen=True, tag="model_call"):
 
 
 class Log(Envelope, frozen=True, tag="log"):
-    """A line that is not JSON, such as a banner or a warning; long lines are cut."""
+    """A line that is not JSON, such as a banner or a warning; long lines are cut.
+
+    ::
+
+        if event.type == "log":
+            print(event.level, event.text)
+    """
 
     type: ClassVar[Literal["log"]] = "log"
     text: str
@@ -335,7 +417,13 @@ class Log(Envelope, frozen=True, tag="log"):
 
 
 class Error(Envelope, frozen=True, tag="error"):
-    """A warning or an error. The run continues if it is ``recoverable``."""
+    """A warning or an error. The run continues if it is ``recoverable``.
+
+    ::
+
+        if event.type == "error":
+            print(event.level, event.code, event.message, event.hint)
+    """
 
     type: ClassVar[Literal["error"]] = "error"
     code: str
@@ -353,7 +441,13 @@ class Error(Envelope, frozen=True, tag="error"):
 
 
 class Vendor(Envelope, frozen=True, tag="vendor"):
-    """An event that only one agent has."""
+    """An event that only one agent has.
+
+    ::
+
+        if event.type == "vendor":
+            print(event.name, event.data)
+    """
 
     type: ClassVar[Literal["vendor"]] = "vendor"
     name: str
@@ -362,7 +456,13 @@ class Vendor(Envelope, frozen=True, tag="vendor"):
 
 
 class HandOver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The data of a ``vendor`` event ``fallback``: another agent continues the turn."""
+    """The data of a ``vendor`` event ``fallback``: another agent continues the turn.
+
+    ::
+
+        if (change := events.hand_over_of(event)) is not None:
+            print(change.agent, change.status, change.init.agent)
+    """
 
     init: Init
     """Of the agent that continues."""
@@ -377,7 +477,13 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Unknown(Envelope, frozen=True, tag="unknown"):
-    """A frame of unknown type, unchanged."""
+    """A frame of unknown type, unchanged.
+
+    ::
+
+        if event.type == "unknown":
+            print(event.frame)
+    """
 
     type: ClassVar[Literal["unknown"]] = "unknown"
     frame: Json
@@ -449,7 +555,13 @@ _encoder = msgspec.json.Encoder()
 
 
 def hand_over_of(event: Event) -> HandOver | None:
-    """What a ``vendor`` event ``fallback`` says; None of any other event."""
+    """What a ``vendor`` event ``fallback`` says; None of any other event.
+
+    ::
+
+        if (change := corral.events.hand_over_of(event)) is not None:
+            print("continues with", change.init.agent)
+    """
     if not isinstance(event, Vendor) or event.name != FALLBACK:
         return None
     try:

@@ -97,7 +97,13 @@ def pending() -> list[Pending]:
 
 def find(name: str) -> tuple[LiveProcess, LiveRun] | None:
     """The running run with this id, a unique beginning of it, or ``last``, the newest; None if
-    there is none. Raises ``ConfigError`` if several begin with it."""
+    there is none. Raises ``ConfigError`` if several begin with it.
+
+    ::
+
+        process, run = corral.live.find("last")
+        print(run.state)
+    """
     by_id = {run.id: (process, run) for process in processes() for run in process.runs}
     if name == LAST:
         return max(by_id.values(), key=lambda each: each[1].since, default=None)

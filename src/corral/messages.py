@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 else:
     Source = Any  # msgspec encodes bytes as base64 strings, which look like text
 
+__all__ = [
+    "Audio", "Document", "Image", "Media", "Message", "Part", "RedactedThinking", "Role",
+    "Text", "Thinking", "ToolCall", "ToolResult",
+]  # fmt: skip
+
 
 class _Part(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
     """The base of all parts. In JSON, ``type`` is the tag."""
@@ -104,7 +109,14 @@ class Document(_Media, frozen=True, tag="document"):
 
 
 class ToolCall(_Part, frozen=True, tag="tool_call"):
-    """``id`` is unique in a conversation; it is generated if the vendor sends none."""
+    """``id`` is unique in a conversation; it is generated if the vendor sends none.
+
+    ::
+
+        answer = await models.generate("gemini:gemini-2.5-flash", "Read a.txt", tools=[spec])
+        for call in answer.tool_calls:
+            print(call.name, call.arguments)
+    """
 
     id: str
     name: str
@@ -135,7 +147,12 @@ class ToolResult(_Part, frozen=True, tag="tool_result"):
 
 
 class Thinking(_Part, frozen=True, tag="thinking"):
-    """What the model thought, if the vendor sends it."""
+    """What the model thought, if the vendor sends it.
+
+    ::
+
+        thoughts = [part.text for part in message.content if isinstance(part, Thinking)]
+    """
 
     text: str
     signature: str | None = None
@@ -143,7 +160,12 @@ class Thinking(_Part, frozen=True, tag="thinking"):
 
 
 class RedactedThinking(_Part, frozen=True, tag="redacted_thinking"):
-    """Encrypted thinking, sent back unchanged."""
+    """Encrypted thinking, sent back unchanged.
+
+    ::
+
+        is_hidden = any(isinstance(part, RedactedThinking) for part in message.content)
+    """
 
     data: str
     item_id: str | None = None

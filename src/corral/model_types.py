@@ -85,7 +85,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 class FinishReason(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Why a response ended."""
+    """Why a response ended.
+
+    ::
+
+        answer = await models.generate("gemini:gemini-2.5-flash", "Say hello")
+        print(answer.finish_reason.reason, answer.finish_reason.raw)
+    """
 
     reason: Reason
     raw: str | None = None
@@ -93,7 +99,14 @@ class FinishReason(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class RateLimit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Rate limits from the headers of the response."""
+    """Rate limits from the headers of the response.
+
+    ::
+
+        answer = await models.generate("gemini:gemini-2.5-flash", "Say hello")
+        if (limit := answer.response.rate_limit) is not None:
+            print(limit.requests_remaining, limit.tokens_remaining)
+    """
 
     requests_limit: int | None = None
     requests_remaining: int | None = None
@@ -104,7 +117,13 @@ class RateLimit(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One complete response. It is the same with and without streaming, except for ``body``."""
+    """One complete response. It is the same with and without streaming, except for ``body``.
+
+    ::
+
+        answer = await models.generate("gemini:gemini-2.5-flash", "Say hello")
+        print(answer.response.id, answer.response.model, answer.response.usage)
+    """
 
     id: str
     model: str
@@ -143,7 +162,14 @@ class _ModelEvent(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=T
 
 
 class Start(_ModelEvent, frozen=True, tag="start"):
-    """The first event of a response."""
+    """The first event of a response.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "start":
+                print(event.provider, event.model)
+    """
 
     type: ClassVar[Literal["start"]] = "start"
     id: str = ""
@@ -152,7 +178,14 @@ class Start(_ModelEvent, frozen=True, tag="start"):
 
 
 class TextStart(_ModelEvent, frozen=True, tag="text_start"):
-    """A text part starts."""
+    """A text part starts.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "text_start":
+                print("text", event.part)
+    """
 
     type: ClassVar[Literal["text_start"]] = "text_start"
     part: int
@@ -167,21 +200,42 @@ class TextDelta(_ModelEvent, frozen=True, tag="text_delta"):
 
 
 class TextEnd(_ModelEvent, frozen=True, tag="text_end"):
-    """A text part is complete."""
+    """A text part is complete.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "text_end":
+                print()
+    """
 
     type: ClassVar[Literal["text_end"]] = "text_end"
     part: int
 
 
 class ThinkingStart(_ModelEvent, frozen=True, tag="thinking_start"):
-    """A part of thinking starts."""
+    """A part of thinking starts.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "thinking_start":
+                print("thinking", event.part)
+    """
 
     type: ClassVar[Literal["thinking_start"]] = "thinking_start"
     part: int
 
 
 class ThinkingDelta(_ModelEvent, frozen=True, tag="thinking_delta"):
-    """A piece of thinking."""
+    """A piece of thinking.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "thinking_delta":
+                print(event.text, end="")
+    """
 
     type: ClassVar[Literal["thinking_delta"]] = "thinking_delta"
     text: str
@@ -189,14 +243,28 @@ class ThinkingDelta(_ModelEvent, frozen=True, tag="thinking_delta"):
 
 
 class ThinkingEnd(_ModelEvent, frozen=True, tag="thinking_end"):
-    """A part of thinking is complete."""
+    """A part of thinking is complete.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "thinking_end":
+                print()
+    """
 
     type: ClassVar[Literal["thinking_end"]] = "thinking_end"
     part: int
 
 
 class ToolCallStart(_ModelEvent, frozen=True, tag="tool_call_start"):
-    """A tool call starts. Its arguments follow in pieces."""
+    """A tool call starts. Its arguments follow in pieces.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "tool_call_start":
+                print(event.id, event.name)
+    """
 
     type: ClassVar[Literal["tool_call_start"]] = "tool_call_start"
     part: int
@@ -205,7 +273,14 @@ class ToolCallStart(_ModelEvent, frozen=True, tag="tool_call_start"):
 
 
 class ToolCallDelta(_ModelEvent, frozen=True, tag="tool_call_delta"):
-    """A piece of the arguments' JSON."""
+    """A piece of the arguments' JSON.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "tool_call_delta":
+                print(event.arguments, end="")
+    """
 
     type: ClassVar[Literal["tool_call_delta"]] = "tool_call_delta"
     part: int
@@ -213,7 +288,14 @@ class ToolCallDelta(_ModelEvent, frozen=True, tag="tool_call_delta"):
 
 
 class ToolCallEnd(_ModelEvent, frozen=True, tag="tool_call_end"):
-    """A tool call is complete."""
+    """A tool call is complete.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "tool_call_end":
+                print(event.call.name, event.call.arguments)
+    """
 
     type: ClassVar[Literal["tool_call_end"]] = "tool_call_end"
     part: int
@@ -221,7 +303,14 @@ class ToolCallEnd(_ModelEvent, frozen=True, tag="tool_call_end"):
 
 
 class ToolDone(_ModelEvent, frozen=True, tag="tool_result"):
-    """One of the caller's tools ran between two responses."""
+    """One of the caller's tools ran between two responses.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "tool_result":
+                print(event.name, event.content, event.is_error)
+    """
 
     type: ClassVar[Literal["tool_result"]] = "tool_result"
     call_id: str
@@ -231,7 +320,14 @@ class ToolDone(_ModelEvent, frozen=True, tag="tool_result"):
 
 
 class StepFinish(_ModelEvent, frozen=True, tag="step_finish"):
-    """One of several responses is complete; its tools run next."""
+    """One of several responses is complete; its tools run next.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "step_finish":
+                print(event.step, event.response.usage)
+    """
 
     type: ClassVar[Literal["step_finish"]] = "step_finish"
     step: int
@@ -239,7 +335,14 @@ class StepFinish(_ModelEvent, frozen=True, tag="step_finish"):
 
 
 class Finish(_ModelEvent, frozen=True, tag="finish"):
-    """The last event of a complete stream."""
+    """The last event of a complete stream.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "finish":
+                print(event.finish_reason.reason, event.usage)
+    """
 
     type: ClassVar[Literal["finish"]] = "finish"
     finish_reason: FinishReason
@@ -248,7 +351,14 @@ class Finish(_ModelEvent, frozen=True, tag="finish"):
 
 
 class Failed(_ModelEvent, frozen=True, tag="error"):
-    """The vendor reported an error inside the stream. It is raised after this event."""
+    """The vendor reported an error inside the stream. It is raised after this event.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "error":
+                print(event.code, event.message)
+    """
 
     type: ClassVar[Literal["error"]] = "error"
     code: str
@@ -256,7 +366,14 @@ class Failed(_ModelEvent, frozen=True, tag="error"):
 
 
 class ProviderEvent(_ModelEvent, frozen=True, tag="provider_event"):
-    """An event that only one vendor has, unchanged."""
+    """An event that only one vendor has, unchanged.
+
+    ::
+
+        async for event in models.stream("gemini:gemini-2.5-flash", "Say hello"):
+            if event.type == "provider_event":
+                print(event.name, event.data)
+    """
 
     type: ClassVar[Literal["provider_event"]] = "provider_event"
     name: str

@@ -25,6 +25,11 @@ from corral.policy import PRESETS, Policy, with_tools
 from corral.receipt import VerifyFrom
 from corral.values import Effort, JsonObject, McpServer, convert_to, is_mapping, is_sequence
 
+__all__ = [
+    "ApprovalMode", "Inherit", "NotifyOn", "OnBudget", "PermissionMode", "ProbeMode",
+    "RunOptions", "SandboxMode", "Via",
+]  # fmt: skip
+
 ApprovalMode = Literal["default", "auto_edit", "yolo", "plan"]
 Inherit = Literal["nothing", "project", "user"]
 Values: TypeAlias = dict[str, object]
@@ -51,7 +56,13 @@ MAX_LABEL_LENGTH = 200
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The options of one run. Values of ``env`` are secret and never printed."""
+    """The options of one run. Values of ``env`` are secret and never printed.
+
+    ::
+
+        options = RunOptions.build("gemini-cli", {"timeout": "5m", "policy": "reads"})
+        print(options.timeout)
+    """
 
     agent: str
     cwd: str | None = None

@@ -22,6 +22,11 @@ from corral.events import ToolKind
 if TYPE_CHECKING:
     from corral._core.host_rules import HostRule
 
+__all__ = [
+    "Action", "Capability", "Enforcer", "Policy", "Preset", "Ruling", "SandboxCell",
+    "ShellRule", "Verdict", "is_narrower", "parse_shell_rule", "policy_from_table",
+]  # fmt: skip
+
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
 Enforcer = Literal["native", "brokered", "wire", "sandbox", "advisory", "impossible", "not offered"]
@@ -206,7 +211,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Action(msgspec.Struct, frozen=True):
-    """What an agent is about to do, as far as known."""
+    """What an agent is about to do, as far as known.
+
+    ::
+
+        ruling = policy.evaluate(Action(tool="shell", kind="execute", command="git status"))
+    """
 
     tool: str
     kind: ToolKind = "other"
@@ -216,6 +226,14 @@ class Action(msgspec.Struct, frozen=True):
 
 
 class Ruling(msgspec.Struct, frozen=True):
+    """What a policy says about an action, and the rule that decided.
+
+    ::
+
+        ruling = policy.evaluate(action)
+        print(ruling.verdict, ruling.rule)
+    """
+
     verdict: Verdict
     rule: str
     """The rule that decided, as written in the policy."""
@@ -229,6 +247,10 @@ def is_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind] | No
     that cannot be compared. A command is taken to belong to a tool of the shell. ``tools`` are the
     agent's tools with their kinds: without them a tool that only ``policy`` lists in
     ``allow_tools`` cannot be compared, as it would be allowed whatever its capability is.
+
+    ::
+
+        assert is_narrower(corral.Policy.reads(), corral.Policy.edits())
     """
     if "native" in (policy.mode, than.mode):
         return policy == than
@@ -289,7 +311,13 @@ def _commands_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, Too
 
 
 class ShellRule(msgspec.Struct, frozen=True):
-    """``"allow git *"``, parsed. ``str`` gives the rule in its normal form."""
+    """``"allow git *"``, parsed. ``str`` gives the rule in its normal form.
+
+    ::
+
+        rule = parse_shell_rule("allow git *")
+        print(rule.verdict, rule.pattern)
+    """
 
     verdict: Literal["allow", "deny"]
     pattern: str
@@ -299,7 +327,12 @@ class ShellRule(msgspec.Struct, frozen=True):
 
 
 def parse_shell_rule(text: str) -> ShellRule:
-    """Raises ``PolicyError``."""
+    """Raises ``PolicyError``.
+
+    ::
+
+        print(parse_shell_rule("deny  git push *"))
+    """
     words = text.split()
     match words:
         case ["allow" | "deny" as verdict, *rest] if rest:
@@ -423,7 +456,12 @@ def with_tools(policy: Policy, tools: Iterable[object]) -> Policy:
 
 def policy_from_table(values: dict[str, object], source: str) -> Policy:
     """A policy from a table of a configuration file. Unknown keys raise ``PolicyError``: ignoring
-    a misspelled rule would allow too much."""
+    a misspelled rule would allow too much.
+
+    ::
+
+        policy = policy_from_table({"preset": "edits", "network": "allow"}, "policy.toml")
+    """
     preset = values.pop("preset", None)
     base = Policy()
     if preset is not None:

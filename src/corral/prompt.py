@@ -29,6 +29,10 @@ from corral._core.lookup import nearest
 from corral.errors import PromptError
 from corral.values import Output, OutputT_co, convert_to, is_sequence
 
+__all__ = [
+    "Prompt", "Section", "output_type",
+]  # fmt: skip
+
 TOP_LEVEL = 2
 """The level of the top headings."""
 MAX_LEVEL = 6

@@ -13,6 +13,11 @@ import msgspec
 
 from corral.values import Cost, Json, JsonObject, Usage, UsageSource
 
+__all__ = [
+    "CheckKind", "CleanTreeFacts", "Evidence", "LeftOut", "Outcome", "Receipt", "ReceiptFile",
+    "RunFacts", "TreeState", "Verdict", "VerifyFrom",
+]  # fmt: skip
+
 Verdict: TypeAlias = Literal["verified", "gaps", "unverified"]
 """``gaps``: something is missing or wrong, and the receipt says what. ``unverified``: no evidence
 was asked for, or the run failed before any could be made."""
@@ -25,7 +30,13 @@ Outcome: TypeAlias = Literal["passed", "failed", "missing"]
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one check has found."""
+    """What one check has found.
+
+    ::
+
+        for evidence in result.receipt.evidence:
+            print(evidence.name, evidence.outcome, evidence.reason)
+    """
 
     kind: CheckKind
     name: str
@@ -65,7 +76,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReceiptFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file that differs between two states: its mode and the id of its content, as in git."""
+    """A file that differs between two states: its mode and the id of its content, as in git.
+
+    ::
+
+        print([file.path for file in result.receipt.changed])
+    """
 
     path: str
     """From the root of the tree. Quoted if it is not UTF-8 (``corral.values.printable_path``)."""
@@ -76,7 +92,12 @@ class ReceiptFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The files of the workspace at one moment. Files that git ignores do not count."""
+    """The files of the workspace at one moment. Files that git ignores do not count.
+
+    ::
+
+        print(result.receipt.before.commit, result.receipt.after.tree)
+    """
 
     tree: str
     """The id of the git tree."""
@@ -87,14 +108,24 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """A file or folder that the checks did not see."""
+    """A file or folder that the checks did not see.
+
+    ::
+
+        print([(each.path, each.reason) for each in result.receipt.clean.left_out])
+    """
 
     path: str
     reason: str
 
 
 class CleanTreeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The tree in which the checks ran."""
+    """The tree in which the checks ran.
+
+    ::
+
+        print(result.receipt.clean.restored, result.receipt.clean.provided)
+    """
 
     tree: str
     """The id of the git tree."""
@@ -108,7 +139,12 @@ class CleanTreeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The run that a receipt is about."""
+    """The run that a receipt is about.
+
+    ::
+
+        print(result.receipt.run.agent, result.receipt.run.model, result.receipt.run.seconds)
+    """
 
     run_id: str
     agent: str

@@ -36,6 +36,10 @@ from corral.values import (
     UsageSource,
 )
 
+__all__ = [
+    "Result", "Value", "result_from_events",
+]  # fmt: skip
+
 Value = TypeVar("Value")
 
 BLOCK_SIZE = 65_536

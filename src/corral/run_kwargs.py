@@ -25,7 +25,12 @@ from corral.values import Effort, JsonObject, McpServer
 
 
 class VerifyCheck(Protocol):
-    """A check such as ``corral.files_exist`` and ``corral.command_succeeds`` make."""
+    """A check such as ``corral.files_exist`` and ``corral.command_succeeds`` make.
+
+    ::
+
+        corral.run_sync("gemini", "Fix it", verify=corral.command_succeeds("pytest -q"))
+    """
 
     @property
     def name(self) -> str: ...
@@ -40,7 +45,13 @@ Verify: TypeAlias = VerifyStep | Sequence[VerifyStep]
 
 
 class PromptKwargs(TypedDict, total=False):
-    """The keyword options of one prompt of a session."""
+    """The keyword options of one prompt of a session.
+
+    ::
+
+        options: PromptKwargs = {"timeout": 60, "policy": "reads"}
+        await session.run("What does this project do?", **options)
+    """
 
     timeout: float | str | None
     idle_timeout: float | str | None
@@ -54,7 +65,13 @@ class PromptKwargs(TypedDict, total=False):
 
 class AgentKwargs(TypedDict, total=False):
     """The keyword options of what runs agents and judges their work in its own way:
-    ``corral.compare``."""
+    ``corral.compare``.
+
+    ::
+
+        options: AgentKwargs = {"model": "gemini-2.5-flash", "timeout": "5m"}
+        corral.run_sync("gemini", "Say hello", **options)
+    """
 
     cwd: str | os.PathLike[str] | None
     """The working directory."""

@@ -48,12 +48,23 @@ else:
 ``OutputT`` is that of a call with ``output``, and ``ValueT`` that of a value that is read: without
 ``output`` they are ``None`` and ``Json``. With these defaults one signature is enough: for a
 misspelled keyword of a function with overloads, type checkers print all of them."""
+__all__ = [
+    "AgentSession", "AskedQuestion", "Cost", "CostSource", "Coverage", "DeniedCall", "Effort",
+    "FileChanged", "Json", "JsonObject", "McpServer", "Output", "OutputSchema", "Proof",
+    "QuestionOutcome", "Usage", "UsageSource", "path_from_printable", "printable_path",
+]  # fmt: skip
 P = ParamSpec("P")
 JsonObject: TypeAlias = dict[str, Json]
 
 
 class OutputSchema(Protocol[T_co]):
-    """What ``corral.schema_of`` returns, for the layers below it."""
+    """What ``corral.schema_of`` returns, for the layers below it.
+
+    ::
+
+        schema = corral.schema_of({"type": "object", "properties": {"name": {"type": "string"}}})
+        print(corral.run_sync("gemini", "Invent a name", output=schema).output)
+    """
 
     def typed_value(self, value: Json) -> T_co: ...
 
@@ -233,6 +244,10 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Token counts. ``None`` means *not reported*, which is not 0; ``+`` preserves this.
 
     ``input`` includes tokens read from and written to a cache; ``output`` includes ``reasoning``.
+
+    ::
+
+        print(result.usage.input, result.usage.output, result.usage.total)
     """
 
     input: int | None = None
@@ -324,7 +339,12 @@ def subtract_by_model(now: Mapping[str, Usage], then: Mapping[str, Usage]) -> di
 
 
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A cost and its source. Unknown is ``None``, never 0."""
+    """A cost and its source. Unknown is ``None``, never 0.
+
+    ::
+
+        print(result.cost.usd, result.cost.source)
+    """
 
     usd: float | None = None
     source: CostSource = "unknown"
@@ -354,6 +374,10 @@ def printable_path(path: str) -> str:
     Python holds lone surrogates) is quoted as git quotes paths: ``"caf\\351.txt"``, with the double
     quotes. A path that begins with a double quote is quoted too, so nothing is ambiguous.
     ``path_from_printable`` gives the path back.
+
+    ::
+
+        print(printable_path(os.fsdecode(b"/w/caf\\351.txt")))
     """
     try:
         path.encode()
@@ -371,7 +395,13 @@ def printable_path(path: str) -> str:
 
 
 def path_from_printable(text: str) -> str:
-    """The path that ``printable_path`` wrote, as Python's file functions take it."""
+    """The path that ``printable_path`` wrote, as Python's file functions take it.
+
+    ::
+
+        for file in result.files:
+            print(open(path_from_printable(file.path)).read())
+    """
     if len(text) < 2 or not (text.startswith('"') and text.endswith('"')):
         return text
     named = {letter.encode(): bytes([byte]) for byte, letter in _ESCAPES.items()}
@@ -401,7 +431,13 @@ nothing."""
 
 
 class FileChanged(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One changed file of a result."""
+    """One changed file of a result.
+
+    ::
+
+        for file in result.files:
+            print(file.kind, file.path, file.lines_added)
+    """
 
     path: str
     """Absolute. Quoted if the name on disk is not UTF-8: see ``printable_path``."""
@@ -445,7 +481,13 @@ def _join_file(old: FileChanged, new: FileChanged) -> FileChanged | None:
 
 
 class DeniedCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tool call of the agent that was denied."""
+    """A tool call of the agent that was denied.
+
+    ::
+
+        for call in result.denied:
+            print(call.name, call.title, call.rule)
+    """
 
     name: str
     title: str | None = None
@@ -462,7 +504,13 @@ agent took the question back, or the turn was stopped."""
 
 
 class AskedQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A question of the agent to a person."""
+    """A question of the agent to a person.
+
+    ::
+
+        for asked in result.questions:
+            print(asked.text, asked.outcome, asked.answer)
+    """
 
     text: str
     outcome: QuestionOutcome
@@ -499,7 +547,13 @@ class McpServer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AgentSession(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A session that the agent has stored, as the agent lists it."""
+    """A session that the agent has stored, as the agent lists it.
+
+    ::
+
+        async with corral.session("opencode") as session:
+            print([each.title for each in await session.list_sessions()])
+    """
 
     id: str
     """The agent's own id, as in ``result.session_id``."""

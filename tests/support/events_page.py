@@ -71,7 +71,8 @@ def _section(
     hints = typing.get_type_hints(kind)
     texts = _field_texts(kind)
     lines = [f"{'#' * level} {title}", ""]
-    shown = from_docstring(inspect.getdoc(kind) or "") if text is None else text
+    plain = (inspect.getdoc(kind) or "").partition("\n\n::")[0]  # without the sample
+    shown = from_docstring(plain) if text is None else text
     lines += [" ".join(shown.split()), ""] if shown else []
     lines += ["| field | type | |", "|---|---|---|"]
     assert issubclass(kind, msgspec.Struct)

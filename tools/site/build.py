@@ -27,6 +27,7 @@ import msgspec
 import python_reference
 
 from corral import events
+from corral._protocol.schema import without_samples
 from corral.result import Result
 
 ROOT = Path(__file__).parents[2]
@@ -158,7 +159,7 @@ def schemas() -> str:
     """The page with the JSON Schemas of events and results."""
     shown = []
     for name, kind in (("Event", events.Event), ("Result", Result)):
-        schema = msgspec.json.schema(kind, schema_hook=lambda _: {})
+        schema = without_samples(msgspec.json.schema(kind, schema_hook=lambda _: {}))
         shown.append(f"## {name}\n\n```json\n{json.dumps(schema, indent=1)}\n```")
     intro = (
         "# JSON Schemas\n\nWhat `corral run --json` prints, one event per line, and the result of a"

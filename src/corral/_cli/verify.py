@@ -18,6 +18,7 @@ from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.options import RunOptions
 from corral.policy import Policy
 from corral.receipt import Receipt
+from corral.values import Json
 
 if TYPE_CHECKING:
     from corral._system.sandbox.sandbox import Sandbox
@@ -119,13 +120,17 @@ def command(receipt: str | None, **flags: Unpack[VerifyFlags]) -> int:
     return VerdictRule(flags["require"]).finish(0, stored.receipt)
 
 
-def receipt_schema() -> dict[str, object]:
+def receipt_schema() -> Json:
     """The published JSON Schema: ``docs/receipt.schema.json``."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Receipt of a run of corral",
-        **msgspec.json.schema(Receipt),
-    }
+    from corral._protocol.schema import without_samples
+
+    return without_samples(
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "Receipt of a run of corral",
+            **msgspec.json.schema(Receipt),
+        }
+    )
 
 
 def _find(name: str) -> tuple[StoredReceipt, Path | None]:

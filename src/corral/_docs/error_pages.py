@@ -29,7 +29,22 @@ def error_page(found: type[CorralError]) -> str:
     }
     table = [f"| {name} | {value} |" for name, value in rows.items() if value]
     text = from_docstring(inspect.getdoc(found) or "")
-    lines = [f"# {found.__name__}", "", text, "", "| | |", "|---|---|", *table, ""]
+    parts = [f"# {found.__name__}", text, "\n".join(["| | |", "|---|---|", *table])]
+    if "```python" not in text:
+        parts.append(f"```python\n{_sample(found)}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _sample(found: type[CorralError]) -> str:
+    lines = (
+        "import corral",
+        "from corral import errors",
+        "",
+        "try:",
+        '    corral.run_sync(prompt="Fix the typo", policy="edits", check=True)',
+        f"except errors.{found.__name__} as error:",
+        "    print(error.code, error.message, error.hint)",
+    )
     return "\n".join(lines)
 
 

@@ -114,7 +114,13 @@ class WorkflowResult(Displayed, msgspec.Struct, Generic[R_co], frozen=True, kw_o
 
 
 class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``resume`` does with the steps of a run."""
+    """What ``resume`` does with the steps of a run.
+
+    ::
+
+        plan = corral.workflows.plan_resume_sync("last")
+        print(plan.kept, plan.repeated)
+    """
 
     run: str
     is_new_run: bool

@@ -27,7 +27,13 @@ from corral.values import Cost, T_co, Usage
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):
-    """One response, and the results of its tool calls."""
+    """One response, and the results of its tool calls.
+
+    ::
+
+        for step in answer.steps:
+            print(step.response.usage, step.results)
+    """
 
     response: Response
     results: tuple[ToolResult, ...] = ()
@@ -115,7 +121,14 @@ _UNAVAILABLE = (QuotaSpent, ModelNotFound, AuthenticationFailed, AccessDenied)
 
 
 class Fallback(msgspec.Struct, frozen=True):
-    """A model that failed, so that the next one was called."""
+    """A model that failed, so that the next one was called.
+
+    ::
+
+        answer = await models.generate([first, second], "Say hello")
+        for failed in answer.fallbacks:
+            print(failed.model, failed.error)
+    """
 
     model: str
     error: Error

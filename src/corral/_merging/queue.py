@@ -93,7 +93,13 @@ class MergeEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class MergeQueue(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The queue of one target branch."""
+    """The queue of one target branch.
+
+    ::
+
+        for queue in corral.merge_queue.queues():
+            print(queue.into, [(entry.branch, entry.state) for entry in queue.entries])
+    """
 
     format: int = stored_formats.MERGE_QUEUE
     id: str

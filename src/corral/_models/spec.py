@@ -27,7 +27,12 @@ LARGEST_BODY = 256 * 1024 * 1024
 
 
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
-    """Differences between the vendors of one wire format."""
+    """Differences between the vendors of one wire format.
+
+    ::
+
+        traits = models.Traits(max_tokens_field="max_completion_tokens")
+    """
 
     model_path: str = ""
     """The part of the path before the model's name, for APIs with the name in the path."""
@@ -135,7 +140,15 @@ class FailedResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
-    """One vendor: where its API is, how it is authenticated, and its wire format."""
+    """One vendor: where its API is, how it is authenticated, and its wire format.
+
+    ::
+
+        own = models.Provider(
+            name="mine", title="Mine", wire=wire, base_url="https://x.org/v1", key_env=("MINE_KEY",)
+        )
+        client = models.Client(providers=[own])
+    """
 
     name: str
     title: str

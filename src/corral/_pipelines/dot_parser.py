@@ -79,7 +79,15 @@ _NOT_IN_CLASS = re.compile(r"[^\w-]+")
 
 
 class DotError(PipelineInvalid):
-    """A text that is not a pipeline: the position, what was expected there, and what to do."""
+    """A text that is not a pipeline: the position, what was expected there, and what to do.
+
+    ::
+
+        try:
+            pipelines.parse("digraph { a -> }")
+        except pipelines.DotError as error:
+            print(error)
+    """
 
     __module__ = "corral.pipelines"  # tracebacks show the public name
 

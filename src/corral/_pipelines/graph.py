@@ -22,7 +22,13 @@ Value: TypeAlias = str | int | float | bool
 
 
 class Node(msgspec.Struct, omit_defaults=True, gc=False):
-    """A node of a graph, with its attributes."""
+    """A node of a graph, with its attributes.
+
+    ::
+
+        for node in pipelines.load("release.dot").nodes.values():
+            print(node.id, node.attrs.get("agent"))
+    """
 
     id: str
     attrs: dict[str, Value] = {}
@@ -81,7 +87,13 @@ def shape_kind(node: Node) -> str:
 
 
 class Edge(msgspec.Struct, omit_defaults=True, gc=False):
-    """A connection of two nodes, with its attributes."""
+    """A connection of two nodes, with its attributes.
+
+    ::
+
+        for edge in pipelines.load("release.dot").edges:
+            print(edge.source, edge.target, edge.attrs.get("condition"))
+    """
 
     source: str
     target: str

@@ -395,6 +395,18 @@ def schema_of(of: object, name: str | None = None) -> Schema:
     return Schema(label, json, _model_reader(of) if is_model(of) else _type_reader(of, json))
 
 
+def without_samples(schema: Json) -> Json:
+    """A JSON Schema whose descriptions have no samples of docstrings: they end before ``::``."""
+    if isinstance(schema, list):
+        return [without_samples(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {key: without_samples(value) for key, value in schema.items()}
+    if isinstance(text := plain.get("description"), str):
+        plain["description"] = re.split(r"\n\s*::\n", text)[0].strip()
+    return plain
+
+
 def _is_schema(of: object) -> TypeGuard[Schema[object]]:
     return isinstance(of, Schema)
 

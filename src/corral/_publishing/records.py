@@ -33,7 +33,13 @@ Code = Literal[
 
 
 class Pending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A request that waits for a person."""
+    """A request that waits for a person.
+
+    ::
+
+        for request in corral.live.pending():
+            print(request.run, request.title, request.deadline)
+    """
 
     request_id: str
     """The agent's id. A later process of the session may use it again."""
@@ -60,7 +66,12 @@ PART_OF: ContextVar[str] = ContextVar("PART_OF", default="")
 
 
 class LiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run in progress."""
+    """A run in progress.
+
+    ::
+
+        waiting = [run.id for each in corral.live.processes() for run in each.runs if run.pending]
+    """
 
     kind: Kind
     id: str
@@ -90,7 +101,13 @@ class LiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LiveProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A process with its runs: the content of its file."""
+    """A process with its runs: the content of its file.
+
+    ::
+
+        for process in corral.live.processes():
+            print(process.pid, process.cwd, [run.id for run in process.runs])
+    """
 
     version: int = VERSION
     pid: int
@@ -128,7 +145,15 @@ class LiveRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Why a request was not carried out."""
+    """Why a request was not carried out.
+
+    ::
+
+        try:
+            corral.live.cancel("last")
+        except corral.live.LiveError as error:
+            print(error.code, error.hint)
+    """
 
     code: Code
     message: str
@@ -144,7 +169,15 @@ class LiveReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LiveError(ConfigError):
-    """A running process could not be reached, or refused what was asked."""
+    """A running process could not be reached, or refused what was asked.
+
+    ::
+
+        try:
+            corral.live.cancel("last")
+        except corral.live.LiveError as error:
+            print(error.code, error)
+    """
 
     __module__ = "corral.live"  # tracebacks show the public name
 

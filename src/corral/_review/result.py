@@ -10,7 +10,13 @@ from corral._review.findings import Finding
 
 
 class ReviewRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One agent's review of one part of the diff."""
+    """One agent's review of one part of the diff.
+
+    ::
+
+        for run in corral.review.run_sync("main...HEAD").runs:
+            print(run.agent, run.cost_usd, run.error)
+    """
 
     agent: str
     part: int

@@ -364,7 +364,13 @@ DOCUMENTS = frozenset({*_NAMES, "AGENTS.override.md", *(f"sub/{name}" for name i
 
 
 class HostileRepository:
-    """A built tree. ``cwd`` is the repository; the folder above it is hostile as well."""
+    """A built tree. ``cwd`` is the repository; the folder above it is hostile as well.
+
+    ::
+
+        with corral.testing.hostile_repository(folder) as hostile:
+            print(hostile.cwd, hostile.effects())
+    """
 
     def __init__(self, folder: Path, address: RecordingServer) -> None:
         self.marker: str = f"HIJACKED-{secrets.token_hex(6)}"

@@ -29,7 +29,13 @@ MAX_NAME = 100
 
 
 class AgentCassette(Protocol):
-    """The type of the fixture ``agent_cassette``."""
+    """The type of the fixture ``agent_cassette``.
+
+    ::
+
+        def test_it(agent_cassette: corral.testing.AgentCassette) -> None:
+            assert corral.run_sync("gemini", "Say hello", **agent_cassette("gemini")).ok
+    """
 
     def __call__(self, agent: str) -> RunKwargs:
         """The options to give to ``corral.run`` or ``corral.session`` for this agent."""

@@ -24,6 +24,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from corral._docs.pages import NO_SITE_HINT, site_folder
+from corral._protocol.schema import without_samples
 from corral._system import fs
 from corral._view.auth import API, Guard, error_response
 from corral._view.calls import ApiCall, ApiEndpoint, Services
@@ -140,7 +141,7 @@ def describe(
         "info": {"title": title, "version": __version__, "description": about},
         "paths": operations,
         "components": {
-            "schemas": dict(sorted(schemas.items())),
+            "schemas": without_samples(dict(sorted(schemas.items()))),
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],

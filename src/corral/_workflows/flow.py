@@ -52,7 +52,13 @@ _ENGINE_OPTIONS = (
 
 
 class AgentStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of ``flow.run`` without ``output``."""
+    """The result of ``flow.run`` without ``output``.
+
+    ::
+
+        done = await flow.run("gemini", "Fix the typo", policy="edits")
+        print(done.text, done.files, done.cost_usd)
+    """
 
     text: str = ""
     files: list[str] = []
@@ -69,7 +75,13 @@ class AgentStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of ``flow.command``."""
+    """The result of ``flow.command``.
+
+    ::
+
+        tests = await flow.command("pytest -q")
+        print(tests.ok, tests.exit_code, tests.stdout)
+    """
 
     ok: bool
     """Whether it exited with 0."""
@@ -83,7 +95,13 @@ class CommandStep(msgspec.Struct, frozen=True, kw_only=True):
 
 class PersonAnswer(str):
     """The answer of a person: the label of a choice, or a text. ``comment`` is what was written
-    beside a choice, ``by`` who answered, if that is known."""
+    beside a choice, ``by`` who answered, if that is known.
+
+    ::
+
+        answer = await flow.ask("Merge?", ["yes", "no"])
+        print(answer, answer.comment, answer.by)
+    """
 
     comment: str
     by: str

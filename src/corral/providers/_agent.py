@@ -40,7 +40,12 @@ FsAbility = Literal["local-write", "local-read", "write-only", "none"]
 
 
 class ProviderMetadata(TypedDict):
-    """What an engine shows about a provider. Timeouts are in seconds; None means no timeout."""
+    """What an engine shows about a provider. Timeouts are in seconds; None means no timeout.
+
+    ::
+
+        print(provider.get_metadata()["config_keys"])
+    """
 
     name: str
     description: str
@@ -52,14 +57,28 @@ class ProviderMetadata(TypedDict):
 
 
 class ProviderError(Exception):
-    """There is no response. The message says what to do."""
+    """There is no response. The message says what to do.
+
+    ::
+
+        try:
+            provider.validate()
+        except corral.providers.ProviderError as error:
+            print(error)
+    """
 
     __module__ = "corral.providers"  # tracebacks show the public name
 
 
 @dataclass
 class ProviderResult:
-    """The response to a prompt, and the files that were written."""
+    """The response to a prompt, and the files that were written.
+
+    ::
+
+        result = provider.generate("What does this project do?")
+        print(result.response, result.files)
+    """
 
     response: str
     files: dict[str, str | None] = field(default_factory=dict[str, "str | None"])

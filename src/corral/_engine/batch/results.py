@@ -46,7 +46,13 @@ class BatchError(msgspec.Struct, frozen=True, kw_only=True):
 
 class BatchResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, omit_defaults=True):
     """The result of one task: a line of the file of results. A batch with ``output=Review`` has
-    ``BatchResult[Review]``, one without ``output`` has ``BatchResult[None]``."""
+    ``BatchResult[Review]``, one without ``output`` has ``BatchResult[None]``.
+
+    ::
+
+        for result in corral.batch_sync("tasks.jsonl", "Summarize {{task}}").results:
+            print(result.id, result.status, result.text)
+    """
 
     id: str
     status: Literal["success", "failed"]
@@ -179,7 +185,13 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchReport(Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only=True):
-    """The report of a batch."""
+    """The report of a batch.
+
+    ::
+
+        report = corral.batch_sync("tasks.jsonl", "Summarize {{task}}")
+        print(report.succeeded, report.failed, report.cost_usd)
+    """
 
     name: str
     total: int

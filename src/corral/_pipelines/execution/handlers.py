@@ -66,7 +66,13 @@ class NodeResources:
     are for nodes that name none. ``ask`` answers the agents' permission requests, and
     ``on_tool_call`` decides about each of their tool calls. ``processes``
     limits the processes of each warm agent. With ``simulate`` no agent and no model is called;
-    a ``Simulation`` simulates more."""
+    a ``Simulation`` simulates more.
+
+    ::
+
+        async with pipelines.NodeResources(agent="gemini") as resources:
+            print(resources.agent)
+    """
 
     def __init__(
         self,
@@ -205,7 +211,15 @@ def bearer_tokens(graph: Graph, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at one visit of a node."""
+    """One attempt at one visit of a node.
+
+    ::
+
+        @pipelines.handler("my.step")
+        async def my_step(work: pipelines.NodeContext) -> pipelines.Outcome:
+            print(work.node.id, work.workspace)
+            return pipelines.Outcome()
+    """
 
     run_id: str
     graph: Graph

@@ -55,7 +55,15 @@ MAX_SHOWN = 20
 
 
 class LintError(PipelineInvalid):
-    """The pipeline has errors. ``findings`` has all errors and warnings."""
+    """The pipeline has errors. ``findings`` has all errors and warnings.
+
+    ::
+
+        try:
+            pipelines.run_sync("digraph { a -> b }")
+        except pipelines.LintError as error:
+            print(error.findings)
+    """
 
     __module__ = "corral.pipelines"  # tracebacks show the public name
 

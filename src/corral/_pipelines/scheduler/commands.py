@@ -22,7 +22,13 @@ QuestionKind = Literal["choice", "yes_no", "confirmation", "text"]
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One of the answers that a question offers, and the node to which it leads."""
+    """One of the answers that a question offers, and the node to which it leads.
+
+    ::
+
+        result = pipelines.run_sync("release.dot")
+        print([(choice.key, choice.label) for q in result.questions for choice in q.choices])
+    """
 
     key: str
     """What a person types: the accelerator, else a letter. Unique in its question."""
@@ -33,7 +39,13 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A question of a run to a person."""
+    """A question of a run to a person.
+
+    ::
+
+        for question in pipelines.run_sync("release.dot").questions:
+            print(question.id, question.text)
+    """
 
     id: str
     """The id of the visit that asks."""

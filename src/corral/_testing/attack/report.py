@@ -82,7 +82,13 @@ class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttackReport(msgspec.Struct, frozen=True):
-    """What an agent did under each policy when it was attacked."""
+    """What an agent did under each policy when it was attacked.
+
+    ::
+
+        report = await corral.testing.attack_agent("corral", policies=["edits"])
+        print(report.ok, report.broken)
+    """
 
     agent: str
     policies: tuple[PolicyReport, ...]

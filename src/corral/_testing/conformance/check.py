@@ -52,7 +52,13 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The scenarios that ran, and their outcomes."""
+    """The scenarios that ran, and their outcomes.
+
+    ::
+
+        report = await corral.testing.check_agent("corral", only=["text"])
+        print(report.ok, report.failed)
+    """
 
     agent: str
     rows: tuple[Row, ...]

@@ -69,7 +69,12 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ToolResult(NamedTuple):
-    """The result of a tool, as the client sent it."""
+    """The result of a tool, as the client sent it.
+
+    ::
+
+        print([(result.name, result.failed) for result in model.requests[1].tool_results])
+    """
 
     name: str
     response: Json
@@ -79,7 +84,12 @@ class ToolResult(NamedTuple):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One entry of the history."""
+    """One entry of the history.
+
+    ::
+
+        print([(message.role, message.texts) for message in model.requests[0].history])
+    """
 
     role: str
     """``user`` or ``model``."""
@@ -102,7 +112,12 @@ def joined(role: str, parts: Iterable[Message]) -> Message:
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of the model, as it arrived. Its ``repr`` shows no key."""
+    """One call of the model, as it arrived. Its ``repr`` shows no key.
+
+    ::
+
+        print(model.requests[0].last_text, model.requests[0].tools)
+    """
 
     lane: str
     method: str
