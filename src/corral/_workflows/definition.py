@@ -104,6 +104,10 @@ class Workflow(Generic[P, R_co]):
                 f"the types of the workflow {self.name!r} cannot be read: {error}"
             ) from error
 
+    def check_types(self) -> None:
+        """Raises ``ConfigError`` if its types cannot be read."""
+        self._hints()
+
     def stored_args(self, given: Mapping[str, object]) -> dict[str, Json]:
         """The arguments as JSON. Raises ``ConfigError`` if one is missing, unknown, of another
         type, or cannot be stored."""

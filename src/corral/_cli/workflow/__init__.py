@@ -16,6 +16,7 @@ COMMANDS = {
     ),
     "answer": ("corral._cli.pipeline.runs:answer", "Answer a question of a run."),
     "new": ("corral._cli.workflow.new:new", "Write a workflow to start with."),
+    "draft": ("corral._cli.draft:workflow", "Let a model write a workflow."),
     "cancel": ("corral._cli.pipeline.runs:cancel", "Cancel a run."),
     "fork": ("corral._cli.workflow.run:fork", "Run again from a step, as a new run."),
 }
