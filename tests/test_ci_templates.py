@@ -29,7 +29,7 @@ from support.real_agents import KEY
 from support.repositories import git, repository
 
 from corral._cli.main import command
-from corral.testing import ModelServer, Turn
+from corral.testing import ModelServer, Turn, call, say
 
 __all__ = ["repository"]
 
@@ -118,7 +118,6 @@ def runner(tmp_path: Path, model_server: ModelServer) -> dict[str, str]:
         "CORRAL_HOME": str(tmp_path / "corral-home"),
         "TMPDIR": str(folder),
         "RUNNER_TEMP": str(folder),
-        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
         "GEMINI_API_KEY": KEY,
         "GOOGLE_GEMINI_BASE_URL": lane.url,
     }
@@ -157,7 +156,30 @@ def test_the_workflow_of_the_review_bot_uses_inputs_that_the_action_has() -> Non
     assert checkout["with"] == {"fetch-depth": 0, "persist-credentials": False}
 
 
+@pytest.fixture
+def receipt(change: tuple[Path, str, str], runner: dict[str, str]) -> Path:
+    """Of a run that made the change."""
+    folder, before, after = change
+    git(folder, "checkout", "-q", before)
+    file = folder.parent / "receipt.json"
+    with ModelServer([call("shell", command="echo two > file"), say("done")]) as server:
+        words = ("--agent", "gemini:gemini-2.5-flash", "--yolo", "--sandbox", "off", "--quiet")
+        checks = ("--verify", "grep -q two file", "--receipt", str(file))
+        done = subprocess.run(
+            [CORRAL, "run", *words, *checks, "Do it"],
+            cwd=folder,
+            env={**runner, **server.env, "CORRAL_HOME": str(folder.parent / "another-home")},
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
+    assert done.returncode == 0, done.stderr
+    git(folder, "checkout", "-q", "--force", after)
+    return file
+
+
 def test_the_action_reviews_and_comments(
+    receipt: Path,
     change: tuple[Path, str, str],
     runner: dict[str, str],
     bodies: tuple[str, list[tuple[str, str, bytes]]],
@@ -174,6 +196,8 @@ def test_the_action_reviews_and_comments(
         "sarif": "review.sarif",
         "max-cost": "1",
         "token": TOKEN,
+        "receipt": str(receipt),
+        "verify": "grep -q two file\n",
     }
     github = {
         "GITHUB_ACTIONS": "true",
@@ -181,17 +205,30 @@ def test_the_action_reviews_and_comments(
         "GITHUB_REPOSITORY": "owner/name",
         "GITHUB_EVENT_PATH": str(event),
     }
-    _, review, comment = ACTION["runs"]["steps"]
+    _, verify, review, comment = ACTION["runs"]["steps"]
+    summaries = [folder.parent / name for name in ("verified.md", "reviewed.md", "other.md")]
     ended = [
-        bash(step["run"], folder, {**runner, **github, **variables(step, given)})
-        for step in (review, comment)
+        bash(
+            step["run"],
+            folder,
+            {
+                **runner,
+                **github,
+                **variables(step, given),
+                "GITHUB_STEP_SUMMARY": str(summary),  # each step has its own
+            },
+        )
+        for step, summary in zip((verify, review, comment), summaries, strict=True)
     ]
-    assert [done.returncode for done in ended] == [13, 0], [done.stderr for done in ended]
+    assert [done.returncode for done in ended] == [0, 13, 0], [done.stderr for done in ended]
     assert "GITHUB_TOKEN" not in variables(review, given)
-    first = ended[0].stdout.split("\n")[0]
+    first = ended[1].stdout.split("\n")[0]
     assert first.startswith("::error file=file,line=1,endLine=1,title=high%3A $(touch PWNED)")
-    assert not [line for line in ended[0].stdout.split("\n") if line.startswith("::set-output")]
-    assert Path(runner["GITHUB_STEP_SUMMARY"]).read_text().startswith("### Review")
+    assert not [line for line in ended[1].stdout.split("\n") if line.startswith("::set-output")]
+    verification, reviewed = (summary.read_text() for summary in summaries[:2])
+    assert verification.startswith("### Verification: same; the receipt says verified")
+    assert "| `grep -q two file` | `passed` | 0 |" in verification
+    assert reviewed.startswith("### Review")
     assert json.loads((folder / "review.sarif").read_text())["version"] == "2.1.0"
     [(path, token, body)] = received
     assert (path, token) == ("/repos/owner/name/issues/7/comments", f"Bearer {TOKEN}")
@@ -228,7 +265,7 @@ def test_the_template_reviews_and_comments(
             done = bash(script, folder, {**runner, **gitlab, **given})
             codes.append(done.returncode)
             assert done.returncode in (0, 13), done.stderr
-    assert codes == [13, 0]
+    assert codes == [0, 13, 0]
     assert "<failure" in (folder / "corral-review.xml").read_text()
     [(path, token, body)] = received
     assert (path, token) == ("/projects/42/merge_requests/7/notes", TOKEN)
@@ -270,7 +307,7 @@ def test_no_script_contains_an_expression() -> None:
 def test_the_scripts_use_options_that_exist() -> None:
     text = (ROOT / "action.yml").read_text() + (ROOT / "templates" / "review.yml").read_text()
     known: set[str] = {"--quiet", "--disable-pip-version-check", "--noprofile"}
-    for path in (("review",), ("outputs", "apply")):
+    for path in (("review",), ("outputs", "apply"), ("run",), ("verify",)):
         found: Any = command
         for name in path:
             found = found.get_command(None, name)

@@ -73,6 +73,18 @@ def test_the_end_of_a_run_has_the_verdict_and_decides_the_exit_code(project: Pat
     assert json.loads(done.stdout)["receipt"]["verdict"] == "verified"
 
 
+def test_the_summary_has_the_verdict_and_the_evidence(project: Path, receipt: Path) -> None:
+    summary = project.parent / "summary.md"
+    summary.write_text("before\n")
+    assert verify(project, str(receipt), "--summary", str(summary)).returncode == 0
+    (project / "README.md").write_text("Another one.\n")
+    assert verify(project, str(receipt), "--summary", str(summary)).returncode == 15
+    text = summary.read_text()
+    assert text.startswith("before\n### Verification: same; the receipt says verified\n")
+    assert "### Verification: stale; the receipt says verified\n" in text
+    assert text.count("| `passed` | 0 |") == 2
+
+
 @pytest.mark.parametrize(
     ("words", "expected_text"),
     [
@@ -80,7 +92,8 @@ def test_the_end_of_a_run_has_the_verdict_and_decides_the_exit_code(project: Pat
         (["--receipt", "r.json"], "--receipt needs --verify"),
         (["--verify", " "], "command_succeeds needs a command"),
         (["--verify", "true", "--receipt", "no/such/folder/r.json"], "no such folder"),
-        (["--verify", "true", "--session", "s"], "--session and --verify are both given"),
+        (["--summary", "s.md"], "--summary needs --verify"),
+        (["--verify", "true", "--summary", "no/such/s.md"], "the summary cannot be written to"),
         (["--verify", "true", "--verify-timeout", "0"], "verify_timeout must be > 0"),
     ],
 )

@@ -17,6 +17,7 @@ from support.example_lines import COUNTS, code_lines
 from support.pipeline_command import EXAMPLES, corral
 from support.real_agents import KEY
 from support.repositories import git
+from support.sandbox import needs_sandbox
 
 from corral._sessions import store
 from corral.events import Done, Event, Init, Text, Vendor
@@ -195,3 +196,30 @@ def test_a_run_waits_for_a_decision_without_a_process_and_continues_later(
     shown = json.loads(corral("pipeline", "show", "last", "--json", cwd=workspace).stdout)
     assert shown["status"] == "success"
     assert shown["completed"].count("implement") == 2
+
+
+@needs_sandbox
+def test_converge_loops_until_the_scenarios_are_satisfied(workspace: Path, tmp_path: Path) -> None:
+    held_out = tmp_path / "held-out"
+    held_out.mkdir()
+    for name in ("one", "two"):
+        text = f'class = "files"\ncommand = "echo CANARY; test -f {name}"\n'
+        (held_out / f"{name}.toml").write_text(text)
+    script = [
+        *(call("shell", command="touch one"), say("built")),
+        *(call("shell", command="rm one"), say("worse")),
+        *(call("shell", command="touch two"), say("fixed")),
+    ]
+    with ModelServer(script) as server:
+        agent = ("--agent", "gemini:gemini-2.5-flash", "--yolo", "--goal", "Write it")
+        words = ("pipeline", "run", str(EXAMPLES / "converge.dot"), *agent)
+        env = {**server.env, "HELD_OUT": str(held_out)}
+        done = corral(*words, cwd=workspace, env=env)
+        prompts = [request.last_text for request in server.requests[::2]]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(path.name for path in workspace.iterdir() if path.is_file()) == ["one", "two"]
+    assert len(prompts) == 3
+    assert "1 of 2 held-out scenarios are satisfied" in prompts[1]
+    assert "0 of 2 held-out scenarios are satisfied" in prompts[2]
+    assert "The files were put back to the best state" in prompts[2]
+    assert "CANARY" not in "".join(prompts) + done.stdout + done.stderr

@@ -158,7 +158,16 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     from corral._engine.batch import api
     from corral._engine.batch.batch_store import BatchCommand
 
-    rule = VerdictRule.read({"require": flags["require"], "receipt": None}, flags)
+    rule = VerdictRule.read(
+        {
+            "require": flags["require"],
+            "receipt": None,
+            "until_verified": False,
+            "rounds": None,
+            "summary": None,
+        },
+        flags,
+    )
     if flags["no_durable"] and (flags["db"] or flags["queue"]):
         raise ConfigError("--no-durable and --db or --queue are both given")
     output = flags["output"]

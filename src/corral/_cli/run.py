@@ -82,8 +82,6 @@ NOT_WITH_SESSION = (
     "record_to",
     "dry_run",
     "via",
-    "verify",
-    "scenarios",
 )
 """Options that have no meaning for a session that runs already."""
 
@@ -168,7 +166,7 @@ def command(
     progress = TurnProgress(enabled=not flags["quiet"])
     printer = EventPrinter() if flags["as_json"] else answer_printer(progress=not flags["quiet"])
     if flags["session"] is not None:
-        return _run_named(agent, text, flags, typed, printer, progress)
+        return _run_named(agent, text, flags, _RunEnd(typed, rule), printer, progress)
     options = read_options(flags)
     agent = choose_agent(agent, options)
     check_prompt_is_given(text, agent, options)
@@ -203,8 +201,7 @@ async def _run(
     from corral._sessions.credentials import check_model_key
     from corral._sessions.session import Session
 
-    typed = end.typed
-
+    typed, rule = end.typed, end.rule
     asker = terminal_asker(progress, options.get("cwd"))
     async with Session(agent, {**options}, asker) as session:
         check_model_key(session.prepared.agent, session.prepared.run)
@@ -215,16 +212,20 @@ async def _run(
             progress.answer_with = f"corral sessions answer {session.id} --allow"
         enable_gc()
 
-        if typed is None:
+        if typed is None and not rule.until_verified:
             done = await print_turn(session.prompt(text), printer, progress)
         else:
-            done = await typed.print_turns(
-                session, text, lambda t: print_turn(t, printer, progress)
+            from corral._cli.run_goal import make_goal, print_goal
+
+            limit = session.prepared.run.max_total_tokens
+            goal = make_goal(None if typed is None else typed.schema, rule, limit, progress)
+            done = await print_goal(
+                goal, session, text, lambda turn: print_turn(turn, printer, progress)
             )
     code = report_end(done, progress)
     if typed is not None:
         code = code or typed.exit_code(done.output if done else None)
-    return end.rule.finish(code, done.receipt if done else None)
+    return rule.finish(code, done.receipt if done else None)
 
 
 def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool) -> int:
@@ -289,7 +290,7 @@ def _run_named(
     agent: str | None,
     text: str | None,
     flags: RunFlags,
-    typed: TypedFlags | None,
+    end: _RunEnd,
     printer: Printer,
     progress: TurnProgress,
 ) -> int:
@@ -313,10 +314,13 @@ def _run_named(
     cwd = os.path.realpath(flags.get("cwd") or ".")
     config = os.environ.get("CORRAL_CONFIG")
     options: dict[str, object] = {**read_options(flags), "cwd": cwd}
-    for key in of_kind("paths"):  # they are relative to the folder of this process
+    for key in of_kind("path", "paths"):  # they are relative to the folder of this process
         if isinstance(paths := options.get(key), list):
             options[key] = [os.path.abspath(str(path)) for path in cast("list[object]", paths)]
-    wants_result = typed is not None and not flags["as_json"]
+        elif isinstance(paths, str) and key != "program":
+            options[key] = os.path.abspath(os.path.expanduser(paths))
+    typed, rule = end
+    wants_result = (typed is not None and not flags["as_json"]) or rule.until_verified
     turn = WarmTurn(
         WarmFiles.of(name, cwd),
         WarmRequest(
@@ -327,6 +331,8 @@ def _run_named(
             interactive=is_interactive(),
             schema=None if typed is None or typed.schema is None else typed.schema.json,
             wants_result=wants_result,
+            until_verified=rule.until_verified,
+            rounds=rule.rounds,
             config=os.path.abspath(config) if config else config,
         ),
         ask=terminal_asker(progress, cwd),
@@ -337,10 +343,14 @@ def _run_named(
         on_waiting=progress.waiting,
     )
     enable_gc()
-    if typed is not None and wants_result:
-        return typed.run_named(turn, progress)
+    if typed is not None and not flags["as_json"]:
+        return typed.run_named(turn, progress, rule)
     done = threads.run_event_loop(print_turn(turn, printer, progress))
+    if rule.until_verified and done is not None and turn.result is not None:
+        from corral._cli.run_goal import end_of_rounds
+
+        done = end_of_rounds(done, turn.result)
     code = report_end(done, progress)
-    if code or done is None or typed is None:
-        return code
-    return typed.exit_code(done.output)
+    if typed is not None and done is not None:
+        code = code or typed.exit_code(done.output)
+    return rule.finish(code, None if done is None else done.receipt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,10 +24,7 @@ from corral.values import Json, JsonObject, is_object
 if TYPE_CHECKING:
     from corral._cli.ui.progress import TurnProgress
     from corral._cli.verdict import VerdictRule
-    from corral._sessions.session import Session
-    from corral._sessions.turn import Turn
     from corral._sessions.warm.client import WarmTurn
-    from corral.events import Done
     from corral.run_kwargs import RunKwargs
 
 INTERRUPTED = 130
@@ -146,12 +143,22 @@ class TypedFlags(NamedTuple):
     ) -> int:
         """Run to the end, then print the output or the result as JSON."""
         from corral._sessions import api
+        from corral._verification.verified import verified
+
+        until = verified() if rule.until_verified else None
 
         async def run() -> Result | None:
             asker = terminal_asker(progress, options.get("cwd"))
             work = asyncio.ensure_future(
                 api.run(
-                    agent, text, ask=asker, output=self.schema, on_event=progress.show, **options
+                    agent,
+                    text,
+                    ask=asker,
+                    output=self.schema,
+                    until=until,
+                    rounds=rule.rounds,
+                    on_event=progress.show,
+                    **options,
                 )
             )
             with signals(work.cancel), progress:
@@ -164,7 +171,7 @@ class TypedFlags(NamedTuple):
         code = self.report(result, progress)
         return rule.finish(code, None if result is None else result.receipt)
 
-    def run_named(self, turn: WarmTurn, progress: TurnProgress) -> int:
+    def run_named(self, turn: WarmTurn, progress: TurnProgress, rule: VerdictRule) -> int:
         """As ``run``, for a prompt to a named session, whose request wants the result."""
 
         async def show() -> None:
@@ -173,7 +180,8 @@ class TypedFlags(NamedTuple):
                     progress.show(event, turn.notes)
 
         threads.run_event_loop(show())
-        return self.report(turn.result, progress)
+        code = self.report(turn.result, progress)
+        return rule.finish(code, None if turn.result is None else turn.result.receipt)
 
     def report(self, result: Result | None, progress: TurnProgress) -> int:
         """Print the output or the result as JSON; returns the exit code. None: interrupted."""
@@ -188,26 +196,6 @@ class TypedFlags(NamedTuple):
         if result.error is not None and not self.is_full:
             progress.error(result.error)
         return exit_code(result)
-
-    async def print_turns(
-        self,
-        session: Session,
-        text: str | None,
-        print_turn: Callable[[Turn], Awaitable[Done | None]],
-    ) -> Done | None:
-        """Run all turns with the events printed; return the last event, which has the output."""
-        from corral._sessions.goals import Goal, run_goal
-
-        ends: list[Done | None] = []
-
-        async def collect(turn: Turn) -> Result:
-            ends.append(await print_turn(turn))
-            return await turn.collect()
-
-        goal = Goal(output=self.schema)
-        goal.check()
-        await run_goal(goal, session, text, collect)
-        return ends[-1]
 
     def exit_code(self, output: Json) -> int:
         """The exit code of a success with this output."""

@@ -25,15 +25,37 @@ REQUIRE = option(
     type=click.Choice(("verified", "gaps")),
 )
 RECEIPT = option("Verification", "--receipt FILE", "Write the receipt to this file, as JSON.")
+SUMMARY = option(
+    "Output",
+    "--summary FILE",
+    "Append the verdict and the evidence to this file, as Markdown.",
+)
+
+
+UNTIL = option(
+    "Verification",
+    "--until-verified",
+    "Send the agent what failed, again and again, until the work is verified. The best state is"
+    " kept.",
+)
+FURTHER = option(
+    "Verification",
+    "--rounds N",
+    "With --until-verified: how often, at most.  [default: 10]",
+    type=click.IntRange(0),
+)
 
 
 class VerdictFlags(TypedDict):
     require: str | None
     receipt: str | None
+    until_verified: bool
+    rounds: int | None
+    summary: str | None
 
 
 def verdict_options() -> Decorator:
-    return all_of([REQUIRE, RECEIPT])
+    return all_of([REQUIRE, RECEIPT, UNTIL, FURTHER, SUMMARY])
 
 
 class VerdictRule(NamedTuple):
@@ -41,21 +63,36 @@ class VerdictRule(NamedTuple):
 
     require: str | None = None
     receipt: str | None = None
+    until_verified: bool = False
+    rounds: int = 10
+    """Further rounds."""
+    summary: str | None = None
 
     @classmethod
     def read(cls, flags: VerdictFlags, options: Mapping[str, object]) -> VerdictRule:
         """Raises ``ConfigError``, before anything is spent."""
-        given = {"--require": flags["require"], "--receipt": flags["receipt"]}
+        if flags["rounds"] is not None and not flags["until_verified"]:
+            raise ConfigError("--rounds needs --until-verified")
+        given = {
+            "--require": flags["require"],
+            "--receipt": flags["receipt"],
+            "--until-verified": flags["until_verified"],
+            "--summary": flags["summary"],
+        }
         for name, value in given.items():
-            if value is not None and not (options.get("verify") or options.get("scenarios")):
+            if value and not (options.get("verify") or options.get("scenarios")):
                 raise ConfigError(
                     f"{name} needs --verify or --scenarios",
                     hint="For example: --verify 'pytest -q'.",
                 )
-        file = flags["receipt"]
-        if file is not None and not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK):
-            raise ConfigError(f"the receipt cannot be written to {file}: no such folder")
-        return cls(flags["require"], file)
+        for what in ("receipt", "summary"):
+            file = flags[what]
+            if file is not None and not os.access(os.path.dirname(os.path.abspath(file)), os.W_OK):
+                raise ConfigError(f"the {what} cannot be written to {file}: no such folder")
+        rounds = cls().rounds if flags["rounds"] is None else flags["rounds"]
+        return cls(
+            flags["require"], flags["receipt"], flags["until_verified"], rounds, flags["summary"]
+        )
 
     def accepts(self, verdict: Verdict) -> bool:
         return verdict in {"verified": ("verified",), "gaps": ("verified", "gaps")}.get(
@@ -67,6 +104,8 @@ class VerdictRule(NamedTuple):
         ``StorageFailed``."""
         if self.receipt is not None and receipt is not None:
             write_receipt(Path(self.receipt), receipt)
+        if self.summary is not None and receipt is not None:
+            append_summary(Path(self.summary), receipt)
         verdict: Verdict = "unverified" if receipt is None else receipt.verdict
         if code or self.accepts(verdict):
             return code
@@ -80,6 +119,20 @@ class VerdictRule(NamedTuple):
             return 0
         echo_err(f"corral: {total - enough:,} of {total:,} tasks are not {self.require}")
         return NOT_VERIFIED
+
+
+def append_summary(path: Path, receipt: Receipt, answer: str = "") -> None:
+    """Append the receipt as Markdown. ``answer``: what repeating it has found. Raises
+    ``StorageFailed``."""
+    from corral._core.receipt_text import receipt_markdown
+
+    title = f"### Verification: {answer or receipt.verdict}"
+    text = f"{title}\n\n{receipt_markdown(receipt)}\n"
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise StorageFailed(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def write_receipt(path: Path, receipt: Receipt) -> None:

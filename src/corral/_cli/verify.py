@@ -12,7 +12,7 @@ import msgspec
 from corral._cli.command_types import SectionedCommand, enable_gc, examples, option
 from corral._cli.options import JSON, resolve_last
 from corral._cli.ui.terminal import echo, echo_err, echo_json
-from corral._cli.verdict import REQUIRE, VerdictRule
+from corral._cli.verdict import REQUIRE, SUMMARY, VerdictRule, append_summary
 from corral._system import fs, threads
 from corral.errors import ConfigError, ResumeLost, StorageFailed
 from corral.options import RunOptions
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         git_note: bool
         agent_trace: str | None
         schema: bool
+        summary: str | None
         as_json: bool
 
 
@@ -84,6 +85,7 @@ EXIT_CODES = {
     "If it says the same, write which lines the agent wrote, in the format of Agent Trace.",
 )
 @option("Output", "--schema", "Print the JSON Schema of receipts.")
+@SUMMARY
 @JSON
 def command(receipt: str | None, **flags: Unpack[VerifyFlags]) -> int:
     """Repeat RECEIPT: a file, the id of a session or 'last'.
@@ -111,6 +113,9 @@ def command(receipt: str | None, **flags: Unpack[VerifyFlags]) -> int:
         echo_json(msgspec.json.encode(verdict))
     else:
         _print(stored.receipt, found)
+    if flags["summary"] is not None:
+        text = f"{found.answer}; the receipt says {stored.receipt.verdict}"
+        append_summary(Path(flags["summary"]), stored.receipt, text)
     if found.answer != "same":
         return EXIT_CODES[found.answer]
     if flags["git_note"]:

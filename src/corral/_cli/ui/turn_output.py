@@ -179,8 +179,11 @@ class RenderedAnswer(Printer):
 
 
 def _ends_message(event: Event) -> bool:
-    """Whether text after this event is another message: after a tool call, or of another agent."""
-    return getattr(event, "call_id", None) is not None or hand_over_of(event) is not None
+    """Whether text after this event is another message: after a tool call, of another agent, or of
+    another turn."""
+    if getattr(event, "call_id", None) is not None or isinstance(event, Done):
+        return True
+    return hand_over_of(event) is not None
 
 
 def _columns() -> int:

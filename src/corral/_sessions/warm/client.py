@@ -21,8 +21,8 @@ One connection carries one request, as a line of JSON, and its response:
   with a ``WarmAnswer``;
 * ``End``, with the error if the request was rejected, else with the result.
 
-A prompt with a schema may take several turns, until the answer fits: the events of all of them are
-sent, and the result is that of all of them together.
+A prompt with a schema, or that is repeated until it is verified, may take several turns: the events
+of all of them are sent, and the result is that of all of them together.
 
 A caller cancels a prompt with ``Cancel`` or by closing the connection.
 """
@@ -78,6 +78,9 @@ class WarmRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The JSON Schema that the answer must fit."""
     wants_result: bool = False
     """``End`` is to have the result."""
+    until_verified: bool = False
+    """Repeat it until the work is verified, with at most ``rounds`` further rounds."""
+    rounds: int = 0
     config: str | None = None
     """The configuration file that the caller names, with ``--config`` or a variable."""
 

@@ -42,6 +42,7 @@ import msgspec
 
 from corral._sessions import store
 from corral._sessions.goals import Goal, run_goal
+from corral._sessions.prepared_run import PreparedRun
 from corral._sessions.session import Session
 from corral._sessions.turn import Turn
 from corral._sessions.warm.client import (
@@ -247,9 +248,8 @@ class _WarmServer:
             self._current = caller
             try:
                 session, prompt_options = await self._open(request)
-                goal = Goal(output=request.schema)
-                goal.check()
                 prepared = session.prepared
+                goal = _goal(request, prepared)
                 can_ask = request.interactive and prepared.asks
                 accepted = [
                     Accepted(
@@ -334,6 +334,20 @@ class _WarmServer:
 
     async def _ask(self, request: PermissionRequest | AgentQuestion) -> Given:
         return await self._current.ask(request) if self._current is not None else "deny"
+
+
+def _goal(request: WarmRequest, prepared: PreparedRun) -> Goal:
+    """What the turns of a prompt must reach. Raises ``CallerError``."""
+    goal = Goal(output=request.schema)
+    if request.until_verified:
+        from corral._verification.verified import verified
+
+        limit = prepared.run.max_total_tokens
+        goal = msgspec.structs.replace(
+            goal, until=verified(), rounds=request.rounds, max_total_tokens=limit
+        )
+    goal.check()
+    return goal
 
 
 def _check_agent(stored: StoredName, request: WarmRequest) -> None:
