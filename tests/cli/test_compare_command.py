@@ -14,6 +14,7 @@ import pytest
 from support.comparisons import FLASH, PRO, WORKS, compare, use_scripted_agents
 from support.pipeline_command import CORRAL, corral
 from support.repositories import git, repository
+from support.sandbox import needs_sandbox
 from support.scripted_agent import GOOD
 
 __all__ = ["repository"]
@@ -192,3 +193,24 @@ def test_bad_input_is_an_error_before_anything_starts(
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr
     assert not os.path.exists(workspace.parent / "corral-home" / "comparisons")
+
+
+@needs_sandbox
+def test_held_out_scenarios_decide_and_no_agent_reads_them(
+    repository: Path, tmp_path: Path
+) -> None:
+    held_out = tmp_path / "held-out"
+    held_out.mkdir()
+    (held_out / "CANARY.toml").write_text('class = "text"\ncommand = "grep -q fixed file"\n')
+    script = f"{WORKS[:-6]}sh cat {held_out}/* > seen || true\nresult"
+    words = ("--scenarios", str(held_out), "--approve", "all", "--json", "--no-durable")
+    done = run(*BOTH, *words, cwd=repository, prompt=script)
+    assert done.returncode == 0, done.stderr
+    (task,) = json.loads(done.stdout)["tasks"]
+    flash, pro = task["attempts"]
+    assert (flash["verdict"], pro["verdict"]) == ("failed", "passed")
+    assert "0 of 1 held-out scenarios are satisfied" in flash["reason"]
+    assert "CANARY" not in done.stdout + done.stderr
+    assert git(repository, "show", f"{pro['commit']}:seen") == ""
+    done = run("-a", FLASH, "--scenarios", str(tmp_path / "none"), cwd=repository)
+    assert done.returncode == 2

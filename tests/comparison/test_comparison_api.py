@@ -160,7 +160,8 @@ def test_a_link_that_an_agent_made_does_not_lead_the_tests_out(
     (tests / "test.sh").write_text("exit 0\n")
     script = f"init\nsh ln -s {outside} checks\nresult"
     (row,) = compare(script, [FLASH], repository, tests=tests).attempts
-    assert row.verdict == "passed"
+    assert (row.verdict, row.exit_code) == ("failed", 0)
+    assert "made a link that leads out of the folder: checks" in row.reason
     assert [*outside.iterdir()] == []
 
 
@@ -408,3 +409,46 @@ def test_tests_are_not_copied_through_a_working_directory_that_became_a_link(
     (row,) = compare(script, [FLASH], inside, tests=tests).attempts
     assert (row.verdict, [*outside.iterdir()]) == ("failed", [])
     assert "by a link" in row.reason
+
+
+def test_files_that_judge_are_those_from_before_the_attempt(repository: Path) -> None:
+    (repository / "test_it.sh").write_text("grep -q fixed file\n")
+    (repository / "tests").mkdir()
+    (repository / "tests" / "check.sh").write_text("grep -q fixed file\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "-q", "-m", "tests")
+    lies = "init\nsh echo true > tests/check.sh\nresult"
+    check = "sh -e ./tests/check.sh"
+    (row,) = compare(lies, [FLASH], repository, verify=f"true && {check}").attempts
+    assert (row.verdict, row.files) == ("failed", ("tests/check.sh",))
+    trusting = {"verify": f"true && {check}", "verify_from": "after"}
+    (row,) = compare(lies, [FLASH], repository, **trusting).attempts
+    assert row.verdict == "passed"
+    with pytest.raises(ConfigError, match="verify_from must be before or after"):
+        compare(lies, [FLASH], repository, verify="true", verify_from="later")
+
+
+def test_a_verifier_has_what_the_agent_installed_and_no_other_ignored_file(
+    repository: Path,
+) -> None:
+    (repository / ".gitignore").write_text("node_modules/\nbuild/\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "-q", "-m", "ignored")
+    script = "init\nsh mkdir node_modules build && touch node_modules/a build/a file2\nresult"
+    check = "test -e node_modules/a && test -e file2 && ! test -e build && ! test -e .git"
+    (row,) = compare(script, [FLASH], repository, verify=check).attempts
+    assert row.verdict == "passed"
+    given = {"verify": "test -e build/a", "verify_with": ["build/"]}
+    (row,) = compare(script, [FLASH], repository, **given).attempts
+    assert row.verdict == "passed"
+
+
+def test_a_runner_that_exits_before_its_tests_has_failed(repository: Path) -> None:
+    test = "import unittest, file2\nclass T(unittest.TestCase):\n    def test(self): pass\n"
+    (repository / "test_it.py").write_text(test)
+    git(repository, "add", "--all")
+    git(repository, "commit", "-q", "-m", "test")
+    script = "init\nsh echo 'import os; os._exit(0)' > file2.py\nresult"
+    (row,) = compare(script, [FLASH], repository, verify="python3 -m unittest").attempts
+    assert (row.verdict, row.exit_code) == ("failed", 0)
+    assert "reported no test that passed" in row.reason

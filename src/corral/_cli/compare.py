@@ -22,6 +22,7 @@ from corral._cli.options import (
     EVERYWHERE,
     JSON,
     NEWEST,
+    VERIFICATION,
     PolicyFlags,
     completing,
     count_option,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 INCOMPLETE, BUDGET, INTERRUPTED = 1, 8, 130
 SHARED = tuple(name for name in EVERYWHERE if name != "program")
 """The options of agents. Each agent has its own program: corral.toml can name it."""
+JUDGING = tuple(name for name in VERIFICATION if name not in ("verify", "verify_timeout"))
+"""What judges; the verifier of a comparison has options of its own."""
 ID = run_argument("comparison", metavar="ID", completed="comparisons")
 MEMORY = option("Execution", "--no-durable", "Run in this process; results are stored.")
 OUTPUT = option(
@@ -73,6 +76,7 @@ class CompareFlags(PolicyFlags, AgentKwargs):
     output: str | None
     as_json: bool
     quiet: bool
+    scenarios: str | None
 
 
 class Shown(NamedTuple):
@@ -102,7 +106,7 @@ class Shown(NamedTuple):
 @option("Agent", "--agents A,B,C", "The same, several at once.")
 @policy_options
 @run_options(
-    (*SHARED, "images", "attachments"),
+    (*SHARED, "images", "attachments", *JUDGING),
     texts={
         "max_cost": "A limit on the cost of the complete comparison; when it is spent, no"
         " further attempt is started.",
@@ -114,7 +118,7 @@ class Shown(NamedTuple):
 @option(
     "Execution",
     "--verify verifier COMMAND",
-    "Run this in the agent's working directory when the agent has ended; exit code 0 passes.",
+    "Run this when the agent has ended, in a clean tree of what it left; exit code 0 passes.",
 )
 @option(
     "Execution",
@@ -182,7 +186,8 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
         raise ConfigError(f"--repeat must be at least 1, got: {flags['repeat']}")
     has_tasks = prompt is not None and flags["file"] is None and is_path(prompt)
     agents = [*filter(None, ",".join([*flags["agent"], flags["agents"] or ""]).split(","))]
-    is_verified = has_tasks or flags["verifier"] is not None or flags["tests"] is not None
+    checks = (flags["verifier"], flags["tests"], flags["scenarios"])
+    is_verified = has_tasks or any(check is not None for check in checks)
     if len(agents) < 2 and not (agents and is_verified):
         raise ConfigError(
             "compare needs two or more different agents",

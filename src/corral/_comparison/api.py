@@ -7,7 +7,7 @@ default: attempts that have ended are never repeated, whatever crashes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Unpack
 
@@ -32,6 +32,7 @@ from corral._engine.dbos import database
 from corral._engine.worker.executor import unpack_options
 from corral._system.threads import in_thread, short_traceback_async, sync_twin
 from corral.errors import ConfigError
+from corral.receipt import VerifyFrom
 from corral.run_kwargs import AgentKwargs
 from corral.values import as_object
 
@@ -47,6 +48,12 @@ def compare(  # noqa: PLR0913
     verify: str | None = None,
     tests: str | os.PathLike[str] | None = None,
     verify_timeout: float | None = None,
+    verify_from: VerifyFrom | None = None,
+    verify_with: Sequence[str] = (),
+    judge_files: Sequence[str] = (),
+    scenarios: str | os.PathLike[str] | None = None,
+    scenario_threshold: float | None = None,
+    judge: str | None = None,
     include_uncommitted: bool = False,
     trust_tasks: bool = False,
     output: object = None,
@@ -66,11 +73,13 @@ def compare(  # noqa: PLR0913
     of task folders; or a list of tasks (dicts with ``prompt``, ``verify``, ``tests``, ...).
     ``agents``: names; ``vendor:model`` is the built-in agent on that model, ``AGENT@MODEL`` an
     agent with a model. ``repeat``: attempts by each agent at each task. ``verify``: a shell command
-    that is run in the agent's working directory when the agent has ended; exit code 0 passes.
+    that is run when the agent has ended, in a clean tree of what it left; exit code 0 passes.
     Without one, an attempt passes if the agent's turn succeeds. ``tests``: a file or folder that is
-    copied there before the command runs, and does not exist there while the agent works.
-    ``verify_timeout``: seconds for the verifier, 600 if not given. ``output``: a type or JSON
-    Schema that answers must fit.
+    copied there before the command runs, and does not exist while the agent works.
+    ``verify_timeout``: seconds for the verifier, 600 if not given. ``verify_from``, ``verify_with``
+    and ``judge_files`` as for ``corral.run``; with ``tests``, ``verify_from`` is ``after`` if not
+    given. ``scenarios``, ``scenario_threshold`` and ``judge``: held-out scenarios that each attempt
+    must satisfy, too. ``output``: a type or JSON Schema that answers must fit.
 
     Each attempt works in its own git worktree at ``HEAD``, or in its own copy of the folder if it
     is in no repository; with ``include_uncommitted`` also with the changes that are not committed.
@@ -107,6 +116,12 @@ def compare(  # noqa: PLR0913
         verify=verify,
         tests=None if tests is None else os.fspath(tests),
         verify_timeout=verify_timeout,
+        verify_from=verify_from,
+        verify_with=tuple(verify_with),
+        judge_files=tuple(judge_files),
+        scenarios=None if scenarios is None else os.fspath(scenarios),
+        scenario_threshold=scenario_threshold,
+        judge=judge,
         include_uncommitted=include_uncommitted,
         trust_tasks=trust_tasks,
         name=name,

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -33,6 +34,7 @@ from corral._system import clock, config, fs, paths
 from corral._system.git import command, repository, source_repository, worktree
 from corral._system.git.worktree import name_part, repository_root
 from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent
+from corral.receipt import VerifyFrom
 from corral.run_kwargs import AgentKwargs
 from corral.values import Json, decode_as
 
@@ -129,6 +131,12 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify: str | None = None
     tests: str | None = None
     verify_timeout: float | None = None
+    verify_from: VerifyFrom | None = None
+    verify_with: tuple[str, ...] = ()
+    judge_files: tuple[str, ...] = ()
+    scenarios: str | None = None
+    scenario_threshold: float | None = None
+    judge: str | None = None
     include_uncommitted: bool = False
     trust_tasks: bool = False
     name: str | None = None
@@ -180,7 +188,10 @@ def fingerprint(tasks: Sequence[CompareTask], options: CompareOptions) -> str:
     as its budget, are not part of it."""
     run = {key: each for key, each in options.run.items() if key not in ("max_cost", "cwd")}
     given = (options.agents, options.repeat, options.verify, options.tests, options.verify_timeout)
-    data = msgspec.json.encode([tasks, given, run], enc_hook=str, order="sorted")
+    judged = (options.verify_from, options.verify_with, options.judge_files, options.scenarios)
+    held_out = (options.scenario_threshold, options.judge)
+    values = [tasks, given, judged, held_out, run]
+    data = msgspec.json.encode(values, enc_hook=str, order="sorted")
     return blake2b(data, digest_size=8).hexdigest()
 
 
@@ -210,6 +221,20 @@ def first_word(command: str) -> str | None:
     return None if SHELL_WORDS & {*word} else word
 
 
+def check_scenarios(options: CompareOptions, cwd: Path) -> str:
+    """The folder of the held-out scenarios. Raises ``ConfigError`` and ``MissingKey``."""
+    from corral._verification.scenarios.scenario_check import THRESHOLD, scenarios
+
+    threshold = options.scenario_threshold
+    check = scenarios(
+        cwd / (options.scenarios or ""),
+        threshold=THRESHOLD if threshold is None else threshold,
+        judge=options.judge,
+    )
+    check.check_judge()
+    return check.source.path
+
+
 # Building.
 
 
@@ -223,11 +248,19 @@ def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> 
     for key, limit in limits.items():
         if limit is not None and not limit > 0:
             raise ConfigError(f"{key} must be greater than 0, got: {limit}")
+    if options.verify_from not in (None, "before", "after"):
+        raise ConfigError(f"verify_from must be before or after, got: {options.verify_from!r}")
     agents = choose_agents(options.agents)
     run = options.run.copy()
     cwd = Path(run.pop("cwd", None) or ".").absolute()
     if not cwd.is_dir():
         raise ConfigError(f"the working directory {str(cwd)!r} is not a folder")
+    if options.scenarios is not None:
+        folder = check_scenarios(options, cwd)
+        options = msgspec.structs.replace(options, scenarios=folder)
+        hidden = {"hidden": [*(run.get("hidden") or ()), folder]}
+        run.update(cast("AgentKwargs", hidden))
+        options = msgspec.structs.replace(options, run={**run, "cwd": str(cwd)})
     verified = [_with_defaults(task, options, cwd) for task in tasks]
     name = options.name or f"compare-{secrets.token_hex(3)}"
     store.check_name(name)
@@ -397,6 +430,8 @@ class _Builder:
             task, task.verify_timeout, TIMEOUT, "--verify-timeout"
         )
         tests, target, files = task.tests, "", task.test_files
+        # Files of the agent judge nothing if the task brings its own after the run.
+        hides_tests = bool(tests or task.layout)
         if not tests and (script := self._script(task)):
             # A script of the user is the verifier: it runs as it is now, whatever agents do to it.
             tests, target = str(Path(task.folder or self._cwd, script)), script
@@ -417,6 +452,12 @@ class _Builder:
             network=task.network and not task.is_confined,
             is_confined=task.is_confined,
             timeout=limit or TIMEOUT,
+            verify_from=self._options.verify_from or ("after" if hides_tests else "before"),
+            verify_with=self._options.verify_with,
+            judge_files=self._options.judge_files,
+            scenarios=self._options.scenarios or "",
+            threshold=self._options.scenario_threshold or 0.9,
+            judge=self._options.judge or "",
         )
 
     def _script(self, task: CompareTask) -> str:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from corral.receipt import VerifyFrom
 from corral.values import Usage
 
 PATCH, VERIFIER_LOG, ANSWER = "changes.patch", "verifier.txt", "answer.md"
@@ -37,10 +38,17 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_confined: bool = False
     """Whether it runs in a sandbox only: the task may be a stranger's."""
     timeout: float = TIMEOUT
+    verify_from: VerifyFrom = "before"
+    verify_with: tuple[str, ...] = ()
+    judge_files: tuple[str, ...] = ()
+    scenarios: str = ""
+    """A folder of held-out scenarios."""
+    threshold: float = 0.9
+    judge: str = ""
 
     @property
     def is_given(self) -> bool:
-        return bool(self.command or self.layout)
+        return bool(self.command or self.layout or self.scenarios)
 
 
 def with_real_path(prompt: str, name: str, path: str) -> str:

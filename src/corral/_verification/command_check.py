@@ -33,6 +33,8 @@ class CommandCheck(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = TIMEOUT
     env: dict[str, str] = {}
     pass_env: tuple[str, ...] = ()
+    tail: int = TAIL
+    """Characters of the output that the evidence has."""
 
     def __repr__(self) -> str:
         return f"command_succeeds({self.command!r})"
@@ -67,14 +69,16 @@ class CommandCheck(msgspec.Struct, frozen=True, kw_only=True):
             self.argv,
             cwd=context.folder,
             env=for_commands((*context.pass_env, *self.pass_env), given),
-            stderr_tail=TAIL,
+            stderr_tail=self.tail,
             registry=registry_for("check"),
             sandbox=context.sandbox,
         )
         limit = min(self.timeout, context.timeout)
-        done = await run_command(spec, limit, keep=4 * TAIL)  # a character has at most four bytes
+        done = await run_command(
+            spec, limit, keep=4 * self.tail
+        )  # a character has at most four bytes
         redactor = SecretRedactor(named_secrets(variables(self.env)), context.secrets)
-        output = shown_output(done.redacted(redactor))
+        output = shown_output(done.redacted(redactor), self.tail)
         outcome, reason = outcome_of(done), "" if done.ok else done.end(limit)
         if not done.ok and context.has_no_network:
             reason += " (it ran in a sandbox without a network)"
@@ -110,10 +114,10 @@ def outcome_of(done: CommandResult) -> Outcome:
     return "failed"
 
 
-def shown_output(done: CommandResult) -> str:
+def shown_output(done: CommandResult, tail: int = TAIL) -> str:
     """The end of both streams."""
     out = done.stdout.decode("utf-8", "replace").strip()
-    return "\n".join(filter(None, (out, done.stderr.strip())))[-TAIL:]
+    return "\n".join(filter(None, (out, done.stderr.strip())))[-tail:]
 
 
 def command_succeeds(

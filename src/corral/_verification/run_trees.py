@@ -53,6 +53,8 @@ class TreeChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Patterns of ignored files and folders that the checks need."""
     commands: tuple[str, ...] = ()
     """Those that are run."""
+    provides_all: bool = False
+    """Dependencies that the run installed or changed are provided, too, as it left them."""
 
 
 class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +170,8 @@ class RunTrees:
             raise RuntimeError("the trees before the run were not taken")
         before = self._before
         after = TreeState(tree=self._store.take(before.tree))
+        if self._choice.provides_all:
+            self._stamps = {path: self._stamp(path) for path in self._dependencies(after.tree)}
         return self.work(before, after, self._stamp)
 
     def repeat(

@@ -61,6 +61,10 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
     judge_files: tuple[str, ...] = ()
     verify_with: tuple[str, ...] = ()
     timeout: float = TIMEOUT
+    commands: tuple[str, ...] = ()
+    """Those of checks that are no ``CommandCheck``."""
+    provides_all: bool = False
+    """As in ``TreeChoice``."""
 
     @property
     def reads_files(self) -> bool:
@@ -72,7 +76,11 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
             verify_from=self.verify_from,
             judge_files=self.judge_files,
             verify_with=self.verify_with,
-            commands=tuple(each.command for each in self.checks if isinstance(each, CommandCheck)),
+            commands=(
+                *self.commands,
+                *(each.command for each in self.checks if isinstance(each, CommandCheck)),
+            ),
+            provides_all=self.provides_all,
         )
 
 
@@ -134,7 +142,8 @@ class Verification:
         self._cwd = cwd
         self._own = own
         self._trees: RunTrees | None = None
-        self._problem = ""
+        self.problem: str = ""
+        """Why the files could not be stored."""
         self._files: dict[str, FolderStamp | None] = {}
         self._programs: dict[str, FolderStamp | None] = {}
         self._seconds = 0.0
@@ -156,7 +165,7 @@ class Verification:
             trees.begin()
             self._trees = trees
         except (CorralError, OSError, TooManyFiles) as error:
-            self._problem = f"the files before the run could not be stored: {error}"
+            self.problem = f"the files before the run could not be stored: {error}"
 
     def _stamps_of_files(self) -> dict[str, FolderStamp | None]:
         named = (path for each in self.options.checks if isinstance(each, FilesCheck)
@@ -174,11 +183,11 @@ class Verification:
     ) -> Receipt:
         """Run the checks. ``schema`` is the evidence that the typed answer fits."""
         trees: WorkTrees | None = None
-        if self.options.reads_files and not self._problem:
+        if self.options.reads_files and not self.problem:
             try:
                 trees = await in_thread(self._end)
             except (CorralError, OSError, TooManyFiles) as error:
-                self._problem = f"the files that the run left could not be stored: {error}"
+                self.problem = f"the files that the run left could not be stored: {error}"
         evidence, gaps = await self.run_checks(trees, result, setting)
         if schema is not None:
             evidence.append(schema)
@@ -211,7 +220,7 @@ class Verification:
             timeout=self.options.timeout,
         )
         if trees is None:
-            return [await self._run_check(check, context, self._problem)
+            return [await self._run_check(check, context, self.problem)
                     for check in self.options.checks], []  # fmt: skip
         clean = CleanTree(trees, setting.sandbox)
         try:

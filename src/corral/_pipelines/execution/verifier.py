@@ -1,7 +1,9 @@
 """The verifier of an attempt: what decides whether the agent has done its task.
 
-It runs when the agent and all its processes have ended. Its files are put into the workspace only
-then, so an agent cannot read them there or change them. It is one of:
+It is a check of ``corral._verification``: it runs when the agent and all its processes have ended,
+in a clean tree of what the agent left. Files that judge are as before the run, unless the task
+brings its own. Those are put into the clean tree only, so an agent cannot read or change them. It
+is one of:
 
 * a command. Exit code 0 passes, any other one fails. ``CORRAL_ANSWER`` names a file with the
   agent's answer.
@@ -9,9 +11,9 @@ then, so an agent cannot read them there or change them. It is one of:
   number) or ``reward.json`` (numbers by name; ``reward`` counts). A reward of 1 or more passes.
   The paths exist in the sandbox, which such a task needs.
 
-If the verifier itself cannot run, there is no verdict: the shell does not find the command (exit
-code 127 or 126), a signal kills it, or no reward is written. A verifier that does not end in its
-time is ended, and the attempt has failed: programs that never end are wrong.
+Held-out scenarios may be added. If a check cannot be made, there is no verdict: the shell does not
+find the command (exit code 127 or 126), a signal kills it, or no reward is written. A verifier that
+does not end in its time is ended, and the attempt has failed: programs that never end are wrong.
 """
 
 from __future__ import annotations
@@ -32,20 +34,26 @@ from corral._pipelines.attempts import Verdict, Verifier
 from corral._pipelines.execution import node_options
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.execution.node_options import sandbox_for
-from corral._pipelines.execution.shell import run_shell_command
 from corral._system import fs
 from corral._system.clock import Stopwatch
-from corral._system.process.command import CommandResult
+from corral._system.environment import QUIET
 from corral._system.sandbox.box import Bind
 from corral._system.sandbox.sandbox import Sandbox
 from corral._system.threads import in_thread
+from corral._verification.check import Check, CheckContext
+from corral._verification.command_check import CommandCheck
+from corral._verification.verification import (
+    CheckSetting,
+    Verification,
+    VerifyOptions,
+    find_gaps,
+)
 from corral.errors import SandboxFailed, StorageFailed
 from corral.policy import Policy
+from corral.receipt import CheckKind, Evidence, Outcome, Receipt, RunFacts
 from corral.result import Result
-from corral.values import is_object, number_or_none
+from corral.values import JsonObject, is_object, number_or_none
 
-CANNOT_RUN = (126, 127)
-"""Exit codes of a shell that cannot start the command."""
 PASSING = 1.0
 """The least reward that passes."""
 MAX_REWARD = 64 * 1024
@@ -54,7 +62,9 @@ MAX_OUTPUT = 200_000
 """Characters of the verifier's output that are stored."""
 
 
-class Verification(msgspec.Struct, frozen=True, kw_only=True):
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checks of an attempt have found."""
+
     verdict: Verdict
     reason: str = ""
     exit_code: int | None = None
@@ -91,34 +101,160 @@ def _files(path: Path, only: Sequence[str] = ()) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted([*files, *links]))
 
 
-async def verify(work: NodeContext, verifier: Verifier, result: Result, own: Path) -> Verification:
-    """Put the verifier's files into the workspace and run it. ``own`` is an empty folder for its
-    files. It runs in the sandbox if the agent did, or if the options ask for it. Raises
+class AttemptCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """The verifier as a check."""
+
+    verifier: Verifier
+    own: Path
+    """An empty folder for its files."""
+
+    @property
+    def kind(self) -> CheckKind:
+        return "command"
+
+    @property
+    def name(self) -> str:
+        return self.verifier.command or "tests/test.sh"
+
+    @property
+    def reads_files(self) -> bool:
+        return True
+
+    def describe(self) -> JsonObject:
+        return {}
+
+    async def run(self, context: CheckContext) -> Evidence:
+        """Raises ``StorageFailed`` if its files cannot be copied."""
+        verifier, own = self.verifier, self.own
+        answer = "" if context.result is None else context.result.text
+        if not await in_thread(_put_files, verifier, context.host_folder, answer, own):
+            reason = f"{verifier.tests} has changed since the comparison was started"
+            return Evidence(kind=self.kind, name=self.name, outcome="missing", reason=reason)
+        command = verifier.command
+        if verifier.layout:
+            command = "chmod +x /tests/test.sh && /tests/test.sh"
+        check = CommandCheck(
+            argv=("sh", "-c", command),
+            command=command,
+            timeout=verifier.timeout,
+            env={**QUIET, "CORRAL_ANSWER": str(own / "answer.txt")},
+            tail=MAX_OUTPUT,
+        )
+        sandbox = self._with_harbor(context) if verifier.layout else context.sandbox
+        found = await check.run(msgspec.structs.replace(context, sandbox=sandbox))
+        if found.reason:
+            found = msgspec.structs.replace(found, reason=f"the verifier {found.reason}")
+        if verifier.layout and not found.reason.startswith("the verifier did not end"):
+            return await in_thread(_with_reward, found, own)
+        return found
+
+    def _with_harbor(self, context: CheckContext) -> Sandbox | None:
+        """The sandbox, in which ``/tests``, ``/logs`` and the working directory of the task
+        exist."""
+        sandbox = context.sandbox
+        if sandbox is None:
+            raise TypeError("a task of harbor has a sandbox")
+        binds = [Bind(str(self.own / "tests"), "/tests"), Bind(str(self.own / "logs"), "/logs")]
+        if self.verifier.workdir:
+            binds.append(Bind(str(context.host_folder), self.verifier.workdir))
+        box = msgspec.structs.replace(sandbox.box, binds=(*sandbox.box.binds, *binds))
+        return msgspec.structs.replace(sandbox, box=box)
+
+
+def _with_reward(found: Evidence, own: Path) -> Evidence:
+    """The evidence of a harbor verifier that has ended."""
+    reward = read_reward(own, "logs/verifier")
+    outcome: Outcome = "missing"
+    reason = f"the verifier wrote no reward: {found.reason or 'it exited with 0'}"
+    if reward is not None:
+        outcome = "passed" if reward >= PASSING else "failed"
+        reason = "" if outcome == "passed" else f"the reward is {reward:g}"
+    details: JsonObject = {**found.details, "reward": reward}
+    return msgspec.structs.replace(found, outcome=outcome, reason=reason, details=details)
+
+
+def verification_of(work: NodeContext, verifier: Verifier, own: Path, trees: Path) -> Verification:
+    """What verifies an attempt. ``own`` and ``trees`` are empty folders: for the verifier's files,
+    and the states of the workspace. Raises ``ConfigError`` for scenarios that cannot be read."""
+    checks: list[Check] = []
+    if verifier.command or verifier.layout:
+        checks.append(AttemptCheck(verifier=verifier, own=own))
+    if verifier.scenarios:
+        from corral._verification.scenarios.scenario_check import scenarios
+
+        judge = verifier.judge or None
+        checks.append(scenarios(verifier.scenarios, threshold=verifier.threshold, judge=judge))
+    options = VerifyOptions(
+        checks=tuple(checks),
+        verify_from=verifier.verify_from,
+        judge_files=verifier.judge_files,
+        verify_with=verifier.verify_with,
+        timeout=verifier.timeout,
+        commands=(verifier.command,) if verifier.command else (),
+        provides_all=True,  # a worktree has no dependencies before the agent installs them
+    )
+    return Verification(options, str(work.workspace), trees)
+
+
+async def judge(
+    work: NodeContext, verifier: Verifier, verification: Verification, result: Result, own: Path
+) -> Judgement:
+    """Run the checks: in the sandbox if the agent was, or if the options ask for it. Raises
     ``CorralError`` if that is not possible."""
     stopwatch = Stopwatch()
-    if not await in_thread(_put_files, verifier, work.workspace, result.text, own):
-        reason = f"{verifier.tests} has changed since the comparison was started"
-        return Verification(verdict="missing", reason=reason)
-    command = "chmod +x /tests/test.sh && /tests/test.sh" if verifier.layout else verifier.command
-    done = await run_shell_command(
-        command,
-        cwd=work.workspace,
-        env={**work.resources.command_env(work), "CORRAL_ANSWER": str(own / "answer.txt")},
-        pass_env=work.resources.pass_env(work),
-        timeout=verifier.timeout,
+    resources = work.resources
+    setting = CheckSetting(
         sandbox=_sandbox(work, verifier, result, own),
+        budget=node_options.budget_of(work),
+        env=resources.command_env(work),
+        pass_env=resources.pass_env(work),
+        secrets=resources.secrets,
     )
-    done = done.redacted(work.resources.redactor)
-    reward = await in_thread(read_reward, own, "logs/verifier") if verifier.layout else None
-    text = done.stdout.decode("utf-8", "replace")
-    if done.stderr.strip():
-        text = f"{text.rstrip()}\n--- stderr ---\n{done.stderr}".lstrip()
-    return msgspec.structs.replace(
-        _judge(done, verifier, reward),
-        output=text[-MAX_OUTPUT:],
-        exit_code=done.code,
+    facts = RunFacts(run_id=result.run_id, agent=result.agent, status=result.status)
+    receipt = await verification.conclude(result, facts, setting)
+    evidence = receipt.evidence
+    first = evidence[0]
+    reward = number_or_none(first.details.get("reward"))
+    return Judgement(
+        verdict=_verdict(receipt),
+        reason=_reason(receipt),
+        reward=reward,
+        output="".join(f"{each.output}\n" for each in evidence if each.output),
+        exit_code=first.exit_code,
         seconds=round(stopwatch.seconds, 3),
     )
+
+
+def _verdict(receipt: Receipt) -> Verdict:
+    outcomes = {_outcome(each) for each in receipt.evidence}
+    if "failed" in outcomes:
+        return "failed"
+    if "missing" in outcomes:
+        return "missing"
+    return "failed" if _other_gaps(receipt) else "passed"
+
+
+def _outcome(evidence: Evidence) -> Outcome:
+    """A command that exits with 0, and shows too few tests that passed, is not missing: the work
+    may have made it so."""
+    is_shown = evidence.exit_code == 0 and "reward" not in evidence.details
+    return "failed" if evidence.outcome == "missing" and is_shown else evidence.outcome
+
+
+def _other_gaps(receipt: Receipt) -> list[str]:
+    """What is missing besides the evidence: a program that the run changed, a link that leads out
+    of the tree."""
+    of_evidence = find_gaps(receipt.evidence)
+    return [gap for gap in receipt.gaps if gap not in of_evidence]
+
+
+def _reason(receipt: Receipt) -> str:
+    reasons: list[str] = []
+    for each in receipt.evidence:
+        if not each.passed:
+            end = each.output[-300:] if _outcome(each) == "missing" else ""
+            reasons.append(f"{each.reason}: {end}" if end else each.reason)
+    return "; ".join([*reasons, *_other_gaps(receipt)])
 
 
 def _put_files(verifier: Verifier, workspace: Path, answer: str, own: Path) -> bool:
@@ -141,25 +277,6 @@ def _put_files(verifier: Verifier, workspace: Path, answer: str, own: Path) -> b
     except OSError as error:
         raise StorageFailed(f"the verifier cannot be copied: {error}") from error
     return True
-
-
-def _judge(done: CommandResult, verifier: Verifier, reward: float | None) -> Verification:
-    """The verdict of a command that has ended; ``reward`` is what a harbor verifier wrote."""
-    end, tail = done.end(verifier.timeout), done.output_tail()[-300:]
-    if done.timed_out:
-        return Verification(verdict="failed", reason=f"the verifier {end}")
-    if verifier.layout and reward is None:
-        reason = f"the verifier wrote no reward and {end}: {tail}"
-        return Verification(verdict="missing", reason=reason)
-    if reward is not None:
-        passed, reason = reward >= PASSING, f"the reward is {reward:g}"
-    elif done.code is None or done.code in CANNOT_RUN:
-        return Verification(verdict="missing", reason=f"the verifier {end}: {tail}")
-    else:
-        passed, reason = done.ok, f"the verifier {end}"
-    if passed:
-        return Verification(verdict="passed", reward=reward)
-    return Verification(verdict="failed", reason=reason, reward=reward)
 
 
 def read_reward(root: Path, folder: str) -> float | None:
@@ -205,14 +322,10 @@ def _sandbox(work: NodeContext, verifier: Verifier, result: Result, own: Path) -
     sandbox = sandbox_for(work, (str(own),), forced="require", policy=policy)
     if sandbox is None or not verifier.layout:
         return sandbox
-    # In it, ``/tests``, ``/logs`` and the task's working directory exist.
     if sandbox.support.method != "bubblewrap":
         raise SandboxFailed("a harbor task needs bubblewrap: it provides /tests and /logs")
-    binds = [Bind(str(own / "tests"), "/tests"), Bind(str(own / "logs"), "/logs")]
-    if verifier.workdir:
-        binds.append(Bind(str(work.workspace), verifier.workdir))
     has_network = verifier.network or sandbox.box.network
-    box = msgspec.structs.replace(sandbox.box, binds=tuple(binds), network=has_network)
+    box = msgspec.structs.replace(sandbox.box, network=has_network)
     return msgspec.structs.replace(sandbox, box=box)
 
 

@@ -2,7 +2,7 @@
 
 The context of the visit is an ``AttemptTask``. The agent works in its own worktree of a repository.
 When it and its processes have ended, its work is stored as a commit and a patch; only then the
-verifier's files are copied into the worktree, and the verifier runs. Then the worktree is removed.
+verifier runs, in a clean tree of it into which its files are copied. Then the worktree is removed.
 
 The outcome is a success if there is a verdict, passed or failed. An attempt without one is
 *missing*: the outcome is a failure, and another attempt may be made (``retryable``). Missing is
@@ -41,7 +41,7 @@ from corral._pipelines.attempts import (
 )
 from corral._pipelines.execution import agent_call, verifier
 from corral._pipelines.execution.handlers import NodeContext
-from corral._pipelines.execution.verifier import Verification
+from corral._pipelines.execution.verifier import Judgement
 from corral._pipelines.nodes.item import UPDATE, result_fields
 from corral._pipelines.scheduler.outcome import UNUSABLE, Outcome, failed, outcome_of_error
 from corral._protocol.schema import schema_of
@@ -51,6 +51,7 @@ from corral._system.clock import Stopwatch
 from corral._system.git import repository
 from corral._system.git.worktree import Change, TaskWorktree, task_folder
 from corral._system.threads import in_thread
+from corral._verification.verification import Verification
 from corral.errors import (
     CorralError,
     IdleTimeout,
@@ -156,14 +157,21 @@ def _own_folder(tree: TaskWorktree) -> Path:
 
 
 async def _remove(tree: TaskWorktree) -> None:
-    await in_thread(fs.remove_tree, _own_folder(tree))
+    for folder in (_own_folder(tree), _trees_folder(tree)):
+        await in_thread(fs.remove_tree, folder)
     await tree.remove()
+
+
+def _trees_folder(tree: TaskWorktree) -> Path:
+    """The folder for the states of its files."""
+    return tree.place.with_name("trees")
 
 
 async def _run(
     work: NodeContext, task: AttemptTask, tree: TaskWorktree | None, record: AttemptRecord
 ) -> tuple[Outcome, JsonObject, AttemptRecord]:
     await in_thread(paths.make_dir, Path(task.folder))
+    verification = await _begin(work, task, tree)
     result = await _run_agent(work, task)
     fields = result_fields(result, Outcome())
     record = msgspec.structs.replace(
@@ -186,19 +194,19 @@ async def _run(
         record = msgspec.structs.replace(record, reason=error.message)
         outcome = _final(outcome_of_error(error))
     else:
-        verification = await _verify(work, task, tree, result)
-        await _write(work, task, VERIFIER_LOG, verification.output)
+        judgement = await _verify(work, task, tree, result, verification)
+        await _write(work, task, VERIFIER_LOG, judgement.output)
         record = msgspec.structs.replace(
             record,
-            verdict=verification.verdict,
-            reason=verification.reason,
-            reward=verification.reward,
-            exit_code=verification.exit_code,
-            verifier_seconds=verification.seconds,
+            verdict=judgement.verdict,
+            reason=judgement.reason,
+            reward=judgement.reward,
+            exit_code=judgement.exit_code,
+            verifier_seconds=judgement.seconds,
         )
         outcome = Outcome()
-        if verification.verdict == "missing":
-            outcome = failed(verification.reason, retryable=False)
+        if judgement.verdict == "missing":
+            outcome = failed(judgement.reason, retryable=False)
             fields["code"] = "verifier"
     outcome = msgspec.structs.replace(outcome, cost_usd=result.cost.usd, tokens=result.usage.total)
     return outcome, fields, record
@@ -223,20 +231,39 @@ async def _run_agent(work: NodeContext, task: AttemptTask) -> Result:
     )
 
 
-async def _verify(
-    work: NodeContext, task: AttemptTask, tree: TaskWorktree | None, result: Result
-) -> Verification:
+async def _begin(
+    work: NodeContext, task: AttemptTask, tree: TaskWorktree | None
+) -> Verification | None:
+    """Store the files from before the attempt; None if there is nothing to verify. Raises
+    ``StorageFailed`` if that is not possible: nothing is spent then."""
     if tree is None or not task.verifier.is_given:
+        return None
+    found = verifier.verification_of(work, task.verifier, _own_folder(tree), _trees_folder(tree))
+    await found.begin()
+    if found.problem:
+        raise StorageFailed(found.problem, retryable=False)
+    return found
+
+
+async def _verify(
+    work: NodeContext,
+    task: AttemptTask,
+    tree: TaskWorktree | None,
+    result: Result,
+    verification: Verification | None,
+) -> Judgement:
+    if tree is None or verification is None:
         reason = "" if result.ok else _reason(result)
-        return Verification(verdict="passed" if result.ok else "failed", reason=reason)
+        return Judgement(verdict="passed" if result.ok else "failed", reason=reason)
     if _is_moved(work.workspace, tree.place, task.inside):
         reason = "the agent has replaced its working directory by a link"
-        return Verification(verdict="failed", reason=reason)
-    verification = await verifier.verify(work, task.verifier, result, _own_folder(tree))
-    if verification.verdict == "failed" and not result.ok:
-        reason = f"{verification.reason}; the agent: {_reason(result)}"
-        return msgspec.structs.replace(verification, reason=reason)
-    return verification
+        return Judgement(verdict="failed", reason=reason)
+    own = _own_folder(tree)
+    judgement = await verifier.judge(work, task.verifier, verification, result, own)
+    if judgement.verdict == "failed" and not result.ok:
+        reason = f"{judgement.reason}; the agent: {_reason(result)}"
+        return msgspec.structs.replace(judgement, reason=reason)
+    return judgement
 
 
 def _is_moved(workspace: Path, worktree: Path, inside: str) -> bool:
