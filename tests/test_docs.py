@@ -29,7 +29,7 @@ from typing import NamedTuple, get_args
 
 import click
 import pytest
-from support import answering_gemini
+from support import answering_gemini, locked_environment
 from support.command_page import commands, examples_of
 from support.events_page import with_errors, with_events
 from support.goldens import check_golden
@@ -128,6 +128,8 @@ def needs_gemini(text: str) -> list[pytest.MarkDecorator]:
 
 USES_TOOLS = r"NOTES\.md|What has changed|Which version|write_file|sandbox="
 """Prompts for which ``answer`` calls a tool, and the sandbox, which must let the CLI start."""
+USES_PANDAS = "import pandas"
+"""A slow test runs it, in an environment that has pandas and matplotlib."""
 FIRST_SAMPLE = "README-3"
 FIRST_COMMANDS = "getting-started"
 
@@ -136,7 +138,9 @@ def samples() -> list[object]:
     """The first sample, and those in which the agent uses tools, start the real Gemini CLI. The
     others only need an answer: a program like it gives it (``sample_env``)."""
     return [
-        pytest.param(block, id=block.name, marks=needs_gemini(block.text))
+        pytest.param(block, id=block.name, marks=pytest.mark.slow)
+        if USES_PANDAS in block.text
+        else pytest.param(block, id=block.name, marks=needs_gemini(block.text))
         if block.name == FIRST_SAMPLE or re.search(USES_TOOLS, block.text)
         else pytest.param(block, id=block.name)
         for block in blocks("python")
@@ -227,7 +231,11 @@ def run(argv: list[str], workspace: Path, env: dict[str, str]) -> subprocess.Com
 @pytest.mark.parametrize("block", samples())
 def test_a_python_sample_runs(block: Block, sample_env: dict[str, str], workspace: Path) -> None:
     if "def test_" not in block.text:
-        done = run([sys.executable, "-c", block.text], workspace, sample_env)
+        python = sys.executable
+        if USES_PANDAS in block.text:
+            python = str(locked_environment.install("receivers") / "python")
+            sample_env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        done = run([python, "-c", block.text], workspace, sample_env)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return
     (workspace / "test_sample.py").write_text(block.text)

@@ -27,6 +27,14 @@ def test_a_page_is_printed_unchanged_if_stdout_is_no_terminal(
     assert (done.returncode, done.stdout) == (0, (ROOT / "docs" / "policy.md").read_text())
 
 
+@pytest.mark.parametrize("topic", ["cookbook/review-bot", "review-bot"])
+def test_a_page_of_a_folder_is_found_by_its_name(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = run_in_process(f"docs {topic}", monkeypatch).stdout
+    assert shown == (ROOT / "docs" / "cookbook" / "review-bot.md").read_text()
+
+
 @pytest.mark.parametrize("topic", ["RateLimited", "ratelimited", "rate_limit"])
 def test_an_error_is_found_by_its_name_and_its_code(
     topic: str, monkeypatch: pytest.MonkeyPatch

@@ -71,9 +71,11 @@ def _search(words: str) -> None:
 
 def _text_of(topic: str) -> str:
     name = topic.removesuffix(".md").removeprefix("docs/")
-    found = {page.name: page for page in pages.all_pages()}
-    if name in found:
-        return found[name].text
+    every = pages.all_pages()
+    found = {page.name: page for page in every}
+    by_last_part = {page.name.rpartition("/")[2]: page for page in every}
+    if (page := found.get(name) or by_last_part.get(name)) is not None:
+        return page.text
     if (error := find_error(name)) is not None:
         return error_page(error)
     similar = get_close_matches(name, found, n=3, cutoff=0.6)
