@@ -202,6 +202,22 @@ def test_the_commands_of_a_receipt_run_in_the_sandbox(project: Path, receipt: Pa
     assert not outside.exists()
 
 
+@needs_sandbox
+def test_the_commands_of_a_receipt_get_no_secret(
+    project: Path, receipt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_TOKEN", "hunter2-hunter2-hunter2")
+    monkeypatch.setenv("MODE", "fast")
+    command = f'echo "[$API_TOKEN]"; test "$MODE" = fast && {PLAIN}'
+    checks = [{"kind": "command", "argv": ["sh", "-c", command], "command": command,
+               "variables": ["API_TOKEN", "MODE"]}]  # fmt: skip
+    evidence = [{"kind": "command", "name": command, "outcome": "passed", "exit_code": 0}]
+    file = edited(receipt, rehashed=True, checks=checks, evidence=evidence)
+    done = corral("verify", str(file), "--json", cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["evidence"][0]["output"] == "[]"
+
+
 def test_a_receipt_becomes_a_note_and_a_record_of_agent_trace(
     project: Path, receipt: Path, tmp_path: Path
 ) -> None:

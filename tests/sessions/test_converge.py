@@ -161,3 +161,14 @@ async def test_the_cost_has_that_of_the_judging_model(workspace: Path, tmp_path:
     assert result.cost.usd > agent.cost.usd
     assert result.usage.total is not None
     assert result.usage.total > (agent.usage.total or 0)
+
+
+async def test_a_round_that_cannot_start_leaves_the_best_state(workspace: Path) -> None:
+    """The budget is spent exactly when a round ends."""
+    checks = ("test -f a", "test -f b")
+    commands = ["touch a", "rm a", "touch c"]
+    result, prompts = await converge(workspace, commands, *checks, max_calls=4)
+    assert result.error is not None
+    assert (result.error.code, len(prompts)) == (errors.BudgetExceeded.code, 2)
+    assert (result.kept_round, result.verdict) == (1, "gaps")
+    assert [path.name for path in workspace.iterdir()] == ["a"]

@@ -308,24 +308,35 @@ async def run_goal(
     do = turn if goal.output is None else typed_turns
 
     async def counted(text: str) -> Result:
-        if converge is not None:
-            converge.rounds += 1
-        return await do(text)
+        if converge is None:
+            return await do(text)
+        converge.rounds += 1
+        try:
+            return await do(text)
+        except RemoteError:
+            converge.rounds -= 1
+            raise
 
     if until is None:
         return await do(text)
     from corral._sessions.sandbox import command_sandbox  # most runs need none
 
-    done = await until_done(
-        counted,
-        text,
-        until,
-        rounds=goal.rounds,
-        max_total_tokens=goal.max_total_tokens,
-        timeout=run.timeout,
-        ending=run.grace + PATIENCE,
-        waits=waits,
-        cwd=session.prepared.cwd,
-        sandbox=command_sandbox(session.prepared),
-    )
+    try:
+        done = await until_done(
+            counted,
+            text,
+            until,
+            rounds=goal.rounds,
+            max_total_tokens=goal.max_total_tokens,
+            timeout=run.timeout,
+            ending=run.grace + PATIENCE,
+            waits=waits,
+            cwd=session.prepared.cwd,
+            sandbox=command_sandbox(session.prepared),
+        )
+    except RemoteError as error:
+        if converge is None or error.result is None:
+            raise
+        # A further round cannot start, such as with a spent budget: the best state counts.
+        done = _with_error(error.result, error)
     return await (session.verify(done) if converge is None else converge.finish(done))

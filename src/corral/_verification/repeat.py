@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from corral._system import fs, paths
+from corral._system.environment import is_secret, variables
 from corral._system.git import repository, scan
 from corral._system.git.notes import commit_with, written_lines
 from corral._system.git.scan import TooManyFiles
@@ -69,7 +70,7 @@ async def repeat(
     receipt = stored.receipt
     if stored.is_edited:
         return Repetition(answer="edited", reasons=("its hash is not that of its content",))
-    checks = [_check_of(fields) for fields in receipt.checks]
+    checks = [_check_of(fields, is_trusted=sandbox is None) for fields in receipt.checks]
     if not any(checks) or receipt.before is None or receipt.clean is None:
         raise ConfigError(
             "no check of this receipt can be repeated",
@@ -145,20 +146,24 @@ def _difference(old: Evidence, new: Evidence) -> str:
     return ""
 
 
-def _check_of(fields: JsonObject) -> Check | None:
-    """The check that a receipt describes; None if it cannot be repeated."""
+def _check_of(fields: JsonObject, *, is_trusted: bool) -> Check | None:
+    """The check that a receipt describes; None if it cannot be repeated. One that is not trusted
+    gets no secret that it names."""
     if fields.get("kind") == "files" and (names := as_texts(fields.get("paths"))):
         return FilesCheck(tuple(names))
     argv = as_texts(fields.get("argv"))
     if fields.get("kind") != "command" or not argv:
         return None
+    names, env = as_texts(fields.get("variables")), variables()
     # What is shown is what is run.
     shown = argv[2] if argv[:2] == ["sh", "-c"] and len(argv) == 3 else " ".join(argv)
     return CommandCheck(
         argv=tuple(argv),
         command=shown,
         timeout=number_or_none(fields.get("timeout")) or 600.0,
-        pass_env=tuple(as_texts(fields.get("variables"))),
+        pass_env=tuple(
+            name for name in names if is_trusted or not is_secret(name, env.get(name, ""))
+        ),
     )
 
 
