@@ -58,7 +58,7 @@ from corral._pipelines.scheduler.commands import (
     Wait,
     Woken,
 )
-from corral._pipelines.scheduler.merge import uses_worktrees
+from corral._pipelines.scheduler.merge import has_lanes, uses_worktrees
 from corral._pipelines.scheduler.outcome import failed
 from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
@@ -150,7 +150,7 @@ class MemoryRun:
         )
         self._place: RunPlace | None = None
         """Set if lanes of the run have their own worktrees, or the run is in one."""
-        if tree is not None or uses_worktrees(graph):
+        if tree is not None or program is not None or uses_worktrees(graph):
             from corral._engine.workspace import branch_worktrees
 
             self._place = branch_worktrees.RunPlace(
@@ -211,7 +211,7 @@ class MemoryRun:
 
     async def _close_branches(self) -> list[str]:
         """Remove the worktrees of branches; returns the git branches that stay."""
-        if self._place is None:
+        if self._place is None or not has_lanes(self.graph, self.scheduler.state):
             return []
         from corral._engine.workspace import branch_worktrees
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, get_args, overload
 
 import msgspec
 
@@ -17,7 +17,7 @@ from corral._pipelines.scheduler.commands import Question
 from corral._pipelines.scheduler.human_gate import question_choices
 from corral._protocol.schema import schema_of
 from corral._workflows.definition import to_json_value
-from corral._workflows.program import check_inside
+from corral._workflows.program import check_inside, error_of
 from corral._workflows.program_turn import Step, StepEnd, StepKind, digest_of
 from corral.errors import ConfigError
 from corral.values import (
@@ -25,8 +25,10 @@ from corral.values import (
     Json,
     JsonObject,
     Output,
+    as_list,
     as_object,
     as_text,
+    as_texts,
     convert_to,
     slug,
 )
@@ -41,6 +43,8 @@ T = TypeVar("T")
 Duration = float | str
 """Seconds, or ``5m``."""
 OnCrash = Literal["rerun", "fail", "resume"]
+ConflictRule = Literal["fail", "first", "ask", "resume"]
+NONE_STAYS = "none: nothing is merged"
 
 MAX_PARALLEL = 4
 MAX_NAME = 60
@@ -404,22 +408,43 @@ class Flow:
     # Several at once.
 
     async def parallel(
-        self, steps: Iterable[Awaitable[T]], *, max_parallel: int = MAX_PARALLEL
+        self,
+        steps: Iterable[Awaitable[T]],
+        *,
+        max_parallel: int = MAX_PARALLEL,
+        worktree: Literal["shared", "branch"] = "shared",
+        on_conflict: ConflictRule = "fail",
     ) -> list[T]:
         """The results of steps, sub-workflows or other coroutines, in their order; at most
         ``max_parallel`` run at once. If one fails, the others are stopped and its error is
-        raised."""
+        raised.
+
+        ``worktree="branch"``: each works in its own git worktree, which starts with the files as
+        they are now. When all have ended, their changes are merged into the workspace. If two of
+        them changed the same lines, ``on_conflict`` decides: ``fail`` (nothing is merged),
+        ``first`` (the later one is left out), ``ask`` (a person chooses the one that stays),
+        ``resume`` (the session that made the later one resolves the conflict). What is not merged
+        stays as a git branch."""
         works = list(steps)
         if max_parallel < 1:
             raise ConfigError(f"max_parallel must be at least 1, got: {max_parallel}")
         slots, program = asyncio.Semaphore(max_parallel), self.program
         prefixes = [program.prefix_for(work) for work in works]
+        merge, branches = None, [""] * len(works)
+        if worktree == "branch":
+            merge = self._merge_step("parallel", len(works), on_conflict)
+            branches = [*merge.merges]
+        elif worktree != "shared":
+            raise ConfigError(f"worktree must be 'shared' or 'branch', got: {worktree!r}")
         tasks = [
-            asyncio.create_task(program.in_task(work, prefix, slots))
-            for work, prefix in zip(works, prefixes, strict=True)
+            asyncio.create_task(program.in_task(work, prefix, slots, branch))
+            for work, prefix, branch in zip(works, prefixes, branches, strict=True)
         ]
         try:
-            return [*await asyncio.gather(*tasks)]
+            results = [*await asyncio.gather(*tasks)]
+            if merge is not None and works:
+                await self._merge(merge, on_conflict)
+            return results
         finally:
             for task in tasks:
                 task.cancel()
@@ -427,6 +452,43 @@ class Flow:
             for work in works:
                 if isinstance(work, Coroutine):
                     work.close()  # one that was not started
+
+    def _merge_step(
+        self, name: str, count: int, rule: ConflictRule, first: Step | None = None, chosen: str = ""
+    ) -> Step:
+        """The step that merges the files of so many branches, or those of the step ``first``."""
+        if rule not in get_args(ConflictRule):
+            rules = ", ".join(get_args(ConflictRule))
+            raise ConfigError(f"on_conflict must be one of {rules}, got: {rule!r}")
+        step = self._step(
+            name,
+            "visit",
+            rule,
+            chosen,
+            label="merge the branches",
+            kind_name=node_kinds.PARALLEL.name,
+            attrs={"worktree": "branch", "on_conflict": rule},
+            chosen=chosen,
+        )
+        branches = tuple(f"{step.name}.{number}" for number in range(1, count + 1))
+        return msgspec.structs.replace(step, merges=branches if first is None else first.merges)
+
+    async def _merge(self, step: Step, rule: ConflictRule) -> None:
+        """Merge the files of branches that are over. Raises ``StepError``."""
+        end = await self.program.end_of(step, reads=True, writes=True)
+        if not end.error:
+            return
+        left = [as_object(each) for each in as_list(end.value)]
+        if rule != "ask" or not left:
+            raise error_of(step, end)
+        against = ", ".join(as_text(each.get("id")) for each in left)
+        files = ", ".join(sorted({name for each in left for name in as_texts(each.get("files"))}))
+        text = f"{against} changed the same lines as branches before: {files}. Which one stays?"
+        answer = await self.ask(text, [*step.merges, NONE_STAYS], name="conflict")
+        if answer == NONE_STAYS:
+            raise error_of(step, end)
+        again = self._merge_step("chosen", 0, rule, step, str(answer))
+        await self.program.step(again, reads=True, writes=True)
 
     # Making steps.
 

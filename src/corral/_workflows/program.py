@@ -69,11 +69,13 @@ _ASYNCIO = os.path.dirname(os.path.abspath(asyncio.__file__))
 class Scope:
     """A part of the program in which names are counted."""
 
-    __slots__ = ("parent", "prefix", "written")
+    __slots__ = ("parent", "prefix", "worktrees", "written")
 
     def __init__(self, prefix: str, parent: Scope | None) -> None:
         self.prefix = prefix
         self.parent = parent
+        self.worktrees: tuple[str, ...] = () if parent is None else parent.worktrees
+        """The branches of ``flow.parallel`` with their own worktrees, the innermost last."""
         self.written: frozenset[str] = frozenset() if parent is None else parent.written
         """The digests of steps that have ended and may have written the workspace."""
 
@@ -223,19 +225,35 @@ class Program:
         name = slug(getattr(work, "__name__", ""), limit=40, allowed="_", fill="_")
         return f"{self.path_of(name.strip('_') or 'task')}."
 
-    async def in_task(self, work: Awaitable[T], prefix: str, slots: asyncio.Semaphore) -> T:
-        """The main coroutine of a task of ``flow.parallel``."""
-        _scope.get().prefix = prefix
+    async def in_task(
+        self, work: Awaitable[T], prefix: str, slots: asyncio.Semaphore, branch: str = ""
+    ) -> T:
+        """The main coroutine of a task of ``flow.parallel``. ``branch``: the task has its own
+        worktree, under this name."""
+        scope = _scope.get()
+        scope.prefix = prefix
+        if branch:
+            scope.worktrees = (*scope.worktrees, branch)
         async with slots:
             return await work
 
     async def step(self, step: Step, *, reads: bool, writes: bool) -> StepEnd:
         """Wait for the end of this step. ``reads``, ``writes``: whether it uses the workspace.
         Raises ``StepError``."""
+        end = await self.end_of(step, reads=reads, writes=writes)
+        if end.error:
+            raise error_of(step, end)
+        return end
+
+    async def end_of(self, step: Step, *, reads: bool, writes: bool) -> StepEnd:
+        """``step``, also if it has failed."""
         if self._is_closed or self._end is not None:
             raise asyncio.CancelledError
         scope = _scope.get()
         digest = digest_of(step.digest, sorted(scope.written)) if reads else step.digest
+        if scope.worktrees and step.kind == "visit":
+            step = replace(step, worktrees=scope.worktrees)
+            digest = digest_of(digest, len(scope.worktrees))
         self._steps.append(replace(step, digest=digest, after=self._after))
         future = self._waiting[step.id] = asyncio.get_running_loop().create_future()
         try:
@@ -246,12 +264,6 @@ class Program:
             raise
         if writes:
             scope.wrote(frozenset((digest,)))
-        if end.error:
-            raise StepError(
-                f"the step {step.name!r} failed: {end.error}",
-                step=step.name,
-                failure_class=end.failure_class,
-            )
         return end
 
     def line(self) -> str:
@@ -266,6 +278,15 @@ class Program:
                 first = f"{os.path.basename(name)}:{frame.f_lineno}"
             frame = frame.f_back
         return first
+
+
+def error_of(step: Step, end: StepEnd) -> StepError:
+    """The error of a step that has failed."""
+    return StepError(
+        f"the step {step.name!r} failed: {end.error}",
+        step=step.name,
+        failure_class=end.failure_class,
+    )
 
 
 def check_inside(name: str) -> None:

@@ -36,6 +36,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What its handler reads."""
     thread: str | None = None
     """The thread whose session it continues."""
+    worktrees: tuple[str, ...] = ()
+    """The branches of ``flow.parallel`` with their own worktrees in which it is, the innermost
+    last."""
+    merges: tuple[str, ...] = ()
+    """The branches whose files it merges."""
+    chosen: str = ""
+    """The branch that a person chose: those that conflict with it are left out."""
     question: Question | None = None
     seconds: float = 0.0
     value: Json = None

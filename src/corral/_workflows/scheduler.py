@@ -31,6 +31,7 @@ from corral._pipelines.scheduler import human_gate
 from corral._pipelines.scheduler.commands import (
     Answered,
     AskHuman,
+    BranchWork,
     Cancelled,
     Checkpoint,
     Command,
@@ -46,9 +47,9 @@ from corral._pipelines.scheduler.commands import (
     Woken,
 )
 from corral._pipelines.scheduler.outcome import RESULT, Outcome, failed
-from corral._pipelines.scheduler.state import TRUNK, Open, RunLane, State, What
+from corral._pipelines.scheduler.state import LEFT_OUT, TRUNK, WORKTREE, Open, RunLane, State, What
 from corral._workflows.program_turn import DRAWN, KnownStep, ProgramTurn, Step, StepEnd
-from corral.values import Json
+from corral.values import Json, convert_to
 
 KEPT = "kept from the run that this one continues"
 
@@ -151,19 +152,31 @@ class WorkflowScheduler:
         what: What = "ask" if step.question is not None else "wait"
         what = "visit" if step.kind == "visit" else what
         state.open[step.id] = Open(TRUNK, what)
+        branches: tuple[BranchWork, ...] = ()
         if known is not None and known.message is not None:
             # Its message names the step of the other run.
             self._end(step, replace(known.message, id=step.id), is_known=True)
+        elif step.merges and not (branches := self._branches_of(step)):
+            self._end(step, Ended(id=step.id, outcome=Outcome(notes="nothing to merge")))
         elif step.kind == "visit":
             thread = step.thread
+            context = step.inputs
+            if step.worktrees:
+                own = {key: state.context.get(key) for key in map(_key_of, step.worktrees)}
+                context = {**context, **own}
+                # So that the end of the run knows that there is a worktree.
+                state.context.update(own)
             self._add(
                 RunNode(
                     id=step.id,
                     node=node.id,
                     number=1,
-                    context=step.inputs,
+                    context=context,
                     fidelity="full" if thread else "compact",
                     thread=thread,
+                    worktrees=step.worktrees,
+                    merges=branches,
+                    chosen=step.chosen,
                     definition=node,
                 )
             )
@@ -171,6 +184,15 @@ class WorkflowScheduler:
             self._ask(node, step.question)
         else:
             self._add(Wait(id=step.id, node=node.id, seconds=step.seconds))
+
+    def _branches_of(self, step: Step) -> tuple[BranchWork, ...]:
+        """What the branches that a step merges have done."""
+        found = ((name, self.state.context.get(_key_of(name))) for name in step.merges)
+        return tuple(
+            replace(convert_to(done, BranchWork), id=name)
+            for name, done in found
+            if done is not None
+        )
 
     def _shown(self, ids: tuple[str, ...]) -> tuple[str, ...]:
         """The nodes of these steps; of one that draws a value, those before it."""
@@ -216,7 +238,8 @@ class WorkflowScheduler:
         match message:
             case Ended():
                 outcome = message.outcome
-                value = outcome.context_updates.get(RESULT)
+                value = outcome.context_updates.get(LEFT_OUT if step.merges else RESULT)
+                self._keep_work(step, outcome)
             case Answered() if step.question is not None:
                 given = message.answer
                 text = ": ".join(part for part in (given.value, given.text) if part)
@@ -245,8 +268,20 @@ class WorkflowScheduler:
         else:
             reason = outcome.failure_reason or f"it ended with {outcome.status}"
             self._ends.append(
-                StepEnd(id=step.id, error=reason, failure_class=outcome.failure_class)
+                StepEnd(
+                    id=step.id,
+                    value=value if step.merges else None,
+                    error=reason,
+                    failure_class=outcome.failure_class,
+                )
             )
+
+    def _keep_work(self, step: Step, outcome: Outcome) -> None:
+        """Keep what the step has done in the worktree of its branch. A step of another run named
+        that branch otherwise."""
+        done = [value for key, value in outcome.context_updates.items() if key.startswith(WORKTREE)]
+        if done and step.worktrees:
+            self.state.context[_key_of(step.worktrees[-1])] = done[-1]
 
     def _record(self, step: Step, outcome: Outcome) -> None:
         state = self.state
@@ -298,6 +333,11 @@ class WorkflowScheduler:
     def _take_commands(self) -> list[Command]:
         commands, self._commands = self._commands, []
         return commands
+
+
+def _key_of(branch: str) -> str:
+    """The key of the context that has what a branch with its own worktree has done."""
+    return f"{WORKTREE}{branch}"
 
 
 def _last_part(name: str) -> str:

@@ -99,7 +99,7 @@ from corral._pipelines.scheduler.commands import (
     Woken,
     node_of,
 )
-from corral._pipelines.scheduler.merge import uses_worktrees
+from corral._pipelines.scheduler.merge import has_lanes
 from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.scheduler.state import State
 from corral._system import fs
@@ -411,7 +411,7 @@ class DatabaseJournal:
             await self.stop(known)
         status, reason = command.status, command.reason
         saved: dict[str, Json] = {}
-        if uses_worktrees(self.run_input.graph):
+        if has_lanes(self.run_input.graph, state):
             from corral._engine.workspace import branch_worktrees
 
             close_lanes = partial(_close_lanes, branch_worktrees.place_of(self.run_input))

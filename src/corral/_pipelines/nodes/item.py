@@ -64,7 +64,7 @@ async def run_agent(
     commit = work.node.text("worktree")
     async with _workspace(work, commit) as (workspace, tree):
         sessions: list[BranchOwner] = []
-        on_owner = None if tree is None else sessions.append
+        on_owner = work.on_owner if tree is None else sessions.append
         work = msgspec.structs.replace(work, workspace=workspace, on_owner=on_owner)
         call = agent_call.build_call(work)
         if prepare is not None:

@@ -16,7 +16,7 @@ from corral._pipelines.graph import Graph, Node
 from corral._pipelines.scheduler import human_gate
 from corral._pipelines.scheduler.commands import Answer, BranchWork, Choice, Question
 from corral._pipelines.scheduler.outcome import Outcome, failed
-from corral._pipelines.scheduler.state import BRANCHES, LEFT_OUT, ForkEnd, RunLane
+from corral._pipelines.scheduler.state import BRANCHES, LEFT_OUT, WORKTREE, ForkEnd, RunLane, State
 from corral.values import as_list, as_object, as_text, as_texts, convert_to
 
 _FAIL = Choice("f", "fail: nothing is merged", "fail")
@@ -37,6 +37,12 @@ def merges_files(node: Node) -> bool:
 def uses_worktrees(graph: Graph) -> bool:
     """Whether a node of this graph wants worktrees for its branches or items."""
     return any(has_worktrees(node) for node in graph.nodes.values())
+
+
+def has_lanes(graph: Graph, state: State) -> bool:
+    """Whether worktrees of lanes may be left when the run ends: those of a graph, or of a workflow,
+    which has no graph before."""
+    return uses_worktrees(graph) or any(key.startswith(WORKTREE) for key in state.context)
 
 
 def needs_repository(graph: Graph) -> bool:
