@@ -21,7 +21,7 @@ ACP_FILE, *_ = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOT
 def test_one_json_stream_agent_is_one_file() -> None:
     """Including its policy: pi has no rules, so an extension of corral is part of it."""
     file = Path(pi.__file__)
-    assert len(file.read_text().splitlines()) <= 375
+    assert len(file.read_text().splitlines()) <= 385
     assert [*file.parent.glob("pi_*")] == []
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.goldens import check_golden
 
 from corral._core.protected_paths import GROUPS, NAMES, globs, is_protected, protection_of, regex
 
@@ -128,8 +129,12 @@ def test_the_regex_means_the_same_in_javascript() -> None:
 
 
 def test_the_documentation_lists_every_name_and_reason() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "protected-paths.md").read_text()
-    rows = [line for line in text.splitlines() if line.startswith("| `")]
-    for group, row in zip(GROUPS, rows, strict=True):
-        assert f"| {group.reason} |" in row
-        assert set(re.findall(r"`([^`]+)`", row)) == set(group.names)
+    path = Path(__file__).parents[2] / "docs" / "protected-paths.md"
+    page, begin = path.read_text("utf-8"), "<!-- made of the protected paths -->"
+    names = (", ".join(f"`{name}`" for name in group.names) for group in GROUPS)
+    rows = [f"| {listed} | {group.reason} |" for listed, group in zip(names, GROUPS, strict=True)]
+    table = "\n".join(["| names | why |", "|---|---|", *rows])
+    before, _, rest = page.partition(begin)
+    check_golden(
+        path, f"{before}{begin}\n\n{table}\n\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    )

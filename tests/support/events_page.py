@@ -69,7 +69,7 @@ def _section(
 ) -> str:
     """``text`` replaces that of the class."""
     hints = typing.get_type_hints(kind)
-    texts = _field_texts(kind)
+    texts = field_texts(kind)
     lines = [f"{'#' * level} {title}", ""]
     plain = (inspect.getdoc(kind) or "").partition("\n\n::")[0]  # without the sample
     shown = from_docstring(plain) if text is None else text
@@ -99,7 +99,7 @@ def _type(hint: Any) -> str:
     return names.get(hint) or ("JSON" if hint is Any else str(getattr(hint, "__name__", "JSON")))
 
 
-def _field_texts(kind: type) -> dict[str, str]:
+def field_texts(kind: type) -> dict[str, str]:
     """The texts below the fields of a class and of its bases."""
     found: dict[str, str] = {}
     for each in reversed(kind.__mro__):

@@ -48,8 +48,8 @@ def _sample(found: type[CorralError]) -> str:
     return "\n".join(lines)
 
 
-def first_line(found: type[CorralError]) -> str:
-    """What the error means, in one sentence."""
+def first_line(found: type) -> str:
+    """What a class means, in one sentence."""
     text = re.split(r"(?<=\.)\s|\n\n", inspect.getdoc(found) or "")[0]
     return " ".join(from_docstring(text).split())
 

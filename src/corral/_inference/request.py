@@ -34,46 +34,64 @@ class RequestSettings(TypedDict, total=False):
     """Settings of the request besides conversation and tools."""
 
     temperature: float | None
+    """As the vendor supports it. What it does not support is left out, with a warning in
+    ``response.warnings``."""
     top_p: float | None
+    """As the vendor supports it."""
     max_tokens: int | None
+    """The most tokens of an answer."""
     stop: str | Sequence[str]
+    """Texts at which the answer ends."""
     reasoning_effort: Effort | None
+    """How much the model should reason."""
     response_format: ResponseFormat | None
+    """JSON, or JSON of a schema."""
     metadata: Mapping[str, str]
+    """Stored by the vendor with the call."""
     provider_options: Mapping[str, Mapping[str, Json]]
+    """``{"gemini": {…}}`` is merged into the request body of that vendor; ``headers`` in it are
+    sent as headers. Of ``anthropic``, ``cache`` (or ``auto_cache``) ``False`` marks nothing for its
+    prompt cache, and ``betas`` is a list for the header ``anthropic-beta``."""
 
 
 class RequestOptions(RequestSettings, total=False):
-    """The keyword options of ``generate``, ``stream`` and their variants for objects.
-
-    After ``max_tool_rounds`` rounds of tools (default 1; 0 runs none) the caller must run the
-    calls of the last response. ``stop_when`` is called after each round with the steps so far and
-    returns whether to stop. ``timeout`` covers the complete call, ``step_timeout`` each response.
-
-    With ``on_limit="wait"``, a call that meets a rate limit waits until it ends, at most
-    ``max_wait`` (24 hours); the wait is no retry and does not count for the timeouts.
-
-    ``messages`` may be dicts: ``{"role": "user", "content": "…"}``. ``api_key`` and ``base_url``
-    are used for this call instead of those of the environment; for models of several vendors they
-    are dicts by vendor. ``otel`` sends OpenTelemetry spans of the call to this OTLP endpoint;
-    ``env``: where the ``OTEL_`` variables say.
-    """
+    """The keyword options of ``generate``, ``stream`` and their variants for objects."""
 
     messages: Sequence[Message | Mapping[str, object]] | None
+    """A conversation instead of the prompt: ``models.Message``, or dicts as in the chat completions
+    API, with text, ``image_url``, ``input_audio``, ``file``, ``tool_calls``, ``tool_call_id``."""
     system: str | None
+    """The system prompt."""
     tools: ToolsInput
+    """Python functions, ``corral.Tool``, ``corral.Tools``; a ``ToolSpec`` only describes a tool to
+    the model, and its calls are yours to run."""
     tool_choice: str | ToolChoice | None
+    """``auto``, ``none``, ``required``, or the name of a tool."""
     max_tool_rounds: int
+    """1; 0 never runs a tool. After them the calls of the last response are yours to run."""
     stop_when: Callable[[Steps], bool] | None
+    """A function of the steps so far that ends the rounds."""
     retries: int | None
+    """2, with a pause of 1 s, 2 s, 4 s …, or what the vendor says, up to 60 s."""
     on_limit: Literal["fail", "wait"]
+    """``wait``: at a rate limit, wait until it ends. The wait is no retry and does not count for
+    the timeouts."""
     max_wait: float | str
+    """The longest such wait: 24 hours."""
     timeout: float | None
+    """Seconds in total."""
     step_timeout: float | None
+    """Seconds for each answer."""
     api_key: str | Mapping[str, str] | None
+    """Instead of that of the environment; for models of several vendors a dict by vendor."""
     base_url: str | Mapping[str, str] | None
+    """Instead of that of the environment; for models of several vendors a dict by vendor."""
     client: Client | None
+    """Your own ``Client``; otherwise that of ``models.set_default_client(client)``, otherwise one
+    for each event loop, closed with it."""
     otel: str | None
+    """Sends OpenTelemetry spans of the call to this OTLP endpoint; ``env``: where the ``OTEL_``
+    variables say."""
 
 
 EFFORTS: tuple[str, ...] = get_args(Effort)
