@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -22,6 +21,7 @@ from corral._merging.merger import POLL, Merger, OnEntry, conflict_text
 from corral._merging.owners import Ask, BranchOwner
 from corral._merging.queue import MergeEntry, MergeQueue, QueueStore
 from corral._merging.rebase import HEADS, rebase, staging_of, tip_of
+from corral._system import fs
 from corral._system.git import repository, source_repository, worktree
 from corral._system.git.worktree import name_part
 from corral._system.threads import in_thread, short_traceback_async, sync_twin
@@ -182,7 +182,7 @@ def _main_folder(folder: Path) -> Path:
     """The main work tree of the repository around a folder, which may be in another one: all of
     them have the same queues. Raises ``ConfigError``."""
     top, _ = worktree.repository_root(folder)
-    common = Path(os.path.realpath(repository.locate(top).common))
+    common = Path(fs.real_path(repository.locate(top).common))
     return common.parent if common.name == ".git" else top
 
 

@@ -28,6 +28,7 @@ from corral._agents.spec import AgentSpec
 from corral._system import paths, programs
 from corral._system.programs import FoundProgram
 from corral.errors import BrokenInstall
+from corral.values import decode_as
 
 _TOPIC = "program-files"
 _LOCK = "/.package-lock.json"
@@ -130,7 +131,7 @@ def _dependencies(prefix: str, modules: str) -> Iterator[tuple[str, str]]:
 def _packages(lock: bytes) -> str:
     """The versions and hashes of packages. What else is in the file depends on npm's version."""
     try:
-        found = msgspec.json.decode(lock, type=_Lock).packages
+        found = decode_as(lock, _Lock).packages
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return repr(lock)
     return repr(sorted((place, each.version, each.integrity) for place, each in found.items()))

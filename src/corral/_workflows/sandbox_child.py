@@ -16,6 +16,7 @@ from corral._workflows.definition import load_text
 from corral._workflows.program import Program
 from corral._workflows.program_turn import StepEnd
 from corral._workflows.sandboxed_program import ChildStart
+from corral.values import decode_as
 
 
 async def _main() -> None:
@@ -26,7 +27,7 @@ async def _main() -> None:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 if program is None:
-                    program = _start(msgspec.json.decode(line, type=ChildStart))
+                    program = _start(decode_as(line, ChildStart))
                 else:
                     await _advance(program, line, streams)
 
@@ -39,7 +40,7 @@ def _start(start: ChildStart) -> Program:
 
 
 async def _advance(program: Program, line: bytes, streams: StandardStreams) -> None:
-    turn = await program.advance(msgspec.json.decode(line, type=list[StepEnd]))
+    turn = await program.advance(decode_as(line, list[StepEnd]))
     streams.write(msgspec.json.encode(turn) + b"\n")
     await streams.drain()
 

@@ -37,7 +37,7 @@ from corral._workflows.program import RunningProgram, load_program
 from corral._workflows.program_turn import ProgramEnd, ProgramTurn, Step, StepEnd, StoredProgram
 from corral._workflows.syntax_rules import POLICIES
 from corral.errors import SandboxFailed
-from corral.values import Json, as_object
+from corral.values import Json, as_object, decode_as
 
 CHILD = "corral._workflows.sandbox_child"
 LIMIT = 90.0
@@ -213,7 +213,7 @@ class SandboxedProgram:
             if len(self._received) > LONGEST_LINE:
                 raise EOFError("it does too much at once")
         line, _, self._received = self._received.partition(b"\n")
-        return msgspec.json.decode(line, type=ProgramTurn)
+        return decode_as(line, ProgramTurn)
 
 
 async def load_any_program(stored: StoredProgram, run_id: str) -> RunningProgram:
