@@ -213,7 +213,7 @@ class SandboxedProgram:
             if len(self._received) > LONGEST_LINE:
                 raise EOFError("it does too much at once")
         line, _, self._received = self._received.partition(b"\n")
-        return decode_as(line, ProgramTurn)
+        return decode_as(bytes(line), ProgramTurn)
 
 
 async def load_any_program(stored: StoredProgram, run_id: str) -> RunningProgram:
