@@ -62,6 +62,8 @@ WRITTEN = (*PAGES, ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md")
 """What people write and read. The changelog grows with each change."""
 MOST_WORDS = 36_000
 """Words of these pages that people write (``hand_written_words``). It may only become smaller."""
+RECIPE_WORDS = 250
+"""Words of a page of the cookbook."""
 GENERATED = {
     "made of the commands": "tests/test_option_definitions.py",
     "made of the option definitions": "tests/test_option_definitions.py",
@@ -486,6 +488,16 @@ def test_every_picture_of_a_page_has_a_text_that_describes_it() -> None:
             assert len(text.split()) >= 2, (page.name, path)
 
 
+def test_every_picture_is_small_and_loads_nothing() -> None:
+    pictures = [*(ROOT / "docs" / "images").rglob("*.*")]
+    assert pictures
+    assert {path.name for path in pictures if path.stat().st_size > 100_000} == set()
+    for path in (path for path in pictures if path.suffix == ".svg"):
+        text = path.read_text()
+        assert re.findall(r"(?:href|src)=|url\(|@import|<script", text) == [], path.name
+        assert 'aria-label="' in text, path.name
+
+
 def hand_written_words(text: str) -> int:
     """The words of a page, as ``wc -w`` counts them, without generated text and without code
     blocks, which are samples."""
@@ -497,6 +509,12 @@ def test_the_documentation_is_short() -> None:
     words = {path.name: hand_written_words(path.read_text()) for path in WRITTEN}
     longest = sorted(words.items(), key=lambda item: -item[1])[:5]
     assert sum(words.values()) <= MOST_WORDS, f"shorten or generate something: {longest}"
+
+
+def test_a_recipe_is_short() -> None:
+    recipes = [path for path in WRITTEN if path.parent.name == "cookbook"]
+    words = {path.name: hand_written_words(path.read_text()) for path in recipes}
+    assert {name: count for name, count in words.items() if count > RECIPE_WORDS} == {}
 
 
 def test_every_mark_of_generated_text_is_known_and_has_an_end() -> None:
