@@ -234,6 +234,7 @@ def is_about(program: str, pid: int) -> bool:
     return program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.seconds
 async def test_an_interrupted_probe_leaves_nothing_and_stores_nothing(
     waiting_program: tuple[str, Path],
     workspace: Path,
@@ -255,11 +256,12 @@ async def test_an_interrupted_probe_leaves_nothing_and_stores_nothing(
 
 
 TOO_LONG = {
-    "LONGEST": "it did not end within 1 s",
-    "LONGEST_PART": "an edit, a denied command and a resumed conversation did not end within 1 s",
+    "LONGEST": r"it did not end within \d+ s",
+    "LONGEST_PART": r"a denied command and a resumed conversation did not end within \d+ s",
 }
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("limit", TOO_LONG)
 async def test_a_probe_or_a_part_of_it_that_takes_too_long_is_a_clear_error(
     waiting_program: tuple[str, Path],
@@ -293,6 +295,7 @@ async def test_a_probe_whose_process_is_killed_stores_nothing_and_leaves_no_proc
     assert list((paths.home() / "proofs").rglob("*.json")) == []
 
 
+@pytest.mark.seconds
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_interrupted_or_killed_in_a_probe_stores_nothing(
     waiting_program: tuple[str, Path],
@@ -331,6 +334,7 @@ def garbage_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
+@pytest.mark.seconds
 async def test_many_runs_wait_for_one_probe_and_its_verdict(
     garbage_program: Path, workspace: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -347,6 +351,7 @@ async def test_many_runs_wait_for_one_probe_and_its_verdict(
     assert len(caplog.messages) == 1  # the verdict was stored
 
 
+@pytest.mark.seconds
 def test_a_line_on_stderr_says_that_a_program_is_probed(
     garbage_program: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from corral._agents import registry
 from corral._agents.proof import ProbeCheck
 from corral._agents.report import PolicyRow
 from corral._agents.spec import AgentSpec, InProcess
+from corral._cli.ui.progress import TurnProgress
 from corral._cli.ui.tables import policy_table, table
 from corral._cli.ui.terminal import echo, echo_json
 from corral._core.terminal_text import counted
@@ -232,6 +233,7 @@ def probe(name: str, program: str | None, *, as_json: bool) -> int:
     if program is None:
         program = RunOptions.build(agent.name, {}, config.load(agent.name)).program
     found = programs.locate(agent, program)
+    TurnProgress(enabled=not as_json).announce_probes()
     verdict = asyncio.run(probing.probe(agent, found, renew=True))
     if as_json:
         echo_json(msgspec.json.encode({"ok": verdict.is_good, **msgspec.to_builtins(verdict)}))

@@ -172,6 +172,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
         raise ConfigError("--no-durable and --db or --queue are both given")
     output = flags["output"]
     progress = BatchProgress(enabled=not flags["quiet"])
+    progress.announce_probes()
 
     def show(result: api.BatchResult, report: BatchReport) -> None:
         if output is None:

@@ -17,7 +17,7 @@ import msgspec
 
 from corral._agents.proof import ProbeCheck, Verdict
 from corral._agents.spec import AgentSpec
-from corral._system import clock, paths, program_files, programs, proofs
+from corral._system import clock, paths, platform, program_files, programs, proofs
 from corral._system.process.process import Process, ProcessSpec
 from corral._system.process.tree import ProcessRegistry
 from corral._system.programs import FoundProgram
@@ -28,10 +28,12 @@ from corral.version import __version__
 
 _log = logging.getLogger("corral.probe")
 
-LONGEST = 120.0
-"""Seconds that a probe may take. It takes about ten on a machine that is not busy."""
-LONGEST_PART = 60.0
+LONGEST = 60.0
+"""Seconds that a probe may take. It takes about ten on a machine that is not busy; on a busy one it
+may take longer, up to ``LONGEST_BUSY`` times."""
+LONGEST_PART = 30.0
 """Seconds that one of its parts may take: a few prompts. It takes about four."""
+LONGEST_BUSY = 5.0
 MODULE = "corral._testing.probe"
 
 
@@ -52,7 +54,7 @@ async def probe(agent: AgentSpec, program: FoundProgram, *, renew: bool = False)
         if known is not None:
             return known
         name = f"{agent.title} {program.version or ''}".strip()
-        # The command line prints this message (``TurnProgress.announce_probes``).
+        # The command line prints this message (``LiveProgress.announce_probes``).
         _log.info(
             "probing %s, once: it was not tested with corral (about 10 s, no key is used)", name
         )
@@ -73,8 +75,11 @@ async def probe(agent: AgentSpec, program: FoundProgram, *, renew: bool = False)
 
 
 async def _run_probe(agent: AgentSpec, program: FoundProgram) -> tuple[ProbeCheck, ...]:
+    patience = min(platform.load_per_processor(), LONGEST_BUSY)
+    longest, longest_part = round(LONGEST * patience), round(LONGEST_PART * patience)
     with proofs.probe_home() as (folder, env):
-        request = msgspec.json.encode(ProbeRequest(agent.name, program.path, LONGEST_PART)).decode()
+        asked = ProbeRequest(agent.name, program.path, longest_part)
+        request = msgspec.json.encode(asked).decode()
         spec = ProcessSpec(
             # -P: the working directory must not decide what is imported.
             argv=(sys.executable, "-P", "-m", MODULE, request),
@@ -84,13 +89,13 @@ async def _run_probe(agent: AgentSpec, program: FoundProgram) -> tuple[ProbeChec
         )
         process = await Process.start(spec)
         try:
-            async with asyncio.timeout(LONGEST):
+            async with asyncio.timeout(longest):
                 output = bytearray()
                 while piece := await process.read():
                     output += piece
                 ended = await process.wait()
         except TimeoutError:
-            why = f"it did not end within {LONGEST:g} s"
+            why = f"it did not end within {longest} s"
             raise _not_made(agent, program, why) from None
         finally:
             await process.end(grace=1.0)

@@ -104,6 +104,13 @@ def orphan_candidates(besides: Collection[int] = ()) -> list[int]:
     return [pid for pid in all_pids() if pid not in besides]
 
 
+def load_per_processor() -> float:
+    """How many programs wanted each processor in the last minute; at least 1."""
+    with contextlib.suppress(OSError):
+        return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return 1.0
+
+
 def resident_memory(pid: int) -> int | None:
     """The memory of a process in bytes; None if that is unknown."""
     if not LINUX:

@@ -8,6 +8,7 @@ line is printed if nothing else was printed for a while, so that a log shows tha
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -38,6 +39,17 @@ COLORS = {
 """Of the mark at the start of a line."""
 
 
+class _ProbeLines(logging.Handler):
+    """Prints the log messages about probes."""
+
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        super().__init__()
+        self._print_line = print_line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._print_line(record.getMessage())
+
+
 class LiveProgress:
     """``with progress:`` spans the work. Prints nothing unless enabled."""
 
@@ -57,6 +69,15 @@ class LiveProgress:
     def heartbeat(self) -> str:
         """One line that says what goes on."""
         raise NotImplementedError
+
+    def announce_probes(self) -> None:
+        """From now on, print a line when an agent's program is probed: it takes a while."""
+        if not self._enabled:
+            return
+        probes = logging.getLogger("corral.probe")
+        probes.addHandler(_ProbeLines(self.print_line))
+        if not probes.isEnabledFor(logging.INFO):
+            probes.setLevel(logging.INFO)
 
     def __enter__(self) -> LiveProgress:
         self._ended.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import stat
 import sys
@@ -49,17 +48,6 @@ WAITS_FOR_A_PERSON = 0.5
 """Seconds after which a permission request was not decided by the policy."""
 
 
-class _ProbeLines(logging.Handler):
-    """Prints the log messages about probes."""
-
-    def __init__(self, print_line: Callable[[str], None]) -> None:
-        super().__init__()
-        self._print_line = print_line
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._print_line(record.getMessage())
-
-
 class TurnProgress(LiveProgress):
     """Progress of one turn. ``tail`` renders the text that is not finished yet, for the live area.
     ``begins``: print which agent and model work."""
@@ -78,15 +66,6 @@ class TurnProgress(LiveProgress):
         self.answer_with: str = ""
         """The command that answers permission requests, if no one is asked here."""
         self._waiting: asyncio.TimerHandle | None = None
-
-    def announce_probes(self) -> None:
-        """From now on, print a line when an agent's program is probed: it takes a while."""
-        if not self._enabled:
-            return
-        probes = logging.getLogger("corral.probe")
-        probes.addHandler(_ProbeLines(self.print_line))
-        if not probes.isEnabledFor(logging.INFO):
-            probes.setLevel(logging.INFO)
 
     def begin(self, prepared: PreparedRun, *, asks: bool) -> None:
         """Print what is denied because no one can be asked. ``asks``: a person can be asked."""
