@@ -183,6 +183,7 @@ async def test_code_that_passed_the_check_reaches_nothing(
     [
         ("await flow.run('codex', 'hi')", "uses 'codex'"),
         (f"await flow.run('{MODEL}', 'hi', policy='all')", "a policy that is not"),
+        (f"await flow.run('{MODEL}', 'hi', max_retries=9)", "more than 2 times"),
         (f"await flow.run('{MODEL}', 'hi', env={{'A': 'b'}})", "uses env"),
         (f"await flow.run('{MODEL}', 'hi', until='id')", "uses until"),
         ("await flow.command('id', cwd='/')", "has a folder or variables"),

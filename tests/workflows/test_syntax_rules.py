@@ -198,6 +198,10 @@ TOP = [
     "def helper(a=open('/tmp/x')) -> None:\n    pass\n",
     "def helper() -> 'exec(1)':\n    pass\n",
     "type X = open\n",
+    "def dataclass(a: object) -> object:\n    return a\n",
+    "def field(default_factory: object) -> object:\n    return 1\n",
+    "Literal = 1\n",
+    "X = ['a']\nX[len('')] = 'b'\n",
 ]  # fmt: skip
 
 

@@ -132,7 +132,7 @@ class StepChecks:
             if step.inputs.get("cwd") or step.inputs.get("env"):
                 raise NotAllowed(f"the command {step.name} has a folder or variables")
             return Node(id=node.id, attrs={**node.attrs, "sandbox": "require"})
-        self._runs += 1
+        self._runs += 1 + _retries(step, node)
         if self._runs > self._bounds.runs:
             raise NotAllowed(f"it runs agents and models more than {self._bounds.runs} times")
         agent = node.text("agent" if kind == node_kinds.RUN_STEP.name else "model")
@@ -143,6 +143,14 @@ class StepChecks:
             if given is not None and given not in POLICIES:
                 raise NotAllowed(f"the step {step.name} has a policy that is not reads or edits")
         return Node(id=node.id, attrs=node.attrs)
+
+
+def _retries(step: Step, node: Node) -> int:
+    """Further attempts, which count as runs."""
+    retries = node.attrs.get("max_retries", 0)
+    if not isinstance(retries, int) or retries < 0:
+        raise NotAllowed(f"the step {step.name} has an invalid max_retries")
+    return retries
 
 
 MEMORY = 1024**3

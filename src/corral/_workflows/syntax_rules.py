@@ -35,6 +35,7 @@ NAMES = {
     "typing": {"Literal"},
 }
 """Modules that ``from … import`` may name, and which names."""
+_IMPORTABLE = frozenset[str]().union(*NAMES.values())
 BUILTINS = words_of(
     """
     abs all any bool dict divmod enumerate float frozenset int isinstance len list max min range
@@ -256,8 +257,10 @@ class _Checker:
                     ):
                         self._refuse(each, "the only decorator is @corral.workflow of async def")
             case ast.Assign() | ast.AnnAssign():
-                if node.value is not None and not _is_literal(node.value):
-                    self._refuse(node, "at the top of the file, a value is a literal")
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                is_named = all(isinstance(each, ast.Name) for each in targets)
+                if not is_named or (node.value is not None and not _is_literal(node.value)):
+                    self._refuse(node, "at the top of the file, a constant is NAME = a literal")
             case ast.Expr(value=ast.Constant(value=str())):
                 pass
             case _:
@@ -344,8 +347,9 @@ class _Checker:
         self._bound.add(name)
         if name.startswith("__"):
             self._refuse(node, f"the name {name} is not allowed")
-        if name in MODULES or name in BUILTINS:
-            self._refuse(node, f"{name} is a name of Python or a module: choose another one")
+        # A decorator or a type of this name would be called when the file is loaded.
+        if name in MODULES or name in BUILTINS or name in _IMPORTABLE:
+            self._refuse(node, f"{name} is a name of Python or corral: choose another one")
 
     def _text(self, target: ast.expr, value: ast.expr | None) -> None:
         if isinstance(target, ast.Name):
