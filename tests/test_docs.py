@@ -60,7 +60,7 @@ SHORT = 220
 """Lines of the README."""
 WRITTEN = (*PAGES, ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md")
 """What people write and read. The changelog grows with each change."""
-MOST_WORDS = 36_000
+MOST_WORDS = 35_000
 """Words of these pages that people write (``hand_written_words``). It may only become smaller."""
 RECIPE_WORDS = 250
 """Words of a page of the cookbook."""
@@ -75,6 +75,7 @@ GENERATED = {
     "made of the options of models": "tests/test_docs.py",
     "made of the events of models": "tests/test_docs.py",
     "made of the protected paths": "tests/core/test_protected_paths.py",
+    "made of the hooks of agents": "tests/sessions/tools/test_hooks.py",
     "made of the operations": "tests/view/test_http_api_page.py, test_serve_api_page.py",
     "bench": "make bench",
     "chaos": "make chaos",

@@ -24,9 +24,8 @@ not known is null. An error has a status of 400 or more and the body `{"error": 
 Streams are server-sent events. Each event has a name, JSON data, and often an `id`: the cursor with
 which a client goes on after a lost connection, as `Last-Event-ID` or as the parameter `after`.
 
-Logs are read in pages of 32 kB. `log.pages` of a session says how many there are. An item belongs
-to the page of its first event; its `key` is the byte offset of that event. A stream sends an item
-again with the same key when it changes.
+Logs are read in pages of 32 kB. An item belongs to the page of its first event, whose byte offset
+is its `key`. A stream sends an item again with the same key when it changes.
 """
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.goldens import check_golden
 
 import corral
 from corral import errors
@@ -247,12 +248,17 @@ def test_a_policy_under_which_calls_are_not_shown_is_an_error_before_the_start()
 
 
 def test_the_documentation_says_what_each_agent_supports() -> None:
-    page = Path(__file__).parents[3] / "docs" / "tools.md"
-    ends = {"edit": "allow, deny, edit |", "decide": "a call |", "none": "before the start |"}
-    lines = page.read_text().splitlines()
-    wanted = {
-        support: next(line for line in lines if line.endswith(end)) for support, end in ends.items()
+    path = Path(__file__).parents[3] / "docs" / "tools.md"
+    means = {
+        "edit": "allow, deny, edit",
+        "decide": "allow, deny; an `Edit` is a denial: the protocol has no way to change a call",
+        "none": "not available: `ConfigError` before the start",
     }
-    for agent in registry.all_agents():
-        if "person" not in agent.capabilities:
-            assert f"`{agent.name}`" in wanted[agent.tool_call_hook], agent.name
+    rows = ["| agent | |", "|---|---|"]
+    for support, meaning in means.items():
+        found = [each.name for each in registry.all_agents() if each.tool_call_hook == support]
+        rows.append(f"| {', '.join(f'`{name}`' for name in found)} | {meaning} |")
+    begin, end = "<!-- made of the hooks of agents -->", "<!-- end -->"
+    before, _, rest = path.read_text("utf-8").partition(begin)
+    table = "\n".join(rows)
+    check_golden(path, f"{before}{begin}\n\n{table}\n\n{end}{rest.partition(end)[2]}")
