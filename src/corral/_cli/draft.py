@@ -89,7 +89,8 @@ def _draft(kind: Kind, goal: str, flags: DraftFlags) -> Draft:
     from corral._workflows.drafted import Bounds
 
     values: Mapping[str, object] = flags
-    options = given_options({name: values[name] or None for name in OPTIONS})
+    given: dict[str, object] = {name: values[name] or None for name in OPTIONS}
+    options = given_options(given)
     agent, model = flags["agent"], options.get("model")
     writer = agent or (model if model and ":" in model else config.default_agent(model))
     bounds = Bounds(
