@@ -487,8 +487,8 @@ class Flow:
         answer = await self.ask(text, [*step.merges, NONE_STAYS], name="conflict")
         if answer == NONE_STAYS:
             raise error_of(step, end)
-        again = self._merge_step("chosen", 0, rule, step, str(answer))
-        await self.program.step(again, reads=True, writes=True)
+        chosen = self._merge_step("chosen", 0, rule, step, str(answer))
+        await self.program.step(chosen, reads=True, writes=True)
 
     # Making steps.
 
