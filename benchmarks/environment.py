@@ -101,10 +101,19 @@ class BenchEnvironment:
     @cached_property
     def project(self) -> Path:
         """A small folder to work in."""
-        folder = CACHE / "project"
-        folder.mkdir(parents=True, exist_ok=True)
-        for number in range(20):
-            (folder / f"module_{number}.py").write_text(f"NUMBER = {number}\n" * 50)
+        return _with_modules(CACHE / "project")
+
+    @cached_property
+    def repository(self) -> Path:
+        """The same as a git repository of its own: else it would be that of corral."""
+        folder = _with_modules(CACHE / "repository")
+        identity = ("-c", "user.name=bench", "-c", "user.email=bench@localhost")
+        for words in (
+            ("init", "-q"),
+            ("add", "--all"),
+            ("commit", "-q", "--allow-empty", "-m", "x"),
+        ):
+            subprocess.run(["git", *identity, *words], cwd=folder, check=True)
         return folder
 
     @cached_property
@@ -148,6 +157,13 @@ class BenchEnvironment:
         """A pipeline with this many nodes and a fifth more edges, with realistic attributes;
         without dots in names, which Graphviz does not allow."""
         return _made(f"pipeline-{nodes}.dot", lambda: _pipeline(nodes))
+
+
+def _with_modules(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(20):
+        (folder / f"module_{number}.py").write_text(f"NUMBER = {number}\n" * 50)
+    return folder
 
 
 def _made(name: str, make: Callable[[], str]) -> Path:

@@ -127,7 +127,7 @@ def verify(bench: BenchEnvironment) -> list[Row]:
         argv = [*run, *words, "go"]
 
         def measure() -> dict[str, float]:
-            cost = program_cost(argv, env, bench.project)
+            cost = program_cost(argv, env, bench.repository)
             return {f"{name} by the clock": cost.wall, f"{name} CPU": cost.cpu}
 
         return Group(measure, bench.rounds(ROUNDS))

@@ -11,6 +11,9 @@ from support.sandbox import needs_sandbox
 
 import corral
 from corral import errors
+from corral._core.receipt_text import receipt_markdown
+from corral._export import document
+from corral._runs import stored_run
 from corral.testing import ModelServer, Turn, call, say
 
 
@@ -113,6 +116,11 @@ async def test_the_result_names_the_kept_round_and_only_its_files(workspace: Pat
     assert (result.rounds, result.kept_round) == (3, 2)
     created = [(name, "created") for name in ("a", "b", "c", "other")]
     assert names_of(result) == created
+    pieces: list[str] = []
+    assert result.resume_token is not None
+    assert result.receipt is not None
+    document.write(stored_run.find(result.resume_token), pieces.append)
+    assert receipt_markdown(result.receipt) in "".join(pieces)
     result, _ = await converge(workspace, ["touch d"], *checks)
     assert (result.verdict, result.rounds, result.kept_round) == ("verified", 1, 1)
 
@@ -172,3 +180,20 @@ async def test_a_round_that_cannot_start_leaves_the_best_state(workspace: Path) 
     assert (result.error.code, len(prompts)) == (errors.BudgetExceeded.code, 2)
     assert (result.kept_round, result.verdict) == (1, "gaps")
     assert [path.name for path in workspace.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("is_repository", [True, False])
+async def test_what_is_put_back_follows_no_link_of_the_agent(
+    workspace: Path, tmp_path: Path, is_repository: bool
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a").write_text("mine")
+    if is_repository:
+        subprocess.run(("git", "init", "-q", str(workspace)), check=True)
+    commands = ["mkdir d; echo 1 > d/a", f"rm -r d; ln -s {outside} d; rm -f d/b"]
+    result, _ = await converge(workspace, commands, "grep -q 1 d/a", "test -f b")
+    assert result.kept_round == 1
+    assert not (workspace / "d").is_symlink()
+    assert (workspace / "d" / "a").read_text() == "1\n"
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"a": "mine"}

@@ -132,6 +132,8 @@ class _SessionWriter:
         self._out(f"\n*{_line(summary(turn))}*\n")
         if done.receipt is not None:
             self._out(f"\n{receipt_markdown(done.receipt)}")
+        elif self._run is not None and (stored := self._run.receipt(turn.number)) is not None:
+            self._out(f"\n{self._run.redactor.clean_text(receipt_markdown(stored))}")
 
     def _write_steps(self, steps: list[ModelStep]) -> None:
         for step in steps:

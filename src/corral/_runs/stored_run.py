@@ -29,8 +29,9 @@ from corral._runs.redactor import ExportRedactor
 from corral._sessions import store
 from corral._sessions.store import Meta
 from corral._system import fs
-from corral.errors import ConfigError, ResumeLost
+from corral.errors import ConfigError, CorralError, ResumeLost
 from corral.events import VERSION, Init, Log
+from corral.receipt import Receipt
 from corral.values import as_text
 
 MAX_LINE = 64 * 1024 * 1024
@@ -108,6 +109,19 @@ class StoredRun(msgspec.Struct, kw_only=True):
             return ""
         found = store.SessionRecord(self.folder, self.meta).diff(turn)
         return self.redactor.clean_text(found)
+
+    def receipt(self, turn: int) -> Receipt | None:
+        """That of a run that ended with this turn of a session; None if none is stored. A run of
+        several rounds has it there, not in its last event."""
+        from corral._verification.receipt_file import read_receipt
+
+        if self.folder is None or self.meta is None:
+            return None
+        file = store.SessionRecord(self.folder, self.meta).receipt_file(f".{turn}")
+        try:
+            return read_receipt(file).receipt if fs.is_file(file) else None
+        except CorralError:
+            return None
 
 
 # Finding.

@@ -49,7 +49,7 @@ class CleanTree:
         self._own: Path | None = None
         self._entries: Entries = {}
         self._stamps: dict[bytes, Stamp] = {}
-        self._dependencies: dict[str, FolderStamp | None] = {}
+        self._dependencies: dict[str, FolderStamp] = {}
 
     def __enter__(self) -> CleanTree:
         self._own = own_folder()
@@ -153,10 +153,10 @@ class CleanTree:
             names = ", ".join(printable_path(os.fsdecode(path)) for path in sorted(wrong)[:3])
             raise StorageFailed(f"the repository's objects are damaged: {names}")
         (place / trees.inside).mkdir(parents=True, exist_ok=True)
-        for name in trees.provided:
-            self._provide(name)
+        for name, stamp in trees.provided.items():
+            self._provide(name, stamp)
 
-    def _provide(self, name: str) -> None:
+    def _provide(self, name: str, stamp: FolderStamp) -> None:
         path, source = self._place / name, self._trees.root / name
         if os.path.lexists(path) and not _is_empty_folder(path):
             return  # the tree itself has files there
@@ -165,7 +165,7 @@ class CleanTree:
             if path.is_dir():
                 path.rmdir()
             path.symlink_to(source)
-            self._dependencies[name] = take_stamp(str(source))
+            self._dependencies[name] = stamp
         elif source.is_dir():
             path.mkdir(exist_ok=True)  # where it is mounted
         else:
@@ -213,9 +213,7 @@ class CleanTree:
         return [
             name
             for name, old in self._dependencies.items()
-            if (new := take_stamp(str(self._trees.root / name))) is None
-            or old is None
-            or new.files != old.files
+            if (new := take_stamp(str(self._trees.root / name))) is None or new.files != old.files
         ]
 
 

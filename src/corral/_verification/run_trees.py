@@ -68,8 +68,8 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
     after: TreeState
     changes: tuple[TreeDifference, ...]
     clean: CleanTreeFacts
-    provided: tuple[str, ...]
-    """From the root."""
+    provided: dict[str, FolderStamp]
+    """Path from the root → how it was at the end of the run."""
     entries: Entries
     """Of the clean tree."""
     before_entries: Entries
@@ -306,9 +306,9 @@ class RunTrees:
 
     def _compare_dependencies(
         self, stamp: Callable[[str], FolderStamp | None]
-    ) -> tuple[tuple[str, ...], list[LeftOut], bool]:
+    ) -> tuple[dict[str, FolderStamp], list[LeftOut], bool]:
         """Those that did not change, those that did, and whether bytecode did."""
-        provided: list[str] = []
+        provided: dict[str, FolderStamp] = {}
         others: list[LeftOut] = []
         fresh_bytecode = False
         for path, old in self._stamps.items():
@@ -319,9 +319,9 @@ class RunTrees:
                     reason = "it cannot be read, or is too large to be compared"
                 others.append(LeftOut(printable_path(path), reason))
             else:
-                provided.append(path)
+                provided[path] = new
                 fresh_bytecode = fresh_bytecode or old.bytecode != new.bytecode
-        return tuple(provided), others, fresh_bytecode
+        return provided, others, fresh_bytecode
 
 
 def _folders_above(path: bytes) -> list[bytes]:
