@@ -1,4 +1,5 @@
-"""``corral prune``: remove sessions, runs, batches and comparisons that ended long ago."""
+"""``corral prune``: remove sessions, runs, batches, comparisons and merge queues that ended long
+ago."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ ENGINE_KINDS = ("runs", "batches")
 @plain_option(
     "--only kinds",
     "Remove only these (repeatable).  [default: all]",
-    type=click.Choice(["sessions", "comparisons", *ENGINE_KINDS]),
+    type=click.Choice(["sessions", "comparisons", "merges", *ENGINE_KINDS]),
     multiple=True,
 )
 @plain_option("--dry-run", "Only show what would be removed.")
@@ -34,11 +35,13 @@ ENGINE_KINDS = ("runs", "batches")
 def command(
     older_than: str, kinds: tuple[str, ...], dry_run: bool, db: str | None, as_json: bool
 ) -> None:
-    """Permanently remove sessions, pipeline runs, batches and comparisons that ended long ago.
+    """Permanently remove sessions, pipeline runs, batches, comparisons and merge queues that ended
+    long ago.
 
     Sessions are removed with their transcripts, comparisons with their commits, runs and batches
-    from the database, with their folders in corral's home. What has not ended stays; so do run
-    folders elsewhere, results of batches, and branches.
+    from the database, with their folders in corral's home, and merge queues with the records of
+    which session made a branch. What has not ended stays; so do run folders elsewhere, results of
+    batches, and branches.
     """
     from corral._core.durations import seconds
 
@@ -53,7 +56,11 @@ def command(
         from corral._comparison.existing import prune as prune_comparisons
 
         removed += prune_comparisons(older_than=age, dry_run=dry_run)
-    if not kinds or not {"sessions", "comparisons"}.issuperset(kinds):
+    if "merges" in kinds or not kinds:
+        from corral._merging.retention import prune_queues
+
+        removed += prune_queues(older_than=age, dry_run=dry_run)
+    if not kinds or not {"sessions", "comparisons", "merges"}.issuperset(kinds):
         removed += _prune_engine(age, kinds, db=db, dry_run=dry_run)
     if as_json:
         echo_json(msgspec.json.encode(removed).decode())

@@ -7,6 +7,7 @@ scheduler returns a command whose result is known, the known result is used and 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from corral._engine.dbos.client import DatabaseClient, with_client
 from corral._engine.dbos.database import find
 from corral._engine.payloads import COMMIT, RunInput, answer_key, unpack
 from corral._engine.query import Replay
-from corral._pipelines.graph import Graph
+from corral._pipelines.graph import Graph, Value
 from corral._pipelines.run_limits import with_limits
 from corral._pipelines.scheduler.commands import Answered, Ended, Expired, Message
 from corral._workflows.program_turn import StoredProgram
@@ -124,7 +125,7 @@ async def pending_answers(run: str, replay: Replay, db: str | None) -> dict[str,
     return await with_client(find(db), read)
 
 
-async def begin(
+async def begin(  # noqa: PLR0913
     replay: Replay,
     known: dict[str, Message],
     *,
@@ -134,10 +135,15 @@ async def begin(
     queue: str | None,
     run_id: str | None = None,
     program: StoredProgram | None = None,
+    limits: Mapping[str, Value] | None = None,
 ) -> str:
     """Start a run that continues another; returns its id. ``known``: the results of that one. A
-    ``program`` has those of its steps itself."""
+    ``program`` has those of its steps itself. ``limits`` replace those of that run."""
     run_input, config = replay.run_input, replay.run_input.config
+    if limits:
+        graph = graph or run_input.graph
+        graph = replace(graph, attrs={**graph.attrs, **limits})
+        config = replace(config, limits={**config.limits, **limits})
     graph = with_limits(graph or run_input.graph, config.limits)
     name = run_id or service.new_id(graph.name)
     tree = config.tree

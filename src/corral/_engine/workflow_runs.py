@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral._core.display import Card, Displayed, count, shorten, spent
-from corral._core.spending import BudgetLimits
+from corral._core.spending import BudgetLimits, Raise
 from corral._engine import api, process_engine, query, run_list, service
 from corral._engine import fork as durable_fork
 from corral._engine.api import OnEvent, OnStart, PipelineResult, RunRequest
@@ -440,18 +440,21 @@ async def _plan(run: str, program: RunningProgram, known: dict[str, KnownStep]) 
     return plan
 
 
-async def continue_run(
+async def continue_run(  # noqa: PLR0913
     found: Continuation,
     *,
     run_dir: str | os.PathLike[str] | None = None,
     is_fork: bool = False,
+    limits: BudgetLimits | None = None,
     db: str | None = None,
     queue: str | None = None,
     interviewer: Interviewer | None = None,
     on_event: OnEvent | None = None,
     on_start: OnStart | None = None,
 ) -> PipelineResult:
-    """Continue a run as planned, and follow it to its end."""
+    """Continue a run as planned, and follow it to its end. ``limits`` of the run are raised to
+    these; a new run has these, and counts from zero."""
+    totals = {} if limits is None else limits.as_dict()
     run = found.plan.run
     shown, _ = await show(run, db)
     reported = max((event.seq for event in shown.events), default=0)
@@ -472,8 +475,11 @@ async def continue_run(
                 queue=queue,
                 run_id=name,
                 program=found.program,
+                limits=totals,
             )
         elif shown.output is None:
+            if totals:
+                await service.add_budget(run, Raise.of(totals), is_total=True, db=db)
             await service.resume(run, db=db)
         watched = service.RunFollower(
             name, db=db, interviewer=interviewer, on_event=on_event, reported=reported

@@ -88,6 +88,11 @@ def find(root: Path, branch: str) -> BranchOwner | None:
         return None
 
 
+def records() -> list[Path]:
+    """The files with the records of all branches."""
+    return sorted((paths.home() / "owners").glob("*.json"))
+
+
 def _path(root: Path, branch: str) -> Path:
     common = os.path.realpath(repository.locate(root).common)
     key = f"{common}\0{branch}".encode("utf-8", "surrogateescape")

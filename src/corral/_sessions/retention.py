@@ -17,7 +17,8 @@ from corral.errors import ConfigError
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    kind: Literal["run", "batch", "session", "comparison"]
+    kind: Literal["run", "batch", "session", "comparison", "merge", "owner"]
+    """``owner``: the record of which session made a branch."""
     name: str
     status: str
     ended: float

@@ -26,7 +26,7 @@ from corral._cli.options import (
 )
 from corral._cli.pipeline.run import AUTO, EVENTS, QUIET, RUN_DIR, FollowFlags
 from corral._cli.ui.terminal import echo, echo_json
-from corral._core.spending import BudgetLimits
+from corral._core.spending import LIMITS, BudgetLimits
 from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 
@@ -68,6 +68,9 @@ class WorkflowResumeFlags(FollowFlags):
 
     dry_run: bool
     new_run: bool
+    max_cost: float | None
+    max_total_tokens: int | None
+    max_calls: int | None
 
 
 class WorkflowForkFlags(FollowFlags):
@@ -172,6 +175,7 @@ def run(file: str, **flags: Unpack[WorkflowRunFlags]) -> int:
     "--new-run",
     "Continue as a new run with the current file, also if it has not changed.",
 )
+@run_options(LIMITS, texts={limit: f"Raise {limit} of the run to this." for limit in LIMITS})
 @AUTO
 @DB
 @EVENTS
@@ -196,7 +200,12 @@ def resume(name: str, **flags: Unpack[WorkflowResumeFlags]) -> int:
         print_plan(found.plan)
     if flags["dry_run"]:
         return 0
-    return _continue(run, found, flags)
+    limits = BudgetLimits(
+        max_cost=flags["max_cost"],
+        max_total_tokens=flags["max_total_tokens"],
+        max_calls=flags["max_calls"],
+    )
+    return _continue(run, found, flags, limits=limits)
 
 
 @click.command("fork", cls=SectionedCommand)
@@ -240,6 +249,7 @@ def _continue(
     *,
     run_dir: str | None = None,
     is_fork: bool = False,
+    limits: BudgetLimits | None = None,
 ) -> int:
     from corral._engine import workflow_runs
 
@@ -251,6 +261,7 @@ def _continue(
             found,
             run_dir=run_dir,
             is_fork=is_fork,
+            limits=limits,
             db=flags["db"],
             interviewer=interviewer,
             on_event=show.event,

@@ -31,6 +31,8 @@ from pathlib import Path
 
 import msgspec
 
+from corral._merging import owners
+from corral._merging.owners import BranchOwner
 from corral._pipelines.attempts import (
     ANSWER,
     PATCH,
@@ -172,7 +174,7 @@ async def _run(
 ) -> tuple[Outcome, JsonObject, AttemptRecord]:
     await in_thread(paths.make_dir, Path(task.folder))
     verification = await _begin(work, task, tree)
-    result = await _run_agent(work, task)
+    result, owner = await _run_agent(work, task)
     fields = result_fields(result, Outcome())
     record = msgspec.structs.replace(
         record,
@@ -185,7 +187,7 @@ async def _run(
     )
     await _write(work, task, ANSWER, result.text)
     if tree is not None:
-        change = await _store_work(task, tree)
+        change = await _store_work(task, tree, owner)
         if change is not None:
             fields |= {"commit": change.commit, "files": list(change.files)}
             record = msgspec.structs.replace(record, commit=change.commit)
@@ -212,8 +214,9 @@ async def _run(
     return outcome, fields, record
 
 
-async def _run_agent(work: NodeContext, task: AttemptTask) -> Result:
-    """Run the agent in its own process. When this returns, all its processes have ended."""
+async def _run_agent(work: NodeContext, task: AttemptTask) -> tuple[Result, BranchOwner]:
+    """Run the agent in its own process. When this returns, all its processes have ended. Its
+    session may be asked later to repair what it has made (``corral merge``)."""
     call = agent_call.build_call(work, alone=True)
     options = call.options.copy()
     options["keep"] = options["record"] = True
@@ -221,7 +224,7 @@ async def _run_agent(work: NodeContext, task: AttemptTask) -> Result:
     prompt = task.prompt
     if task.verifier.workdir:
         prompt = with_real_path(prompt, task.verifier.workdir, str(work.workspace))
-    return await run(
+    result = await run(
         call.agent,
         work.resources.redactor.clean_text(prompt),
         on_event=work.emit,
@@ -229,6 +232,8 @@ async def _run_agent(work: NodeContext, task: AttemptTask) -> Result:
         output=None if call.schema is None else schema_of(call.schema),
         **options,
     )
+    session, kept = result.resume_token or "", owners.options_to_keep(options)
+    return result, BranchOwner(agent=call.agent, session=session, options=kept)
 
 
 async def _begin(
@@ -277,7 +282,7 @@ def _reason(result: Result) -> str:
     return result.status if result.error is None else result.error.message
 
 
-async def _store_work(task: AttemptTask, tree: TaskWorktree) -> Change | None:
+async def _store_work(task: AttemptTask, tree: TaskWorktree, owner: BranchOwner) -> Change | None:
     """Store the agent's work as a commit and as a patch. Raises ``WorkNotStored``."""
     name = Path(task.folder)
     reference = f"refs/corral/{name.parent.parent.name}/{name.name}"
@@ -285,6 +290,7 @@ async def _store_work(task: AttemptTask, tree: TaskWorktree) -> Change | None:
         change = await tree.commit_to(reference, task.id)
         if change is not None:
             await in_thread(_write_patch, tree, change, name / PATCH)
+            await in_thread(owners.record_in, tree, reference, owner, task.inside or ".")
     except (StorageFailed, OSError) as error:
         reason = f"its work could not be stored: {error}; it is in {tree.place}"
         raise WorkNotStored(reason, retryable=False) from error

@@ -1,0 +1,151 @@
+"""``corral workflow``: run, resume, list, show, answer, fork; and bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.pipeline_command import corral
+
+pytestmark = pytest.mark.whole_program
+
+HEAD = """
+import corral
+from corral.workflows import Flow
+
+"""
+ASKS = (
+    HEAD
+    + """
+@corral.workflow
+async def asks(flow: Flow, name: str = "x", count: int = 1) -> dict[str, object]:
+    first = await flow.command(f"echo {name} >> log; echo {name}", name="first")
+    reply = await flow.ask("Go on?", ["yes", "no"])
+    await flow.command("echo second >> log", name="second", check=True)
+    return {"name": first.stdout.strip(), "reply": reply, "count": count}
+"""
+)
+
+
+def workflow(cwd: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run ``corral workflow`` with a database in the folder."""
+    done = corral("workflow", *words, "--db", "runs.db", cwd=cwd)
+    assert done.returncode == code, (words, done.returncode, done.stderr)
+    return done
+
+
+def in_memory(cwd: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = corral("workflow", "run", *words, "--no-durable", cwd=cwd)
+    assert done.returncode == code, (words, done.returncode, done.stderr)
+    return done
+
+
+@pytest.fixture
+def folder(workspace: Path) -> Path:
+    (workspace / "flow.py").write_text(ASKS)
+    return workspace
+
+
+@pytest.mark.slow
+def test_a_run_waits_is_shown_answered_resumed_and_forked(folder: Path) -> None:
+    started = workflow(folder, "run", "flow.py", "--arg", "name=Ada", "--run-id", "r", code=10)
+    assert "corral workflow answer r" in started.stderr
+    (listed,) = json.loads(workflow(folder, "list", "--json").stdout)
+    assert (listed["id"], listed["asks"]) == ("r", 1)
+    assert "Go on?" in workflow(folder, "show", "r").stdout
+    workflow(folder, "answer", "r", "yes")
+    # The questions of the plan, without running anything.
+    plan = json.loads(workflow(folder, "resume", "r", "--dry-run", "--json").stdout)
+    assert (plan["is_new_run"], plan["repeated"]) == (False, [])
+    done = workflow(folder, "resume", "r", "-q")
+    assert json.loads(done.stdout) == {"name": "Ada", "reply": "yes", "count": 1}
+    assert (folder / "log").read_text() == "Ada\nsecond\n"
+    forked = workflow(folder, "fork", "r", "--from", "second", "-q")
+    assert json.loads(forked.stdout) == json.loads(done.stdout)
+    assert (folder / "log").read_text() == "Ada\nsecond\nsecond\n"
+
+
+def test_after_an_edit_resume_says_what_it_repeats(folder: Path) -> None:
+    workflow(folder, "run", "flow.py", "--run-id", "r", "--auto-approve", "-q")
+    file = folder / "flow.py"
+    file.write_text(file.read_text().replace("echo second", "echo other"))
+    shown = workflow(folder, "resume", "r", "--dry-run").stderr
+    assert "first: kept" in shown
+    assert "second: repeated" in shown
+    assert (folder / "log").read_text() == "x\nsecond\n"
+    workflow(folder, "resume", "r", "-q")
+    assert (folder / "log").read_text() == "x\nsecond\nother\n"
+
+
+def test_resume_raises_the_limits_of_the_run(folder: Path) -> None:
+    workflow(folder, "run", "flow.py", "--run-id", "r", "--max-calls", "3", code=10)
+    workflow(folder, "resume", "r", "-q", "--max-calls", "7", code=10)
+    shown = json.loads(workflow(folder, "show", "r", "--json").stdout)
+    assert shown["budget"]["max_calls"] == 7
+
+
+def test_arguments_are_typed(folder: Path) -> None:
+    given = ("flow.py", "--auto-approve", "-q", "--arg", "count=3", "--arg", 'name:="B"')
+    done = in_memory(folder, *given)
+    assert json.loads(done.stdout) == {"name": "B", "reply": "yes", "count": 3}
+    done = in_memory(folder, "flow.py", "--arg", "count=many", code=2)
+    assert "count" in done.stderr
+    done = in_memory(folder, "flow.py", "--arg", "wrong=1", code=2)
+    assert "wrong" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "words", "code", "error"),
+    [
+        ("import nothing_like_it", ["bad.py"], 2, "nothing_like_it"),
+        ("def broken(:", ["bad.py"], 2, "bad.py:5"),
+        ("x = 1", ["bad.py"], 2, "no workflow"),
+        (None, ["missing.py"], 2, "missing.py"),
+        (
+            "@corral.workflow\nasync def one(flow: Flow) -> object:\n    return object()",
+            ["bad.py"],
+            1,
+            "the result of one",
+        ),
+        (
+            "@corral.workflow\nasync def one(flow: Flow) -> str:\n    return 'a'\n"
+            "@corral.workflow\nasync def two(flow: Flow) -> str:\n    return 'b'",
+            ["bad.py"],
+            2,
+            "two",
+        ),
+    ],
+)
+def test_bad_files_get_one_clear_error(
+    workspace: Path, body: str | None, words: list[str], code: int, error: str
+) -> None:
+    if body is not None:
+        (workspace / "bad.py").write_text(HEAD + body)
+    done = in_memory(workspace, *words, code=code)
+    assert error in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_bad_resumes_lose_nothing(folder: Path) -> None:
+    workflow(folder, "run", "flow.py", "--run-id", "r", code=10)
+    done = workflow(folder, "run", "flow.py", "--run-id", "r", code=2)
+    assert "already exists" in done.stderr
+    file = folder / "flow.py"
+    file.write_text(ASKS.replace("flow: Flow, ", "flow: Flow, size: int, "))
+    assert "size" in workflow(folder, "resume", "r", code=2).stderr
+    file.write_text("def broken(:")
+    assert "flow.py:1" in workflow(folder, "resume", "r", code=2).stderr
+    assert "nope" in workflow(folder, "resume", "nope", code=2).stderr
+    # A step that was removed: its result is not used, and the others are kept.
+    file.write_text(
+        ASKS.replace('name="first")', 'name="first")\n    ').replace(
+            '    await flow.command("echo second >> log", name="second", check=True)\n', ""
+        )
+    )
+    workflow(folder, "answer", "r", "no")
+    done = workflow(folder, "resume", "r", "-q")
+    assert json.loads(done.stdout)["reply"] == "no"
+    assert (folder / "log").read_text() == "x\n"
