@@ -24,6 +24,7 @@ from corral._agents import registry
 from corral._sessions import probing
 from corral._sessions.proof import stored_verdict
 from corral._system import paths, programs
+from corral._testing.probe import ProbeTooSlow, probe_agent
 from corral.run_kwargs import RunKwargs
 from corral.testing import ModelServer, Turn
 
@@ -277,6 +278,16 @@ async def test_a_probe_or_a_part_of_it_that_takes_too_long_is_a_clear_error(
     assert "corral agents install codex" in (raised.value.hint or "")
     assert processes_matching(program) == []
     assert list((paths.home() / "proofs").rglob("*.json")) == []
+
+
+@pytest.mark.seconds
+async def test_a_program_that_is_slow_to_start_fails_no_check(
+    waiting_program: tuple[str, Path],
+) -> None:
+    program, _ = waiting_program
+    options: RunKwargs = {"program": program, "startup_timeout": 0.2, "idle_timeout": 0.2}
+    with pytest.raises(ProbeTooSlow, match="did not end within 2 s"):
+        await probe_agent("codex-cli", options, part_seconds=2.0)
 
 
 async def test_a_probe_whose_process_is_killed_stores_nothing_and_leaves_no_process(

@@ -86,6 +86,9 @@ async def probe_agent(
     """The checks of an agent's program. Errors of the agent are failed checks. Raises
     ``ProbeTooSlow`` if a part does not end within ``part_seconds``."""
     spec = agent_spec(agent)
+    # A prompt that takes too long must end its part, and never be a check that failed.
+    later = 10 * part_seconds
+    options = {**options, "timeout": later, "startup_timeout": later, "idle_timeout": later}
     gate = asyncio.Semaphore(max(2, os.cpu_count() or 1))
     checks: list[ProbeCheck] = []
     slow: list[str] = []
