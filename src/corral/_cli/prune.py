@@ -57,7 +57,7 @@ def command(
 
         removed += prune_comparisons(older_than=age, dry_run=dry_run)
     if "merges" in kinds or not kinds:
-        from corral._merging.retention import prune_queues
+        from corral._merging.old_queues import prune_queues
 
         removed += prune_queues(older_than=age, dry_run=dry_run)
     if not kinds or not {"sessions", "comparisons", "merges"}.issuperset(kinds):

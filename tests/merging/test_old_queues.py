@@ -11,9 +11,9 @@ from support.merge_queues import add_branch, make_repository
 
 from corral import merge_queue
 from corral._merging import owners
+from corral._merging.old_queues import prune_queues
 from corral._merging.owners import BranchOwner
 from corral._merging.queue import QueueStore
-from corral._merging.retention import prune_queues
 
 
 @pytest.fixture(autouse=True)
