@@ -19,7 +19,9 @@ from support.real_agents import KEY
 from support.repositories import git
 from support.sandbox import needs_sandbox
 
+from corral import pipelines, workflows
 from corral._sessions import store
+from corral._workflows import definition
 from corral.events import Done, Event, Init, Text, Vendor
 from corral.testing import ModelServer, Request, Turn, call, say
 
@@ -164,7 +166,7 @@ def worker(request: Request) -> Turn:
     asked = "\n".join(request.texts)
     if "Make a short plan" in asked:
         return say("First the flag, then its test.")
-    name = "flag.txt" if "Carry out the plan" in asked else "REVIEW.md"
+    name = "flag.txt" if "Carry out" in asked else "REVIEW.md"
     if request.tool_results:
         return say(f"{name} is written.")
     return call("write_file", file_path=name, content=f"{name}\n")
@@ -196,6 +198,25 @@ def test_a_run_waits_for_a_decision_without_a_process_and_continues_later(
     shown = json.loads(corral("pipeline", "show", "last", "--json", cwd=workspace).stdout)
     assert shown["status"] == "success"
     assert shown["completed"].count("implement") == 2
+
+
+def test_the_same_work_in_python(
+    workspace: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lane = model_server.lane("approve-later-python", worker)
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", lane.url)
+    monkeypatch.setenv("GEMINI_API_KEY", KEY)
+    file = EXAMPLES / "approve_later.py"
+    result = workflows.run_sync(
+        definition.load_text(str(file), file.read_text("utf-8")),
+        args={"goal": "Add a flag", "agent": "gemini:gemini-2.5-flash"},
+        options={"policy": "edits"},
+        cwd=workspace,
+        durable=False,
+        interviewer=pipelines.Queued(["no", "yes"]),
+    )
+    assert result.output == "REVIEW.md is written.", result.reason
+    assert len(lane.requests) == 1 + 2 * 4
 
 
 @needs_sandbox
