@@ -99,7 +99,7 @@ def command(program: str | None) -> int:
 
 
 _STYLES = {True: "bold green", False: "bold red"}
-_FOLDER = re.compile(r"\S*/corral-demo-[^/]+/")
+_FOLDER = "/corral-demo-"
 """The temporary folder, which tells nothing."""
 
 
@@ -126,8 +126,13 @@ def _show(event: Event) -> None:
     _print(event.type, text, style)
 
 
+def _without_folder(word: re.Match[str]) -> str:
+    _, found, rest = word[0].partition(_FOLDER)
+    return rest.partition("/")[2] if found else word[0]
+
+
 def _print(label: str, text: str, style: str = "") -> None:
-    text = _FOLDER.sub("", clean(text))
+    text = re.sub(r"\S+", _without_folder, clean(text))
     echo_styled([StyledText(f"{label:12} ", "cyan"), StyledText(text, style)], err=False)
 
 
@@ -156,7 +161,7 @@ async def demonstrate(
 ) -> Demonstration:
     """Run the demonstration in a temporary folder. ``program`` is the path of the Gemini CLI; by
     default it is searched for. Raises ``NotInstalled`` if it is not found."""
-    with tempfile.TemporaryDirectory(prefix="corral-demo-") as name:
+    with tempfile.TemporaryDirectory(prefix=_FOLDER[1:]) as name:
         folder = Path(name)
         for file, content in PROJECT.items():
             (folder / file).write_text(content, encoding="utf-8")

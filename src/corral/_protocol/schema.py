@@ -403,7 +403,7 @@ def without_samples(schema: Json) -> Json:
         return schema
     plain = {key: without_samples(value) for key, value in schema.items()}
     if isinstance(text := plain.get("description"), str):
-        plain["description"] = re.split(r"\n\s*::\n", text)[0].strip()
+        plain["description"] = re.split(r"\n[ \t]*::\n", text)[0].strip()
     return plain
 
 

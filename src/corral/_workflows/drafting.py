@@ -6,7 +6,6 @@ What a check finds goes back to it, a few times. Nothing of a draft is run here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -29,7 +28,6 @@ ROUNDS = 3
 MOST_PROBLEMS = 20
 """Problems that are reported to the drafter at once."""
 
-_BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 _LANGUAGE = {"workflow": "python", "pipeline": "dot"}
 
 _GRAPH_ATTRS = syntax_rules.words_of(
@@ -116,9 +114,24 @@ def draft(
 
 def code_block(text: str, language: str) -> str:
     """The last block of code in this language, else the last one, else the text itself."""
-    blocks = [(match[1].lower(), match[2]) for match in _BLOCK.finditer(text)]
+    blocks = [*_code_blocks(text)]
     named = [code for name, code in blocks if name in (language, language[:2], "gv", "graphviz")]
     return (named or [code for _, code in blocks] or [text])[-1]
+
+
+def _code_blocks(text: str) -> Iterator[tuple[str, str]]:
+    """The language and the text of each block between two lines that begin with three backticks."""
+    language: str | None = None
+    lines: list[str] = []
+    for line in text.splitlines(keepends=True):
+        if language is None:
+            if line.startswith("```"):
+                language = line[3:].split(maxsplit=1)[0].lower() if line[3:].strip() else ""
+        elif line.rstrip() == "```":
+            yield language, "".join(lines)
+            language, lines = None, []
+        else:
+            lines.append(line)
 
 
 # Checks.
