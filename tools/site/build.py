@@ -32,41 +32,41 @@ from corral.result import Result
 
 ROOT = Path(__file__).parents[2]
 NAVIGATION: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "Start": {"": ("index", "getting-started", "glossary")},
-    "Guides": {
-        "Agents": ("agents", "sessions", "running", "tools", "costs", "limits"),
-        "Policy and sandbox": ("policy", "protected-paths", "sandbox", "security"),
-        "Models": ("models",),
-        "Proof": ("verification", "scenarios"),
-        "Many steps, many tasks": (
-            *("pipelines", "workflows", "batches", "compare", "review", "merge", "scaling"),
+    "Start": {
+        "": ("index", "getting-started", "python", "glossary"),
+        "Agents and models": (
+            *("agents", "models", "sessions", "running", "tools", "costs", "limits"),
         ),
-        "In other programs": (
-            *("python", "acp", "mcp-server", "serve", "skill", "integrations", "providers"),
-        ),
+        "What an agent may do": ("policy", "protected-paths", "sandbox", "security"),
+    },
+    "Cookbook": {
+        "": ("cookbook/index",),
+        "Recipes": ("cookbook/",),
+        "Many steps, many tasks": ("pipelines", "workflows", "batches", "merge", "scaling"),
+        "Proof": ("verification", "scenarios", "compare", "review"),
+        "In other programs": ("acp", "mcp-server", "serve", "skill", "integrations", "providers"),
         "Look at runs": ("view", "export"),
     },
-    "Cookbook": {"": ("cookbook/index", "cookbook/")},
     "Reference": {
-        "Events, errors, settings": (
+        "": ("command-line", "configuration", "pipeline-reference"),
+        "Events, results, errors": (
             *("events-and-results", "reference/schemas", "errors-and-exit-codes"),
-            *("command-line", "configuration", "pipeline-reference"),
         ),
-        "HTTP": ("http-api", "serve-api"),
         "Python": ("reference/python/",),
         "Errors": ("reference/errors/",),
     },
     "Internals": {
-        "": ("testing", "performance", "reliability", "compatibility", "adding-agents"),
+        "": ("performance", "reliability", "testing", "compatibility", "adding-agents"),
+        "HTTP": ("http-api", "serve-api"),
         "Project": ("contributing", "changelog"),
     },
 }
-"""Tab -> section -> its pages; a folder stands for the pages in it. A page of docs/ that is not
-listed comes last in the guides."""
+"""Tab -> section -> its pages; a folder stands for the pages in it that are not listed. How to do
+something is in the cookbook, and so is a page of docs/ that has no place here."""
 OTHER_PAGES = {"README.md": "index", "SECURITY.md": "security", "CONTRIBUTING.md": "contributing",
                "CHANGELOG.md": "changelog"}  # fmt: skip
 Navigation = Mapping[str, Mapping[str, list[str]]]
-FOR_MODELS = ("Start", "Guides", "Cookbook")
+FOR_MODELS = ("Start", "Cookbook")
 """The tabs whose pages are in ``llms-full.txt``."""
 
 
@@ -186,7 +186,7 @@ def navigation(names: Iterable[str]) -> dict[str, dict[str, list[str]]]:
         for tab, own in NAVIGATION.items()
     }
     if left:
-        tabs["Guides"]["More"] = [f"{name}.md" for name in left]
+        tabs["Cookbook"]["More"] = [f"{name}.md" for name in left]
     return tabs
 
 
