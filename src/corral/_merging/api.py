@@ -20,7 +20,7 @@ from corral._merging import owners, queue
 from corral._merging.merger import POLL, Merger, OnEntry, conflict_text
 from corral._merging.owners import Ask, BranchOwner
 from corral._merging.queue import MergeEntry, MergeQueue, QueueStore
-from corral._merging.rebase import HEADS, rebase, staging_of, tip_of
+from corral._merging.rebase import HEADS, merged_tip, rebase, tip_of
 from corral._system import fs
 from corral._system.git import repository, source_repository, worktree
 from corral._system.git.worktree import name_part
@@ -287,11 +287,10 @@ def _report(
     stored = store.read()
     if stored is None:
         raise StorageFailed(f"the merge queue {store.id} was removed")
-    tip = tip_of(root, staging_of(stored.into)) or tip_of(root, stored.into) or ""
     return MergeReport(
         queue=store.id,
         into=stored.into,
-        tip=tip,
+        tip=merged_tip(root, stored.into) or "",
         entries=[entry for entry in stored.entries if entry.number in own],
         pending=stored.pending,
         elsewhere=elsewhere,

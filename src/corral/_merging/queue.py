@@ -188,6 +188,14 @@ class QueueStore:
     def path(self) -> Path:
         return self.folder / "queue.json"
 
+    @property
+    def changed(self) -> float:
+        """When it was changed last, in seconds since the epoch; 0 if there is no such queue."""
+        try:
+            return self.path.stat().st_mtime
+        except OSError:
+            return 0.0
+
     def read(self) -> MergeQueue | None:
         """None if there is no such queue. Raises ``FormatUnsupported``."""
         try:
@@ -253,6 +261,7 @@ def queues_folder() -> Path:
 
 def all_queues() -> list[QueueStore]:
     """The stores of all queues, the one that changed last first."""
-    found = [path for path in queues_folder().glob("*/queue.json") if path.is_file()]
-    found.sort(key=lambda path: -path.stat().st_mtime)
-    return [QueueStore(path.parent) for path in found]
+    stores = [QueueStore(path.parent) for path in queues_folder().glob("*/queue.json")]
+    changed = [(each.changed, each) for each in stores]
+    changed.sort(key=lambda pair: -pair[0])
+    return [store for at, store in changed if at]

@@ -45,6 +45,12 @@ def staging_of(into: str) -> str:
     return f"corral/merge/{into}"
 
 
+def merged_tip(root: Path, into: str) -> str | None:
+    """The last commit of what is merged into a branch; None if it was deleted. Raises
+    ``StorageFailed``."""
+    return tip_of(root, staging_of(into)) or tip_of(root, into)
+
+
 class Rebased(msgspec.Struct, frozen=True, kw_only=True):
     """The branch on the target."""
 

@@ -19,11 +19,11 @@ from msgspec.structs import replace
 from corral._sessions import index, store
 from corral._sessions.store import WAITING
 from corral._system import clock, fs, paths
-from corral._view import live_runs
+from corral._view import live_runs, merges
 from corral._view.databases import Databases, StoredRuns, other_databases
 from corral._view.live_runs import LiveRuns
 from corral._view.pipeline_view import FolderRuns, modified_at
-from corral._view.records import Pending, RunPage, StateUpdate, Summary
+from corral._view.records import MergeList, Pending, RunPage, StateUpdate, Summary
 from corral._view.session_logs import SessionLogs
 from corral._view.session_view import SessionViews, open_session, pending_of, unsaved
 from corral.errors import ConfigError, StorageFailed
@@ -157,6 +157,19 @@ class Catalog:
         return await self._keep(
             "sessions", lambda: asyncio.to_thread(search_sessions, index.Query())
         )
+
+    async def merge_version(self) -> str:
+        """Another text whenever some merge queue has changed."""
+        return merges.version(await self._merge_states())
+
+    async def merge_queues(self) -> MergeList:
+        """The merge queues, the one that changed last first."""
+        found, stored = await self._merge_states(), await self.stored()
+        sessions = {each.meta.id for each in await self._all_sessions()}
+        return await asyncio.to_thread(merges.read, found, stored.summaries, sessions)
+
+    async def _merge_states(self) -> merges.QueueStates:
+        return await self._keep("merges", lambda: asyncio.to_thread(merges.states))
 
     async def runs(self, query: RunQuery) -> RunPage:
         """One page of the list, the newest first."""

@@ -573,6 +573,76 @@ class BatchDetail(msgspec.Struct, kw_only=True):
     """Its budget, while it has not ended."""
 
 
+class MergeRun(msgspec.Struct, kw_only=True):
+    """The run that made a branch."""
+
+    kind: Kind
+    id: str
+    db: str | None = None
+    comparison: bool = False
+
+
+class MergeRow(msgspec.Struct, kw_only=True):
+    """A branch in a merge queue."""
+
+    number: int
+    branch: str
+    state: Literal["queued", "rebasing", "checking", "owner", "interrupted", "merged", "failed"]
+    state_text: str
+    """The same for people."""
+    reason: str
+    """Why it failed, or waits for its owner."""
+    output: str
+    """The end of the gate's output, if the gate failed."""
+    files: list[str]
+    """Files in conflict."""
+    rounds: int
+    """How often its owner has answered."""
+    owner: str
+    """The agent that is asked; empty: none."""
+    session: str | None = None
+    """The session that made the branch, or repaired it last."""
+    run: MergeRun | None = None
+    commit: str
+    """The branch when it was queued, or as its owner left it."""
+    result: str
+    """The commit that the target got."""
+    cost_usd: float
+    queued: float
+    ended: float | None = None
+
+
+class MergeQueueInfo(msgspec.Struct, kw_only=True):
+    """The queue of one target branch."""
+
+    id: str
+    repository: str
+    into: str
+    gates: list[str]
+    tip: str | None
+    """The last commit of what is merged; null if the branch or its repository is gone."""
+    working: bool
+    """Whether a process merges it now."""
+    pending: str
+    """What to do to get the merged branches into a checkout that has changes."""
+    command: str | None
+    """The command that continues it, if it has open branches and no process merges it."""
+    rounds: int
+    """How often the owner of a branch is asked at most."""
+    open: int
+    merged: int
+    failed: int
+    changed: float
+    rows: list[MergeRow]
+    """The open branches, the next one first; then those that have ended, the last one first."""
+
+
+class MergeList(msgspec.Struct, kw_only=True):
+    queues: list[MergeQueueInfo]
+    left: int = 0
+    """How many queues are not in the list."""
+
+
 class UsageRow(msgspec.Struct, kw_only=True):
     key: str
     tokens: Tokens
@@ -634,6 +704,11 @@ class PendingUpdate(msgspec.Struct, kw_only=True):
 
     count: int
     pending: list[Pending]
+
+
+class MergesUpdate(msgspec.Struct, kw_only=True):
+    version: str
+    """Another one whenever some merge queue has changed."""
 
 
 class EndUpdate(msgspec.Struct, kw_only=True):

@@ -28,6 +28,7 @@ from corral._view.records import (
     EndUpdate,
     Item,
     ItemsUpdate,
+    MergesUpdate,
     PendingUpdate,
     RunsUpdate,
     StateUpdate,
@@ -84,10 +85,10 @@ class Pauses:
 
 
 async def follow_runs(catalog: Catalog, closing: asyncio.Event) -> AsyncGenerator[bytes]:
-    """Changes of the list of runs, and of what waits for a person."""
+    """Changes of the list of runs, of what waits for a person, and of the merge queues."""
     pauses = Pauses(closing)
     known: dict[str, bytes] = {}
-    waiting = b""
+    waiting = shown_merges = b""
     yield b"retry: 1000\n\n"
     while not pauses.is_over:
         page = await catalog.runs(RunQuery(limit=LIST_LENGTH))
@@ -105,6 +106,11 @@ async def follow_runs(catalog: Catalog, closing: asyncio.Event) -> AsyncGenerato
             waiting = update
             pauses.sent()
             yield update
+        merges = message("merges", MergesUpdate(version=await catalog.merge_version()))
+        if merges != shown_merges:
+            shown_merges = merges
+            pauses.sent()
+            yield merges
         yield await pauses.wait(LIST_PAUSE)
 
 

@@ -1,4 +1,4 @@
-"""The list of runs, what they used, comparisons of agents, and what this server is."""
+"""The list of runs, what they used, merge queues, comparisons, and what this server is."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from corral._view.calls import ApiCall, Endpoints, Param, event_stream
 from corral._view.catalog import RunQuery
 from corral._view.items import tokens
 from corral._view.records import (
+    MergeList,
+    MergesUpdate,
     NotFound,
     PendingUpdate,
     RunPage,
@@ -69,11 +71,16 @@ async def runs(call: ApiCall) -> RunPage:
 
 @ENDPOINTS.get(
     "/api/stream",
-    "Changes of the list of runs, and of what waits for a person.",
-    events=(RunsUpdate, PendingUpdate),
+    "Changes of the list of runs, of what waits for a person, and of the merge queues.",
+    events=(RunsUpdate, PendingUpdate, MergesUpdate),
 )
 async def stream(call: ApiCall) -> Response:
     return event_stream(follow_runs(call.catalog, call.services.closing))
+
+
+@ENDPOINTS.get("/api/merges", "The merge queues, the one that changed last first.")
+async def merges(call: ApiCall) -> MergeList:
+    return await call.catalog.merge_queues()
 
 
 @ENDPOINTS.get(

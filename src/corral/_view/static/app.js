@@ -9,12 +9,13 @@ import { compareView } from "./compare.js";
 import { button, h, replace } from "./dom.js";
 import { ago } from "./format.js";
 import { helpDialog, listenForKeys } from "./keys.js";
+import { mergesView } from "./merges.js";
 import { pipelineView } from "./pipeline.js";
 import { runsView } from "./runs.js";
 import { sessionView } from "./session.js";
 import { usageView } from "./usage.js";
 
-const VIEWS = { sessions: sessionView, pipelines: pipelineView, batches: batchView, compare: compareView, usage: usageView };
+const VIEWS = { sessions: sessionView, pipelines: pipelineView, batches: batchView, compare: compareView, merges: mergesView, usage: usageView };
 const THEMES = ["", "light", "dark"];
 const THEME_KEY = "corral-theme";
 const main = document.getElementById("main");
@@ -61,7 +62,7 @@ function drawTop(name) {
   replace(
     document.getElementById("top"),
     h("a", { class: "brand", href: isOffline ? startRoute : "#/" }, brandMark(), "corral"),
-    isOffline ? h("span", { class: "badge" }, "exported") : h("nav", { "aria-label": "Pages" }, link("#/", "Runs", !name), link("#/usage", "Usage", name === "usage")),
+    isOffline ? h("span", { class: "badge" }, "exported") : h("nav", { "aria-label": "Pages" }, link("#/", "Runs", !name), link("#/merges", "Merges", name === "merges"), link("#/usage", "Usage", name === "usage")),
     h("span", { class: "grow" }),
     h("span", { class: "lost-note", role: "status" }, "Reconnecting…"),
     button(themeName(storedTheme()), nextTheme, { class: "quiet", id: "theme", title: "Theme: as the system, light or dark (t)" }),
@@ -79,6 +80,7 @@ function brandIcon() {
 
 const globalKeys = {
   "g l": [() => go(isOffline ? startRoute : "#/"), "list of runs"],
+  "g m": [() => isOffline || go("#/merges"), "merge queues"],
   "g u": [() => isOffline || go("#/usage"), "usage"],
   t: [nextTheme, "theme"],
   "?": [() => helpDialog(keyMaps), "this help"],

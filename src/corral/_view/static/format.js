@@ -85,6 +85,9 @@ export function shortPath(path) {
 
 const TONES = {
   running: "live",
+  rebasing: "live",
+  checking: "live",
+  owner: "live",
   waiting_permission: "wait",
   waiting_person: "wait",
   waiting: "wait",
@@ -96,6 +99,7 @@ const TONES = {
   queued: "idle",
   interrupted: "bad",
   success: "good",
+  merged: "good",
   partial_success: "good",
   cancelled: "idle",
   skipped: "idle",
