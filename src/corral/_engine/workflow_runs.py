@@ -23,9 +23,11 @@ from corral._engine.api import OnEvent, OnStart, PipelineResult, RunRequest
 from corral._engine.query import Replay
 from corral._engine.run_loop import mismatch
 from corral._pipelines.execution.interviewers import Interviewer
+from corral._pipelines.execution.simulated_nodes import interviewer_of
 from corral._pipelines.graph import Graph
 from corral._pipelines.scheduler.commands import Answered, Message, Question
 from corral._pipelines.scheduler.outcome import RESULT, Outcome
+from corral._pipelines.simulation import SimulateMode
 from corral._system import fs
 from corral._system.threads import in_own_thread, short_traceback_async, sync_twin
 from corral._workflows.definition import Workflow, load_text, read_file
@@ -148,6 +150,7 @@ async def run(  # noqa: PLR0913
     artifacts: str = "",
     run_id: str | None = None,
     run_dir: str | os.PathLike[str] | None = None,
+    simulate: SimulateMode = False,
     interviewer: Interviewer | None = None,
     ask: Asker | None = None,
     on_event: OnEvent | None = None,
@@ -186,6 +189,7 @@ async def run(  # noqa: PLR0913
         artifacts=artifacts,
         run_id=run_id,
         run_dir=run_dir,
+        simulate=simulate,
         interviewer=interviewer,
         ask=ask,
         on_event=on_event,
@@ -459,6 +463,7 @@ async def continue_run(  # noqa: PLR0913
     shown, _ = await show(run, db)
     reported = max((event.seq for event in shown.events), default=0)
     name, folder = run, Path(shown.folder)
+    interviewer = interviewer_of(shown.run_input.config.simulate, interviewer)
     async with process_engine.used(db):
         if found.plan.is_new_run:
             name, reported = service.new_id(shown.graph.name), 0

@@ -127,5 +127,10 @@ def _check_node(graph: Graph, name: str, entries: tuple[ScriptedVisit, ...], sou
                 )
 
 
+def runs_nothing(simulate: Simulate) -> bool:
+    """Whether commands, requests and files are simulated too."""
+    return isinstance(simulate, Simulation) and simulate.all
+
+
 def simulated_answer(node: Node) -> str:
     return f"{SIMULATED}{node.id}"

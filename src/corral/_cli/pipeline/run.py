@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from corral._engine.query import RunDetails
     from corral._pipelines.execution.interviewers import Interviewer
     from corral._pipelines.graph import Graph
+    from corral._pipelines.simulation import SimulateMode
 
 EVENTS = option(
     "Output", "--json as_json", "Print events, one per line; the result is the last line."
@@ -54,6 +55,16 @@ class FollowFlags(TypedDict):
     db: str | None
     as_json: bool
     quiet: bool
+
+
+SIMULATE = option(
+    "Tests",
+    "--simulate [=all]",
+    "Simulate agents and models: nothing is spent. Commands run; with =all nothing"
+    " runs: no command, request or file, and gates and questions are answered.",
+    type=click.Choice(["agents", "all"]),
+    bare="agents",
+)
 
 
 class PipelineRunFlags(FollowFlags, PolicyFlags, RunKwargs):
@@ -131,14 +142,7 @@ class ForkFlags(FollowFlags):
 @EVENTS
 @QUIET
 @FAKE
-@option(
-    "Tests",
-    "--simulate [=all]",
-    "Simulate agents and models: nothing is spent. Commands run; with =all nothing"
-    " runs: no command, request or file, and gates are answered.",
-    type=click.Choice(["agents", "all"]),
-    bare="agents",
-)
+@SIMULATE
 @option(
     "Tests",
     "--script FILE",
@@ -205,7 +209,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
             artifacts=flags["artifacts"] or "",
             run_id=flags["run_id"],
             run_dir=flags["run_dir"],
-            simulate="all" if flags["simulate"] == "all" else flags["simulate"] is not None,
+            simulate=simulate_mode(flags["simulate"]),
             script=flags["script"],
             interviewer=interviewer,
             on_event=show.event,
@@ -317,6 +321,11 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
         )
 
     return show.run_to_end(execute, auto=flags["auto_approve"])
+
+
+def simulate_mode(given: str | None) -> SimulateMode:
+    """What ``--simulate`` means."""
+    return "all" if given == "all" else given is not None
 
 
 def _printer(graph: Graph, flags: FollowFlags, *, durable: bool = True) -> PipelinePrinter:

@@ -8,5 +8,5 @@ new = new_command(
     "corral._workflows",
     ".py",
     """Write the workflow NAME to FILE, a Python file to start with.""",
-    "Its arguments, and how to run it, are at its beginning: {}",
+    "Its arguments, and how to run it, are at its beginning: {}. With --simulate nothing is spent.",
 )

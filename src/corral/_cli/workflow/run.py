@@ -24,7 +24,15 @@ from corral._cli.options import (
     run_options,
     task_limit_options,
 )
-from corral._cli.pipeline.run import AUTO, EVENTS, QUIET, RUN_DIR, FollowFlags
+from corral._cli.pipeline.run import (
+    AUTO,
+    EVENTS,
+    QUIET,
+    RUN_DIR,
+    SIMULATE,
+    FollowFlags,
+    simulate_mode,
+)
 from corral._cli.ui.terminal import echo, echo_json
 from corral._core.spending import LIMITS, BudgetLimits
 from corral.errors import ConfigError
@@ -59,6 +67,7 @@ class WorkflowRunFlags(FollowFlags, PolicyFlags, RunKwargs):
     artifacts: str | None
     run_id: str | None
     run_dir: str | None
+    simulate: str | None
     queue: str | None
     no_durable: bool
 
@@ -84,7 +93,7 @@ class WorkflowForkFlags(FollowFlags):
     cls=SectionedCommand,
     epilog=examples(
         "corral workflow run review.py --arg part=docs",
-        "corral workflow run review.py:review --no-durable",
+        "corral workflow run review.py --simulate",
     ),
 )
 @click.argument("file", metavar="FILE[:NAME]")
@@ -109,6 +118,7 @@ class WorkflowForkFlags(FollowFlags):
 @EVENTS
 @QUIET
 @FAKE
+@SIMULATE
 def run(file: str, **flags: Unpack[WorkflowRunFlags]) -> int:
     """Run the workflow NAME of the Python file FILE; without a name its only one.
 
@@ -149,6 +159,7 @@ def run(file: str, **flags: Unpack[WorkflowRunFlags]) -> int:
             artifacts=flags["artifacts"] or "",
             run_id=flags["run_id"],
             run_dir=flags["run_dir"],
+            simulate=simulate_mode(flags["simulate"]),
             interviewer=interviewer,
             on_event=show.event,
             on_start=show.started,

@@ -47,7 +47,7 @@ from corral._pipelines.scheduler.commands import BranchWork
 from corral._pipelines.scheduler.merge import has_worktrees, merges_files
 from corral._pipelines.scheduler.outcome import Outcome
 from corral._pipelines.scheduler.state import BRANCHES, WORKTREE
-from corral._pipelines.simulation import Simulate, Simulation
+from corral._pipelines.simulation import Simulate, runs_nothing
 from corral._pipelines.templates import PLACEHOLDER
 from corral._system.git import repository, source_repository, worktree
 from corral._system.git.worktree import branch_name, name_part
@@ -77,7 +77,7 @@ def check(graph: Graph, workspace: Path, simulate: Simulate) -> None:
     it could not be merged. Blocks."""
     nodes = [node for node in graph.nodes.values() if has_worktrees(node)]
     merging = [*graph.of_kind(node_kinds.MERGE.name)]
-    if not (nodes or merging) or _runs_nothing(simulate):
+    if not (nodes or merging) or runs_nothing(simulate):
         return
     try:
         root, _ = worktree.repository_root(workspace)
@@ -121,17 +121,13 @@ def _check_targets(root: Path, merging: list[Node]) -> None:
         )
 
 
-def _runs_nothing(simulate: Simulate) -> bool:
-    return isinstance(simulate, Simulation) and simulate.all
-
-
 async def in_place(
     place: RunPlace, work: Callable[[NodeContext], Awaitable[Outcome]], context: NodeContext
 ) -> Outcome:
     """Run an attempt where its lane works, and save what it changed."""
     visit = context.visit
     is_plain = place.tree is None and not visit.worktrees and not visit.merges
-    if is_plain or _runs_nothing(context.resources.simulate):
+    if is_plain or runs_nothing(context.resources.simulate):
         return await work(context)
     tree, lane = place.tree, ""
     if visit.worktrees:

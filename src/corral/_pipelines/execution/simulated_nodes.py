@@ -35,9 +35,11 @@ def handler_of(work: NodeContext, handler: Handler) -> Handler:
     kind = node_kinds.find(work.node.kind)
     if kind.is_pure:
         return partial(_run_pure, handler)
-    # The handlers of agents and models simulate them; for_each calls one of them, or skips.
-    calls_llm = kind.llm != "none" and kind.name in node_kinds.KINDS
-    return handler if calls_llm or not simulate.all else skip
+    # The handlers of agents and models simulate them, and those of the steps of workflows;
+    # for_each calls one of them, or skips.
+    is_step = kind == node_kinds.COMMAND_STEP
+    simulates = (kind.llm != "none" or is_step) and kind.name in node_kinds.KINDS
+    return handler if simulates or not simulate.all else skip
 
 
 async def skip(work: NodeContext) -> Outcome:

@@ -36,7 +36,7 @@ from corral._pipelines.scheduler.commands import BranchWork
 from corral._pipelines.scheduler.merge import has_worktrees, merges_files
 from corral._pipelines.scheduler.outcome import MAX_IN_CONTEXT, Outcome, failed, outcome_of_error
 from corral._pipelines.scheduler.state import BRANCHES
-from corral._pipelines.simulation import SIMULATED, Simulation
+from corral._pipelines.simulation import SIMULATED, runs_nothing
 from corral._pipelines.templates import as_text, find
 from corral._system.git import worktree
 from corral._system.git.worktree import TaskWorktree, branch_name
@@ -62,15 +62,14 @@ async def for_each(work: NodeContext) -> Outcome:
     if not work.node.text("tool_command"):
         model = work.node.text("model") or work.node.text("llm_model")
         handler = prompt if model and not work.node.text("agent") else codergen
-    elif isinstance(work.resources.simulate, Simulation) and work.resources.simulate.all:
+    elif runs_nothing(work.resources.simulate):
         handler = simulated_nodes.skip
     limit = number_of(work.node, "max_parallel", int) if "max_parallel" in work.node.attrs else 4
     if limit < 1:
         raise ConfigError(f"{work.node.id}: max_parallel must be at least 1, got: {limit}")
     slots = asyncio.Semaphore(limit)
     worktrees: ItemWorktrees | None = None
-    simulate = work.resources.simulate
-    if has_worktrees(work.node) and not (isinstance(simulate, Simulation) and simulate.all):
+    if has_worktrees(work.node) and not runs_nothing(work.resources.simulate):
         branch_merge.rule_of(work.node)
         worktrees = await in_thread(ItemWorktrees.of, work)
 

@@ -2,7 +2,8 @@
 
 The context has the inputs of the step, as ``corral._workflows.flow`` makes them, and of a thread
 its session. The outcome has the result, as JSON, under ``RESULT``. Nothing in a prompt or a command
-is replaced: the program has made the text.
+is replaced: the program has made the text. In a simulation agents and models have the result of
+``_simulated``; commands run, unless nothing does (``pipelines.simulation``).
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ from typing import cast
 
 from msgspec.structs import replace
 
+from corral._pipelines import node_kinds
 from corral._pipelines.execution.agent_call import AgentCall
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.execution.node_options import command_sandbox
 from corral._pipelines.execution.shell import last_bytes, node_env, run_shell_command
-from corral._pipelines.scheduler.outcome import RESULT, Outcome
+from corral._pipelines.scheduler.outcome import RESULT, Outcome, failed
+from corral._pipelines.simulation import runs_nothing, simulated_answer
+from corral._protocol.schema_sample import sample_value
 from corral._system.threads import in_thread
 from corral.policy import Policy
-from corral.values import JsonObject, as_object, as_text, convert_to, is_object
+from corral.values import Json, JsonObject, as_object, as_text, convert_to, is_object
 
 TIMEOUT = 3600.0
 """Seconds for a command, if its step has no ``timeout``."""
@@ -32,6 +36,8 @@ async def run_agent(work: NodeContext) -> Outcome:
     from corral._pipelines.nodes import item
 
     inputs, visit = work.context, work.visit
+    if work.resources.simulate:
+        return _simulated(work)
     # The session of the thread stays; the inputs are not a part of the prompt.
     context = {key: value for key, value in inputs.items() if key.startswith("internal.")}
     work = replace(work, visit=replace(visit, context=context))
@@ -77,6 +83,8 @@ async def generate(work: NodeContext) -> Outcome:
     from corral._pipelines.nodes.prompt import ask_model, outcome_with_cost
 
     inputs = work.context
+    if work.resources.simulate:
+        return _simulated(work)
     prompt = as_text(inputs["prompt"])
     work.write_file("prompt.md", prompt)
     schema = inputs.get("output")
@@ -94,6 +102,11 @@ async def command(work: NodeContext) -> Outcome:
     text = as_text(inputs["command"])
     timeout = work.node.seconds("timeout") or TIMEOUT
     work.write_file("prompt.md", text)
+    if runs_nothing(resources.simulate):
+        answer = simulated_answer(work.node)
+        work.write_file("tool_output.txt", answer)
+        simulated: JsonObject = {"ok": True, "exit_code": 0, "stdout": answer, "stderr": ""}
+        return Outcome(context_updates={RESULT: simulated})
     done = await run_shell_command(
         text,
         cwd=work.workspace / as_text(inputs.get("cwd")),
@@ -121,3 +134,22 @@ async def command(work: NodeContext) -> Outcome:
         failure_reason=f"`{text}` {done.end(timeout)}" + (f": {tail}" if tail else ""),
         failure_class="timeout" if done.timed_out else "permanent",
     )
+
+
+def _simulated(work: NodeContext) -> Outcome:
+    """The outcome of an agent or a model in a simulation: a text that says so, or a value that
+    fits the schema."""
+    answer, schema = simulated_answer(work.node), work.context.get("output")
+    work.write_file("prompt.md", as_text(work.context["prompt"]))
+    value: Json = answer
+    if is_object(schema):
+        try:
+            value = sample_value(schema, answer)
+        except ValueError as error:
+            reason = f"no simulated value fits the output of {work.node.id}: {error}"
+            return failed(reason, retryable=False)
+    work.write_file("response.md", as_text(value))
+    if work.node.kind == node_kinds.GENERATE_STEP.name:
+        return Outcome(context_updates={RESULT: value})
+    fields: JsonObject = {"text": answer, "output": value}
+    return Outcome(context_updates={RESULT: fields})
