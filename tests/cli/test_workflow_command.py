@@ -128,7 +128,6 @@ def test_bad_files_get_one_clear_error(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
 def test_bad_resumes_lose_nothing(folder: Path) -> None:
     workflow(folder, "run", "flow.py", "--run-id", "r", code=10)
     done = workflow(folder, "run", "flow.py", "--run-id", "r", code=2)
