@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from corral import errors
+from corral import errors, events
 from corral._docs import pages
-from corral._docs.error_pages import error_page, find_error, first_line, from_docstring
+from corral._docs.error_pages import error_page, find_error, first_line, from_docstring, report
 from corral._docs.pages import Page
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +69,23 @@ def test_every_error_has_a_page(code: str) -> None:
     assert f"| code | `{code}` |" in text
     assert f"| {found.cli_exit} |" in text
     assert "``" not in text.replace("```", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (errors.RateLimited("429", hint="Wait."), "429\n  Wait. (see: corral docs rate_limit)"),
+        (errors.RateLimited("429"), "429\n  See: corral docs rate_limit"),
+        (errors.RateLimited("429").event(), "429\n  See: corral docs rate_limit"),
+        (errors.ConfigError("no", hint="Write yes."), "no\n  Write yes."),
+        (errors.RemoteError("odd"), "odd"),
+        (events.Error(code="of_a_later_version", message="odd", hint="?"), "odd\n  ?"),
+    ],
+)
+def test_an_error_of_a_run_names_its_page(
+    error: errors.CorralError | events.Error, expected: str
+) -> None:
+    assert report(error) == f"corral: {expected}"
 
 
 def test_samples_of_docstrings_are_blocks_of_code() -> None:

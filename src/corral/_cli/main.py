@@ -170,7 +170,9 @@ def report_error(error: Exception) -> int:
     if not isinstance(error, CorralError):
         print_traceback(error)
         return 1
-    echo(f"corral: {error}", err=True)
+    from corral._docs import error_pages
+
+    echo(error_pages.report(error), err=True)
     return error.cli_exit
 
 

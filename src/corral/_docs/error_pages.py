@@ -5,7 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 
+from corral import events
 from corral.errors import CorralError, classes_by_code
+
+BAD_INPUT = 2
+"""The exit code of a mistake in a command, a file or a call."""
+BROAD = ("error", "remote", "interrupted")
+"""Codes whose page says nothing about the case."""
 
 
 def find_error(name: str) -> type[CorralError] | None:
@@ -14,6 +20,17 @@ def find_error(name: str) -> type[CorralError] | None:
         if name.lower() in (code, found.__name__.lower()):
             return found
     return None
+
+
+def report(error: CorralError | events.Error) -> str:
+    """An error for a terminal: what is wrong and, on the next line, what to do, with the command
+    that shows its page. Bad input has no use for a page: its error says what to write."""
+    found = find_error(error.code)
+    hint = error.hint or ""
+    if found is not None and found.cli_exit != BAD_INPUT and error.code not in BROAD:
+        page = f"corral docs {error.code}"
+        hint = f"{hint} (see: {page})" if hint else f"See: {page}"
+    return f"corral: {error.message}\n  {hint}" if hint else f"corral: {error.message}"
 
 
 def error_page(found: type[CorralError]) -> str:

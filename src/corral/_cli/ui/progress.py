@@ -252,8 +252,9 @@ class TurnProgress(LiveProgress):
 
     def error(self, error: Error) -> None:
         """Print the error of the run, even if progress is not enabled."""
-        hint = f"\n  {error.hint}" if error.hint else ""
-        self.print_always(f"corral: {error.message}{hint}")
+        from corral._docs.error_pages import report
+
+        self.print_always(report(error))
 
 
 def describe_call(call: ToolUse, cwd: str = "") -> str:
