@@ -88,9 +88,9 @@ def test_parts_of_a_schema_are_put_together() -> None:
         "properties": {"a": {"type": "integer"}},
         "required": ["a"],
     }
-    whole: JsonObject = {
+    schema: JsonObject = {
         "allOf": [part],
         "properties": {"b": {"enum": ["x"]}},
         "required": ["b"],
     }
-    assert sample_value(whole, "text") == {"a": 1, "b": "x"}
+    assert sample_value(schema, "text") == {"a": 1, "b": "x"}
