@@ -28,20 +28,20 @@ def command(repo: Path, log: Path, *branches: str) -> list[str]:
 def run_and_kill(words: list[str], env: dict[str, str], lines: int, pause: float) -> bool:
     """Run the command and kill it after so many lines of progress and a pause. False: it has ended
     before."""
-    process = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    assert process.stderr is not None
-    output = b""
-    while lines:
-        line = process.stderr.readline()
-        output += line
-        lines -= b" work/" in line
-        if not line:
-            assert process.wait(60) == 0, output.decode()
-            return False
-    time.sleep(pause)
-    process.send_signal(signal.SIGKILL)
-    process.wait(60)
-    process.stderr.close()
+    with subprocess.Popen(
+        words, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as process:
+        assert process.stderr is not None
+        output = b""
+        while lines:
+            line = process.stderr.readline()
+            output += line
+            lines -= b" work/" in line
+            if not line:
+                assert process.wait(60) == 0, output.decode()
+                return False
+        time.sleep(pause)
+        process.send_signal(signal.SIGKILL)
     return True
 
 
