@@ -153,13 +153,13 @@ def test_the_error_for_a_wrong_value_has_the_name_of_the_option(
 @pytest.mark.parametrize(
     ("options", "policy"),
     [
-        ({"policy": "reads"}, Policy.read_only()),
+        ({"policy": "reads"}, Policy.reads()),
         ({"policy": "edits"}, Policy.edits()),
-        ({"policy": "all"}, Policy.full()),
+        ({"policy": "all"}, Policy.all()),
         ({"policy": Policy(write="allow")}, Policy(write="allow")),
-        ({"approval_mode": "default"}, Policy.read_only()),
+        ({"approval_mode": "default"}, Policy.reads()),
         ({"approval_mode": "auto_edit"}, Policy.edits()),
-        ({"approval_mode": "yolo"}, Policy.full()),
+        ({"approval_mode": "yolo"}, Policy.all()),
         ({"approval_mode": "plan"}, Policy.plan()),
         ({"allowed_tools": []}, Policy(allow_tools=())),
         ({"allowed_tools": ("a",)}, Policy(allow_tools=("a",))),

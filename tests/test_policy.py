@@ -35,9 +35,9 @@ def verdicts(policy: Policy) -> list[Verdict]:
     ("policy", "expected"),
     [
         (Policy(), ["allow", "ask", "ask", "ask", "ask"]),
-        (Policy.read_only(), ["allow", "deny", "deny", "deny", "deny"]),
+        (Policy.reads(), ["allow", "deny", "deny", "deny", "deny"]),
         (Policy.edits(), ["allow", "allow", "deny", "deny", "ask"]),
-        (Policy.full(), ["allow", "allow", "allow", "allow", "allow"]),
+        (Policy.all(), ["allow", "allow", "allow", "allow", "allow"]),
         (Policy.plan(), ["allow", "deny", "deny", "deny", "deny"]),
         (Policy.native(), ["ask", "ask", "ask", "ask", "ask"]),
     ],
@@ -47,10 +47,10 @@ def test_the_presets_have_these_verdicts(policy: Policy, expected: list[Verdict]
 
 
 def test_only_full_is_unlimited() -> None:
-    assert Policy.full().is_unlimited
-    for policy in (Policy(), Policy.edits(), Policy.read_only(), Policy.native()):
+    assert Policy.all().is_unlimited
+    for policy in (Policy(), Policy.edits(), Policy.reads(), Policy.native()):
         assert not policy.is_unlimited
-    assert not msgspec.structs.replace(Policy.full(), deny_tools=("x",)).is_unlimited
+    assert not msgspec.structs.replace(Policy.all(), deny_tools=("x",)).is_unlimited
 
 
 def test_the_callers_own_tools_follow_own_mcp_and_else_mcp() -> None:
@@ -67,7 +67,7 @@ def test_every_kind_of_tool_has_its_capability(kind: ToolKind) -> None:
     capability = CAPABILITY_OF[kind]
     if capability is None:
         assert kind == "think"
-        assert Policy.read_only().evaluate(Action("t", kind)).verdict == "allow"
+        assert Policy.reads().evaluate(Action("t", kind)).verdict == "allow"
         return
     for verdict in ("allow", "ask", "deny"):
         given: dict[str, Any] = {capability: verdict}
@@ -82,7 +82,7 @@ def test_an_unknown_kind_counts_as_shell() -> None:
 
 def test_an_empty_list_of_allowed_tools_means_none() -> None:
     for kind in KINDS:
-        ruling = msgspec.structs.replace(Policy.full(), allow_tools=()).evaluate(Action("t", kind))
+        ruling = msgspec.structs.replace(Policy.all(), allow_tools=()).evaluate(Action("t", kind))
         assert ruling.verdict == "deny"
 
 
@@ -129,7 +129,7 @@ def test_an_allow_rule_for_a_command_does_not_allow_another_tool_with_that_argum
     denying = Policy(read="deny", write="deny", shell="deny", network="deny", mcp="deny")
     policy = msgspec.structs.replace(denying, shell_rules=("allow make *", "deny rm *"))
     assert policy.evaluate(Action("t", kind, "make")).verdict == "deny"
-    allowing = msgspec.structs.replace(Policy.full(), shell_rules=policy.shell_rules)
+    allowing = msgspec.structs.replace(Policy.all(), shell_rules=policy.shell_rules)
     assert allowing.evaluate(Action("t", kind, "rm x")).verdict == "deny"
 
 

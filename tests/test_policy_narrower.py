@@ -103,17 +103,17 @@ EDITS = Policy.edits()
 @pytest.mark.parametrize(
     ("policy", "than"),
     [
-        (Policy.read_only(), EDITS),
-        (EDITS, Policy.full()),
-        (Policy.plan(), Policy.read_only()),
-        (Policy.read_only(), replace(Policy.full(), deny_tools=())),
+        (Policy.reads(), EDITS),
+        (EDITS, Policy.all()),
+        (Policy.plan(), Policy.reads()),
+        (Policy.reads(), replace(Policy.all(), deny_tools=())),
         (replace(EDITS, deny_tools=("write_file",)), EDITS),
         (replace(EDITS, allow_tools=("read_file", "write_file")), EDITS),
         (replace(EDITS, allow_tools=()), EDITS),
-        (Policy.read_only(), RULED),
+        (Policy.reads(), RULED),
         (replace(RULED, shell_rules=("deny rm *",)), RULED),
         (replace(RULED, shell_rules=("deny ls", *RULED.shell_rules)), RULED),
-        (replace(Policy.full(), shell_rules=("deny rm *",)), Policy.full()),
+        (replace(Policy.all(), shell_rules=("deny rm *",)), Policy.all()),
     ],
 )
 def test_common_narrower_policies_are_accepted(policy: Policy, than: Policy) -> None:
@@ -123,12 +123,12 @@ def test_common_narrower_policies_are_accepted(policy: Policy, than: Policy) -> 
 @pytest.mark.parametrize(
     ("policy", "than"),
     [
-        (EDITS, Policy.read_only()),
-        (Policy.full(), EDITS),
-        (Policy.full(), replace(Policy.full(), own_mcp="allow")),  # no workspace any more
-        (Policy.read_only(), Policy.plan()),
-        (Policy.native(), Policy.read_only()),
-        (Policy.read_only(), Policy.native()),
+        (EDITS, Policy.reads()),
+        (Policy.all(), EDITS),
+        (Policy.all(), replace(Policy.all(), own_mcp="allow")),  # no workspace any more
+        (Policy.reads(), Policy.plan()),
+        (Policy.native(), Policy.reads()),
+        (Policy.reads(), Policy.native()),
         (replace(EDITS, writable=("/etc",)), EDITS),
         (replace(EDITS, allow_tools=("run",)), EDITS),
         (replace(EDITS, allow_tools=("unknown",)), EDITS),
@@ -138,7 +138,7 @@ def test_common_narrower_policies_are_accepted(policy: Policy, than: Policy) -> 
         (replace(RULED, shell_rules=()), RULED),
         (replace(RULED, shell_rules=("deny rm *", "allow git *", "allow ls")), RULED),
         (replace(RULED, shell_rules=("allow git *",)), RULED),
-        (replace(Policy.read_only(), shell_rules=("allow ls",)), Policy.read_only()),
+        (replace(Policy.reads(), shell_rules=("allow ls",)), Policy.reads()),
     ],
 )
 def test_a_wider_policy_is_not_accepted(policy: Policy, than: Policy) -> None:

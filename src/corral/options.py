@@ -43,9 +43,9 @@ SandboxMode = Literal["needed", "off", "auto", "require", "agent"]
 SANDBOX_MODES: tuple[SandboxMode, ...] = ("needed", "off", "auto", "require", "agent")
 
 APPROVAL_MODES: dict[str, Policy] = {
-    "default": Policy.read_only(),
+    "default": Policy.reads(),
     "auto_edit": Policy.edits(),
-    "yolo": Policy.full(),
+    "yolo": Policy.all(),
     "plan": Policy.plan(),
 }
 """Gemini CLI's names for our presets."""

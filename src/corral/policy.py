@@ -96,7 +96,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ::
 
-        policy = corral.Policy(write="allow", shell_rules=("allow git status", "deny git push *"))
+        policy = corral.Policy(write="allow", shell_rules=["allow git status", "deny git push *"])
         corral.run_sync("gemini-cli", "What has changed?", policy=policy)
     """
 
@@ -106,11 +106,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     network: Verdict | None = None
     mcp: Verdict | None = None
     own_mcp: Verdict | None = None
-    allow_tools: tuple[str, ...] | None = None
-    deny_tools: tuple[str, ...] = ()
-    shell_rules: tuple[str, ...] = ()
-    writable: tuple[str, ...] = ()
-    network_hosts: tuple[str, ...] = ()
+    allow_tools: Sequence[str] | None = None
+    deny_tools: Sequence[str] = ()
+    shell_rules: Sequence[str] = ()
+    writable: Sequence[str] = ()
+    network_hosts: Sequence[str] = ()
     mode: Literal["native", "plan"] | None = None
 
     @short_traceback
@@ -127,7 +127,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise PolicyError(f"mode must be native or plan, got: {self.mode!r}")
 
     @classmethod
-    def read_only(cls) -> Policy:
+    def reads(cls) -> Policy:
+        """Read files, and nothing else."""
         return cls(read="allow", write="deny", shell="deny", network="deny", mcp="deny")
 
     @classmethod
@@ -136,7 +137,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(read="allow", write="allow", shell="deny", network="deny", own_mcp="allow")
 
     @classmethod
-    def full(cls) -> Policy:
+    def all(cls) -> Policy:
         """Everything. Never a default: the caller must request it."""
         return cls(read="allow", write="allow", shell="allow", network="allow", mcp="allow")
 
@@ -153,7 +154,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __repr__(self) -> str:
         """The constructor of a preset, or the values that differ from the default."""
-        for name in ("read_only", "edits", "full", "plan", "native"):
+        for name in ("reads", "edits", "all", "plan", "native"):
             if self == getattr(Policy, name)():
                 return f"Policy.{name}()"
         values = ((name, getattr(self, name)) for name in self.__struct_fields__)
@@ -187,7 +188,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_unlimited(self) -> bool:
         """Allows everything without any rule."""
-        return self == Policy.full()
+        return self == Policy.all()
 
     def evaluate(self, action: Action) -> Ruling:
         """Decide about an action: deny rules first, then allow rules, then the capability."""
@@ -449,7 +450,7 @@ def with_tools(policy: Policy, tools: Iterable[object]) -> Policy:
     """The policy with ``allow_tools``, which alone decides what may be used. A preset's denial of
     the network is dropped: a shell in the list can use the network, and the caller listed it. A
     policy that is not a preset keeps its denial."""
-    is_preset = policy in (Policy.read_only(), Policy.edits(), Policy.plan())
+    is_preset = policy in (Policy.reads(), Policy.edits(), Policy.plan())
     network = None if is_preset else policy.network
     return msgspec.structs.replace(policy, allow_tools=tuple(tools), network=network)
 
@@ -482,7 +483,7 @@ def policy_from_table(values: dict[str, object], source: str) -> Policy:
 
 
 PRESETS: dict[str, Policy] = {
-    "reads": Policy.read_only(),
+    "reads": Policy.reads(),
     "edits": Policy.edits(),
-    "all": Policy.full(),
+    "all": Policy.all(),
 }

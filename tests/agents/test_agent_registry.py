@@ -144,8 +144,8 @@ def test_a_report_says_that_races_are_open_where_a_program_writes(agent: AgentSp
         }
         for name, policy in {
             "edits": Policy.edits(),
-            "reads": Policy.read_only(),
-            "all": Policy.full(),
+            "reads": Policy.reads(),
+            "all": Policy.all(),
         }.items()
     }
     edits = reported["edits"]["write"]

@@ -71,7 +71,7 @@ async def test_the_recording_becomes_calls_changes_and_denials(workspace: Path) 
         (Policy(read="deny", write="deny", shell="deny", network="deny"), True, set[str]()),
         (Policy(allow_tools=("create_file",)), True, {"create_file"}),
         (Policy(deny_tools=("shell",)), True, EVERY - {"shell"}),
-        (Policy.full(), False, EVERY),
+        (Policy.all(), False, EVERY),
         (Policy.native(), False, EVERY),
     ],
 )

@@ -74,12 +74,12 @@ READ, NEVER, WEB = {"read_files", "search_codebase"}, {"spawn_agent"}, {"fetch_w
         (Policy(), False, NEVER | SHELL | WRITE | WEB),
         (Policy(), True, NEVER),
         (Policy.edits(), False, NEVER | SHELL | WEB),
-        (Policy.read_only(), True, NEVER | SHELL | WRITE | WEB),
+        (Policy.reads(), True, NEVER | SHELL | WRITE | WEB),
         (Policy(read="deny", write="allow", shell="allow"), True, NEVER | READ),
         (Policy(shell="deny", shell_rules=("allow ls",)), False, NEVER | WRITE | WEB),
         (Policy(allow_tools=("editor",)), True, NEVER | READ | SHELL | WEB),
         (Policy(deny_tools=("editor",)), True, NEVER | {"editor"}),
-        (Policy.full(), False, NEVER),
+        (Policy.all(), False, NEVER),
         (Policy.native(), False, NEVER),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_policy_that_it_cannot_enforce_is_refused_before_the_start() -> None:
         ("gpt-5", Policy.edits(), True),
         ("gpt-5-codex", Policy(write="allow", deny_tools=("apply_patch",)), True),
         ("gpt-5", Policy(write="allow", shell="allow", network="allow"), False),
-        ("gpt-5", Policy.read_only(), False),
+        ("gpt-5", Policy.reads(), False),
         ("claude-sonnet-5", Policy.edits(), False),
     ],
 )

@@ -68,7 +68,7 @@ async def test_the_recording_becomes_calls_changes_and_denials(workspace: Path) 
         (Policy(read="deny", write="deny", shell="deny"), True, set[str]()),
         (Policy(allow_tools=("write",)), True, {"write"}),
         (Policy(deny_tools=("write",)), True, {"tree", "edit", "shell"}),
-        (Policy.full(), False, {"tree", "write", "edit", "shell"}),
+        (Policy.all(), False, {"tree", "write", "edit", "shell"}),
         (Policy.native(), False, {"tree", "write", "edit", "shell"}),
     ],
 )

@@ -43,7 +43,7 @@ def shown(grant: Grant) -> list[str]:
     [
         (Policy(), "write", ["deny"]),
         (Policy.edits(), "write", ["allow", "protected names: deny"]),
-        (Policy.full(), "write", ["allow"]),
+        (Policy.all(), "write", ["allow"]),
         (
             Policy(write="allow", writable=("more",)),
             "write",
@@ -105,7 +105,7 @@ def test_ask_is_deny_if_no_one_can_answer() -> None:
         alone, asked = grants(Policy()).of(name), grants(Policy(), answered=True).of(name)
         assert (alone.default, alone.would_ask) == ("deny", True)
         assert (asked.default, asked.would_ask) == ("ask", True)
-    assert not grants(Policy.read_only()).write.would_ask
+    assert not grants(Policy.reads()).write.would_ask
     assert not grants(Policy(deny_tools=("edit", "patch"))).write.would_ask  # denied in any case
 
 

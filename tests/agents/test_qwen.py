@@ -73,7 +73,7 @@ def mode(started: Launch) -> str:
     ("policy", "wanted"),
     [
         (Policy(), "default"),
-        (Policy.full(), "default"),
+        (Policy.all(), "default"),
         (Policy.native(), "default"),
         (Policy.plan(), "plan"),
     ],
@@ -88,9 +88,9 @@ def test_the_mode_is_always_set_because_the_default_writes_without_asking(
     ("policy", "hidden", "asked"),
     [
         (Policy(), {"edit", "run_shell_command", "web_fetch"}, {"read_file", "glob"}),
-        (Policy.read_only(), {"edit", "write_file", "run_shell_command", "web_fetch"}, NONE),
+        (Policy.reads(), {"edit", "write_file", "run_shell_command", "web_fetch"}, NONE),
         (Policy.edits(), {"run_shell_command", "web_fetch"}, {"edit", "write_file"}),
-        (Policy.full(), NONE, {"edit", "run_shell_command", "web_fetch"}),
+        (Policy.all(), NONE, {"edit", "run_shell_command", "web_fetch"}),
         (Policy(read="deny", write="allow"), {"read_file", "glob"}, {"edit"}),
         (Policy(read="ask"), {"read_file", "glob", "edit"}, NONE),
         (Policy(allow_tools=("glob",)), {"edit", "run_shell_command"}, {"read_file", "glob"}),
@@ -125,7 +125,7 @@ def test_if_somebody_can_answer_tools_that_ask_are_offered_and_each_call_asks() 
         (Policy(), "read", "allow (brokered)"),
         (Policy(), "write", "deny (native)"),
         (Policy(), "shell", "deny (native)"),
-        (Policy.read_only(), "write", "deny (native)"),
+        (Policy.reads(), "write", "deny (native)"),
         (Policy.edits(), "write", "allow (brokered) · protected names: deny (brokered)"),
         (
             Policy(shell="allow", network="deny"),

@@ -88,7 +88,7 @@ def marked(compiled: CompiledPolicy) -> CompiledPolicy:
 
 @pytest.mark.parametrize("agent", PROGRAMS, ids=lambda agent: agent.name)
 def test_a_launch_passes_the_controls_on_and_makes_no_rules(agent: AgentSpec) -> None:
-    run = options_of(agent, Policy.read_only())
+    run = options_of(agent, Policy.reads())
     compiled = compile_for(agent, run)
     made = compiled.controls
     forms = [form for form in (made.flags, made.files, made.settings, made.for_folders) if form]
@@ -116,7 +116,7 @@ LAUNCH_POLICIES = {
     "edits": replace(Policy.edits(), writable=("more",), shell_rules=("allow git status",)),
     "listed": Policy(allow_tools=()),
     "plan": Policy.plan(),
-    "full": Policy.full(),
+    "full": Policy.all(),
     "native": Policy.native(),
 }
 
@@ -289,7 +289,7 @@ READERS: dict[str, Callable[[CompiledPolicy, AgentSpec], set[str]]] = {
 
 POLICIES = {
     "default": Policy(),
-    "reads": Policy.read_only(),
+    "reads": Policy.reads(),
     "edits": Policy.edits(),
     "no network": Policy(read="allow", write="allow", shell="deny", network="deny"),
     "network": Policy(read="allow", write="deny", shell="deny", network="allow"),

@@ -301,7 +301,7 @@ async def test_agent_hooks_apply_to_built_in_tools_and_functions(ours: BuiltinAg
             call("mine"),
             say("done"),
         ],
-        policy=Policy.full(),
+        policy=Policy.all(),
     )
     events: list[Event] = []
     result = await corral.run("corral", "do it", tools=tools, on_event=events.append, **options)
@@ -327,7 +327,7 @@ async def test_a_hook_of_the_agent_that_raises_stops_the_call(ours: BuiltinAgent
     def before(_: ToolRequest) -> HookVerdict:
         raise RuntimeError("the guard is ill")
 
-    options = ours.options([call("shell", command="touch evil"), say("done")], policy=Policy.full())
+    options = ours.options([call("shell", command="touch evil"), say("done")], policy=Policy.all())
     tools = Tools([], agent_hooks=[Hook(before)])
     await corral.run("corral", "do it", tools=tools, **options)
     assert not (ours.workspace / "evil").exists()

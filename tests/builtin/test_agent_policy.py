@@ -45,9 +45,9 @@ ALLOWED = {"success", "error"}  # the page is not there: allowed, and failed
 @pytest.mark.parametrize(
     ("policy", "refused"),
     [
-        (Policy.read_only(), {"write_file", "edit_file", "shell", "web_fetch", "mine"}),
+        (Policy.reads(), {"write_file", "edit_file", "shell", "web_fetch", "mine"}),
         (Policy.edits(), {"shell", "web_fetch"}),
-        (Policy.full(), set[str]()),
+        (Policy.all(), set[str]()),
         (Policy.plan(), {"write_file", "edit_file", "shell", "web_fetch", "mine"}),
         (Policy.native(), {"write_file", "edit_file", "shell", "web_fetch"}),
         (Policy(), {"write_file", "edit_file", "shell", "web_fetch"}),

@@ -130,8 +130,8 @@ def test_other_results_are_short_too() -> None:
     [
         (Policy(), "Policy()"),
         (Policy.edits(), "Policy.edits()"),
-        (Policy.full(), "Policy.full()"),
-        (Policy.read_only(), "Policy.read_only()"),
+        (Policy.all(), "Policy.all()"),
+        (Policy.reads(), "Policy.reads()"),
         (Policy.plan(), "Policy.plan()"),
         (Policy.native(), "Policy.native()"),
         (

@@ -105,7 +105,7 @@ def test_a_rule_for_the_host_itself_wins_over_a_pattern() -> None:
 
 
 def test_hosts_deny_the_rest_of_the_network() -> None:
-    policy = Policy(shell="allow", network="allow", network_hosts=["pypi.org"])  # type: ignore[arg-type]
+    policy = Policy(shell="allow", network="allow", network_hosts=["pypi.org"])
     assert policy.network == "deny"
     assert policy.network_hosts == ("pypi.org",)
     table: dict[str, object] = {"preset": "all", "network_hosts": ["pypi.org"]}

@@ -243,7 +243,7 @@ async def test_programs_in_git_settings_do_not_run_and_no_other_host_is_called(
         git(workspace, "config", key, f"sh -c 'touch {loot}/{key}; cat'")
     (workspace / "a.txt").write_text("b\n")  # of the same size: git must read it
     persistent = agent.record.persistent
-    policy = Policy.full() if persistent else Policy(write="allow", shell="allow")
+    policy = Policy.all() if persistent else Policy(write="allow", shell="allow")
     script = steps(agent.write("new.txt"), agent.shell("git rev-parse --show-toplevel"))
     with refusing_proxy() as called:
         result = await agent.run(script, policy=policy, env=called.env)

@@ -75,7 +75,7 @@ def offered_tools(agent: RealAgent) -> set[str]:
     "policy",
     [
         pytest.param(Policy(), id="default"),
-        pytest.param(Policy.read_only(), id="reads", marks=pytest.mark.slow),
+        pytest.param(Policy.reads(), id="reads", marks=pytest.mark.slow),
     ],
 )
 @for_agents(every_day=("gemini-acp", "codex-cli"))
@@ -463,7 +463,7 @@ async def test_under_all_every_command_runs_unless_the_report_says_that_it_is_re
     commands = [agent.shell(command) for command, _words in REFUSED_COMMANDS.values()]
     await agent.run(steps(*commands), policy="all")
 
-    compiled = compile_for(find(agent.name), RunOptions(agent=agent.name, policy=Policy.full()))
+    compiled = compile_for(find(agent.name), RunOptions(agent=agent.name, policy=Policy.all()))
     (note,) = [row.note for row in compiled.report if row.capability == "shell"]
     reported = {
         name

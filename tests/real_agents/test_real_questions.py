@@ -61,7 +61,7 @@ async def test_the_answers_of_a_callback_reach_the_model(agent: RealAgent) -> No
         await asyncio.sleep(0)
         return {"Which database?": "Postgres", "Which checks?": ["lint", "spelling, too"]}
 
-    events = await agent.events(steps(ASK), ask=ask, policy=Policy.read_only())
+    events = await agent.events(steps(ASK), ask=ask, policy=Policy.reads())
     result = result_from_events(events)
     assert result.ok
     assert result.text == "done"
@@ -91,7 +91,7 @@ async def test_a_function_for_permissions_declines_questions(agent: RealAgent) -
     def ask(_request: PermissionRequest) -> Decision:
         return "allow_once"
 
-    result = await agent.run(steps(ONE), ask=ask, policy=Policy.read_only())
+    result = await agent.run(steps(ONE), ask=ask, policy=Policy.reads())
     assert result.ok
     assert [each.outcome for each in result.questions] == ["declined"]
     assert "did not answer" in tool_results_json(agent.requests[-1])
@@ -99,7 +99,7 @@ async def test_a_function_for_permissions_declines_questions(agent: RealAgent) -
 
 @for_agents("claude-cli")
 async def test_without_a_person_the_tool_is_not_offered(agent: RealAgent) -> None:
-    result = await agent.run(steps(ONE), policy=Policy.read_only())
+    result = await agent.run(steps(ONE), policy=Policy.reads())
     assert result.ok
     assert result.questions == ()
     assert "AskUserQuestion" not in agent.requests[0].tools

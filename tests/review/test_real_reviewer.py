@@ -32,7 +32,7 @@ def test_every_agent_has_the_options_that_a_review_sets(agent: str) -> None:
     known = {*COMMON, *config.find_agent(agent).supports}
     changed = {name for name in KNOWN if getattr(run, name, None) != getattr(plain, name, None)}
     assert changed <= known
-    assert run.policy == Policy.read_only()
+    assert run.policy == Policy.reads()
 
 
 @pytest.mark.gemini_cli

@@ -46,7 +46,7 @@ def test_a_request_without_wishes_gets_what_the_starter_set(workspace: Path) -> 
     assert checked.agent == "claude"
     assert checked.options == {
         "cwd": os.path.realpath(workspace),
-        "policy": Policy.read_only(),
+        "policy": Policy.reads(),
         "timeout": 90.0,
         "env": {"CORRAL_DEPTH": "1"},
         "label": "corral mcp",
@@ -216,7 +216,7 @@ def test_only_named_pipelines_run(workspace: Path) -> None:
     with pytest.raises(NotPermitted, match="only review"):
         given.check_pipeline(asked)
     asked = read_request({"pipeline": "review", "goal": "x"}, PipelineRequest, set_by=STARTER)
-    assert given.check_pipeline(asked).options.get("policy") == Policy.read_only()
+    assert given.check_pipeline(asked).options.get("policy") == Policy.reads()
     file.write_text("digraph { a [shape=parallelogram, tool_command=evil] }")
     with pytest.raises(NotPermitted, match="has changed since the server started"):
         given.check_pipeline(asked)

@@ -64,7 +64,7 @@ def test_a_policy_that_the_agent_cannot_enforce_gets_the_sandbox(
 
 
 @pytest.mark.parametrize(
-    "policy", [Policy(), Policy.read_only(), Policy.edits(), Policy(shell="allow")]
+    "policy", [Policy(), Policy.reads(), Policy.edits(), Policy(shell="allow")]
 )
 def test_a_policy_that_holds_changes_nothing_and_the_machine_is_not_examined(
     workspace: Path, broken_bwrap: Path, policy: Policy
@@ -149,7 +149,7 @@ def decide(agent: str, policy: Policy) -> enforcement.Decision:
         ("codex-cli", Policy(read="ask", write="allow", shell="allow")),
         ("copilot-cli", Policy.edits()),  # nothing would protect .git
         ("pi-cli", Policy(shell_rules=("allow git *",))),
-        ("manual", Policy.read_only()),
+        ("manual", Policy.reads()),
     ],
 )
 def test_what_a_sandbox_cannot_enforce_either_stays_refused(
@@ -352,7 +352,7 @@ async def test_a_complete_run_compiles_its_policy_once(
     [
         (Policy(), ("write", "shell", "network")),
         (Policy.edits(), ()),
-        (Policy.full(), ()),
+        (Policy.all(), ()),
         (Policy.native(), ()),
         (Policy(allow_tools=("read_file",)), ()),
     ],

@@ -44,7 +44,7 @@ def test_the_policy_answers_at_once_and_names_its_rule(
 
 
 def test_a_policy_never_allows_more_than_once() -> None:
-    answer = PermissionBroker(Policy.full()).policy_answer(RUN)
+    answer = PermissionBroker(Policy.all()).policy_answer(RUN)
     assert answer is not None
     assert answer.decision == "allow_once"
 

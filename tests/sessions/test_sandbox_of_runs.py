@@ -96,7 +96,7 @@ def test_corrals_own_state_is_hidden_even_in_the_workspace(
 
 
 def test_a_denied_write_makes_the_workspace_read_only(workspace: Path) -> None:
-    run = prepared(workspace, policy=Policy.read_only())
+    run = prepared(workspace, policy=Policy.reads())
     found = command_sandbox(run)
     assert found is not None
     assert found.box.writable == ()
@@ -144,7 +144,7 @@ def test_a_file_that_names_the_repository_of_another_project_shows_nothing(
     git("-C", str(other), "worktree", "add", "-q", str(tmp_path / "tree"))
     (workspace / ".git").write_text(f"gitdir: {other / name}\n")
     assert [*sandbox.git_folders(str(workspace))] == []
-    found = command_sandbox(prepared(workspace, policy=Policy.full()))
+    found = command_sandbox(prepared(workspace, policy=Policy.all()))
     assert found is not None
     assert not any("other" in path for path in (*found.box.readable, *found.box.writable))
 
@@ -262,7 +262,7 @@ def test_of_a_folder_on_path_only_programs_are_shown(folder: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["node_modules", "tools", "bin"])
-@pytest.mark.parametrize("policy", [NO_NETWORK, Policy.read_only()])
+@pytest.mark.parametrize("policy", [NO_NETWORK, Policy.reads()])
 def test_a_link_in_the_workspace_that_is_on_path_shows_nothing(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, name: str, policy: Policy
 ) -> None:
@@ -353,10 +353,10 @@ def test_the_folders_of_the_user_are_guarded(tmp_path: Path, workspace: Path) ->
     assert found is not None
     assert found.box.guarded == (str(workspace), str(tmp_path / "more"))
     assert not found.box.can_change_git
-    free = command_sandbox(prepared(workspace, policy=Policy.full()))
+    free = command_sandbox(prepared(workspace, policy=Policy.all()))
     assert free is not None
     assert free.box.can_change_git
-    read_only = command_sandbox(prepared(workspace, policy=Policy.read_only()))
+    read_only = command_sandbox(prepared(workspace, policy=Policy.reads()))
     assert read_only is not None
     assert read_only.box.guarded == ()
 

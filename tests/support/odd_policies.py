@@ -8,9 +8,9 @@ from corral.policy import Policy
 
 PRESETS: dict[str, Policy] = {
     "default": Policy(),
-    "reads": Policy.read_only(),
+    "reads": Policy.reads(),
     "edits": Policy.edits(),
-    "all": Policy.full(),
+    "all": Policy.all(),
     "plan": Policy.plan(),
     "native": Policy.native(),
 }
@@ -42,9 +42,9 @@ ODD_POLICIES: dict[str, Policy] = {
     "servers, no own functions": Policy(mcp="allow", own_mcp="deny"),
     "asks for servers": Policy(mcp="ask", own_mcp="ask"),
     "asks for servers, shell": Policy(mcp="ask", shell="allow"),
-    "all but servers": replace(Policy.full(), mcp="deny"),
-    "all but the network": replace(Policy.full(), network="deny"),
-    "all but one command": replace(Policy.full(), shell_rules=("deny rm *",)),
+    "all but servers": replace(Policy.all(), mcp="deny"),
+    "all but the network": replace(Policy.all(), network="deny"),
+    "all but one command": replace(Policy.all(), shell_rules=("deny rm *",)),
     "writable": replace(Policy.edits(), writable=("more",)),
     "writable, no writing": Policy(write="deny", writable=("more",)),
     "plan that writes": replace(Policy.plan(), write="allow"),

@@ -98,7 +98,7 @@ def options(agent: AgentSpec, url: str, cwd: Path) -> dict[str, Any]:
     found: dict[str, Any] = {
         "cwd": cwd,
         "model": agent.probe.model,
-        "policy": Policy.full(),  # what it is not asked for, it must not do even so
+        "policy": Policy.all(),  # what it is not asked for, it must not do even so
         "timeout": 120,
         "keep": False,
         "env": {agent.probe.url_env: url, agent.probe.key_env: KEY},

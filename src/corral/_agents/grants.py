@@ -154,9 +154,9 @@ def compute_grants(
         mcp=reader.grant("mcp"),
         own_mcp=reader.grant("own_mcp"),
         listed=reader.listed,
-        denied=policy.deny_tools,
+        denied=tuple(policy.deny_tools),
         rules=reader.rules,
-        writable=policy.writable,
+        writable=tuple(policy.writable),
         free_shell=reader.free_shell,
         is_unlimited=policy.is_unlimited,
         is_native=policy.mode == "native",
@@ -166,7 +166,7 @@ def compute_grants(
 
 def read_tool_lists(policy: Policy) -> ToolLists:
     """A tool on both lists may not be used."""
-    listed, denied = policy.allow_tools, policy.deny_tools
+    listed, denied = policy.allow_tools, tuple(policy.deny_tools)
     return None if listed is None else tuple(n for n in listed if n not in denied), denied
 
 

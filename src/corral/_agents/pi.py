@@ -136,7 +136,7 @@ def controls(grants: Grants, run: RunOptions) -> AgentControls:
     if grants.is_native:
         return AgentControls(own_default="it asks for nothing", unhooked=unhooked)
     if grants.is_plan:
-        raise PolicyError("pi has no planning mode", hint="The same rights: Policy.read_only().")
+        raise PolicyError("pi has no planning mode", hint="The same rights: Policy.reads().")
     offered = [
         name
         for name, kind in TOOLS.items()

@@ -184,7 +184,7 @@ def _read_common(
     return Allowance(
         set_by=f"the one who started {command}",
         sources=_sources(flags),
-        policy=policy if isinstance(policy, Policy) else Policy.read_only(),
+        policy=policy if isinstance(policy, Policy) else Policy.reads(),
         folders=folders,
         timeout=float(timeout),
         limits=limits,

@@ -52,7 +52,7 @@ MAX_PARTS = 8
 MAX_ABOUT = 16_000
 """Characters of the author's description."""
 FIXED: Final = RunKwargs(
-    policy=Policy.read_only(),
+    policy=Policy.reads(),
     inherit="nothing",
     permission_mode="prompt",  # there is no one to ask
     mcp_servers=[],

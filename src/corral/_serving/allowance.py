@@ -146,7 +146,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     """Empty: each agent that corral knows by a name, but a person."""
     models: tuple[str, ...] = ()
     """Empty: each model. The first is the one of a request that names none."""
-    policy: Policy = Policy.read_only()
+    policy: Policy = Policy.reads()
     folders: tuple[str, ...] = ()
     """A run works in one of them or below. The first is the one of a request that names none."""
     pipelines: dict[str, str] = {}

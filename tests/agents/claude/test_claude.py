@@ -127,9 +127,9 @@ def test_without_credentials_nothing_is_started() -> None:
     [
         (Policy(), {"Bash", "Write", "WebFetch", "Read"}, NONE, NONE, {"Bash", "Write"}),
         (Policy(write="allow"), {"Write"}, NONE, NONE, {"Write", "Edit", "NotebookEdit"}),
-        (Policy.read_only(), {"Read"}, {"Bash", "Monitor", "Write"}, NONE, NONE),
+        (Policy.reads(), {"Read"}, {"Bash", "Monitor", "Write"}, NONE, NONE),
         (Policy.edits(), {"Write"}, {"Bash", "WebFetch"}, NONE, {"Write", "Edit", "NotebookEdit"}),
-        (Policy.full(), {"Bash"}, NONE, {"Bash", "Write", "Read"}, NONE),
+        (Policy.all(), {"Bash"}, NONE, {"Bash", "Write", "Read"}, NONE),
         (Policy(read="ask"), {"Read"}, NONE, NONE, {"Read", "Grep", "Glob"}),
         (Policy(shell="allow"), {"Bash"}, NONE, {"Bash"}, {"Write"}),
         (Policy(shell="allow", shell_rules=("deny rm *",)), {"Bash"}, NONE, NONE, {"Bash"}),
@@ -183,7 +183,7 @@ def test_an_exact_list_offers_nothing_else_and_an_empty_one_nothing() -> None:
 
 
 def test_permissions_are_never_skipped() -> None:
-    for policy in (Policy.full(), Policy.edits(), Policy()):
+    for policy in (Policy.all(), Policy.edits(), Policy()):
         assert value(launch(policy=policy), "--permission-mode") == "manual"
         assert "skip-permissions" not in " ".join(launch(policy=policy).argv)
 
@@ -215,9 +215,9 @@ def test_the_report_says_how_each_capability_is_enforced() -> None:
     writes = "ask (brokered) · protected names: deny (brokered)"
     assert report(Policy()) == {"read": "allow (native)", "write": writes, **asked}
     assert report(Policy(), interactive=False)["shell"] == "deny (native)"
-    assert report(Policy.read_only())["shell"] == "deny (native)"
+    assert report(Policy.reads())["shell"] == "deny (native)"
     assert report(Policy.edits())["write"] == writes.replace("ask", "allow")
-    assert report(Policy.full())["write"] == "allow (native)"
+    assert report(Policy.all())["write"] == "allow (native)"
     network = report(Policy(shell="allow", network="deny"))["network"]
     assert network == "deny (native) · commands: deny (impossible)"
     shell = report(Policy(shell="allow", shell_rules=("deny rm *",)))["shell"]

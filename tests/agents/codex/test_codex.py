@@ -114,7 +114,7 @@ def test_it_contacts_only_the_model_and_runs_no_git() -> None:
         (Policy(read="deny", write="allow"), ["apply_patch"]),
         (Policy(read="deny"), []),
         (Policy(shell="allow"), []),
-        (Policy.full(), []),
+        (Policy.all(), []),
         (Policy.native(), []),
     ],
 )
@@ -241,7 +241,7 @@ def test_instructions_of_a_repository_are_read_only_if_it_is_trusted() -> None:
     ("policy", "box", "network", "search", "shell"),
     [
         (Policy(), "read-only", None, "disabled", False),
-        (Policy.read_only(), "read-only", None, "disabled", False),
+        (Policy.reads(), "read-only", None, "disabled", False),
         (Policy.edits(), "workspace-write", False, "disabled", False),
         (Policy(shell="allow"), "read-only", None, "disabled", True),
         (Policy(shell="allow", write="allow"), "workspace-write", False, "disabled", True),
@@ -269,7 +269,7 @@ def test_instructions_of_a_repository_are_read_only_if_it_is_trusted() -> None:
             "disabled",
             False,
         ),
-        (Policy.full(), "danger-full-access", None, "live", True),
+        (Policy.all(), "danger-full-access", None, "live", True),
     ],
 )
 def test_a_policy_becomes_a_sandbox_and_a_list_of_offered_tools(

@@ -104,7 +104,7 @@ def test_it_never_starts_in_the_mode_that_writes_without_asking() -> None:
             "deny (impossible) · mcp__notes__keep: allow (impossible)",
         ),
         (Policy.native(), "read", "own default (impossible)"),
-        (Policy.full(), "shell", "allow (native)"),
+        (Policy.all(), "shell", "allow (native)"),
         (Policy(mcp="deny"), "mcp", "deny (native)"),
     ],
 )
@@ -195,5 +195,5 @@ def test_images_are_judged_by_a_hook_and_patches_by_permission_requests() -> Non
     (hook,) = configured["hooks"]["PreToolUse"]
     assert hook["matcher"] == "^(view_image)$"
     assert configured["bypass_hook_trust"] is True
-    for policy in (Policy(read="deny"), Policy.full()):
+    for policy in (Policy(read="deny"), Policy.all()):
         assert "hooks" not in config(launch(policy=policy))

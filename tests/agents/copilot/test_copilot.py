@@ -147,13 +147,13 @@ ALL = hidden(WRITE, SHELL, WEB)
     ("policy", "alone", "peer"),
     [
         (Policy(), [KEPT, *DENY, ALL], None),
-        (Policy.read_only(), [KEPT, *DENY, ALL], None),
+        (Policy.reads(), [KEPT, *DENY, ALL], None),
         (
             Policy.edits(),
             [KEPT, "--allow-tool=write", *DENY[1:], hidden(SHELL, WEB)],
             [KEPT, *DENY[1:], hidden(SHELL, WEB)],
         ),
-        (Policy.full(), ["--allow-all"], ["--allow-all"]),
+        (Policy.all(), ["--allow-all"], ["--allow-all"]),
         (Policy.native(), [], []),
         (
             Policy(read="deny"),
@@ -261,7 +261,7 @@ def test_the_report_says_what_ask_becomes() -> None:
     written = "allow ({0}) · protected names: deny ({1})"
     assert report(PEER, Policy.edits())["write"] == written.format("brokered", "brokered")
     assert report(ALONE, Policy.edits())["write"] == written.format("native", "impossible")
-    assert report(ALONE, Policy.full())["write"] == "allow (native)"
+    assert report(ALONE, Policy.all())["write"] == "allow (native)"
     for agent in (ALONE, PEER):
         rows = compile_policy(agent, Policy(network="allow")).report
         assert "has no web tools" in next(r.note for r in rows if r.capability == "network")

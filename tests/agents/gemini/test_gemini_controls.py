@@ -54,14 +54,14 @@ PLACE = LaunchContext(
 
 POLICIES: dict[str, Policy] = {
     "default": Policy(),
-    "read_only": Policy.read_only(),
+    "read_only": Policy.reads(),
     "edits": Policy.edits(),
-    "full": Policy.full(),
+    "full": Policy.all(),
     "plan": Policy.plan(),
     "shell_rules": Policy(shell_rules=("allow git status", "deny git push *", "allow pytest *")),
     "allow_tools": Policy(allow_tools=("read_file", "run_shell_command", "mcp_probe_add")),
     "nothing": Policy(allow_tools=()),
-    "deny_tools": msgspec.structs.replace(Policy.full(), deny_tools=("web_fetch", "mcp_x_y")),
+    "deny_tools": msgspec.structs.replace(Policy.all(), deny_tools=("web_fetch", "mcp_x_y")),
 }
 
 
@@ -148,7 +148,7 @@ def test_a_glob_pattern_cannot_name_a_folder_outside(pattern: str, verdict: str)
     acp = compile_policy(ACP, policy).controls
     for rules in (rules_of(policy), tomllib.loads(str(acp.files["policy.toml"]))["rule"]):
         assert engine(rules, "glob", {"pattern": pattern}) == verdict
-    assert engine(rules_of(Policy.full()), "glob", {"pattern": pattern}) == "allow"
+    assert engine(rules_of(Policy.all()), "glob", {"pattern": pattern}) == "allow"
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -205,7 +205,7 @@ def test_a_list_of_allowed_tools_is_exact() -> None:
 
 
 def test_a_denied_tool_is_denied_in_any_policy() -> None:
-    rules = rules_of(msgspec.structs.replace(Policy.full(), deny_tools=tuple(KINDS)))
+    rules = rules_of(msgspec.structs.replace(Policy.all(), deny_tools=tuple(KINDS)))
     assert {engine(rules, name, ARGUMENTS) for name in KINDS} == {"deny"}
 
 
@@ -241,7 +241,7 @@ def test_another_agents_tool_name_is_refused() -> None:
     ],
 )
 def test_the_clis_own_settings_are_never_written(path: str) -> None:
-    rules = rules_of(Policy.full())
+    rules = rules_of(Policy.all())
     for tool in WRITE:
         assert engine(rules, tool, {"file_path": path, "content": "x"}) == "deny"
 
@@ -536,7 +536,7 @@ def test_the_cli_does_not_answer_permission_requests_for_the_shell_itself(
 
 
 def test_if_no_one_can_answer_both_agents_are_offered_the_same_tools() -> None:
-    for policy in (Policy(), Policy.read_only(), Policy(network="ask", mcp="ask")):
+    for policy in (Policy(), Policy.reads(), Policy(network="ask", mcp="ask")):
         rules = asking_rules(policy, interactive=False)
         assert {rule["decision"] for rule in rules} == {"allow", "deny"}
         offered = {name for name in CALLS if engine(rules, name, CALLS[name]) != "deny"}
@@ -560,7 +560,7 @@ def test_the_report_of_the_persistent_cli_says_who_decides() -> None:
     alone = {row.capability: row for row in asking(Policy(), interactive=False).report}
     assert "ask→deny" in alone["shell"].note
     assert rows(Policy.edits(), interactive=False)["write"] == writes.format("allow")
-    assert rows(Policy.full(), interactive=False)["write"] == "allow (native)"
+    assert rows(Policy.all(), interactive=False)["write"] == "allow (native)"
     ruled_shell = Policy(shell_rules=("allow git *",))
     assert rows(ruled_shell, interactive=False)["shell"] == (
         "deny (brokered) · git *: allow (brokered)"

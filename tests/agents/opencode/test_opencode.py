@@ -144,7 +144,7 @@ def test_a_link_that_would_be_sent_to_the_model_is_refused() -> None:
 
 
 def test_files_ask_for_permission_and_denied_tools_are_not_offered() -> None:
-    for policy in (Policy(), Policy.read_only()):
+    for policy in (Policy(), Policy.reads()):
         made = rules(policy)
         assert next(iter(made)) == "*"
         assert made["*"] == "deny"
@@ -160,7 +160,7 @@ def test_files_ask_for_permission_and_denied_tools_are_not_offered() -> None:
 
 
 def test_full_asks_nothing_and_native_has_no_rules() -> None:
-    full = rules(Policy.full())
+    full = rules(Policy.all())
     assert full.pop("read") == {"*": "allow", "*proc/*environ": "deny"}
     assert full == {"*": "allow"}
     assert rules(Policy.native()) == {}
@@ -294,7 +294,7 @@ def test_the_program_is_the_one_made_for_this_machine(
 
 
 def test_a_denied_shell_is_not_offered_because_rules_do_not_see_every_line() -> None:
-    assert rules(Policy.read_only())["bash"] == "deny"
+    assert rules(Policy.reads())["bash"] == "deny"
     assert rules(Policy(deny_tools=("bash",)))["bash"] == "deny"
     assert "bash" not in rules(Policy(allow_tools=("read",)))
     assert rules(Policy(allow_tools=("bash",)))["bash"] == "ask"

@@ -103,7 +103,7 @@ def test_no_secret_is_written_into_the_configuration() -> None:
     ("policy", "expected"),
     [
         (Policy(), (INSIDE, "deny", "deny", "deny", "deny", "deny")),
-        (Policy.read_only(), (INSIDE, "deny", "deny", "deny", "deny", "deny")),
+        (Policy.reads(), (INSIDE, "deny", "deny", "deny", "deny", "deny")),
         (Policy(read="deny"), ("deny", "deny", "deny", "deny", "deny", "deny")),
         (Policy(shell="allow"), ({"*": "allow"}, "deny", "allow", "deny", "deny", "deny")),
         (Policy(network="allow"), (INSIDE, "deny", "deny", "allow", "deny", "deny")),
@@ -118,7 +118,7 @@ def test_what_is_not_allowed_is_denied_because_a_permission_request_ends_the_run
     assert tuple(made[name] for name in names) == expected
     assert '"ask"' not in json.dumps(made)
     assert (made["*"], made["doom_loop"]) == ("deny", "deny")
-    full = rules(Policy.full())
+    full = rules(Policy.all())
     assert full.pop("read") == {"*": "allow", "*proc/*environ": "deny"}
     assert full == {"*": "allow"}
 
@@ -171,7 +171,7 @@ def test_patches_are_refused_because_no_rule_sees_where_they_move_a_file() -> No
         with pytest.raises(errors.PolicyNotEnforceable, match="patch moves a file"):
             prepare(AGENT.name, {**options, "policy": policy})
     run = RunOptions.build(AGENT.name, {"model": "openai/gpt-5.5"})
-    for free in (Policy.read_only(), Policy.full()):
+    for free in (Policy.reads(), Policy.all()):
         assert compile_policy(AGENT, free, run).unenforced == ()
 
 

@@ -148,7 +148,7 @@ async def test_a_usage_that_cannot_be_read_is_unknown_and_the_answer_counts(
 
 
 async def test_a_permission_request_of_an_unknown_session_is_denied(workspace: Path) -> None:
-    result = await result_of(workspace, "ask-foreign\ntext go on", policy=corral.Policy.full())
+    result = await result_of(workspace, "ask-foreign\ntext go on", policy=corral.Policy.all())
     assert result.text == "[c-no]go on"
 
 

@@ -184,7 +184,7 @@ async def test_an_empty_answer_is_an_error(workspace: Path) -> None:
 async def test_a_turn_that_ends_after_a_denial_is_reported_as_such(
     workspace: Path,
 ) -> None:
-    result = await result_of(workspace, "ask-and-give-up", policy=Policy.read_only())
+    result = await result_of(workspace, "ask-and-give-up", policy=Policy.reads())
     with pytest.raises(errors.PermissionRefused, match="permission was denied"):
         result.raise_for_status()
     assert len(result.denied) == 1

@@ -409,7 +409,7 @@ def test_a_missing_terminal_is_an_error_at_once(workspace: Path) -> None:
 
 
 def test_a_person_decides_what_the_policy_does_not(workspace: Path) -> None:
-    for policy in (Policy(), Policy.full(), Policy.native()):
+    for policy in (Policy(), Policy.all(), Policy.native()):
         rows = prepare("manual", {"cwd": workspace, "policy": policy}).compiled.report
         assert {enforcer for row in rows for enforcer in row.enforcers} == {"native"}
         assert not any(row.is_denied for row in rows)
@@ -418,9 +418,9 @@ def test_a_person_decides_what_the_policy_does_not(workspace: Path) -> None:
 @pytest.mark.parametrize(
     "policy",
     [
-        Policy.read_only(),
+        Policy.reads(),
         Policy.edits(),
-        Policy(allow_tools=["read"]),  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        Policy(allow_tools=["read"]),
         Policy(deny_tools=("shell",)),
         Policy(shell_rules=("allow git status",)),
     ],

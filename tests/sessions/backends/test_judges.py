@@ -135,7 +135,7 @@ async def test_paths_are_judged(tmp_path: object) -> None:
 
 async def test_arguments_that_are_not_an_object_are_refused_without_asking() -> None:
     ask, titles = answers()
-    results = await decide(judge_of(Turn(), Policy.full(), ask), [call("run", valid=False)])
+    results = await decide(judge_of(Turn(), Policy.all(), ask), [call("run", valid=False)])
     assert results is not None
     assert "not a JSON object" in results[0]
     assert titles == []
@@ -152,7 +152,7 @@ async def test_a_command_that_is_not_a_text_is_refused_as_no_rule_sees_it(comman
 
 
 async def test_a_name_with_unusual_characters_is_refused_whatever_the_policy_says() -> None:
-    results = await decide(judge_of(Turn(), Policy.full()), [call(" run ", {"command": "ls"})])
+    results = await decide(judge_of(Turn(), Policy.all()), [call(" run ", {"command": "ls"})])
     assert results is not None
     assert "unusual characters" in results[0]
 
@@ -199,7 +199,7 @@ async def test_a_question_is_withdrawn_if_the_agent_goes_away() -> None:
 
 async def test_a_judge_does_not_keep_its_turn_alive() -> None:
     turn = Turn()
-    judge = judge_of(turn, Policy.full())
+    judge = judge_of(turn, Policy.all())
     del turn
     gc.collect()
     assert await decide(judge, [run("a")]) is None

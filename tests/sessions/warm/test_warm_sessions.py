@@ -213,7 +213,7 @@ async def test_options_of_one_prompt_may_differ_and_others_may_not(named: Named)
     assert late.error.code == "total_timeout"
     with pytest.raises(errors.ConfigError, match="was started with another inherit"):
         await named.run("text x", inherit="user")
-    wider = msgspec.to_builtins(Policy.full())
+    wider = msgspec.to_builtins(Policy.all())
     with pytest.raises(errors.ConfigError, match="policy"):
         await named.run("text x", policy=wider)
     assert (await named.run("text still there")).text == "still there"

@@ -31,9 +31,9 @@ class PolicyMode(msgspec.Struct, frozen=True):
 
 
 NAMED = (
-    PolicyMode("all", "All", "Everything, without asking.", Policy.full()),
+    PolicyMode("all", "All", "Everything, without asking.", Policy.all()),
     PolicyMode("edits", "Edits", "Reading and editing files; no commands.", Policy.edits()),
-    PolicyMode("reads", "Read only", "Reading files only.", Policy.read_only()),
+    PolicyMode("reads", "Read only", "Reading files only.", Policy.reads()),
     PolicyMode("ask", "Ask", "Asks before each call but reading.", Policy(read="allow")),
 )
 ASKS = PolicyMode("ask", "Ask", "Asks before each call.", Policy())

@@ -48,7 +48,7 @@ def hook_questions(prepared: PreparedRun, emit: Callable[[RawEvent], None]) -> P
     judge each call after the hook, and corral has no rules."""
     run = prepared.run
     if run.policy.mode == "native":
-        prepared = replace(prepared, run=replace(run, policy=Policy.full()))
+        prepared = replace(prepared, run=replace(run, policy=Policy.all()))
     return PermissionQuestions(broker_of(prepared, None), emit, set())
 
 

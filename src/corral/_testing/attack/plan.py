@@ -49,10 +49,10 @@ class Setting(msgspec.Struct, frozen=True):
 
 POLICIES: Mapping[str, Setting] = {
     "default": Setting(Policy()),
-    "reads": Setting(Policy.read_only()),
+    "reads": Setting(Policy.reads()),
     "edits": Setting(Policy.edits()),
     "rules": Setting(Policy(shell_rules=commands.RULES)),
-    "all": Setting(Policy.full()),
+    "all": Setting(Policy.all()),
     "asked": Setting(Policy(read="ask"), person=True),
     "files": Setting(
         Policy.edits(),

@@ -208,7 +208,7 @@ async def reads(stage: Stage) -> str:
     call = stage.probe.read
     if call is None:
         raise ScenarioSkipped("its spec has no tool that reads files")
-    options = stage.scripted(calls_then_answers(call, "Read."), policy=Policy.read_only())
+    options = stage.scripted(calls_then_answers(call, "Read."), policy=Policy.reads())
     events = [event async for event in _events(stage, "Read here.txt", options)]
     success(result_from_events(events))
     uses = [event for event in events if isinstance(event, ToolUse)]
@@ -235,7 +235,7 @@ async def writes(stage: Stage) -> str:
 
 async def write_refused(stage: Stage) -> str:
     script = calls_then_answers(stage.probe.write, "I may not.")
-    result = await stage.run("Write probe.txt", script, policy=Policy.read_only())
+    result = await stage.run("Write probe.txt", script, policy=Policy.reads())
     must(not (stage.cwd / "probe.txt").exists(), "probe.txt was written")
     return _denial_reported(stage, result)
 
@@ -262,7 +262,7 @@ def _denial_reported(stage: Stage, result: Result) -> str:
 
 async def shell_runs(stage: Stage) -> str:
     script = calls_then_answers(stage.probe.shell, "Done.")
-    result = await stage.run("Run it", script, policy=Policy.full(), strict=False)
+    result = await stage.run("Run it", script, policy=Policy.all(), strict=False)
     success(result)
     must((stage.cwd / "shell.txt").exists(), f"the command did not run: {result.denied}")
     return "shell.txt exists"

@@ -116,7 +116,7 @@ class CorralAgent(BaseAgent):
         agent = parsed.agent or config.default_agent()
         folder = paths.make_dir(paths.home() / "sandboxes")
         try:
-            prepare(agent, _options(parsed, None, dict(env or {}), Policy.full(), folder))
+            prepare(agent, _options(parsed, None, dict(env or {}), Policy.all(), folder))
         except CorralError as error:
             raise ValueError(str(error)) from error
 

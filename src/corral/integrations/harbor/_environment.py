@@ -128,9 +128,9 @@ class SandboxEnvironment(BaseEnvironment):
         """Everything, with the network that harbor's policy permits now."""
         network = self.network_policy
         if network.network_mode == NetworkMode.PUBLIC:
-            return Policy.full()
+            return Policy.all()
         hosts = (f"[{host}]" if ":" in host else host for host in network.allowed_hosts)
-        return replace(Policy.full(), network="deny", network_hosts=tuple(hosts))
+        return replace(Policy.all(), network="deny", network_hosts=tuple(hosts))
 
     @property
     def _started(self) -> Path:
@@ -196,7 +196,7 @@ class SandboxEnvironment(BaseEnvironment):
 
     def _sandbox(self) -> Sandbox:
         """Raises ``SandboxFailed`` and ``ConfigError``."""
-        run = RunOptions.build(BUILT_IN, {"sandbox": "require", "policy": Policy.full()})
+        run = RunOptions.build(BUILT_IN, {"sandbox": "require", "policy": Policy.all()})
         found = sandbox.for_user_command(run, str(self.workspace), ())
         if found is None:
             raise SandboxFailed("this machine has no sandbox")
