@@ -226,6 +226,8 @@ GOOD_STEP = Step(id="a.1", node=Node(id="a", attrs={**ATTRS}),
         replace(GOOD_STEP, kind="ask"),
         replace(GOOD_STEP, kind="sleep", seconds=-1.0),
         replace(GOOD_STEP, value=1),
+        replace(GOOD_STEP, worktrees=("../x",)),
+        replace(GOOD_STEP, merges=("a",)),
     ],
 )
 def test_what_no_step_of_a_drafted_workflow_is_is_refused(step: Step) -> None:

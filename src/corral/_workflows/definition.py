@@ -12,15 +12,15 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from corral._pipelines.scheduler.outcome import not_json
-from corral._protocol.schema import is_model, schema_of
 from corral._system import fs
 from corral._workflows.drafted import find_bounds
-from corral.errors import ConfigError, CorralError, SchemaInvalid, SchemaNotMet
+from corral._workflows.stored_values import to_json_value, typed_value
+from corral._workflows.syntax_rules import find_problems
+from corral.errors import ConfigError, CorralError
 from corral.values import Json, convert_to
 
 if TYPE_CHECKING:
@@ -76,11 +76,7 @@ class Workflow(Generic[P, R_co]):
 
     def __call__(self, flow: Flow, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
         """Run it as a part of the workflow that ``flow`` belongs to."""
-        from corral._workflows.program import check_inside, within
-
-        check_inside(self.name)
-        path = flow.program.path_of(self.name)
-        return within(path, lambda: self.function(flow, *args, **kwargs))
+        return flow.calls.within(self.name, lambda: self.function(flow, *args, **kwargs))
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
@@ -155,13 +151,13 @@ class Workflow(Generic[P, R_co]):
             )
         hints = self._hints()
         return {
-            name: _typed(value, hints.get(name), f"the argument {name!r} of {self.name}")
+            name: typed_value(value, hints.get(name), f"the argument {name!r} of {self.name}")
             for name, value in stored.items()
         }
 
     def typed_result(self, value: Json) -> R_co:
         """The result as the function returned it. Raises ``ConfigError``."""
-        typed: R_co = _typed(value, self._hints().get("return"), f"the result of {self.name}")
+        typed: R_co = typed_value(value, self._hints().get("return"), f"the result of {self.name}")
         return typed
 
 
@@ -179,39 +175,6 @@ def workflow(
             return done.text if check.ok else check.stdout
     """
     return Workflow(function)
-
-
-def _typed(value: Json, kind: object, what: str) -> Any:
-    if kind in (None, type(None), Any, object, inspect.Parameter.empty):
-        return value
-    try:
-        return schema_of(kind).typed_value(value)
-    except (SchemaNotMet, SchemaInvalid) as error:
-        raise ConfigError(f"{what}: {error.message}", hint=error.hint) from error
-
-
-def to_json_value(value: object) -> Json:
-    """A value as JSON: dataclasses, Structs, pydantic models, and what JSON has. Raises
-    ``TypeError``, whose text continues ``the result …``."""
-    try:
-        found: Json = msgspec.to_builtins(value, enc_hook=_encode)
-    except (TypeError, NotImplementedError, RecursionError) as error:
-        text = str(error)
-        raise TypeError(text if text.startswith("contains") else f"is not JSON: {text}") from error
-    if wrong := not_json(found):
-        raise TypeError(f"is not JSON: it {wrong}")
-    return found
-
-
-def _encode(value: object) -> object:
-    if is_model(type(value)):
-        dumped: object = cast("Any", value).model_dump(mode="json")
-        return dumped
-    if isinstance(value, str):  # a subclass, such as the answer of a person
-        return str(value)
-    if isinstance(value, os.PathLike):
-        return os.fspath(cast("os.PathLike[str]", value))
-    raise TypeError(f"contains a {type(value).__module__}.{type(value).__qualname__}")
 
 
 # Files.
@@ -263,8 +226,6 @@ def check_drafted(path: str, text: str) -> None:
     bounds = find_bounds(text)
     if bounds is None:
         return
-    from corral._workflows.syntax_rules import find_problems
-
     if problems := find_problems(text, bounds.agents):
         shown, rest = os.path.basename(path), len(problems) - 1
         more = f" (and {rest} more)" if rest else ""

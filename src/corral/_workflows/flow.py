@@ -16,9 +16,9 @@ from corral._pipelines.graph import Node, Value
 from corral._pipelines.scheduler.commands import Question
 from corral._pipelines.scheduler.human_gate import question_choices
 from corral._protocol.schema import schema_of
-from corral._workflows.definition import to_json_value
-from corral._workflows.program import check_inside, error_of
 from corral._workflows.program_turn import Step, StepEnd, StepKind, digest_of
+from corral._workflows.step_calls import StepCalls, check_inside, error_of
+from corral._workflows.stored_values import to_json_value
 from corral.errors import ConfigError
 from corral.values import (
     Effort,
@@ -34,7 +34,6 @@ from corral.values import (
 )
 
 if TYPE_CHECKING:
-    from corral._workflows.program import Program
     from corral.options import SandboxMode
     from corral.policy import Preset
     from corral.run_kwargs import RunKwargs
@@ -124,14 +123,14 @@ class Flow:
     is named after its agent or its kind.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, calls: StepCalls) -> None:
+        self.calls = calls
         self._threads: dict[str, Json] = {}
 
     @property
     def run_id(self) -> str:
         """The id of the run."""
-        return self.program.run_id
+        return self.calls.run_id
 
     # Agents and models.
 
@@ -215,7 +214,7 @@ class Flow:
         if thread_id is not None and thread_id in self._threads:
             inputs[session_key] = self._threads[thread_id]
         says = any(each in given for each in ("policy", "approval_mode", "allowed_tools"))
-        writes = policy != "reads" if says else self.program.writes
+        writes = policy != "reads" if says else self.calls.writes
         schema = None if output is None else schema_of(output)
         step = self._node_step(
             name or _own_name(agent),
@@ -428,8 +427,8 @@ class Flow:
         works = list(steps)
         if max_parallel < 1:
             raise ConfigError(f"max_parallel must be at least 1, got: {max_parallel}")
-        slots, program = asyncio.Semaphore(max_parallel), self.program
-        prefixes = [program.prefix_for(work) for work in works]
+        slots, calls = asyncio.Semaphore(max_parallel), self.calls
+        prefixes = [calls.prefix_for(work) for work in works]
         merge, branches = None, [""] * len(works)
         if worktree == "branch":
             merge = self._merge_step("parallel", len(works), on_conflict)
@@ -437,7 +436,7 @@ class Flow:
         elif worktree != "shared":
             raise ConfigError(f"worktree must be 'shared' or 'branch', got: {worktree!r}")
         tasks = [
-            asyncio.create_task(program.in_task(work, prefix, slots, branch))
+            asyncio.create_task(calls.in_task(work, prefix, slots, branch))
             for work, prefix, branch in zip(works, prefixes, branches, strict=True)
         ]
         try:
@@ -475,7 +474,7 @@ class Flow:
 
     async def _merge(self, step: Step, rule: ConflictRule) -> None:
         """Merge the files of branches that are over. Raises ``StepError``."""
-        end = await self.program.end_of(step, reads=True, writes=True)
+        end = await self.calls.end_of(step, reads=True, writes=True)
         if not end.error:
             return
         left = [as_object(each) for each in as_list(end.value)]
@@ -488,7 +487,7 @@ class Flow:
         if answer == NONE_STAYS:
             raise error_of(step, end)
         chosen = self._merge_step("chosen", 0, rule, step, str(answer))
-        await self.program.step(chosen, reads=True, writes=True)
+        await self.calls.step(chosen, reads=True, writes=True)
 
     # Making steps.
 
@@ -505,7 +504,7 @@ class Flow:
         try:
             stored = as_object(to_json_value(inputs))
         except TypeError as error:
-            line = self.program.line()
+            line = self.calls.line()
             raise ConfigError(f"{line}: an argument of the step {name!r} {error}") from error
         return self._step(
             name,
@@ -557,7 +556,7 @@ class Flow:
                 f"{name!r} cannot be the name of a step",
                 hint=f"It has letters, digits, '_' and '-', at most {MAX_NAME}.",
             )
-        path = self.program.path_of(name)
+        path = self.calls.path_of(name)
         node: Node | None = None
         if kind_name:
             short = " ".join(label.split())
@@ -567,7 +566,7 @@ class Flow:
             id=f"{path}.1",
             kind=kind,
             digest=digest_of(kind, kind_name, *hashed),
-            line=self.program.line(),
+            line=self.calls.line(),
             node=node,
             **fields,
         )
@@ -580,7 +579,7 @@ class Flow:
         reads: bool = False,
         writes: bool = False,
     ) -> T:
-        return read(await self.program.step(step, reads=reads, writes=writes))
+        return read(await self.calls.step(step, reads=reads, writes=writes))
 
 
 def _own_name(agent: str) -> str:

@@ -12,8 +12,7 @@ import msgspec
 
 from corral._system.platform import limit_memory
 from corral._system.standard_streams import StandardStreams, claimed
-from corral._workflows.definition import load_text
-from corral._workflows.program import Program
+from corral._workflows.program import Program, load_program
 from corral._workflows.program_turn import StepEnd
 from corral._workflows.sandboxed_program import ChildStart
 from corral.values import decode_as
@@ -27,16 +26,11 @@ async def _main() -> None:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 if program is None:
-                    program = _start(decode_as(line, ChildStart))
+                    start = decode_as(line, ChildStart)
+                    limit_memory(start.limit)
+                    program = await load_program(start.program, start.run_id)
                 else:
                     await _advance(program, line, streams)
-
-
-def _start(start: ChildStart) -> Program:
-    limit_memory(start.limit)
-    stored = start.program
-    workflow = load_text(stored.path, stored.text, stored.name)
-    return Program(workflow, stored.args, run_id=start.run_id, writes=stored.writes)
 
 
 async def _advance(program: Program, line: bytes, streams: StandardStreams) -> None:

@@ -100,6 +100,8 @@ class StepChecks:
             raise NotAllowed(f"it has more than {self._bounds.steps} steps")
         if (step.node is not None and step.node.id != step.name) or step.value is not None:
             raise NotAllowed(f"the step {step.name} is not valid")
+        if step.worktrees or step.merges or step.chosen:
+            raise NotAllowed(f"the step {step.name} belongs to branches with their own worktrees")
         if step.kind != "visit":
             return self._other_step(step)
         if step.node is None or step.question is not None:
