@@ -18,6 +18,7 @@ LARGEST = 64 * 1024 * 1024
 
 
 class StoredReceipt(msgspec.Struct, frozen=True):
+    path: Path
     receipt: Receipt
     is_edited: bool
     """Its hash is not that of its content."""
@@ -36,7 +37,7 @@ def read_receipt(path: Path) -> StoredReceipt:
         if not is_object(fields) or "verdict" not in fields:
             raise ConfigError(f"{path} is not a receipt")
         stored_formats.check_json("the receipt", data, "format", stored_formats.RECEIPT)
-        return StoredReceipt(convert_to(fields, Receipt), is_edited=_is_edited(fields))
+        return StoredReceipt(path, convert_to(fields, Receipt), is_edited=_is_edited(fields))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not a receipt: {error}") from error
 

@@ -79,7 +79,7 @@ async def repeat(
     if (other := await in_thread(_other_repository, receipt, folder)) is not None:
         return Repetition(answer="another repository", reasons=(other,))
     try:
-        trees, stale = await in_thread(_trees, receipt, checks, folder, own, earlier)
+        trees, stale = await in_thread(_trees, stored, checks, folder, own, earlier)
     except (OSError, TooManyFiles) as error:
         raise StorageFailed(f"the files of {folder} cannot be read: {error}") from error
     if stale:
@@ -182,12 +182,13 @@ def _other_repository(receipt: Receipt, folder: Path) -> str | None:
 
 
 def _trees(
-    receipt: Receipt,
+    stored: StoredReceipt,
     checks: Sequence[Check | None],
     folder: Path,
     own: Path,
     earlier: Path | None,
 ) -> tuple[WorkTrees, tuple[str, ...]]:
+    receipt = stored.receipt
     before, clean = receipt.before, receipt.clean
     if before is None or clean is None:
         raise ConfigError("the receipt has no trees")
@@ -205,4 +206,4 @@ def _trees(
         commands=tuple(each.command for each in checks if isinstance(each, CommandCheck)),
     )
     trees = RunTrees(str(inside), own, choice, more=earlier)
-    return trees.repeat(before, receipt.changed, clean.provided)
+    return trees.repeat(before, receipt.changed, clean.provided, written_since=stored.path)

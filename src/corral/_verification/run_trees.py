@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral._system import paths
+from corral._system import fs, paths
 from corral._system.folder_stamps import FolderStamp, take_stamp
 from corral._system.git import repository, scan
 from corral._system.git import tree as git_tree
@@ -175,11 +175,18 @@ class RunTrees:
         return self.work(before, after, self._stamp)
 
     def repeat(
-        self, before: TreeState, changed: Sequence[ReceiptFile], provided: Collection[str]
+        self,
+        before: TreeState,
+        changed: Sequence[ReceiptFile],
+        provided: Collection[str],
+        *,
+        written_since: Path,
     ) -> tuple[WorkTrees, tuple[str, ...]]:
         """What a run changed from the state ``before`` to the files of now, and the files that have
         changed since. ``changed`` is what the run changed, and ``provided`` the dependencies that
-        its checks had. Raises ``StorageFailed`` if files from before the run are not here."""
+        its checks had. ``written_since`` is the receipt: if it is in the tree, it counts as it was
+        at the end of the run. Raises ``StorageFailed`` if files from before the run are not here.
+        """
         store = self._store.own
         now = self._store.take()
         base = self._store.entries(before.commit) if before.commit else {}
@@ -199,6 +206,13 @@ class RunTrees:
                 )
         found = self._store.entries(now)
         expected = _with_changes(old, changed)
+        name = os.path.relpath(fs.real_path(written_since), fs.real_path(self.root))
+        receipt = os.fsencode(name)
+        if found.get(receipt) != expected.get(receipt):
+            found = {path: each for path, each in found.items() if path != receipt}
+            if receipt in expected:
+                found[receipt] = expected[receipt]
+            now = git_tree.make_tree(store, found)
         known_names = found.keys() | expected.keys()
         names = [path for path in known_names if found.get(path) != expected.get(path)]
         stale = tuple(printable_path(os.fsdecode(path)) for path in sorted(names))
