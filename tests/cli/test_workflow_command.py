@@ -1,4 +1,4 @@
-"""``corral workflow``: run, resume, list, show, answer, fork; and bad input."""
+"""``corral workflow``: run, resume, runs, show, answer, fork; and bad input."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def folder(workspace: Path) -> Path:
 def test_a_run_waits_is_shown_answered_resumed_and_forked(folder: Path) -> None:
     started = workflow(folder, "run", "flow.py", "--arg", "name=Ada", "--run-id", "r", code=10)
     assert "corral workflow answer r" in started.stderr
-    (listed,) = json.loads(workflow(folder, "list", "--json").stdout)
+    (listed,) = json.loads(workflow(folder, "runs", "--json").stdout)
     assert (listed["id"], listed["asks"]) == ("r", 1)
     assert "Go on?" in workflow(folder, "show", "r").stdout
     workflow(folder, "answer", "r", "yes")
@@ -81,6 +81,8 @@ def test_after_an_edit_resume_says_what_it_repeats(folder: Path) -> None:
 
 def test_resume_raises_the_limits_of_the_run(folder: Path) -> None:
     workflow(folder, "run", "flow.py", "--run-id", "r", "--max-calls", "3", code=10)
+    both = workflow(folder, "resume", "r", "-q", "--json", code=2)
+    assert "--json and --quiet" in both.stderr
     workflow(folder, "resume", "r", "-q", "--max-calls", "7", code=10)
     shown = json.loads(workflow(folder, "show", "r", "--json").stdout)
     assert shown["budget"]["max_calls"] == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from support.workflow_files import LOGGED, logged
 from corral import pipelines, workflows
 from corral._workflows import definition
 from corral.errors import ConfigError, ReplayMismatch
+from corral.run_kwargs import RunKwargs
 
 ASKS = (
     LOGGED
@@ -47,7 +49,9 @@ def rewrite(folder: Path, *changes: tuple[str, str]) -> None:
 
 
 def test_a_run_that_waits_is_answered_and_resumed(tmp_path: Path, db: str) -> None:
-    waiting = start(tmp_path, ASKS, db, name="Ada", run_id="r")
+    messages = tmp_path / "messages"
+    options: RunKwargs = {"notify": f"cat >> {messages}; echo >> {messages}"}
+    waiting = start(tmp_path, ASKS, db, name="Ada", run_id="r", options=options)
     assert waiting.status == "waiting"
     assert [question.text for question in waiting.questions] == ["Go on?"]
     assert [(each.id, each.kind, each.asks) for each in workflows.runs_sync(db=db)] == [
@@ -58,6 +62,11 @@ def test_a_run_that_waits_is_answered_and_resumed(tmp_path: Path, db: str) -> No
     done = workflows.resume_sync("r", db=db)
     assert (done.run, done.output) == ("r", "Ada no")
     assert logged(tmp_path) == ["first", "second"]
+    asked, ended = map(json.loads, messages.read_text().splitlines())
+    assert (asked["event"], asked["asked"]["text"]) == ("question", "Go on?")
+    assert (ended["event"], ended["ended"]["text"]) == ("end", "Ada no")
+    workflows.resume_sync("r", db=db)
+    assert len(messages.read_text().splitlines()) == 2  # it had ended already
     shown = workflows.show_sync("r", db=db)
     assert [*shown.graph.nodes] == ["first", "ask", "second"]
     assert [(edge.source, edge.target) for edge in shown.graph.edges] == [

@@ -24,6 +24,7 @@ from corral._cli.options import (
     NEWEST,
     VERIFICATION,
     PolicyFlags,
+    check_output_flags,
     completing,
     count_option,
     policy_options,
@@ -180,8 +181,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     from corral._comparison import api
     from corral._comparison.tasks import is_path
 
-    if flags["as_json"] and flags["quiet"]:
-        raise ConfigError("--json and --quiet are both given")
+    progress = _progress(quiet=flags["quiet"], as_json=flags["as_json"])
     if flags["repeat"] < 1:
         raise ConfigError(f"--repeat must be at least 1, got: {flags['repeat']}")
     has_tasks = prompt is not None and flags["file"] is None and is_path(prompt)
@@ -200,7 +200,6 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
         text = read_prompt_and_stdin(prompt, flags["file"])
     if text is None or not str(text).strip():
         raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
-    progress = _progress(quiet=flags["quiet"], as_json=flags["as_json"])
     options = cast("AgentKwargs", read_options(flags))
     comparison = api.compare(
         text,
@@ -225,6 +224,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
 
 
 def _progress(*, quiet: bool, as_json: bool) -> CompareProgress:
+    check_output_flags(as_json=as_json, quiet=quiet)
     from corral._cli.ui.compare_report import CompareProgress
 
     return CompareProgress(enabled=not quiet and not as_json, answers=not as_json)

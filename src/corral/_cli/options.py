@@ -54,6 +54,12 @@ IMPORT = option(
 QUEUE = option("Execution", "--queue NAME", "Let the workers of this queue do the work.")
 
 
+def check_output_flags(*, as_json: bool, quiet: bool) -> None:
+    """Raises ``ConfigError`` for ``--json`` with ``--quiet``, which prints only the answer."""
+    if as_json and quiet:
+        raise ConfigError("--json and --quiet are both given")
+
+
 def count_option(names: str, help: str, default: int) -> Decorator:
     """An option of the section *Execution* that is an integer of at least 1."""
     return option("Execution", f"{names} N", help, type=click.IntRange(1), default=default)

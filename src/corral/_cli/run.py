@@ -15,6 +15,7 @@ from corral._cli.options import (
     FAKE,
     FAKE_FILE,
     agent_option,
+    check_output_flags,
     check_prompt_is_given,
     choose_agent,
     choose_channel,
@@ -148,8 +149,7 @@ def command(
     12 agent not installed · 13 a value of --fail-on · 14 not verified (--require) ·
     130 interrupted
     """
-    if flags["as_json"] and flags["quiet"]:
-        raise ConfigError("--json and --quiet are both given")
+    check_output_flags(as_json=flags["as_json"], quiet=flags["quiet"])
     if flags["as_json"] and flags["full_result"]:
         raise ConfigError("--json prints events: leave out --result")
     if flags["fail_on"] and flags["schema"] is None:

@@ -11,14 +11,15 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import asdict, replace
 
 from corral._core.display import Card, Displayed, count, short_traceback, spent
-from corral._core.spending import BudgetLimits
+from corral._core.spending import BudgetLimits, Raise
 from corral._engine import fork as durable_fork
 from corral._engine import open_questions, process_engine, query, service
 from corral._engine.dbos import database
@@ -37,7 +38,7 @@ from corral._pipelines.linter.finding import Rule
 from corral._pipelines.run_limits import take_limits, with_limits
 from corral._pipelines.scheduler.commands import Question
 from corral._pipelines.scheduler.merge import needs_repository
-from corral._pipelines.scheduler.outcome import Outcome, not_json
+from corral._pipelines.scheduler.outcome import RESULT, Outcome, not_json
 from corral._pipelines.simulation import Script, SimulateMode
 from corral._pipelines.transforms import Transform
 from corral._protocol.schema import schema_of
@@ -323,7 +324,8 @@ async def execute(
         )
         async with resources:
             result = await _run_in_memory(started, place, folder)
-    await _notify(options, result, str(place), request.db)
+    is_workflow = request.program is not None
+    await _notify(options, result, str(place), request.db, is_workflow=is_workflow)
     return result
 
 
@@ -406,7 +408,12 @@ async def _run_in_memory(run: MemoryRun, workspace: Path, folder: Path) -> Pipel
 
 
 async def _notify(
-    options: Mapping[str, object] | None, result: PipelineResult, cwd: str, db: str | None
+    options: Mapping[str, object] | None,
+    result: PipelineResult,
+    cwd: str,
+    db: str | None,
+    *,
+    is_workflow: bool,
 ) -> None:
     """Send the message of ``notify``, if it is wanted: the questions that the run waits for, or its
     end."""
@@ -433,7 +440,7 @@ async def _notify(
     if result.status != "waiting":
         ended = notify.RunEnd(
             status=result.status,
-            text=result.text or "",
+            text=text_of(result, is_workflow=is_workflow),
             error=result.reason if result.status != "success" else "",
             cost_usd=result.cost_usd or None,
             tokens=result.tokens or None,
@@ -462,34 +469,51 @@ async def resume(
 
         result = await pipelines.resume("review-20260131-142501-3f9a")
     """
-    shown = await query.show(run, db=db)
+    return await resume_shown(
+        await query.show(run, db=db),
+        accept_changed_graph=accept_changed_graph,
+        db=db,
+        interviewer=interviewer,
+        on_event=on_event,
+        on_start=on_start,
+    )
+
+
+async def resume_shown(
+    shown: query.RunDetails,
+    *,
+    accept_changed_graph: bool,
+    limits: Mapping[str, float] | None = None,
+    db: str | None = None,
+    interviewer: Interviewer | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
+) -> PipelineResult:
+    """``resume`` for a run that was read already. Its ``limits`` are raised to these."""
     check_is_pipeline(shown)
-    graph, folder, name = shown.graph, Path(shown.folder), run
-    interviewer = interviewer_of(shown.run_input.config.simulate, interviewer)
-    reported = max((event.seq for event in shown.events), default=0)
     now = None if shown.output else current_graph(shown)
-    async with process_engine.used(db):
-        if now is None or durable_fork.is_same_graph(now, graph):
-            if shown.output is None:
-                await service.resume(run, db=db)
-        else:
-            if not accept_changed_graph:
-                source = shown.run_input.config.source
-                raise ConfigError(
-                    f"the pipeline of {run} has changed since it started: {source}",
-                    hint="--accept-changed-graph (accept_changed_graph=True) continues with the"
-                    " current file, as a new run that keeps what is finished.",
-                )
-            graph, name, reported = now, service.new_id(now.name), 0
-            folder = folder.with_name(name)
-            await durable_fork.continue_with_graph(run, now, folder=folder, db=db, run_id=name)
-        watched = service.RunFollower(
-            name, db=db, interviewer=interviewer, on_event=on_event, reported=reported
+    new: NewRun | None = None
+    if now is not None and not durable_fork.is_same_graph(now, shown.graph):
+        if not accept_changed_graph:
+            source = shown.run_input.config.source
+            raise ConfigError(
+                f"the pipeline of {shown.id} has changed since it started: {source}",
+                hint="--accept-changed-graph (accept_changed_graph=True) continues with the"
+                " current file, as a new run that keeps what is finished.",
+            )
+        new = NewRun(
+            name=service.new_id(now.name),
+            begin=partial(durable_fork.continue_with_graph, shown.id, now, db=db, limits=limits),
         )
-        result = await follow_to_end(watched, folder, on_start)
-    config = shown.run_input.config
-    await _notify(config.options, result, config.workspace, db)
-    return result
+    return await continue_run(
+        shown,
+        new,
+        limits=limits,
+        db=db,
+        interviewer=interviewer,
+        on_event=on_event,
+        on_start=on_start,
+    )
 
 
 @short_traceback_async
@@ -514,18 +538,17 @@ async def fork(  # noqa: PLR0913
     """
     shown = await query.show(run, db=db)
     check_is_pipeline(shown)
-    interviewer = interviewer_of(shown.run_input.config.simulate, interviewer)
     now = graph or current_graph(shown) or shown.graph
     if node not in now.nodes:
         raise ConfigError(f"the pipeline has no node {node!r}")
-    name = service.new_id(now.name)
-    folder = run_folder(name, run_dir)
-    async with process_engine.used(db):
-        await durable_fork.fork(
-            run, node, folder=folder, graph=now, db=db, queue=queue, run_id=name
-        )
-        watched = service.RunFollower(name, db=db, interviewer=interviewer, on_event=on_event)
-        return await follow_to_end(watched, folder, on_start)
+    new = NewRun(
+        name=service.new_id(now.name),
+        run_dir=run_dir,
+        begin=partial(durable_fork.fork, run, node, graph=now, db=db, queue=queue),
+    )
+    return await continue_run(
+        shown, new, db=db, interviewer=interviewer, on_event=on_event, on_start=on_start
+    )
 
 
 run_sync: Final = sync_twin(run)
@@ -540,6 +563,60 @@ def check_is_pipeline(shown: query.RunDetails) -> None:
             f"{shown.id} is a run of a workflow",
             hint="Use `corral workflow resume` and `corral workflow fork` (corral.workflows).",
         )
+
+
+class NewRun(NamedTuple):
+    """A new run that continues another."""
+
+    name: str
+    begin: Begin
+    """Starts it."""
+    run_dir: str | os.PathLike[str] | None = None
+
+
+class Begin(Protocol):
+    """Starts a run with this id and directory."""
+
+    async def __call__(self, *, run_id: str, folder: Path) -> object: ...
+
+
+async def continue_run(
+    shown: query.RunDetails,
+    new: NewRun | None,
+    *,
+    limits: Mapping[str, float] | None = None,
+    db: str | None = None,
+    interviewer: Interviewer | None = None,
+    on_event: OnEvent | None = None,
+    on_start: OnStart | None = None,
+) -> PipelineResult:
+    """Continue a run of a pipeline or a workflow, or start the ``new`` run that continues it, and
+    follow it to its end. The ``limits`` of a run that is continued are raised to these."""
+    name, folder = shown.id, Path(shown.folder)
+    reported = max((event.seq for event in shown.events), default=0)
+    config = shown.run_input.config
+    async with process_engine.used(db):
+        if new is not None:
+            name, reported = new.name, 0
+            folder = run_folder(name, new.run_dir)
+            await new.begin(run_id=name, folder=folder)
+        else:
+            if limits:
+                await service.add_budget(name, Raise.of(limits), is_total=True, db=db)
+            if shown.output is None:
+                await service.resume(name, db=db)
+        follower = service.RunFollower(
+            name,
+            db=db,
+            interviewer=interviewer_of(config.simulate, interviewer),
+            on_event=on_event,
+            reported=reported,
+        )
+        result = await follow_to_end(follower, folder, on_start)
+    if new is not None or shown.output is None:
+        is_workflow = shown.run_input.program is not None
+        await _notify(config.options, result, shown.workspace, db, is_workflow=is_workflow)
+    return result
 
 
 async def follow_to_end(
@@ -664,7 +741,57 @@ def as_json(options: AgentKwargs | None) -> dict[str, Json]:
 # After a run: its result.
 
 
-class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
+class SavedWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run has saved at its end: fields of its result."""
+
+    branch: str = ""
+    """With ``repository``: the branch with the changes; empty if nothing was changed."""
+    commit: str = ""
+    files: list[str] = []
+    """Files that were changed on the branch: the first 1,000."""
+    branches: list[str] = []
+    """Branches with work of parallel branches that was not merged."""
+    artifacts: list[str] = []
+    """With ``artifacts``: the names of the uploaded files."""
+    warnings: list[str] = []
+    """What could not be saved at the end, and where it is."""
+
+
+class RunResult(Displayed, SavedWork, frozen=True, kw_only=True):
+    """What the results of pipelines and workflows have in common."""
+
+    run: str
+    """The id of the run."""
+    status: Literal["success", "fail", "cancelled", "waiting"]
+    """``waiting``: the run waits for people, and there was no interviewer; it can be answered and
+    resumed."""
+    reason: str = ""
+    outcomes: dict[str, Outcome] = {}
+    questions: list[Question] = []
+    """The open questions of a waiting run."""
+    cost_usd: float = 0.0
+    tokens: int = 0
+    folder: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "success"
+
+    def _card_of(self, parts: Iterable[str], text: str) -> Card:
+        """What a Python prompt and a notebook show of the result, with the ``text`` of a
+        success."""
+        facts = (
+            self.run,
+            *parts,
+            *count(len(self.questions), "open question"),
+            *spent(Usage(input=self.tokens or None), Cost(usd=self.cost_usd or None)),
+        )
+        asked = "\n".join(question.text for question in self.questions)
+        title = f"{type(self).__name__} {self.status}"
+        return Card(title, facts, asked or (text if self.ok else self.reason))
+
+
+class PipelineResult(RunResult, frozen=True, kw_only=True):
     """The result of a run.
 
     ::
@@ -674,48 +801,13 @@ class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
             print(result.run, [question.text for question in result.questions])
     """
 
-    run: str
-    """The id of the run."""
-    status: Literal["success", "fail", "cancelled", "waiting"]
-    """``waiting``: the run waits for people, and there was no interviewer; it can be answered and
-    resumed."""
-    reason: str = ""
     context: dict[str, Json] = {}
     completed: list[str] = []
     """Nodes, in the order in which they ended."""
-    outcomes: dict[str, Outcome] = {}
-    questions: list[Question] = []
-    """The open questions of a waiting run."""
-    cost_usd: float = 0.0
-    tokens: int = 0
-    folder: str = ""
-    branch: str = ""
-    """With ``repository``: the branch with the changes; empty if nothing was changed."""
-    commit: str = ""
-    files: list[str] = []
-    """Files that were changed on the branch: the first 1,000."""
-    branches: list[str] = []
-    """Branches with work of parallel branches (``worktree=branch``) that was not merged."""
-    artifacts: list[str] = []
-    """With ``artifacts``: the names of the uploaded files."""
-    warnings: list[str] = []
-    """What could not be saved at the end, and where it is."""
 
     def _card(self) -> Card:
-        """What a Python prompt and a notebook show of the result."""
-        facts = (
-            self.run,
-            *count(len(self.completed), "finished node"),
-            *count(len(self.questions), "open question"),
-            *spent(Usage(input=self.tokens or None), Cost(usd=self.cost_usd or None)),
-        )
-        asked = "\n".join(question.text for question in self.questions)
-        text = asked or (as_text(self.context.get("last_response")) if self.ok else self.reason)
-        return Card(f"PipelineResult {self.status}", facts, text)
-
-    @property
-    def ok(self) -> bool:
-        return self.status == "success"
+        parts = count(len(self.completed), "finished node")
+        return self._card_of(parts, as_text(self.context.get("last_response")))
 
     @short_traceback
     def value(self, key: str, output: Output[ValueT] | None = None) -> ValueT:
@@ -751,21 +843,21 @@ class PipelineResult(Displayed, msgspec.Struct, frozen=True, kw_only=True):
         return str(self.context.get("last_response", ""))
 
 
+def text_of(result: PipelineResult, *, is_workflow: bool) -> str:
+    """What a run that has ended shows: the last answer of a pipeline; what a workflow returned, as
+    text or JSON."""
+    if not is_workflow:
+        return result.text
+    value = result.context.get(RESULT)
+    if value is None or isinstance(value, str):
+        return value or ""
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
+
+
 def result_from_output(name: str, output: PipelineOutput, folder: Path) -> PipelineResult:
     fields = asdict(output) | asdict(saved_work(output.saved))
     del fields["saved"]
     return PipelineResult(run=name, folder=str(folder), **fields)
-
-
-class SavedWork(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run has saved at its end: fields of its result."""
-
-    branch: str = ""
-    commit: str = ""
-    files: list[str] = []
-    branches: list[str] = []
-    artifacts: list[str] = []
-    warnings: list[str] = []
 
 
 def saved_work(saved: JsonObject) -> SavedWork:
@@ -807,9 +899,9 @@ def waiting_result(
 
 def result_to_json(result: PipelineResult) -> dict[str, Json]:
     """As JSON. Each outcome has its status, which the encoder would omit for a success."""
+    first: dict[str, Json] = {"run": result.run, "status": result.status}
     fields = as_object(msgspec.to_builtins(result))
-    fields["outcomes"] = outcomes(result.outcomes)
-    return fields
+    return {**first, **fields, "outcomes": outcomes(result.outcomes)}
 
 
 def outcomes(found: dict[str, Outcome]) -> dict[str, Json]:

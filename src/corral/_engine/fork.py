@@ -81,14 +81,17 @@ async def continue_with_graph(
     db: str | None = None,
     queue: str | None = None,
     run_id: str | None = None,
+    limits: Mapping[str, Value] | None = None,
 ) -> str:
     """Cancel a run, and start one with another graph that continues from all that has finished.
-    Returns its id."""
+    Returns its id. ``limits`` replace those of that run."""
     replay = await read_replay(run, db)
     await service.cancel(run, reason="its pipeline was changed", db=db)
     known: dict[str, Message] = {each.id: each for each in results_of(replay)}
     known |= await pending_answers(run, replay, db)
-    return await begin(replay, known, folder=folder, graph=graph, db=db, queue=queue, run_id=run_id)
+    return await begin(
+        replay, known, folder=folder, graph=graph, db=db, queue=queue, run_id=run_id, limits=limits
+    )
 
 
 def is_same_graph(one: Graph, other: Graph) -> bool:

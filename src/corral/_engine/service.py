@@ -355,9 +355,10 @@ async def add_budget(
             rounds = [rows[0], *client.list_workflows(prefix=f"{run}#", name=BATCH_WORKFLOW)]
             has_ended = rounds[-1].labels.get(BATCH_CLOSED) is not None
         if has_ended:
+            kind = rows[0].labels.get("kind") or "pipeline"
             raise ConfigError(
                 f"{run} has ended: its budget cannot be raised",
-                hint="A new run continues from a node: corral pipeline fork RUN --from NODE.",
+                hint=f"A new run continues it: corral {kind} fork RUN --from NODE.",
             )
         # A run nested in it may be what waits.
         waiting = run_list.open_budgets(database, [run]).get(run)

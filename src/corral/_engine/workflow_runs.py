@@ -10,23 +10,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from corral._core.display import Card, Displayed, count, shorten, spent
-from corral._core.spending import BudgetLimits, Raise
-from corral._engine import api, process_engine, query, run_list, service
+from corral._core.display import Card, count, shorten
+from corral._core.spending import BudgetLimits
+from corral._engine import api, query, run_list, service
 from corral._engine import fork as durable_fork
-from corral._engine.api import OnEvent, OnStart, PipelineResult, RunRequest
+from corral._engine.api import OnEvent, OnStart, PipelineResult, RunRequest, RunResult
 from corral._engine.query import Replay
 from corral._engine.run_loop import mismatch
 from corral._pipelines.execution.interviewers import Interviewer
-from corral._pipelines.execution.simulated_nodes import interviewer_of
 from corral._pipelines.graph import Graph
-from corral._pipelines.scheduler.commands import Answered, Message, Question
-from corral._pipelines.scheduler.outcome import RESULT, Outcome
+from corral._pipelines.scheduler.commands import Answered, Message
+from corral._pipelines.scheduler.outcome import RESULT
 from corral._pipelines.simulation import SimulateMode
 from corral._system import fs
 from corral._system.threads import in_own_thread, short_traceback_async, sync_twin
@@ -46,7 +45,7 @@ from corral.errors import ConfigError, ProcessFailed
 from corral.options import RunOptions
 from corral.policy import PRESETS
 from corral.run_kwargs import RunKwargs
-from corral.values import Cost, Json, Usage, as_text
+from corral.values import Json, as_text
 
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
@@ -59,7 +58,7 @@ R = TypeVar("R")
 GOAL = 200
 
 
-class WorkflowResult(Displayed, msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
+class WorkflowResult(RunResult, msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """The result of a run of a workflow.
 
     ::
@@ -69,28 +68,9 @@ class WorkflowResult(Displayed, msgspec.Struct, Generic[R_co], frozen=True, kw_o
             print(result.output)
     """
 
-    run: str
-    """The id of the run."""
-    status: Literal["success", "fail", "cancelled", "waiting"]
-    """``waiting``: the run waits for people, and there was no interviewer; it can be answered and
-    resumed."""
-    reason: str = ""
     _output: Any = msgspec.field(default=None, name="output")
     steps: list[str] = []
     """The paths of the steps, in the order in which they ended."""
-    outcomes: dict[str, Outcome] = {}
-    questions: list[Question] = []
-    """The open questions of a waiting run."""
-    cost_usd: float = 0.0
-    tokens: int = 0
-    folder: str = ""
-    branch: str = ""
-    """With ``repository``: the branch with the changes; empty if nothing was changed."""
-    warnings: list[str] = []
-
-    @property
-    def ok(self) -> bool:
-        return self.status == "success"
 
     @property
     def output(self) -> R_co:
@@ -101,18 +81,7 @@ class WorkflowResult(Displayed, msgspec.Struct, Generic[R_co], frozen=True, kw_o
         return value
 
     def _card(self) -> Card:
-        facts = (
-            self.run,
-            *count(len(self.steps), "step"),
-            *count(len(self.questions), "open question"),
-            *spent(Usage(input=self.tokens or None), Cost(usd=self.cost_usd or None)),
-        )
-        asked = "\n".join(question.text for question in self.questions)
-        return Card(
-            f"WorkflowResult {self.status}",
-            facts,
-            asked or (str(self._output) if self.ok else self.reason),
-        )
+        return self._card_of(count(len(self.steps), "step"), str(self._output))
 
 
 class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,20 +226,8 @@ def _writes(options: RunKwargs | None) -> bool:
 def typed(result: PipelineResult, workflow: Workflow[..., R]) -> WorkflowResult[R]:
     """The result with the value that the function returned."""
     output = workflow.typed_result(result.context.get(RESULT)) if result.ok else None
-    return WorkflowResult(
-        run=result.run,
-        status=result.status,
-        reason=result.reason,
-        _output=output,
-        steps=result.completed,
-        outcomes=result.outcomes,
-        questions=result.questions,
-        cost_usd=result.cost_usd,
-        tokens=result.tokens,
-        folder=result.folder,
-        branch=result.branch,
-        warnings=result.warnings,
-    )
+    common = {name: getattr(result, name) for name in RunResult.__struct_fields__}
+    return WorkflowResult(_output=output, steps=result.completed, **common)
 
 
 # Continuing a run.
@@ -449,7 +406,7 @@ async def continue_run(  # noqa: PLR0913
     *,
     run_dir: str | os.PathLike[str] | None = None,
     is_fork: bool = False,
-    limits: BudgetLimits | None = None,
+    limits: Mapping[str, float] | None = None,
     db: str | None = None,
     queue: str | None = None,
     interviewer: Interviewer | None = None,
@@ -458,38 +415,37 @@ async def continue_run(  # noqa: PLR0913
 ) -> PipelineResult:
     """Continue a run as planned, and follow it to its end. ``limits`` of the run are raised to
     these; a new run has these, and counts from zero."""
-    totals = {} if limits is None else limits.as_dict()
     run = found.plan.run
     shown, _ = await show(run, db)
-    reported = max((event.seq for event in shown.events), default=0)
-    name, folder = run, Path(shown.folder)
-    interviewer = interviewer_of(shown.run_input.config.simulate, interviewer)
-    async with process_engine.used(db):
-        if found.plan.is_new_run:
-            name, reported = service.new_id(shown.graph.name), 0
-            folder = api.run_folder(name, run_dir)
-            replay = await durable_fork.read_replay(run, db)
-            if shown.output is None and not is_fork:
-                await service.cancel(run, reason=f"{name} continues it", db=db)
-            await durable_fork.begin(
-                replay,
-                found.messages,
-                folder=folder,
-                graph=None,
-                db=db,
-                queue=queue,
-                run_id=name,
-                program=found.program,
-                limits=totals,
-            )
-        elif shown.output is None:
-            if totals:
-                await service.add_budget(run, Raise.of(totals), is_total=True, db=db)
-            await service.resume(run, db=db)
-        watched = service.RunFollower(
-            name, db=db, interviewer=interviewer, on_event=on_event, reported=reported
+
+    async def begin(*, run_id: str, folder: Path) -> None:
+        replay = await durable_fork.read_replay(run, db)
+        if shown.output is None and not is_fork:
+            await service.cancel(run, reason=f"{run_id} continues it", db=db)
+        await durable_fork.begin(
+            replay,
+            found.messages,
+            folder=folder,
+            graph=None,
+            db=db,
+            queue=queue,
+            run_id=run_id,
+            program=found.program,
+            limits=limits,
         )
-        return await api.follow_to_end(watched, folder, on_start)
+
+    new = None
+    if found.plan.is_new_run:
+        new = api.NewRun(service.new_id(shown.graph.name), begin, run_dir)
+    return await api.continue_run(
+        shown,
+        new,
+        limits=limits,
+        db=db,
+        interviewer=interviewer,
+        on_event=on_event,
+        on_start=on_start,
+    )
 
 
 @short_traceback_async

@@ -314,7 +314,8 @@ def test_a_fork_runs_again_from_the_given_node(workspace: Path) -> None:
 def test_a_changed_pipeline_is_an_error_unless_it_is_accepted(workspace: Path) -> None:
     first = 'first [shape=parallelogram, tool_command="echo first >> done.txt"]\n    ask ['
     text = GATE.replace("ask [", first).replace("start -> ask", "start -> first -> ask")
-    assert pipeline("run", put(workspace, text), cwd=workspace).returncode == 10
+    run = pipeline("run", put(workspace, text), "--max-calls", "3", cwd=workspace)
+    assert run.returncode == 10, run.stderr
     name = newest(workspace)
     put(workspace, f"// moved\n{text}")
     assert pipeline("resume", name, cwd=workspace).returncode == 10  # nothing has changed
@@ -324,7 +325,8 @@ def test_a_changed_pipeline_is_an_error_unless_it_is_accepted(workspace: Path) -
     done = pipeline("resume", name, cwd=workspace)
     assert done.returncode == 2
     assert "--accept-changed-graph" in done.stderr
-    done = pipeline("resume", name, "--accept-changed-graph", cwd=workspace)
+    words = ("--accept-changed-graph", "--max-calls", "7")
+    done = pipeline("resume", name, *words, cwd=workspace)
     assert done.returncode == 10, done.stderr
     assert "Ship it now?" in done.stderr
     assert newest(workspace) != name
@@ -332,7 +334,8 @@ def test_a_changed_pipeline_is_an_error_unless_it_is_accepted(workspace: Path) -
     assert (workspace / "done.txt").read_text() == "first\n"
 
     name = newest(workspace)
-    assert Path(shown(name, workspace)["folder"]).name == name
+    found = shown(name, workspace)
+    assert (Path(found["folder"]).name, found["budget"]["max_calls"]) == (name, 7)
     assert pipeline("answer", name, "Y", cwd=workspace).returncode == 0
     put(workspace, text.replace("echo shipped", "echo shipped >> done.txt"))
     done = pipeline("resume", name, "--accept-changed-graph", cwd=workspace)

@@ -1,11 +1,11 @@
-"""``corral pipeline runs``, ``show``, ``answer`` and ``cancel``. These commands execute nothing
-themselves: they read and write the database, and the process that executes the run reacts."""
+"""``runs``, ``show``, ``answer`` and ``cancel`` of pipelines and workflows. They execute nothing:
+they read and write the database, and the process that executes the run reacts."""
 
 from __future__ import annotations
 
 import asyncio
 import getpass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 import msgspec
@@ -28,35 +28,38 @@ if TYPE_CHECKING:
     from corral._pipelines.events import InterviewCompleted
 
 
-@click.command("runs")
-@NEWEST
-@DB
-@JSON
-def runs(limit: int, db: str | None, as_json: bool) -> None:
-    """List the runs of pipelines in a database, the newest first."""
-    print_runs("pipeline", limit, db, as_json=as_json)
+def _runs_command(kind: Literal["pipeline", "workflow"]) -> click.Command:
+    about = f"List the runs of {kind}s in a database, the newest first."
+
+    @click.command("runs", help=about)
+    @NEWEST
+    @DB
+    @JSON
+    def runs(limit: int, db: str | None, as_json: bool) -> None:
+        require()
+        from corral._engine import run_list
+
+        found = asyncio.run(run_list.list_runs(db=db, limit=limit, kind=kind))
+        if as_json:
+            echo_json(msgspec.json.encode(found).decode())
+            return
+        rows = [
+            (
+                one.id,
+                _state(one.status, one.asks),
+                format_time(one.created),
+                format_time(one.ended),
+                one.goal or one.pipeline,
+            )
+            for one in found
+        ]
+        echo(table(("run", "status", "started", "ended", "goal"), rows))
+
+    return runs
 
 
-def print_runs(kind: str, limit: int, db: str | None, *, as_json: bool) -> None:
-    """Print the runs of this kind."""
-    require()
-    from corral._engine import run_list
-
-    found = asyncio.run(run_list.list_runs(db=db, limit=limit, kind=kind))
-    if as_json:
-        echo_json(msgspec.json.encode(found).decode())
-        return
-    rows = [
-        (
-            one.id,
-            _state(one.status, one.asks),
-            format_time(one.created),
-            format_time(one.ended),
-            one.goal or one.pipeline,
-        )
-        for one in found
-    ]
-    echo(table(("run", "status", "started", "ended", "goal"), rows))
+pipeline_runs = _runs_command("pipeline")
+workflow_runs = _runs_command("workflow")
 
 
 @click.command("show")
@@ -68,11 +71,6 @@ def show(name: str, db: str | None, as_json: bool) -> None:
 
     RUN is its id, a unique beginning of it, its run folder, or 'last'.
     """
-    show_run(name, db, as_json=as_json)
-
-
-def show_run(name: str, db: str | None, *, as_json: bool) -> None:
-    """Print a run of a pipeline or a workflow."""
     require()
     from corral._engine import open_questions, query
     from corral._engine.api import saved_work

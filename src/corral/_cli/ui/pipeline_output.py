@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Literal, TypeAlias, TypedDict
 
 import msgspec
 
@@ -16,12 +16,12 @@ from corral._cli.command_types import enable_gc
 from corral._cli.options import database_option
 from corral._cli.ui.live_progress import COLORS, LiveProgress
 from corral._cli.ui.progress import describe_call
-from corral._cli.ui.signals import signals
+from corral._cli.ui.signals import INTERRUPTED, signals
 from corral._cli.ui.spans import Line, StyledText, shorten
 from corral._cli.ui.terminal import answer_markdown, echo
 from corral._cli.ui.turn_output import Stdout
 from corral._core.terminal_text import clean, counted, one_line
-from corral._engine.api import PipelineResult, result_to_json
+from corral._engine.api import OnEvent, OnStart, PipelineResult, result_to_json, text_of
 from corral._pipelines import events as run_events
 from corral._pipelines import node_kinds
 from corral._pipelines.events import RunEvent, to_json
@@ -33,46 +33,26 @@ from corral._pipelines.execution.interviewers import (
 )
 from corral._pipelines.graph import Graph
 from corral._pipelines.scheduler.commands import Answer, Question
-from corral._pipelines.scheduler.outcome import RESULT
 from corral._system import clock, threads
 from corral._system.environment import SecretRedactor, named_secrets
 from corral._system.terminal import is_interactive, read_from_terminal
 from corral.errors import StorageFailed
-from corral.values import JsonObject
-
-Execute: TypeAlias = Callable[[Interviewer | None], Awaitable[PipelineResult]]
-"""Executes the run with this interviewer."""
 
 WAITING = 10
-INTERRUPTED = 130
+PARTS = {"pipeline": "node", "workflow": "step"}
+"""How the parts of a run are called."""
 
 
-class RunWords(NamedTuple):
-    """How the commands and parts of a kind of run are called, and what is printed at its end."""
+class FollowKwargs(TypedDict):
+    """The arguments with which a run is executed or followed here."""
 
-    command: str
-    part: str
-    text: Callable[[PipelineResult], str]
-
-
-def _answer(result: PipelineResult) -> str:
-    return result.text
+    db: str | None
+    interviewer: Interviewer | None
+    on_event: OnEvent
+    on_start: OnStart
 
 
-def _value(result: PipelineResult) -> str:
-    return as_text_or_json(result.context)
-
-
-PIPELINE = RunWords("corral pipeline", "node", _answer)
-WORKFLOW = RunWords("corral workflow", "step", _value)
-
-
-def as_text_or_json(context: JsonObject) -> str:
-    """The result of a workflow: a text as it is, else JSON."""
-    value = context.get(RESULT)
-    if value is None or isinstance(value, str):
-        return value or ""
-    return msgspec.json.format(msgspec.json.encode(value)).decode()
+Execute: TypeAlias = Callable[[FollowKwargs], Awaitable[PipelineResult]]
 
 
 class PipelinePrinter:
@@ -84,17 +64,20 @@ class PipelinePrinter:
         *,
         as_json: bool,
         quiet: bool,
-        db: str | None = None,
-        durable: bool = True,
-        words: RunWords = PIPELINE,
+        auto_approve: bool,
+        db: str | None,
+        durable: bool,
+        kind: Literal["pipeline", "workflow"],
     ) -> None:
-        self._words = words
+        self._kind = kind
+        self._command = f"corral {kind}"
         self.progress: PipelineProgress = PipelineProgress(graph, enabled=not quiet and not as_json)
         self.as_json: bool = as_json
         self.quiet: bool = quiet
         self.name: str = ""
+        self._auto_approve = auto_approve
         self._durable = durable
-        self._db = database_option(db)
+        self._db, self._db_option = db, database_option(db)
         self._redactor = SecretRedactor(
             {**named_secrets(os.environ), **bearer_tokens(graph, os.environ)}
         )
@@ -111,10 +94,10 @@ class PipelinePrinter:
             self._queue_line(to_json(event))
         self.progress.show(event)
 
-    def run_to_end(self, execute: Execute, *, auto: bool) -> int:
+    def run_to_end(self, execute: Execute) -> int:
         enable_gc()
         try:
-            result = threads.run_event_loop(self._execute(execute, auto=auto))
+            result = threads.run_event_loop(self._execute(execute))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return self._interrupted()
         except BrokenPipeError:
@@ -124,17 +107,20 @@ class PipelinePrinter:
             if not self.name or not self._durable:
                 raise
             echo(f"corral: {error}", err=True)
-            echo(f"  then: {self._words.command} resume {self.name}{self._db}", err=True)
+            echo(f"  then: {self._command} resume {self.name}{self._db_option}", err=True)
             return error.cli_exit
         return self._print_result(result)
 
-    async def _execute(self, execute: Execute, *, auto: bool) -> PipelineResult:
-        interviewer: Interviewer | None = AutoApprove() if auto else None
+    async def _execute(self, execute: Execute) -> PipelineResult:
+        interviewer: Interviewer | None = AutoApprove() if self._auto_approve else None
         read_from_terminal()
-        if not auto and not self.as_json and is_interactive():
+        if interviewer is None and not self.as_json and is_interactive():
             self.progress.asks = True
             interviewer = _TerminalInterviewer(Console(), self.progress)
-        task = asyncio.ensure_future(execute(interviewer))
+        follow = FollowKwargs(
+            db=self._db, interviewer=interviewer, on_event=self.event, on_start=self.started
+        )
+        task = asyncio.ensure_future(execute(follow))
 
         def end() -> None:
             self._is_cancelled = True
@@ -173,12 +159,12 @@ class PipelinePrinter:
 
     def _print_result(self, result: PipelineResult) -> int:
         done = not self.as_json and result.status == "success"
-        if done and (text := self._words.text(result)):
+        if done and (text := text_of(result, is_workflow=self._kind == "workflow")):
             answer_markdown(self._redactor.clean_text(text).removesuffix("\n") + "\n")
         if result.status == "waiting":
             self._print_questions(result)
             return WAITING
-        parts = [result.status, counted(len(result.completed), self._words.part)]
+        parts = [result.status, counted(len(result.completed), PARTS[self._kind])]
         if result.tokens:
             parts.append(f"{result.tokens:,} tokens")
         if result.cost_usd:
@@ -199,7 +185,7 @@ class PipelinePrinter:
             gate = f" --gate {question.node}" if len(result.questions) > 1 else ""
             text = " ".join(question.text.split())
             echo(f"corral: {question.node} is waiting for a person: {text}", err=True)
-            line = f"{self._words.command} answer {result.run}{gate}{self._db}"
+            line = f"{self._command} answer {result.run}{gate}{self._db_option}"
             for choice in question.choices:
                 echo(f"  {line} {choice.key}    # {choice.label}", err=True)
             if not question.choices:
@@ -207,11 +193,11 @@ class PipelinePrinter:
             if question.deadline is not None:
                 until = clock.time_of_day(question.deadline)
                 echo(f"  answer by {until}; {one_line(question.at_deadline)}", err=True)
-        echo(f"  then: {self._words.command} resume {result.run}{self._db}", err=True)
+        echo(f"  then: {self._command} resume {result.run}{self._db_option}", err=True)
 
     def _interrupted(self) -> int:
         if self.name and self._durable:
-            line = f"{self._words.command} resume {self.name}{self._db}"
+            line = f"{self._command} resume {self.name}{self._db_option}"
             echo(f"corral: interrupted; continue with: {line}", err=True)
         else:
             echo("corral: interrupted", err=True)

@@ -10,76 +10,40 @@ import click
 import msgspec
 
 from corral._cli.command_types import SectionedCommand, examples, option
-from corral._cli.options import (
-    DB,
-    EVERYWHERE,
-    FAKE,
-    QUEUE,
-    RUN,
-    PolicyFlags,
-    agent_option,
-    limit_texts,
-    policy_options,
-    read_options,
-    run_options,
-    task_limit_options,
-)
-from corral._cli.pipeline.run import (
-    AUTO,
-    EVENTS,
-    QUIET,
+from corral._cli.execution import (
     RUN_DIR,
-    SIMULATE,
+    ExecutionFlags,
     FollowFlags,
-    simulate_mode,
+    RaiseFlags,
+    execute,
+    execution_options,
+    follow_options,
+    make_printer,
+    raise_options,
+    read_limits,
+    read_request,
 )
+from corral._cli.options import RUN
 from corral._cli.ui.terminal import echo, echo_json
-from corral._core.spending import LIMITS, BudgetLimits
 from corral.errors import ConfigError
-from corral.run_kwargs import RunKwargs
 
 if TYPE_CHECKING:
     from corral._cli.ui.pipeline_output import PipelinePrinter
-    from corral._engine.api import PipelineResult
     from corral._engine.workflow_runs import Continuation, ResumePlan
-    from corral._pipelines.execution.interviewers import Interviewer
     from corral._workflows.definition import Workflow
 
-REPOSITORY = option(
-    "Execution",
-    "--repository REPO",
-    "Work in a separate git worktree: of the repository that contains this folder,"
-    " or, on each machine, of a clone of this URL or bare repository. The work"
-    " becomes a branch there.",
-)
 
-
-class WorkflowRunFlags(FollowFlags, PolicyFlags, RunKwargs):
+class WorkflowRunFlags(ExecutionFlags):
     """The options of ``run``."""
 
     given: tuple[str, ...]
-    task_max_cost: float | None
-    task_max_total_tokens: int | None
-    task_max_calls: int | None
-    agent: str | None
-    repository: str | None
-    commit: str | None
-    artifacts: str | None
-    run_id: str | None
-    run_dir: str | None
-    simulate: str | None
-    queue: str | None
-    no_durable: bool
 
 
-class WorkflowResumeFlags(FollowFlags):
+class WorkflowResumeFlags(RaiseFlags):
     """The options of ``resume``."""
 
     dry_run: bool
     new_run: bool
-    max_cost: float | None
-    max_total_tokens: int | None
-    max_calls: int | None
 
 
 class WorkflowForkFlags(FollowFlags):
@@ -98,27 +62,7 @@ class WorkflowForkFlags(FollowFlags):
 )
 @click.argument("file", metavar="FILE[:NAME]")
 @option("Prompt", "--arg given KEY=VALUE...", "An argument of the function; KEY:=VALUE is JSON.")
-@agent_option
-@policy_options
-@run_options(EVERYWHERE, texts=limit_texts("the complete run"), defaults={"timeout": "1h"})
-@task_limit_options("each step")
-@REPOSITORY
-@option("Execution", "--commit REV", "The commit to start from.  [default: HEAD]")
-@option(
-    "Execution",
-    "--artifacts URL",
-    "Where the run's artifacts/ are copied: any file system that fsspec supports.",
-)
-@option("Execution", "--run-id ID", "The id of the run, a new one.")
-@RUN_DIR
-@DB
-@QUEUE
-@option("Execution", "--no-durable", "Run in memory; cannot be resumed.")
-@AUTO
-@EVENTS
-@QUIET
-@FAKE
-@SIMULATE
+@execution_options("step")
 def run(file: str, **flags: Unpack[WorkflowRunFlags]) -> int:
     """Run the workflow NAME of the Python file FILE; without a name its only one.
 
@@ -130,52 +74,19 @@ def run(file: str, **flags: Unpack[WorkflowRunFlags]) -> int:
     Exit codes: 0 success · 1 the run failed · 2 bad input, nothing was started ·
     10 waiting for a person · 130 interrupted
     """
-    if flags["no_durable"] and (flags["db"] or flags["queue"]):
-        raise ConfigError("--no-durable and --db or --queue are both given")
-    if flags["queue"] is not None and not flags["queue"].strip():
-        raise ConfigError("a queue needs a name")
-    if flags["as_json"] and flags["quiet"]:
-        raise ConfigError("--json and --quiet are both given")
     workflow = find_workflow(file)
     args = read_args(workflow, flags["given"])
     from corral._engine import workflow_runs
-    from corral._engine.api import RunRequest
     from corral._engine.dbos import database
+    from corral._pipelines.graph import Graph
 
-    durable = not flags["no_durable"]
-    options = read_options(flags)
-    model, cwd = options.pop("model", None), options.pop("cwd", None)
-    if durable:
+    request = read_request(flags)
+    if request.durable:
         database.load()
-    show = _printer(workflow.name, flags, durable=durable)
-
-    async def execute(interviewer: Interviewer | None) -> PipelineResult:
-        request = RunRequest(
-            agent=flags["agent"],
-            model=model,
-            cwd=cwd,
-            repository=flags["repository"],
-            commit=flags["commit"],
-            artifacts=flags["artifacts"] or "",
-            run_id=flags["run_id"],
-            run_dir=flags["run_dir"],
-            simulate=simulate_mode(flags["simulate"]),
-            interviewer=interviewer,
-            on_event=show.event,
-            on_start=show.started,
-            durable=durable,
-            db=flags["db"],
-            queue=flags["queue"],
-            of_task=BudgetLimits(
-                max_cost=flags["task_max_cost"],
-                max_total_tokens=flags["task_max_total_tokens"],
-                max_calls=flags["task_max_calls"],
-            ),
-            options=options,
-        )
-        return await workflow_runs.start(workflow, args, request)
-
-    return show.run_to_end(execute, auto=flags["auto_approve"])
+    graph = Graph(name=workflow.name)
+    return execute(
+        graph, flags, "workflow", request, lambda ready: workflow_runs.start(workflow, args, ready)
+    )
 
 
 @click.command("resume", cls=SectionedCommand)
@@ -186,11 +97,8 @@ def run(file: str, **flags: Unpack[WorkflowRunFlags]) -> int:
     "--new-run",
     "Continue as a new run with the current file, also if it has not changed.",
 )
-@run_options(LIMITS, texts={limit: f"Raise {limit} of the run to this." for limit in LIMITS})
-@AUTO
-@DB
-@EVENTS
-@QUIET
+@raise_options
+@follow_options
 def resume(name: str, **flags: Unpack[WorkflowResumeFlags]) -> int:
     """Continue RUN after it was killed or interrupted, or when it waits for an answer. RUN is its
     id, a unique beginning of it, its run folder, or 'last'.
@@ -211,22 +119,17 @@ def resume(name: str, **flags: Unpack[WorkflowResumeFlags]) -> int:
         print_plan(found.plan)
     if flags["dry_run"]:
         return 0
-    limits = BudgetLimits(
-        max_cost=flags["max_cost"],
-        max_total_tokens=flags["max_total_tokens"],
-        max_calls=flags["max_calls"],
+    show = _printer(run, found, flags)
+    return show.run_to_end(
+        lambda follow: workflow_runs.continue_run(found, limits=read_limits(flags), **follow)
     )
-    return _continue(run, found, flags, limits=limits)
 
 
 @click.command("fork", cls=SectionedCommand)
 @RUN
 @option("Execution", "--from step STEP", "The first step that runs again.", required=True)
 @RUN_DIR
-@AUTO
-@DB
-@EVENTS
-@QUIET
+@follow_options
 def fork(name: str, step: str, **flags: Unpack[WorkflowForkFlags]) -> int:
     """Run again from STEP, as a new run: the steps of RUN that had ended before STEP count as done.
 
@@ -237,7 +140,12 @@ def fork(name: str, step: str, **flags: Unpack[WorkflowForkFlags]) -> int:
     run, found = _find(
         name, flags["db"], lambda id: workflow_runs.prepare_fork(id, step, db=flags["db"])
     )
-    return _continue(run, found, flags, run_dir=flags["run_dir"], is_fork=True)
+    show = _printer(run, found, flags)
+    return show.run_to_end(
+        lambda follow: workflow_runs.continue_run(
+            found, run_dir=flags["run_dir"], is_fork=True, **follow
+        )
+    )
 
 
 def _find(
@@ -253,33 +161,12 @@ def _find(
     return run, threads.run_event_loop(prepare(run))
 
 
-def _continue(
-    run: str,
-    found: Continuation,
-    flags: FollowFlags,
-    *,
-    run_dir: str | None = None,
-    is_fork: bool = False,
-    limits: BudgetLimits | None = None,
-) -> int:
-    from corral._engine import workflow_runs
+def _printer(run: str, found: Continuation, flags: FollowFlags) -> PipelinePrinter:
+    from corral._pipelines.graph import Graph
 
-    show = _printer(found.program.name, flags)
+    show = make_printer(Graph(name=found.program.name), flags, "workflow")
     show.name = run
-
-    async def execute(interviewer: Interviewer | None) -> PipelineResult:
-        return await workflow_runs.continue_run(
-            found,
-            run_dir=run_dir,
-            is_fork=is_fork,
-            limits=limits,
-            db=flags["db"],
-            interviewer=interviewer,
-            on_event=show.event,
-            on_start=show.started,
-        )
-
-    return show.run_to_end(execute, auto=flags["auto_approve"])
+    return show
 
 
 def print_plan(plan: ResumePlan) -> None:
@@ -296,20 +183,6 @@ def print_plan(plan: ResumePlan) -> None:
     ):
         for name in names:
             echo(f"  {name}: {words}", err=True)
-
-
-def _printer(name: str, flags: FollowFlags, *, durable: bool = True) -> PipelinePrinter:
-    from corral._cli.ui.pipeline_output import WORKFLOW, PipelinePrinter
-    from corral._pipelines.graph import Graph
-
-    return PipelinePrinter(
-        Graph(name=name),
-        as_json=flags["as_json"],
-        quiet=flags["quiet"],
-        db=flags["db"],
-        durable=durable,
-        words=WORKFLOW,
-    )
 
 
 def find_workflow(named: str) -> Workflow[..., object]:

@@ -1,0 +1,209 @@
+"""What `corral pipeline` and `corral workflow` share: the options of the commands that execute or
+follow a run in this process, and how they do it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+
+import click
+
+from corral._cli.command_types import Decorator, all_of, option
+from corral._cli.options import (
+    DB,
+    EVERYWHERE,
+    FAKE,
+    QUEUE,
+    PolicyFlags,
+    agent_option,
+    check_output_flags,
+    limit_texts,
+    policy_options,
+    read_options,
+    run_options,
+    task_limit_options,
+)
+from corral._core.spending import LIMITS, BudgetLimits
+from corral.errors import ConfigError
+from corral.run_kwargs import RunKwargs
+
+if TYPE_CHECKING:
+    from corral._cli.ui.pipeline_output import PipelinePrinter
+    from corral._engine.api import PipelineResult, RunRequest
+    from corral._pipelines.graph import Graph
+
+
+RunKind: TypeAlias = Literal["pipeline", "workflow"]
+RUN_DIR = option("Execution", "--run-dir DIR", "The run folder, new or empty.")
+
+
+class FollowFlags(TypedDict):
+    """The values of ``follow_options``."""
+
+    auto_approve: bool
+    db: str | None
+    as_json: bool
+    quiet: bool
+
+
+follow_options: Decorator = all_of(
+    (
+        DB,
+        option("Execution", "--auto-approve", "Answer every gate with its first choice."),
+        option(
+            "Output", "--json as_json", "Print events, one per line; the result is the last line."
+        ),
+        option("Output", "-q --quiet", "Print only the answer."),
+    )
+)
+"""The options of every command that follows a run."""
+
+
+class RaiseFlags(FollowFlags):
+    """The values of ``raise_options``."""
+
+    max_cost: float | None
+    max_total_tokens: int | None
+    max_calls: int | None
+
+
+raise_options = run_options(
+    LIMITS, texts={limit: f"Raise {limit} of the run to this." for limit in LIMITS}
+)
+"""Options that raise the limits of a run that is continued."""
+
+
+def read_limits(flags: RaiseFlags) -> dict[str, float]:
+    """The limits that were given."""
+    return BudgetLimits(
+        max_cost=flags["max_cost"],
+        max_total_tokens=flags["max_total_tokens"],
+        max_calls=flags["max_calls"],
+    ).as_dict()
+
+
+class ExecutionFlags(FollowFlags, PolicyFlags, RunKwargs):
+    """The values of ``execution_options``."""
+
+    task_max_cost: float | None
+    task_max_total_tokens: int | None
+    task_max_calls: int | None
+    agent: str | None
+    repository: str | None
+    commit: str | None
+    artifacts: str | None
+    run_id: str | None
+    run_dir: str | None
+    simulate: str | None
+    queue: str | None
+    no_durable: bool
+
+
+def execution_options(part: str) -> Decorator:
+    """The options of a command that executes a run. ``part``: how one of its parts is called."""
+    return all_of(
+        (
+            agent_option,
+            policy_options,
+            run_options(
+                EVERYWHERE, texts=limit_texts("the complete run"), defaults={"timeout": "1h"}
+            ),
+            task_limit_options(f"each {part}"),
+            option(
+                "Execution",
+                "--repository REPO",
+                "Work in a separate git worktree: of the repository that contains this folder,"
+                " or, on each machine, of a clone of this URL or bare repository. The work"
+                " becomes a branch there.",
+            ),
+            option("Execution", "--commit REV", "The commit to start from.  [default: HEAD]"),
+            option(
+                "Execution",
+                "--artifacts URL",
+                "Where the run's artifacts/ are copied: any file system that fsspec supports.",
+            ),
+            option("Execution", "--run-id ID", "The id of the run, a new one."),
+            RUN_DIR,
+            QUEUE,
+            option("Execution", "--no-durable", "Run in memory; cannot be resumed."),
+            follow_options,
+            FAKE,
+            option(
+                "Tests",
+                "--simulate [=all]",
+                "Simulate agents and models: nothing is spent. Commands run; with =all nothing"
+                " runs: no command, request or file, and gates and questions are answered.",
+                type=click.Choice(["agents", "all"]),
+                bare="agents",
+            ),
+        )
+    )
+
+
+def read_request(flags: ExecutionFlags) -> RunRequest:
+    """The run that the options describe. Raises ``ConfigError`` if they contradict each other."""
+    if flags["no_durable"] and (flags["db"] or flags["queue"]):
+        raise ConfigError("--no-durable and --db or --queue are both given")
+    if flags["queue"] is not None and not flags["queue"].strip():
+        raise ConfigError("a queue needs a name")
+    from corral._engine.api import RunRequest
+
+    options = read_options(flags)
+    return RunRequest(
+        agent=flags["agent"],
+        model=options.pop("model", None),
+        cwd=options.pop("cwd", None),
+        repository=flags["repository"],
+        commit=flags["commit"],
+        artifacts=flags["artifacts"] or "",
+        run_id=flags["run_id"],
+        run_dir=flags["run_dir"],
+        simulate="all" if flags["simulate"] == "all" else flags["simulate"] is not None,
+        durable=not flags["no_durable"],
+        db=flags["db"],
+        queue=flags["queue"],
+        of_task=BudgetLimits(
+            max_cost=flags["task_max_cost"],
+            max_total_tokens=flags["task_max_total_tokens"],
+            max_calls=flags["task_max_calls"],
+        ),
+        options=options,
+    )
+
+
+def make_printer(
+    graph: Graph, flags: FollowFlags, kind: RunKind, *, durable: bool = True
+) -> PipelinePrinter:
+    """What prints a run that is executed or followed. Raises ``ConfigError``."""
+    check_output_flags(as_json=flags["as_json"], quiet=flags["quiet"])
+    from corral._cli.ui.pipeline_output import PipelinePrinter
+
+    return PipelinePrinter(
+        graph,
+        as_json=flags["as_json"],
+        quiet=flags["quiet"],
+        auto_approve=flags["auto_approve"],
+        db=flags["db"],
+        durable=durable,
+        kind=kind,
+    )
+
+
+def execute(
+    graph: Graph,
+    flags: FollowFlags,
+    kind: RunKind,
+    request: RunRequest,
+    start: Callable[[RunRequest], Awaitable[PipelineResult]],
+) -> int:
+    """Execute a run to its end, and print it; returns the exit code."""
+    show = make_printer(graph, flags, kind, durable=request.durable)
+    if request.repository is not None:
+        from corral._engine.workspace import run_worktree
+
+        if run_worktree.uncommitted(request.repository):
+            show.progress.print_line(
+                "! uncommitted changes in the repository are not part of this run"
+            )
+    return show.run_to_end(lambda follow: start(replace(request, **follow)))
