@@ -47,6 +47,7 @@ AREAS: Areas = {
     "durable": {
         "durable": durable.nodes,
         "batch": durable.batch,
+        "steps": durable.steps,
         "prefect": durable.prefect,
         "programs": durable.programs,
         "workers": durable.workers,

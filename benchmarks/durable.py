@@ -46,6 +46,7 @@ TASKS, BARE_TASKS = 1_000, 400
 MOST_OF_BARE = 1 / 3
 MANY_TASKS, MOST_BYTES = 10_000, 500
 """What a task may leave in memory: its id and its fields are there before it runs."""
+STEPS, MOST_STEP_BYTES = 1_000, 2_500
 SOONEST = 5.0
 TAKEOVERS = 3
 PROGRAM_WALL, PROGRAM_CPU, LISTED_WALL = 1.0, 1.0, 0.3
@@ -185,6 +186,42 @@ def postgres() -> Generator[PostgresServer | None]:
             yield PostgresServer(url, pid)
         finally:
             server.cleanup()
+
+
+def steps(bench: BenchEnvironment) -> list[Row]:
+    """Steps of a workflow, one after another, and what they leave in memory: their results are
+    kept, until the run has ended."""
+    engine = find_engine(bench)
+    if engine is None:
+        return []
+    count = STEPS // 5 if bench.quick else STEPS
+    grown: dict[str, float] = {}
+
+    def candidate(way: str) -> Candidate:
+        def measure() -> float:
+            found = engine.figures("durable.py", way, count, "steps")
+            grown[way] = found["grown"] / (count * 0.9)
+            return float(found["cpu"]) / count
+
+        return Candidate(measure, bench.rounds(ROUNDS), is_warmed=False)
+
+    costs = measure_rounds({way: candidate(way) for way in ("corral", "bare")})
+    row = costs.row(
+        f"a step of a workflow that does nothing, of {count:,}, CPU",
+        "corral",
+        "bare",
+        "a step of bare DBOS",
+    )
+    return [
+        row._replace(bar=Bar(f"≤ {ms(MOST)}", costs.of("corral") <= MOST)),
+        Row(
+            f"memory per step of a workflow of {count:,}",
+            f"{grown['corral']:.0f} bytes",
+            f"a step of bare DBOS {grown['bare']:.0f} bytes",
+            grown["corral"] / grown["bare"],
+            Bar(f"≤ {MOST_STEP_BYTES} bytes", grown["corral"] <= MOST_STEP_BYTES),
+        ),
+    ]
 
 
 def prefect(bench: BenchEnvironment) -> list[Row]:

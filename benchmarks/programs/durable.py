@@ -1,10 +1,10 @@
 """Run durable nodes that do nothing: with corral, with bare DBOS, or with a peer.
 
-    durable.py WAY COUNT wide|chain|batch [DATABASE]
+    durable.py WAY COUNT wide|chain|batch|steps [DATABASE]
 
 Prints the CPU seconds of this process and the wall-clock seconds, without imports, start and end;
-of a batch of corral, also by how many bytes the process grew in the last nine tenths. A DATABASE is
-for batches; without it, it is a new file.
+of a batch and of the steps of a workflow also by how many bytes the process grew in the last nine
+tenths. A DATABASE is for batches; without it, it is a new file.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def main() -> None:
     way, count, form = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     with tempfile.TemporaryDirectory() as folder:
         ways = {
-            "corral": batch if form == "batch" else corral,
-            "bare": bare_batch if form == "batch" else bare,
+            "corral": {"batch": batch, "steps": steps}.get(form, corral),
+            "bare": {"batch": bare_batch, "steps": bare_steps}.get(form, bare),
             "prefect": prefect,
         }
         cpu, wall, *grown = ways[way](Path(folder), count, form)
@@ -173,6 +173,100 @@ def batch(folder: Path, count: int, _form: str) -> tuple[float, float, float]:
     asyncio.run(run_to_end(tasks[:1], "warm"))
     sizes.clear()
     cpu, wall = asyncio.run(run_to_end(tasks, "measured"))
+    return cpu, wall, float(sizes[-1] - sizes[0])
+
+
+STEPS = """
+import sys
+
+import corral
+
+@corral.workflow
+async def steps(flow: corral.workflows.Flow, count: int) -> int:
+    for number in range(count):
+        await flow.command(f"echo {number}")
+        sys.modules["__main__"].step_ended(number)
+    return count
+"""
+
+
+def steps(folder: Path, count: int, _form: str) -> tuple[float, float, float]:
+    """The steps of a workflow, one after another; their commands are simulated."""
+    import os
+
+    os.environ["CORRAL_HOME"] = str(folder / "home")
+    from corral import workflows
+    from corral._engine import process_engine
+    from corral._engine.dbos.database import find, prepare
+    from corral._workflows.definition import load_text
+
+    path, db = folder / "steps.py", str(folder / "x.db")
+    path.write_text(STEPS)
+    workflow = load_text(str(path), STEPS)
+    sizes: list[int] = []
+
+    def step_ended(number: int) -> None:
+        if number + 1 in (count // 10, count):
+            sizes.append(resident())
+
+    globals()["step_ended"] = step_ended
+
+    async def run_to_end() -> tuple[float, float]:
+        await asyncio.to_thread(prepare, find(db))
+        await asyncio.to_thread(process_engine.local, find(db), poll=POLL)
+        await workflows.run(workflow, count=10, db=db, cwd=folder, simulate="all")
+        sizes.clear()
+        begin = clocks()
+        result = await workflows.run(workflow, count=count, db=db, cwd=folder, simulate="all")
+        end = clocks()
+        assert result.output == count, result.reason
+        await asyncio.to_thread(process_engine.close)
+        return end[0] - begin[0], end[1] - begin[1]
+
+    cpu, wall = asyncio.run(run_to_end())
+    return cpu, wall, float(sizes[-1] - sizes[0])
+
+
+def bare_steps(folder: Path, count: int, _form: str) -> tuple[float, float, float]:
+    """The steps of one workflow of the library."""
+    from dbos import DBOS, DBOSConfig
+    from dbos._serialization import DBOSPortableJSON
+
+    file = folder / "x.db"
+    with sqlite3.connect(file) as opened:
+        opened.execute("PRAGMA journal_mode=WAL")
+    config: DBOSConfig = {
+        "name": "bare",
+        "system_database_url": f"sqlite:///{file}",
+        "serializer": DBOSPortableJSON,
+        "log_level": "ERROR",
+    }
+    sizes: list[int] = []
+
+    @DBOS.step(name="nothing")
+    async def nothing(number: int) -> dict[str, object]:
+        return {"ok": True, "exit_code": 0, "stdout": f"{number}\n", "stderr": ""}
+
+    @DBOS.workflow(name="steps")
+    async def workflow(count: int) -> int:
+        for number in range(count):
+            await nothing(number)
+            if number + 1 in (count // 10, count):
+                sizes.append(resident())
+        return count
+
+    async def run_to_end() -> tuple[float, float]:
+        DBOS(config=config)
+        DBOS.launch()
+        await (await DBOS.start_workflow_async(workflow, 10)).get_result()
+        sizes.clear()
+        start = clocks()
+        assert await (await DBOS.start_workflow_async(workflow, count)).get_result() == count
+        end = clocks()
+        await asyncio.to_thread(DBOS.destroy)
+        return end[0] - start[0], end[1] - start[1]
+
+    cpu, wall = asyncio.run(run_to_end())
     return cpu, wall, float(sizes[-1] - sizes[0])
 
 

@@ -13,6 +13,7 @@ from support import workflow_files
 from support.workflow_files import LOGGED, logged
 
 from corral import pipelines, workflows
+from corral._engine import process_engine, service
 from corral._workflows import definition
 from corral.errors import ConfigError, ReplayMismatch
 from corral.run_kwargs import RunKwargs
@@ -197,9 +198,14 @@ def test_an_edit_of_a_waiting_run_ends_it_and_keeps_the_answer(tmp_path: Path, d
     assert f"{done.run} continues it" in str(workflows.show_sync("r", db=db).output)
 
 
+@pytest.mark.parametrize(
+    "database", ["db", pytest.param("new_postgres", marks=pytest.mark.postgres)]
+)
 def test_a_replay_that_takes_another_path_is_an_error_with_its_line(
-    tmp_path: Path, db: str
+    tmp_path: Path, database: str, request: pytest.FixtureRequest
 ) -> None:
+    """On a server a command is in the process of its run: its start and its end are one record."""
+    db = str(request.getfixturevalue(database))
     (tmp_path / "helper_of_test.py").write_text("COMMAND = 'one'\n")
     body = """
 from pathlib import Path
@@ -219,6 +225,16 @@ async def reads(flow: Flow) -> str:
     with pytest.raises(ReplayMismatch, match="--new-run"):
         workflows.resume_sync("r", db=db)
     assert workflows.plan_resume_sync("r", new_run=True, db=db).repeated == ["command", "ask"]
+
+    async def as_a_worker_does() -> str:
+        """A worker goes on with a run without looking at its history first."""
+        try:
+            await service.resume("r", db=db)
+            return (await service.wait("r", db=db, timeout=30)).reason
+        finally:
+            await asyncio.to_thread(process_engine.close)
+
+    assert "flow.py:13 starts the step 'command' with other" in asyncio.run(as_a_worker_does())
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._system import clock
 from corral._system.randomness import random_hex
-from corral._workflows.program_turn import KnownStep, ProgramTurn
+from corral._workflows.program_turn import KnownStep, ProgramTurn, graph_of
 from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.values import Json
@@ -160,6 +160,8 @@ class MemoryRun:
                 branch_worktrees.in_place, self._place, execution_attempt.attempt
             )
         self._since_written = clock.Stopwatch()
+        self._turns: list[ProgramTurn] = []
+        """Of a workflow whose steps are written."""
         self._inbox: asyncio.Queue[Message] = asyncio.Queue()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping: dict[asyncio.Task[None], str] = {}
@@ -252,19 +254,21 @@ class MemoryRun:
         return [await self._inbox.get()]
 
     async def record_turn(self, turn: ProgramTurn, known: Mapping[str, KnownStep]) -> ProgramTurn:
+        if self._projection.writer is not None:
+            self._turns.append(turn)
         self._write_steps()
         return drawn(turn, known)
 
     def _write_steps(self, *, is_last: bool = False) -> None:
         """Write the graph of a workflow's steps so far, for those who look at the run: at its end,
         and else at most once in ``STEPS_SECONDS``."""
-        scheduler, writer = self.scheduler, self._projection.writer
-        if writer is None or not isinstance(scheduler, WorkflowScheduler):
+        writer = self._projection.writer
+        if writer is None or self._program is None:
             return
         if is_last or self._since_written.seconds > STEPS_SECONDS:
             self._since_written = clock.Stopwatch()
             with contextlib.suppress(StorageFailed):  # the writer reports it
-                writer.folder.write_graph(scheduler.graph)
+                writer.folder.write_graph(graph_of(self._turns, self.graph))
 
     def _begin(self, id: str, call: Callable[[C], Awaitable[Message]], command: C) -> None:
         async def perform() -> None:

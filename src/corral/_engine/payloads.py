@@ -30,7 +30,7 @@ from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._pipelines.simulation import Simulate
 from corral._system import paths
-from corral._workflows.program_turn import StoredProgram
+from corral._workflows.program_turn import ProgramTurn, StoredProgram
 from corral._workflows.scheduler import WorkflowScheduler
 from corral.values import Json, as_object, convert_to
 
@@ -173,6 +173,13 @@ class NodesStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the nodes reported, in order."""
     has_mail: bool = False
     """Whether a message waits in the inbox."""
+
+
+class TurnStep(ProgramTurn, frozen=True, kw_only=True, omit_defaults=True):
+    """The output of a step that records a turn of a program, and what nodes reported soon after."""
+
+    messages: tuple[Ended | Retrying, ...] = ()
+    has_mail: bool = False
 
 
 class AgentAsks(msgspec.Struct, frozen=True, kw_only=True, tag="agent_asks"):

@@ -32,6 +32,7 @@ from corral._engine.payloads import (
     NodesStep,
     PipelineOutput,
     RunInput,
+    TurnStep,
     unpack,
     unpack_message,
 )
@@ -63,7 +64,7 @@ from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._system import paths
-from corral._workflows.program_turn import ProgramTurn, StepEnd
+from corral._workflows.program_turn import ProgramTurn, StepEnd, graph_of
 from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError
 from corral.values import as_list
@@ -179,25 +180,23 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
         with reading(run, row.format):
             replay = Replay(unpack(row.input, RunInput))
         agent_events = AgentEventReader(replay)
-        reported = 0
-        read_numbers: set[int] = set()
+        count, last_numbers = 0, set[int]()
         pause = FIRST_POLL
         while True:
             state = await asyncio.to_thread(client.state, run)
             is_over = state is None or state in ENDED_STATES
-            offset = max(0, len(read_numbers) - LATE)
+            offset = max(0, count - LATE)
             found = await asyncio.to_thread(client.journal, run, offset=offset)
-            entries = [entry for entry in found if entry.number not in read_numbers]
+            # What was read before and is in these entries was in the last ones, too.
+            entries = [entry for entry in found if entry.number not in last_numbers]
+            last_numbers, count = {entry.number for entry in found}, count + len(entries)
             for entry in entries:
-                read_numbers.add(entry.number)
                 with reading(run, row.format):
                     replay.feed(entry)
             if is_over:
                 replay.take_reported()
-            events = replay.events[reported:]
-            reported += len(events)
             is_quiet = not entries
-            for event in agent_events.merge(events):
+            for event in agent_events.merge(replay.take_events()):
                 is_quiet = False
                 yield event
             if is_over:
@@ -234,14 +233,14 @@ def run_output(client: DatabaseClient, run: str) -> PipelineOutput | None:
 
 
 class AgentEventReader:
-    """Reads the event files of all visits of a run; each call continues where the last stopped."""
+    """Reads the event files of all visits of a run; each call continues where the last stopped. A
+    visit that has ended is removed from ``replay``."""
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
         self._folder = RunDir(paths.local_run_folder(replay.run_input.config.folder))
         self._offsets: dict[str, int] = {}
         """Visit -> bytes read of its event file."""
-        self._ended: set[str] = set()
 
     def merge(self, events_of_run: Iterable[PipelineEvent]) -> Iterator[RunEvent]:
         """The new events of the run, with the agents' events in between: after their node started
@@ -249,15 +248,15 @@ class AgentEventReader:
         for event in events_of_run:
             if isinstance(event, StepCompleted | StepFailed):
                 yield from self._unread(event.visit)
-                self._ended.add(event.visit)
+                self._replay.visits.pop(event.visit, None)
+                self._offsets.pop(event.visit, None)
             yield event
         for visit in list(self._replay.visits):
-            if visit not in self._ended:
-                yield from self._unread(visit)
+            yield from self._unread(visit)
 
     def _unread(self, visit: str) -> Iterator[RunEvent]:
         command = self._replay.visits.get(visit)
-        if command is None or visit in self._ended:
+        if command is None:
             return
         try:
             with (self._folder.visit_dir(visit) / EVENTS).open("rb") as file:
@@ -307,25 +306,36 @@ class Replay:
     @property
     def graph(self) -> Graph:
         """Of a workflow: its steps so far."""
-        scheduler = self.scheduler
-        return self.run_input.graph if isinstance(scheduler, Scheduler) else scheduler.graph
+        graph = self.run_input.graph
+        if isinstance(self.scheduler, Scheduler):
+            return graph
+        return graph_of((turn for turn, _ in self.turns), graph)
 
     @property
     def questions(self) -> list[Question]:
         """The open questions."""
         return [each for key, each in self._questions.items() if key in self.scheduler.state.open]
 
+    def take_events(self) -> list[PipelineEvent]:
+        """The events since the last call. The history before them is forgotten: who follows a run
+        does not grow with it."""
+        events, self.events = self.events, []
+        for history in (self.turns, self.messages, self.command_positions, self.passed_positions):
+            history.clear()
+        return events
+
     def feed(self, entry: JournalEntry) -> None:
         """Process the next journal entry."""
         name, output, at = entry.name, entry.output, entry.at
         if name == TURN and isinstance(self.scheduler, WorkflowScheduler):
-            turn, steps = unpack(output, ProgramTurn), self.scheduler
+            turn, steps = unpack(output, TurnStep), self.scheduler
             ends = steps.take_ends()
             while not ends and self._reported:
                 self._take(*self._reported.pop(0))
                 ends = steps.take_ends()
             self.turns.append((turn, ends))
             self._apply(steps.take(turn, steps.find_known(turn)), at)
+            self._reported += [(each, at) for each in turn.messages]
         elif name in (RECEIVED, LOOKED, NODES):
             self.take_reported()
         if name == RECEIVED and output is not None:

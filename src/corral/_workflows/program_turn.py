@@ -3,12 +3,14 @@ JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from corral._pipelines.graph import Node
+from corral._pipelines.graph import Edge, Graph, Node
 from corral._pipelines.scheduler.commands import Message, Question
 from corral._pipelines.scheduler.outcome import FailureClass
 from corral.values import Json
@@ -110,6 +112,21 @@ class StoredProgram(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 def digest_of(*parts: object) -> str:
     """A hash of JSON values; the order of keys does not matter."""
     return blake2b(msgspec.json.encode(parts, order="sorted"), digest_size=8).hexdigest()
+
+
+def graph_of(turns: Iterable[ProgramTurn], graph: Graph) -> Graph:
+    """The steps of a run, and which step followed which. ``graph`` has its name and limits."""
+    nodes, edges = dict[str, Node](), list[Edge]()
+    before: dict[str, dict[str, None]] = {}
+    """What stands for the end of a step: its node; of one that draws a value, those before it."""
+    for step in (step for turn in turns for step in turn.steps):
+        after = {name: None for id in step.after for name in before.get(id, ())}
+        before[step.id] = after
+        if step.node is not None:
+            before[step.id] = {step.node.id: None}
+            nodes[step.node.id] = step.node
+            edges += [Edge(name, step.node.id) for name in after]
+    return replace(graph, nodes=nodes, edges=edges)
 
 
 def first_difference(recorded: ProgramTurn, made: ProgramTurn) -> str:

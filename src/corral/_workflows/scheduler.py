@@ -26,7 +26,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from corral._pipelines import events
-from corral._pipelines.graph import Edge, Graph, Node
+from corral._pipelines.graph import Graph, Node
 from corral._pipelines.scheduler import human_gate
 from corral._pipelines.scheduler.commands import (
     Answered,
@@ -69,22 +69,14 @@ class WorkflowScheduler:
         self.kept: dict[str, str] = {}
         """Steps whose result is known, and the ids that they had in the other run."""
         self._graph = graph
-        self._nodes: dict[str, Node] = {}
-        self._edges: list[Edge] = []
         self._known = dict(known or {})
         self._by_digest: dict[str, list[str]] = {}
         for id, step in self._known.items():
             self._by_digest.setdefault(step.digest, []).append(id)
         self._steps: dict[str, Step] = {}
         """Those that have not ended."""
-        self._drawn_after: dict[str, tuple[str, ...]] = {}
         self._ends: list[StepEnd] = []
         self._commands: list[Command] = []
-
-    @property
-    def graph(self) -> Graph:
-        """The steps so far, and which step followed which."""
-        return replace(self._graph, nodes={**self._nodes}, edges=[*self._edges])
 
     def start(self) -> list[Command]:
         self.state.started = True
@@ -137,14 +129,11 @@ class WorkflowScheduler:
 
     def _begin(self, step: Step, known: KnownStep | None) -> None:
         if step.kind in DRAWN:
-            self._drawn_after[step.id] = self._shown(step.after)
             self._ends.append(StepEnd(id=step.id, value=step.value))
             return
         node, state = step.node, self.state
         if node is None:
             raise ValueError(f"the step {step.id!r} has no node")
-        self._nodes[node.id] = node
-        self._edges += [Edge(before, node.id) for before in self._shown(step.after)]
         state.trunk.node = node.id
         state.visits[node.id] = 1
         self._steps[step.id] = step
@@ -193,14 +182,6 @@ class WorkflowScheduler:
             for name, done in found
             if done is not None
         )
-
-    def _shown(self, ids: tuple[str, ...]) -> tuple[str, ...]:
-        """The nodes of these steps; of one that draws a value, those before it."""
-        found: dict[str, None] = {}
-        for id in ids:
-            names = self._drawn_after.get(id, (id.rpartition(".")[0],))
-            found |= dict.fromkeys(names)
-        return tuple(found)
 
     def _ask(self, node: Node, question: Question) -> None:
         self._add(AskHuman(question=question))

@@ -25,6 +25,8 @@ from corral.testing import Call, ModelServer, Request, Turn
 SHARES = 200
 SAMPLE = (3, 97, 180)
 """Not slow."""
+SERVER_MOMENTS, SERVER_SAMPLE = 60, (14, 46)
+"""About the number of moments of a run on a server."""
 
 PROGRAM = """
 import asyncio
@@ -54,10 +56,10 @@ async def build(flow: Flow, log: str) -> dict[str, object]:
 STEPS = ("plan", "part_0", "part_1", "part_2", "merge", "check")
 
 
-def shares() -> list[object]:
+def shares(count: int, sample: tuple[int, ...]) -> list[object]:
     return [
-        pytest.param(share, marks=[] if share in SAMPLE else pytest.mark.slow)
-        for share in range(SHARES)
+        pytest.param(share, marks=[] if share in sample else pytest.mark.slow)
+        for share in range(count)
     ]
 
 
@@ -92,14 +94,19 @@ class Killed:
         args = {"log": str(self.processes.log)}
         return self.processes.workflow(self.file, args, env=env, **order)
 
-    def check(self, moment: str) -> None:
+    def check(self, moment: str, *, again: int = 0) -> None:
+        """``again``: how many steps may have been started twice."""
         processes = self.processes
         closed = processes.wait_for_run()
         assert closed.status == "success", (closed.reason, processes.output())
         started: Counter[str] = Counter(line.split()[1] for line in processes.lines())
         asked = {task: self.model.counts[task] for task in ("t0", "t1")}
-        assert started == Counter(STEPS), moment
-        assert asked == {"t0": 2, "t1": 2}, moment
+        assert set(started) == set(STEPS), moment
+        more = started.total() - len(STEPS)
+        # An agent asks its model twice; one that is interrupted, once or twice more.
+        more += sum(-(-(count - 2) // 2) for count in asked.values())
+        assert min(asked.values()) >= 2, moment
+        assert 0 <= more <= again, (moment, started, asked)
         assert closed.context["result"]["reply"] == "yes"  # type: ignore[index,call-overload]
 
 
@@ -122,7 +129,7 @@ def moments(
             processes.close()
 
 
-@pytest.mark.parametrize("share", shares())
+@pytest.mark.parametrize("share", shares(SHARES, SAMPLE))
 def test_a_workflow_continues_after_a_kill(
     file_processes: DurableProcesses,
     model_server: ModelServer,
@@ -141,6 +148,28 @@ def test_a_workflow_continues_after_a_kill(
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("moment", shares(SERVER_MOMENTS, SERVER_SAMPLE))
+def test_a_workflow_on_a_server_continues_after_a_kill(
+    fork_server: ForkServer,
+    new_postgres: str,
+    model_server: ModelServer,
+    tmp_path: Path,
+    moment: int,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Its agents and commands are in its own process, so what runs at the kill runs again."""
+    processes = DurableProcesses(fork_server, new_postgres, tmp_path)
+    killed = Killed(processes, CountingModel(model_server, request.node.name))
+    try:
+        code = processes.wait(killed.run(kill_at=moment + 1))
+        assert code in (0, -signal.SIGKILL), processes.output()
+        assert processes.wait(killed.run()) == 0, processes.output()
+        killed.check(str(moment), again=2)
+    finally:
+        processes.close()
+
+
+@pytest.mark.postgres
 def test_a_worker_on_a_server_takes_over_the_workflow_of_another(
     fork_server: ForkServer, new_postgres: str, model_server: ModelServer, tmp_path: Path
 ) -> None:
@@ -156,11 +185,8 @@ def test_a_worker_on_a_server_takes_over_the_workflow_of_another(
         details = asyncio.run(query.show("r", db=processes.db))
         assert details.output is not None
         assert details.output.ok, processes.output()
-        started = Counter(line.split()[1] for line in processes.lines())
         # On a server an agent or a command ends with its worker: what ran then runs again.
-        assert set(started) == set(STEPS)
-        assert sum((started - Counter[str](STEPS)).values()) <= 2
-        assert started["plan"] == started["check"] == 1
+        killed.check("part_0", again=2)
     finally:
         processes.close()
 

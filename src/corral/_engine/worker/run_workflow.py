@@ -69,13 +69,14 @@ from corral._engine.payloads import (
     RunConfig,
     RunInput,
     RunWorktree,
+    TurnStep,
     pack,
     timer_id,
     unpack,
     unpack_message,
 )
 from corral._engine.query import NODES, TURN
-from corral._engine.run_loop import ProgramLoop, Projection, RunLoop, drawn
+from corral._engine.run_loop import ProgramLoop, Projection, RunLoop, drawn, mismatch
 from corral._engine.worker import executor, node_workflow
 from corral._engine.workspace import artifacts
 from corral._pipelines import loader
@@ -103,7 +104,7 @@ from corral._pipelines.scheduler.merge import has_lanes
 from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.scheduler.state import State
 from corral._system import fs
-from corral._workflows.program_turn import KnownStep, ProgramTurn
+from corral._workflows.program_turn import KnownStep, ProgramTurn, first_difference
 from corral._workflows.sandboxed_program import load_any_program
 from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError, CorralError, StorageFailed
@@ -120,6 +121,8 @@ CHECK = 15.0
 """Seconds without a message until the states of running nodes are checked: one that was
 cancelled from outside sends no message. Doubled each time."""
 MAX_CHECK = 3600.0
+SOON = 0.05
+"""Seconds to wait for the nodes of a turn before it is recorded without their results."""
 IDLE = 7 * 86400.0
 """Seconds to wait for a message while only people are waited for."""
 
@@ -183,8 +186,11 @@ class DatabaseJournal:
         """Messages known from the run that this one continues; taken before the inbox."""
         self.steer_count: int = 0
         self.waits: set[str] = set()
+        self._turn: ProgramTurn | None = None
+        """The turn of the program that is recorded when the run waits."""
 
     async def next(self) -> list[Message]:
+        await self._record_last_turn(SOON)
         pause = CHECK
         while True:
             if self.pending:
@@ -229,6 +235,10 @@ class DatabaseJournal:
         if nothing happened for so long that the states of workflows must be checked."""
         wait = partial(self.local.next, pause if self.in_flight else None)
         found = unpack(await adapter.step(NODES, wait, preemptible=True), NodesStep)
+        await self._take_reported(found)
+        return found.has_mail or bool(found.messages)
+
+    async def _take_reported(self, found: NodesStep | TurnStep) -> None:
         for message in found.messages:
             self.local.take(message)
             if isinstance(message, Retrying):
@@ -236,8 +246,7 @@ class DatabaseJournal:
             else:
                 await self._on_message(message)
                 self.pending.append(message)
-        self.has_mail = found.has_mail
-        return found.has_mail or bool(found.messages)
+        self.has_mail |= found.has_mail
 
     async def _on_message(self, message: Message) -> None:
         match message:
@@ -296,10 +305,47 @@ class DatabaseJournal:
             await adapter.publish("progress", state.progress())
 
     async def record_turn(self, turn: ProgramTurn, known: Mapping[str, KnownStep]) -> ProgramTurn:
+        """A turn that only starts nodes of this process is recorded in ``next``, with what they
+        report soon: one record instead of two. They start a moment before it is recorded, but what
+        a crash in that moment leaves of them is nothing that a replay could find."""
+        await self._record_last_turn(0.0)
+        if self._starts_only_nodes_here(turn):
+            self._turn = turn
+            return turn
+
         async def draw() -> Json:
             return pack(drawn(turn, known))
 
         return unpack(await adapter.step(TURN, draw), ProgramTurn)
+
+    def _starts_only_nodes_here(self, turn: ProgramTurn) -> bool:
+        """Not in an agent host: its job outlives a crash, and the program must do the same then."""
+        if not self.run_input.local_nodes or self.run_input.reply_to or turn.stopped or turn.end:
+            return False
+        return bool(turn.steps) and all(
+            step.kind == "visit"
+            and step.node is not None
+            and not node_workflow.is_detached(self.config, step.node)
+            for step in turn.steps
+        )
+
+    async def _record_last_turn(self, limit: float) -> None:
+        """Record the turn that is not recorded yet, with what its nodes report in ``limit``
+        seconds. Raises ``ReplayMismatch``."""
+        made, self._turn = self._turn, None
+        if made is None:
+            return
+        limit = 0.0 if self.pending else limit
+
+        async def begin() -> Json:
+            found = unpack(await self.local.next(limit), NodesStep)
+            messages = tuple(found.messages)
+            return pack(TurnStep(steps=made.steps, messages=messages, has_mail=found.has_mail))
+
+        turn = unpack(await adapter.step(TURN, begin), TurnStep)
+        if difference := first_difference(turn, made):
+            raise mismatch(self.id, difference)
+        await self._take_reported(turn)
 
     async def wait_for_stopped(self) -> None:
         await self.local.wait_for_stopped()
