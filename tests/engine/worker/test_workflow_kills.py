@@ -94,8 +94,8 @@ class Killed:
         args = {"log": str(self.processes.log)}
         return self.processes.workflow(self.file, args, env=env, **order)
 
-    def check(self, moment: str, *, again: int = 0) -> None:
-        """``again``: how many steps may have been started twice."""
+    def check(self, moment: str, *, repeats: int = 0) -> None:
+        """``repeats``: how many steps may have been started twice."""
         processes = self.processes
         closed = processes.wait_for_run()
         assert closed.status == "success", (closed.reason, processes.output())
@@ -106,7 +106,7 @@ class Killed:
         # An agent asks its model twice; one that is interrupted, once or twice more.
         more += sum(-(-(count - 2) // 2) for count in asked.values())
         assert min(asked.values()) >= 2, moment
-        assert 0 <= more <= again, (moment, started, asked)
+        assert 0 <= more <= repeats, (moment, started, asked)
         assert closed.context["result"]["reply"] == "yes"  # type: ignore[index,call-overload]
 
 
@@ -164,7 +164,7 @@ def test_a_workflow_on_a_server_continues_after_a_kill(
         code = processes.wait(killed.run(kill_at=moment + 1))
         assert code in (0, -signal.SIGKILL), processes.output()
         assert processes.wait(killed.run()) == 0, processes.output()
-        killed.check(str(moment), again=2)
+        killed.check(str(moment), repeats=2)
     finally:
         processes.close()
 
@@ -186,7 +186,7 @@ def test_a_worker_on_a_server_takes_over_the_workflow_of_another(
         assert details.output is not None
         assert details.output.ok, processes.output()
         # On a server an agent or a command ends with its worker: what ran then runs again.
-        killed.check("part_0", again=2)
+        killed.check("part_0", repeats=2)
     finally:
         processes.close()
 
