@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from support.repositories import git
 import corral
 from corral import merge_queue
 from corral._merging.queue import QueueStore
-from corral.errors import ConfigError
+from corral.errors import ConfigError, StorageFailed
 from corral.merge_queue import MergeEntry, MergeReport
 
 pytestmark = pytest.mark.whole_program
@@ -254,11 +255,115 @@ def test_a_branch_that_is_deleted_meanwhile(repo: Path) -> None:
     assert report.entries[1].reason == f"the branch was deleted; it was at {commit}"
 
 
+def test_a_branch_that_changes_while_its_gate_runs_is_not_merged_as_it_was(repo: Path) -> None:
+    add_branch(repo, "deleted", {"deleted": "1"})
+    add_branch(repo, "moved", {"moved": "1"})
+    seen: list[str] = []
+
+    def change(entry: MergeEntry) -> None:
+        if entry.state == "checking" and entry.branch not in seen:
+            seen.append(entry.branch)
+            if entry.branch == "deleted":
+                git(repo, "branch", "-D", "deleted")
+            else:
+                add_branch(repo, "moved", {"later": "2"}, start="moved")
+
+    report = merge(repo, "deleted", "moved", on_entry=change)
+    assert states(report) == {"deleted": "failed", "moved": "merged"}
+    assert report.entries[0].reason.startswith("the branch was deleted; it was at ")
+    files = git(repo, "ls-tree", "--name-only", "main").split()
+    assert {"moved", "later"} <= {*files}
+    assert "deleted" not in files
+
+
+@pytest.mark.parametrize("is_checkout", [True, False])
+def test_a_gate_that_moves_the_target_ends_the_call_and_loses_nothing(
+    repo: Path, is_checkout: bool
+) -> None:
+    add_branch(repo, "one", {"one": "1"})
+    if not is_checkout:
+        git(repo, "checkout", "-qb", "other")
+    me = "git -c user.name=gate -c user.email=gate@localhost"
+    move = f"{me} commit-tree -p main -m gate main^{{tree}}"
+    gate = f"cd {shlex.quote(str(repo))} && git update-ref refs/heads/main $({move})"
+    with pytest.raises(StorageFailed, match="main was moved 5 times while the gate ran"):
+        merge(repo, "one", gates=[gate])
+    assert "one" not in git(repo, "ls-tree", "--name-only", "main").split()
+    assert states(merge(repo, gates=["true"])) == {"one": "merged"}
+
+
+def test_a_target_that_is_deleted_meanwhile_ends_the_call_and_loses_nothing(repo: Path) -> None:
+    names = add_branches(repo, clean=2, textual=0, semantic=0)
+
+    def delete(entry: MergeEntry) -> None:
+        if entry.state == "merged":
+            git(repo, "update-ref", "-d", "refs/heads/main")
+
+    start = git(repo, "rev-parse", "main")
+    with pytest.raises(ConfigError, match="the branch main was deleted"):
+        merge(repo, *names, on_entry=delete)
+    git(repo, "branch", "main", start)
+    assert states(merge(repo)) == {names[1]: "merged"}
+
+
+def test_a_gate_that_removes_its_folder_fails_only_its_branch(repo: Path) -> None:
+    add_branch(repo, "bad", {"bad": "1"})
+    add_branch(repo, "good", {"good": "1"})
+    report = merge(repo, "bad", "good", gates=['test ! -e bad || rm -rf "$PWD"', "true"])
+    assert states(report) == {"bad": "failed", "good": "merged"}
+    assert "`true` was not run: a gate before it removed the folder" in report.entries[0].reason
+
+
+def test_a_work_tree_in_which_git_is_busy_is_not_touched(repo: Path) -> None:
+    """The branch of an interrupted rebase is moved by git at the end of it."""
+    git(repo, "commit", "-q", "--allow-empty", "-m", "second")
+    add_branch(repo, "one", {"one": "1"})
+    before = git(repo, "rev-parse", "main")
+    git(repo, "-c", "sequence.editor=sed -i 1s/pick/edit/", "rebase", "-qi", "--root")
+    report = merge(repo, "one")
+    assert "is in the middle of a rebase or a merge" in report.pending
+    assert git(repo, "rev-parse", "main") == before
+    git(repo, "rebase", "--abort")
+    assert merge(repo, gates=["true"]).pending == ""
+    assert (repo / "one").exists()
+
+
+def test_linked_work_trees(repo: Path, tmp_path: Path) -> None:
+    git(repo, "checkout", "-qb", "other")
+    linked = tmp_path / "linked"
+    git(repo, "worktree", "add", "-q", str(linked), "main")
+    git(linked, "sparse-checkout", "set", "ids")
+    add_branch(repo, "one", {"one": "1"})
+    assert "is a sparse checkout" in merge(repo, "one").pending
+    git(linked, "sparse-checkout", "disable")
+    assert merge(repo).pending == ""
+    assert (linked / "one").exists()
+    # Its folder was removed: git would prune it, unless it is locked.
+    git(repo, "worktree", "lock", str(linked))
+    shutil.rmtree(linked)
+    add_branch(repo, "two", {"two": "1"})
+    assert "linked of this work tree is missing" in merge(repo, "two").pending
+    git(repo, "worktree", "unlock", str(linked))
+    assert merge(repo).pending == ""
+    assert "two" in git(repo, "ls-tree", "--name-only", "main").split()
+
+
+def test_names_that_look_like_options(repo: Path) -> None:
+    names = ["-x", "--upload-pack=touch evil", "$(id)", "ü-🎉"]
+    names[1] = names[1].replace(" ", "-")
+    for number, name in enumerate(names):
+        add_branch(repo, name, {f"file-{number}": "1"})
+    assert {*states(merge(repo, *names)).values()} == {"merged"}
+
+
 def test_a_branch_without_a_common_commit(repo: Path) -> None:
     tree = git(repo, "write-tree")
     git(repo, "branch", "alone", git(repo, "commit-tree", tree, "-m", "alone"))
     report = merge(repo, "alone")
     assert report.entries[0].reason == "it has no commit in common with the target"
+    # In a shallow clone it may be missing.
+    (repo / ".git" / "shallow").write_text(git(repo, "rev-parse", "main") + "\n")
+    assert "known in this shallow clone" in merge(repo, "alone").entries[0].reason
 
 
 @pytest.mark.parametrize(

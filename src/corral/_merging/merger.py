@@ -37,7 +37,7 @@ from corral._merging import owners, queue, repair
 from corral._merging.owners import Ask, BranchOwner
 from corral._merging.queue import MAX_OUTPUT, MergeEntry, MergeQueue, QueueStore
 from corral._merging.rebase import Rebased, rebase, reference, staging_of, tip_of
-from corral._system import paths
+from corral._system import fs, paths
 from corral._system.git import repository, worktree
 from corral._system.git.source_repository import Repository
 from corral._system.process.tree import ProcessRegistry
@@ -56,11 +56,20 @@ ASKED_AT_ONCE = 2
 POLL = 0.5
 """Seconds between two looks for what other processes have changed in the queue."""
 RESTARTS = 5
-"""How often the target may be moved by others while the queue is merged."""
+"""How often, one after another, the target or the branch may be moved by others while the gate
+runs."""
 
 
 def conflict_text(files: Sequence[str]) -> str:
     return f"conflict in {', '.join(files[:10])}"
+
+
+def _moved_too_often(branch: str) -> StorageFailed:
+    return StorageFailed(
+        f"{branch} was moved {RESTARTS} times while the gate ran",
+        hint="A gate must not move branches. If others do, call again later: what is not merged"
+        " stays queued.",
+    )
 
 
 class Merger:
@@ -90,6 +99,8 @@ class Merger:
         self._behind: dict[int, int] = {}
         """Entries that wait for the owner of another one, because both change the same lines."""
         self._slots = asyncio.Semaphore(ASKED_AT_ONCE)
+        self._in_vain = 0
+        """How often the gate has run in vain since it last led to a merge."""
 
     async def run(self, own: set[int]) -> None:
         """Merge all that is queued. Numbers of entries that others add are added to ``own``."""
@@ -102,7 +113,7 @@ class Merger:
                 if await in_thread(self._finish):
                     break
             else:
-                raise StorageFailed(f"{self._into} is moved by others all the time")
+                raise _moved_too_often(self._into)
         finally:
             for task in self._asked:
                 task.cancel()
@@ -232,7 +243,10 @@ class Merger:
         if commit is None:
             self._end(number, "failed", f"the branch was deleted; it was at {entry.commit}")
             return
-        tip = await in_thread(tip_of, root, self._tip_branch) or ""
+        tip = await in_thread(tip_of, root, self._tip_branch)
+        if tip is None:
+            await in_thread(self._recover)  # raises if the target was deleted
+            return
         try:
             done = await in_thread(rebase, root, tip, commit)
         except StorageFailed as error:
@@ -249,6 +263,11 @@ class Merger:
                 return
             self._ask(number, conflict_text(done.files), done, tip)
             return
+        await self._check_and_merge(entry, done, tip)
+
+    async def _check_and_merge(self, entry: MergeEntry, done: Rebased, tip: str) -> None:
+        """Run the gate on an entry that is on the tip, and move the tip to it."""
+        root, number = self._root, entry.number
         stored = self._read()
         self._set(number, state="checking")
         found = await self._run_gates(stored, done.commit)
@@ -259,15 +278,27 @@ class Merger:
             self._ask(number, f"the gate failed: `{found.name}` {found.reason}", done, tip)
             return
         if await in_thread(self._is_checkout_elsewhere):
-            self._set(number, state="queued")
+            self._try_again(number, self._into)
             await in_thread(self._recover)
             return
-        if not await in_thread(self._source.advance, self._tip_branch, done.commit, tip):
-            self._set(number, state="queued")  # the target was moved meanwhile
+        if await in_thread(tip_of, root, entry.branch) != entry.commit:
+            self._try_again(number, entry.branch)  # it was moved or deleted meanwhile
             return
+        if not await in_thread(self._source.advance, self._tip_branch, done.commit, tip):
+            self._try_again(number, self._into)  # it was moved meanwhile
+            return
+        self._in_vain = 0
         self._set_green(done.commit)
         self._set(number, staged=self._checkout is not None, output="", files=())
         self._end(number, "merged")
+
+    def _try_again(self, number: int, moved: str) -> None:
+        """Queue an entry again, because this branch was moved while the gate ran. Raises
+        ``StorageFailed`` if that happens all the time."""
+        self._set(number, state="queued")
+        self._in_vain += 1
+        if self._in_vain == RESTARTS:
+            raise _moved_too_often(moved)
 
     def _is_checkout_elsewhere(self) -> bool:
         """Whether the target was checked out, or left, since ``_recover``."""
@@ -297,6 +328,9 @@ class Merger:
         async with repair.clean_worktree(self._root, commit, place) as tree:
             for gate in stored.gates:
                 check = command_succeeds(gate, timeout=stored.timeout, pass_env=stored.pass_env)
+                if not fs.is_dir(tree.place):
+                    why = "was not run: a gate before it removed the folder"
+                    return Evidence(kind="command", name=gate, outcome="failed", reason=why)
                 context = CheckContext(folder=tree.place, left=tree.place)
                 if stored.sandbox in ("auto", "require"):
                     from corral._sessions import sandbox

@@ -68,7 +68,9 @@ def rebase(root: Path, target: str, branch: str) -> Rebased:
     """Put the changes of a commit on the commit ``target``. Raises ``StorageFailed``."""
     base = repository.merge_base(root, target, branch)
     if base is None:
-        raise StorageFailed("it has no commit in common with the target")
+        more = "known in this shallow clone (git fetch --unshallow)"
+        where = more if repository.is_shallow(root) else "in common with the target"
+        raise StorageFailed(f"it has no commit {where}")
     if base == branch:
         return Rebased(commit=target, is_empty=True)
     commits = repository.commits(root, base, branch)

@@ -308,18 +308,49 @@ def commits(folder: Path, old: str, new: str) -> list[CommitInfo]:
 
 
 def checkouts(folder: Path) -> dict[str, Path]:
-    """The branches that are checked out, in the user's own and in linked work trees, by their full
-    names, with the folder of the work tree. Raises ``StorageFailed``."""
+    """The branches that are checked out, or are being rebased, in the user's own and in linked work
+    trees, by their full names, with the folder of the work tree. One whose folder was removed is
+    left out, unless it is locked. Raises ``StorageFailed``."""
     common = locate(folder).common
     found: dict[str, Path] = {}
-    if common.name == ".git" and (head := scan.read_head(common)) is not None:
-        found[head] = common.parent
+    if common.name == ".git":
+        found |= dict.fromkeys(_branches_in_use(common), common.parent)
     for git_dir in common.glob("worktrees/*"):
         pointer = fs.read_small(git_dir / "gitdir", 4096)
-        head = scan.read_head(git_dir)
-        if pointer is not None and head is not None:
-            found[head] = Path(os.fsdecode(pointer.strip())).parent
+        if pointer is None:
+            continue
+        link = Path(os.fsdecode(pointer.strip()))
+        if fs.exists(link) or fs.exists(git_dir / "locked"):
+            found |= dict.fromkeys(_branches_in_use(git_dir), link.parent)
     return {name: top for name, top in found.items() if name.startswith("refs/heads/")}
+
+
+_REBASES = ("rebase-merge", "rebase-apply")
+_IN_PROGRESS = (*_REBASES, "MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD")
+"""Files of a work tree's git folder that git keeps while a command of the user is not over."""
+
+
+def is_in_progress(git_dir: Path) -> bool:
+    """Whether a rebase, a merge, a cherry-pick or a revert is not over."""
+    return any(fs.exists(git_dir / name) for name in _IN_PROGRESS)
+
+
+def is_sparse(layout: RepositoryLayout) -> bool:
+    """Whether the work tree has only some of the files (``git sparse-checkout``)."""
+    files = (layout.common / "config", layout.git_dir / "config.worktree")
+    found = {key: value for file in files for key, value in settings.read(file)}
+    return found.get("core.sparsecheckout", "").lower() in ("true", "yes", "on", "1")
+
+
+def is_shallow(folder: Path) -> bool:
+    """Whether a part of the history is not here. Raises ``StorageFailed``."""
+    return fs.exists(locate(folder).common / "shallow")
+
+
+def _branches_in_use(git_dir: Path) -> list[str]:
+    """The branch of HEAD, and the one that git moves when a rebase is over."""
+    names = [fs.read_small(git_dir / each / "head-name", 4096) or b"" for each in _REBASES]
+    return [scan.read_head(git_dir) or "", *(os.fsdecode(name.strip()) for name in names)]
 
 
 def patched_tree(folder: Path, commit: str, patch: bytes) -> str:

@@ -125,7 +125,13 @@ def update_checkout(
     as ``git merge --ff-only`` does. The files must be as the commit ``old`` has them.
     ``after_crash``: an earlier call was interrupted, so they may be as ``new`` has them, too.
     Raises ``StorageFailed``; then nothing was changed, except by an interruption."""
+    if not top.is_dir():
+        raise StorageFailed(f"the folder {top} of this work tree is missing")
     layout = repository.locate(top)
+    if repository.is_in_progress(layout.git_dir) or scan.read_head(layout.git_dir) != branch:
+        raise StorageFailed(f"{top} is in the middle of a rebase or a merge")
+    if repository.is_sparse(layout):
+        raise StorageFailed(f"{top} is a sparse checkout")
     current = _work_tree(top, top, old)
     changes = repository.differences(top, current, new)
     if current != repository.tree_of(top, old):
