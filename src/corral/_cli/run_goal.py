@@ -32,9 +32,7 @@ def make_goal(
 
     def show(number: int, receipt: Receipt) -> None:
         if receipt.verdict != "verified":
-            progress.print_line(f"round {number}: {receipt.verdict}")
-            for gap in receipt.gaps:
-                progress.print_line(f"gap      {gap}")
+            progress.verdict(receipt, round_number=number)
 
     until = verified() if rule.until_verified else None
     goal = Goal(

@@ -148,6 +148,10 @@ def show(name: str | None, grep: str | None, diff: bool, as_json: bool) -> None:
                 echo(f"{MARKS.get(part.status, '?')} {' '.join(part.title.split())}{why}")
         for file in turn.files:
             echo(f"  {file.kind:8} {file.path}")
+        if turn.verdict:
+            echo(f"  {turn.verdict}")
+        for gap in turn.gaps:
+            echo(f"  gap      {gap}")
         if diff and turn.files:
             echo(f"\n{turn.diff or 'The changes are not stored.'}", nl=not turn.diff)
 

@@ -57,6 +57,9 @@ class TurnRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     cost: Cost = Cost()
     duration_ms: int | None = None
     error: str | None = None
+    verdict: str = ""
+    """Of a turn that was verified."""
+    gaps: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -116,6 +119,8 @@ def finish(turn: TurnRecord, done: Done) -> None:
     turn.duration_ms = done.duration_ms
     if done.error is not None:
         turn.error = done.error.message
+    if done.receipt is not None:
+        turn.verdict, turn.gaps = done.receipt.verdict, done.receipt.gaps
 
 
 def summary(turn: TurnRecord) -> str:

@@ -10,11 +10,13 @@ import sys
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.screens import CORRAL, LIMIT, Screen, screen
 
-from corral._cli.ui.progress import describe_call
-from corral.events import ToolUse
+from corral._cli.ui.progress import TurnProgress, describe_call
+from corral.events import Done, ToolUse
+from corral.receipt import Evidence, Receipt, RunFacts
 from corral.testing import Call, ModelServer, Turn, fail, hang, say
 
 MODEL = ("--model", "gemini:gemini-2.5-flash")
@@ -139,6 +141,26 @@ def test_what_a_pipe_prints_on_the_same_terminal_is_not_erased(workspace: Path) 
     assert (workspace / "out").read_text() == "One two.\n\nThree and four.\n"
     assert "One two." in shown.shown
     assert "Three and four." in shown.shown
+
+
+def test_the_end_repeats_no_verdict_of_the_last_round(capsys: pytest.CaptureFixture[str]) -> None:
+    evidence = Evidence(kind="command", name="c", outcome="failed", output="1\n2\n")
+    facts = RunFacts(run_id="s.1", agent="corral", status="success")
+    receipt = Receipt(
+        format=1, verdict="gaps", gaps=("g",), created=0, corral="", run=facts, evidence=(evidence,)
+    )
+    progress = TurnProgress(enabled=True)
+    progress.verdict(receipt, round_number=2)
+    done = Done(status="success", receipt=receipt)
+    progress.summary(done)
+    other = msgspec.structs.replace(receipt, gaps=("other",))
+    progress.summary(msgspec.structs.replace(done, receipt=other))
+    verdicts = [line for line in capsys.readouterr().err.splitlines() if "success" not in line]
+    evidence_lines = ["  | 1", "  | 2"]
+    assert verdicts == [
+        *("round 2: gaps", "gap      g", *evidence_lines),
+        *("gaps", "gap      other", *evidence_lines),
+    ]
 
 
 def test_log_lines_of_libraries_are_printed_above_the_live_area() -> None:

@@ -35,10 +35,13 @@ from corral.values import is_object
 
 if TYPE_CHECKING:
     from corral._sessions.prepared_run import PreparedRun
+    from corral.receipt import Receipt
 
 _TELLING = ("command", "file_path", "path", "pattern", "query", "url", "prompt", "description")
 """Arguments that say what a call without a title does, the best first."""
 LONGEST_TITLE = 100
+LAST_LINES = 10
+"""Of the output of a check that failed."""
 _UNANSWERED = ("declined", "no_person", "timeout")
 SLOW_CALL = 1_000
 """Milliseconds from which the duration of a tool call is printed."""
@@ -62,6 +65,10 @@ class TurnProgress(LiveProgress):
         self._tokens: int | None = None
         self._repeated = ""
         """The last warning, to print it once."""
+        self._beginning = ""
+        """The last line that says which agent and model work."""
+        self._judged: Receipt | None = None
+        """Of the last round."""
         self._hides_status = False
         self.answer_with: str = ""
         """The command that answers permission requests, if no one is asked here."""
@@ -170,7 +177,10 @@ class TurnProgress(LiveProgress):
                 parts.append(f"continues {init.continued_from}")
             if init.sandbox:
                 parts.append(f"in a sandbox ({init.sandbox_reason})")
-            self.print_line(" · ".join([*parts, *notes]))
+            line = " · ".join([*parts, *notes])
+            if line != self._beginning:  # the rounds of one run begin alike
+                self.print_line(line)
+            self._beginning = line
 
     def _show_request(
         self, event: PermissionRequest | PermissionDecision | AgentQuestion | QuestionAnswer
@@ -241,14 +251,29 @@ class TurnProgress(LiveProgress):
         if done.cost.usd is not None:
             parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
         self.print_line(" · ".join(parts))
-        if done.receipt is not None:
-            self.print_line(done.receipt.verdict)
-            for gap in done.receipt.gaps:
-                self.print_line(f"gap      {gap}")
+        judged = self._judged
+        if done.receipt is not None and (
+            judged is None
+            or (judged.verdict, judged.gaps) != (done.receipt.verdict, done.receipt.gaps)
+        ):
+            self.verdict(done.receipt)
         if done.resume_token and resume:
             self.print_line(f"resume with --resume {done.resume_token}")
         if done.error is not None:
             self.error(done.error)
+
+    def verdict(self, receipt: Receipt, round_number: int | None = None) -> None:
+        """Print the verdict, what is missing, and the end of what failed checks wrote."""
+        prefix = ""
+        if round_number is not None:
+            prefix, self._judged = f"round {round_number}: ", receipt
+        self.print_line(f"{prefix}{receipt.verdict}")
+        for gap in receipt.gaps:
+            self.print_line(f"gap      {gap}")
+        for evidence in receipt.evidence:
+            if not evidence.passed:
+                for line in evidence.output.rstrip().splitlines()[-LAST_LINES:]:
+                    self.print_line(f"  | {line}")
 
     def error(self, error: Error) -> None:
         """Print the error of the run, even if progress is not enabled."""
