@@ -45,6 +45,11 @@ def command(
     """
     from corral._core.durations import seconds
 
+    if older_than.strip().isdecimal():
+        raise ConfigError(
+            f"--older-than {older_than} has no unit",
+            hint=f"Write {older_than}d for days, {older_than}h for hours.",
+        )
     try:
         age = seconds(older_than)
     except ValueError as error:
