@@ -7,11 +7,20 @@ import msgspec
 from corral._engine.dbos.client import JournalEntry
 from corral._engine.node_runner import Retrying
 from corral._engine.payloads import NodesStep, RunConfig, RunInput, TurnStep
-from corral._engine.query import NODES, TURN, Replay
+from corral._engine.query import NODES, TURN, Replay, run_not_found
+from corral._pipelines.execution.run_dir import MANIFEST
 from corral._pipelines.graph import Graph, Node
 from corral._pipelines.scheduler.commands import Ended
 from corral._pipelines.scheduler.outcome import Outcome
+from corral._system import paths
 from corral._workflows.program_turn import ProgramTurn, Step, StoredProgram, graph_of
+
+
+def test_a_run_that_only_has_a_folder_is_named_with_the_command_that_shows_it() -> None:
+    (folder := paths.home() / "runs" / "in-memory-1a2b").mkdir(parents=True)
+    assert "there is no run 'in-memory-1a2b'" in str(run_not_found("in-memory-1a2b"))
+    (folder / MANIFEST).touch()
+    assert "corral replay in-memory-1a2b" in str(run_not_found("in-memory-1a2b"))
 
 
 def entry(name: str, output: object) -> JournalEntry:

@@ -99,6 +99,7 @@ async def chain(flow: Flow) -> list[str]:
     first = start(tmp_path, body, db, run_id="r", interviewer=interviewer)
     assert first.ok, first.reason
     assert len(asked) == 20
+    assert workflows.plan_resume_sync("r", db=db).has_ended
     # The values of n // 2 of a step that is asked differently start with another letter.
     rewrite(tmp_path, ('f"s{n}" + parent[:1]', '"changed z" if n == 4 else f"s{n}" + parent[:1]'))
     asked.clear()

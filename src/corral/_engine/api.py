@@ -540,7 +540,9 @@ async def fork(  # noqa: PLR0913
     check_is_pipeline(shown)
     now = graph or current_graph(shown) or shown.graph
     if node not in now.nodes:
-        raise ConfigError(f"the pipeline has no node {node!r}")
+        raise ConfigError(
+            f"the pipeline has no node {node!r}", hint=f"Nodes: {', '.join([*now.nodes][:20])}."
+        )
     new = NewRun(
         name=service.new_id(now.name),
         run_dir=run_dir,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -47,7 +48,7 @@ from corral._pipelines.events import (
     StepFailed,
     StepStarted,
 )
-from corral._pipelines.execution.run_dir import EVENTS, RunDir
+from corral._pipelines.execution.run_dir import EVENTS, MANIFEST, RunDir
 from corral._pipelines.graph import Graph
 from corral._pipelines.node_kinds import SCHEDULER_KINDS
 from corral._pipelines.scheduler.commands import (
@@ -63,7 +64,7 @@ from corral._pipelines.scheduler.commands import (
 from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
-from corral._system import paths
+from corral._system import fs, paths
 from corral._workflows.program_turn import ProgramTurn, StepEnd, graph_of
 from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError
@@ -206,9 +207,16 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
 
 
 def run_not_found(run: str) -> ConfigError:
+    if Path(run).name == run and fs.is_file(paths.home() / "runs" / run / MANIFEST):
+        return ConfigError(
+            f"the run {run} is not in this database",
+            hint="It ran with --no-durable, or in another database, which --db selects."
+            f" What it did: corral replay {run}",
+        )
     return ConfigError(
         f"there is no run {run!r}",
-        hint="`corral pipeline runs` lists the runs; --db or CORRAL_DB selects another database.",
+        hint="`corral pipeline runs` and `corral workflow list` list the runs; --db or CORRAL_DB"
+        " selects another database.",
     )
 
 

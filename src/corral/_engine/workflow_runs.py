@@ -96,6 +96,8 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     is_new_run: bool
     """Whether a new run continues it: its file has changed, or it has failed."""
+    has_ended: bool = False
+    """Whether it has succeeded: then nothing is left to do."""
     kept: list[str] = []
     """Steps whose results are taken over."""
     repeated: list[str] = []
@@ -266,7 +268,9 @@ async def prepare_resume(run: str, *, new_run: bool = False, db: str | None = No
         if shown.output is None:
             await verify(await durable_fork.read_replay(run, db))
         kept = list(shown.state.completed)
-        return Continuation(plan=ResumePlan(run=run, is_new_run=False, kept=kept), program=program)
+        has_ended = shown.output is not None
+        plan = ResumePlan(run=run, is_new_run=False, has_ended=has_ended, kept=kept)
+        return Continuation(plan=plan, program=program)
     if shown.output is None and shown.status != "interrupted":
         raise ConfigError(
             f"{run} is {shown.status}, with the text that it was started with",

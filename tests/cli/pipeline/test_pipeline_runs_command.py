@@ -308,7 +308,7 @@ def test_a_fork_runs_again_from_the_given_node(workspace: Path) -> None:
     assert "already ended: success" in late.stderr
     nowhere = pipeline("fork", name, "--from", "nowhere", cwd=workspace)
     assert nowhere.returncode == 2
-    assert "nowhere" in nowhere.stderr
+    assert "no node 'nowhere'\n  Nodes: start, one" in nowhere.stderr
 
 
 def test_a_changed_pipeline_is_an_error_unless_it_is_accepted(workspace: Path) -> None:
@@ -351,7 +351,7 @@ def test_an_unknown_run_is_an_error(words: tuple[str, ...], workspace: Path) -> 
     done = pipeline(*words, cwd=workspace)
     assert done.returncode == 2, done.stderr
     assert "no-run" in done.stderr
-    assert "`corral pipeline runs` lists the runs" in done.stderr
+    assert "`corral pipeline runs` and `corral workflow list` list the runs" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -172,7 +172,8 @@ def _printer(run: str, found: Continuation, flags: FollowFlags) -> PipelinePrint
 def print_plan(plan: ResumePlan) -> None:
     """Print what a continued run does with the steps of the earlier run."""
     if not plan.is_new_run:
-        echo(f"{plan.run} goes on: {len(plan.kept)} steps have ended", err=True)
+        state = "has ended: nothing would be repeated" if plan.has_ended else "goes on"
+        echo(f"{plan.run} {state}; steps that have ended: {len(plan.kept)}", err=True)
         return
     echo(f"a new run continues {plan.run}:", err=True)
     for words, names in (
