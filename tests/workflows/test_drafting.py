@@ -13,7 +13,7 @@ from support.sandbox import needs_sandbox
 
 from corral._workflows import drafting
 from corral._workflows.drafted import Bounds, find_bounds
-from corral.errors import ConfigError, ProcessFailed
+from corral.errors import ConfigError, SchemaNotMet
 from corral.testing import ModelServer, Request, Turn, say
 
 MODEL = "gemini:gemini-2.5-flash"
@@ -137,7 +137,7 @@ def test_problems_go_back_to_the_model(writer: Writer) -> None:
 
 def test_a_draft_that_stays_wrong_is_an_error_after_the_rounds(writer: Writer) -> None:
     writer.answers(fenced("import os\n"))
-    with pytest.raises(ProcessFailed, match=r"no draft of 2 answers .* import os is not allowed"):
+    with pytest.raises(SchemaNotMet, match=r"no draft of 2 answers .* import os is not allowed"):
         drafting.draft("workflow", "Write a note", BOUNDS, rounds=1, options={"model": MODEL})
     assert len(writer.prompts) == 2
 

@@ -19,7 +19,7 @@ from corral._sessions import api
 from corral._workflows import syntax_rules
 from corral._workflows.definition import load_text
 from corral._workflows.drafted import Bounds, with_mark
-from corral.errors import ConfigError, CorralError, ProcessFailed
+from corral.errors import ConfigError, CorralError, EmptyAnswer, SchemaNotMet
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
 
@@ -72,7 +72,7 @@ def draft(
     options: RunKwargs | None = None,
 ) -> Draft:
     """Let ``agent`` write a workflow or a pipeline for this goal. Blocks. Raises the error of its
-    run, and ``ProcessFailed`` if its last answer does not pass the checks."""
+    run, and ``SchemaNotMet`` if its last answer does not pass the checks."""
     if not goal.strip():
         raise ConfigError("a draft needs a goal", hint="Say what the file shall do.")
     bounds.mark()  # raises for bounds that cannot be written
@@ -104,12 +104,12 @@ def draft(
             tokens=result.usage.total,
         )
     if problems:
-        raise ProcessFailed(
+        raise SchemaNotMet(
             f"no draft of {rounds + 1} answers passed the checks; the last one: {problems[0]}",
             hint="Raise --rounds, choose another model, or write a simpler goal.",
         )
     result.raise_for_status()
-    raise ProcessFailed("the agent gave no answer")
+    raise EmptyAnswer("the agent gave no answer")
 
 
 def code_block(text: str, language: str) -> str:

@@ -140,9 +140,10 @@ def find_problems(text: str, agents: tuple[str, ...] = ()) -> list[Problem]:
         return [Problem(1, f"the file has more than {LONGEST} characters")]
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = (error.lineno if isinstance(error, SyntaxError) else None) or 1
-        return [Problem(line, f"it is not Python: {error}")]
+    except SyntaxError as error:
+        return [Problem(error.lineno or 1, f"it is not Python: {error.msg}")]
+    except (ValueError, RecursionError, MemoryError) as error:
+        return [Problem(1, f"it is not Python: {error}")]
     if _is_deep(tree):
         return [Problem(1, f"its syntax tree has more than {DEEPEST} levels")]
     return sorted(_Checker(tree, agents).find(), key=lambda each: each.line)
