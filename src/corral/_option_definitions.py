@@ -603,7 +603,7 @@ DEFINITIONS = (
     ),
     Definition(
         "scenarios",
-        "A folder of held-out scenarios that the work must satisfy: docs/scenarios.md.",
+        "A folder of held-out scenarios that the work must satisfy: corral docs scenarios.",
         "Verification",
         ("--scenarios",),
         "DIR",

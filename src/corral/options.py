@@ -303,7 +303,7 @@ def _drop_unknown(values: Values, source: str | None = None) -> Values:
     """The known options, with a warning for each other one of a configuration (``source``). One of
     a call raises ``ConfigError``."""
     for name in sorted(set(values) - set(KNOWN)):
-        advice = nearest(name, ("agent", *KNOWN), "docs/configuration.md lists all")
+        advice = nearest(name, ("agent", *KNOWN), "`corral docs configuration` lists all")
         if source is None:
             raise ConfigError(f"unknown option {name!r}: {advice}")
         warnings.warn(f"{source}: unknown key {name!r}, ignored: {advice}", stacklevel=4)

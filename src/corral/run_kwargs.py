@@ -221,7 +221,7 @@ class RunKwargs(AgentKwargs, total=False):
     judge_files: Sequence[str]
     """More files that judge the work, as patterns of .gitignore; !PATTERN takes one out."""
     scenarios: str | os.PathLike[str] | None
-    """A folder of held-out scenarios that the work must satisfy: docs/scenarios.md."""
+    """A folder of held-out scenarios that the work must satisfy: corral docs scenarios."""
     scenario_threshold: float
     """The fraction of the scenarios that must be satisfied."""
     judge: str | None

@@ -30,10 +30,12 @@ def command(agent: str | None, **flags: Unpack[CallerFlags]) -> int:
     An editor starts this command. It gets corral's own agent on any model, or
     --agent NAME behind corral's policy, sandbox and limits. --approve is the most
     that the client may choose; limits such as --max-cost are for all its
-    sessions together. docs/acp.md has the settings of editors.
+    sessions together. `corral docs acp` has the settings of editors.
     """
     if sys.stdin.isatty():
-        echo("corral: stdin is a terminal; an editor starts this command (docs/acp.md)", err=True)
+        echo(
+            "corral: stdin is a terminal; an editor starts this command (corral docs acp)", err=True
+        )
     from corral._metering.budget import Budget
     from corral._system import threads
 

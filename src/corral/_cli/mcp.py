@@ -46,7 +46,7 @@ def command(**flags: Unpack[McpFlags]) -> None:
 
     A client starts this command and speaks with it on standard input and output. The options say
     what its callers may do. A caller can ask for less, never for more: without options, agents read
-    the files below the current folder. docs/mcp-server.md has the settings of clients.
+    the files below the current folder. `corral docs mcp-server` has the settings of clients.
     """
     allowance = read_allowance(flags, "corral mcp", keeps_runs=flags["keep_runs"])
     enable_gc()
@@ -56,7 +56,7 @@ def command(**flags: Unpack[McpFlags]) -> None:
     if flags["port"] or flags["listen"] != "127.0.0.1":
         raise ConfigError("--port and --listen need --http")
     if sys.stdin.isatty():
-        echo("corral: stdin is a terminal; a client starts this command (docs/mcp-server.md)",
+        echo("corral: stdin is a terminal; a client starts this command (corral docs mcp-server)",
              err=True)  # fmt: skip
     if allowance.keeps_runs:
         from corral._system.process.daemon import leave_session

@@ -61,7 +61,7 @@ def command(**flags: Unpack[ServeFlags]) -> None:
 
     The options say what all clients together may do; the file of clients narrows it for each. The
     first SIGTERM or Ctrl-C starts no more runs and lets the others end for --drain; the second ends
-    them at once. docs/serve.md describes the API.
+    them at once. `corral docs serve` describes the API.
     """
     try:
         for name in _PACKAGES:

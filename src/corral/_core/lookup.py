@@ -133,3 +133,12 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
     near = get_close_matches(name, [*known], 1)
     return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def check_keys(where: str, table: Iterable[str], known: Sequence[str]) -> None:
+    """Raise ``ConfigError`` for a key that is not known, with the closest known one."""
+    for name in table:
+        if name not in known:
+            advice = nearest(name, known)
+            meant = f", {advice}" if advice else f"; known keys: {', '.join(known)}"
+            raise ConfigError(f"{where} unknown key {name!r}{meant}")

@@ -53,7 +53,7 @@ def test_each_kind_is_read(held_out: Path) -> None:
         ("a.toml", "command = ", "is not TOML"),
         ("a.toml", "", "none of them"),
         ("a.toml", 'command = "x"\n' + JUDGE, "command and judge"),
-        ("a.toml", 'comand = "x"', "comand"),
+        ("a.toml", 'comand = "x"', "a.toml: unknown key 'comand', did you mean 'command'?"),
         ("a.toml", 'command = "x"\nclass = "two words"', "class must be a word"),
         ("a.toml", 'command = "x"\nweight = 0', "weight"),
         ("a.toml", 'command = "x"\ntimeout = "soon"', "not a duration"),

@@ -88,7 +88,7 @@ class ServeApp:
                 503,
                 "unavailable",
                 "the server has not started, or has ended",
-                "An application that mounts this one needs its lifespan: docs/serve.md.",
+                "An application that mounts this one needs its lifespan: corral docs serve.",
             )
         client = await self.service.client(request.headers.get("authorization", ""))
         if client is None:

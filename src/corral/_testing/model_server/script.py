@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from corral._core.lookup import nearest
+from corral._core.lookup import check_keys
 from corral._core.nesting import TOO_DEEP, decode_toml, is_too_deep
 from corral._testing.model_server.request import Call, Request
 from corral.errors import ConfigError
@@ -122,7 +122,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if isinstance(self.usage, Mapping):
-            check_names("usage:", self.usage, USAGE)
+            check_keys("usage:", self.usage, USAGE)
         if self.usage is True:
             raise ConfigError("usage must be a table of counts, or false")
         self._check_status()
@@ -248,7 +248,7 @@ class Script(msgspec.Struct, frozen=True):
         table = _parse_toml(text) if syntax == "toml" else _parse_json(text)
         if not isinstance(table, dict):
             raise ConfigError(": a script is a table with [[turn]] entries")
-        check_names(":", table, ("turn", "lane", "restart"))
+        check_keys(":", table, ("turn", "lane", "restart"))
         lanes = table.get("lane", {})
         if not isinstance(lanes, dict):
             raise ConfigError(": lane must be a table: [[lane.NAME.turn]]")
@@ -256,7 +256,7 @@ class Script(msgspec.Struct, frozen=True):
         for name, lane in lanes.items():
             if not isinstance(lane, dict):
                 raise ConfigError(f": lane {name!r} must be a table: [[lane.{name}.turn]]")
-            check_names(f": lane {name!r}:", lane, ("turn",))
+            check_keys(f": lane {name!r}:", lane, ("turn",))
             lane_turns[name] = _parse_turns(f": lane {name!r}, ", lane.get("turn", []))
         restart = table.get("restart", "never")
         if restart not in get_args(Restart):
@@ -342,15 +342,6 @@ def pieces(text: str | Sequence[str]) -> Sequence[str]:
     return (text,) if isinstance(text, str) else text
 
 
-def check_names(where: str, table: Iterable[str], known: Sequence[str]) -> None:
-    """Raise ``ConfigError`` on a name that is not known, with the closest known name."""
-    for name in table:
-        if name not in known:
-            advice = nearest(name, known)
-            meant = f", {advice}" if advice else f"; known keys: {', '.join(known)}"
-            raise ConfigError(f"{where} unknown key {name!r}{meant}")
-
-
 def _parse_turns(where: str, entries: Json) -> tuple[Turn, ...]:
     if not isinstance(entries, list):
         raise ConfigError(f"{where}turn must be a list of tables: [[turn]]")
@@ -362,13 +353,13 @@ def _parse_turn(where: str, entry: Json) -> Turn:
         raise ConfigError(f"{where} a turn must be a table")
     if "call" in entry:
         entry = {"calls" if key == "call" else key: value for key, value in entry.items()}
-    check_names(where, entry, Turn.__struct_fields__)
+    check_keys(where, entry, Turn.__struct_fields__)
     calls, expect = entry.get("calls"), entry.get("expect")
     for n, made in enumerate(calls if isinstance(calls, list) else [], 1):
         if isinstance(made, dict):
-            check_names(f"{where} call {n}:", made, Call.__struct_fields__)
+            check_keys(f"{where} call {n}:", made, Call.__struct_fields__)
     if isinstance(expect, dict):
-        check_names(f"{where} expect:", expect, Expect.__struct_fields__)
+        check_keys(f"{where} expect:", expect, Expect.__struct_fields__)
     try:
         return convert_to(entry, Turn)
     except msgspec.ValidationError as error:

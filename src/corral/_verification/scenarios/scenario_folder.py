@@ -24,17 +24,18 @@ import stat
 import tomllib
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 
 from corral._core import durations
+from corral._core.lookup import check_keys
 from corral._core.nesting import decode_toml
 from corral._system import fs
 from corral.errors import ConfigError
-from corral.values import Json, T, convert_to
+from corral.values import Json, convert_to
 
 ScenarioKind: TypeAlias = Literal["command", "http", "pytest", "judge"]
 
@@ -50,6 +51,7 @@ _TEST = re.compile(r"test_\w+\.py")
 _LOOPBACK = ("127.0.0.1", "localhost")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
+_File = TypeVar("_File", bound=msgspec.Struct)
 _Texts: TypeAlias = str | list[str]
 _Time: TypeAlias = str | float
 
@@ -182,7 +184,7 @@ def read_folder(path: str | os.PathLike[str]) -> ScenarioFolder:
     if not scenarios:
         raise ConfigError(
             f"{given} contains no scenarios",
-            hint="Write each as NAME.toml or test_NAME.py; docs/scenarios.md shows how.",
+            hint="Write each as NAME.toml or test_NAME.py; `corral docs scenarios` shows how.",
         )
     if len(scenarios) > MAX_SCENARIOS:
         raise ConfigError(f"{given} contains more than {MAX_SCENARIOS:,} scenarios")
@@ -240,12 +242,14 @@ def folder_digest(folder: str) -> str:
     return f"blake2b:{digest.hexdigest()}"
 
 
-def _read_toml(folder: str, name: str, kind: type[T]) -> T:
+def _read_toml(folder: str, name: str, kind: type[_File]) -> _File:
     data = fs.read_small(os.path.join(folder, name), MAX_FILE)
     if data is None:
         raise ConfigError(f"{name} cannot be read, or is over {MAX_FILE:,} bytes")
     try:
-        return convert_to(decode_toml(data.decode()), kind)
+        table = decode_toml(data.decode())
+        check_keys(f"{name}:", table, [each.encode_name for each in msgspec.structs.fields(kind)])
+        return convert_to(table, kind)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{name} is not TOML: {error}") from error
     except msgspec.ValidationError as error:
