@@ -1,4 +1,7 @@
-"""Ready workflows of ``corral workflow new`` with the real Gemini CLI."""
+"""The ready workflows of ``corral workflow new`` with real agents.
+
+``make test`` runs one of them; the others are marked ``slow`` (``make test AGENTS=all``).
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,14 @@ from corral.run_kwargs import RunKwargs
 
 
 @pytest.mark.timeout(300)
-@for_agents("gemini-cli")
-@pytest.mark.parametrize("name", ["fix-test", pytest.param("plan-review", marks=pytest.mark.slow)])
+@for_agents("gemini-cli", "claude-cli", "codex-cli", every_day={"gemini-cli"})
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "fix-test" else pytest.mark.slow)
+        for name in sorted(CHECKS)
+    ],
+)
 def test_a_ready_workflow_does_its_work(
     name: str, agent: RealAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

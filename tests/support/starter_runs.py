@@ -164,14 +164,15 @@ def check_migrate_files(folder: Path, agent: str, connect: Connect) -> None:
 
 
 def check_review_pull_request(folder: Path, agent: str, connect: Connect) -> None:
-    seen: list[str] = []
+    seen = set[str]()
 
     def answer(request: Request) -> Turn:
-        prompt = prompt_of(request)
-        if prompt.startswith("Check each"):
+        asked = [text for each in request.history if each.role == "user" for text in each.texts]
+        prompt = "\n".join(asked)
+        if "Check each" in prompt:
             assert prompt.count("It subtracts") == 3
             return say(f'{{"findings": [{FINDING}]}}')
-        seen.extend(re.findall(r"Look only at (\w+)", prompt))
+        seen.update(re.findall(r"Look only at (\w+)", prompt))
         assert "+    return a - b  # sub" in prompt
         return say(f'{{"findings": [{FINDING}]}}')
 
