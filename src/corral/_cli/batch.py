@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 import msgspec
 
-from corral._cli.command_types import SectionedCommand, enable_gc, examples, option
+from corral._cli.command_types import SectionedCommand, examples, option
 from corral._cli.options import (
     DB,
     EVERYWHERE,
@@ -37,21 +37,17 @@ from corral._cli.options import (
 from corral._cli.ui.tables import format_cost, format_time, table
 from corral._cli.ui.terminal import echo, echo_json
 from corral._cli.verdict import REQUIRE, VerdictRule
-from corral._core.nesting import decode_json
 from corral._core.terminal_text import counted
 from corral._engine.dbos.database import require
-from corral._protocol.schema import Schema, schema_of
-from corral._system import threads
+from corral._protocol.schema import schema_of
 from corral.errors import ConfigError, StorageFailed
 from corral.run_kwargs import RunKwargs
-from corral.values import Json, is_object
 
 if TYPE_CHECKING:
     from corral._engine.batch.api import Batch, BatchReport
     from corral._engine.batch.query import BatchDetails
 
 
-INTERRUPTED = 130
 BUDGET = 8
 
 
@@ -136,7 +132,11 @@ class BatchFlags(PolicyFlags, RunKwargs):
     "Where results are written, one JSON line each; the same command continues from"
     " it.  [default: stdout]",
 )
-@option("Output", "--schema FILE", "A JSON Schema; a task without a value that fits it fails.")
+@option(
+    "Output",
+    "--schema FILE",
+    "A JSON Schema, as a file, - for stdin, or itself; a task without a value that fits it fails.",
+)
 @option("Output", "--in-order", "Results in the order of the tasks.")
 @option("Output", "--json as_json", "Print the report as JSON, as the last line on stdout.")
 @option("Output", "-q --quiet", "No progress, no report.")
@@ -153,8 +153,9 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     Exit codes: 0 all succeeded · 1 some failed · 2 bad input, nothing was started ·
     8 the budget is spent · 14 some are not verified (--require) · 130 interrupted
     """
+    from corral._cli.run_result import read_schema
     from corral._cli.ui.batch_progress import BatchProgress
-    from corral._cli.ui.signals import signals
+    from corral._cli.ui.signals import INTERRUPTED, run_cancellable
     from corral._engine.batch import api
     from corral._engine.batch.batch_store import BatchCommand
 
@@ -187,7 +188,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
         given,
         prompt,
         agent=flags["agent"],
-        output=_schema(flags["schema"]),
+        output=None if flags["schema"] is None else schema_of(read_schema(flags["schema"])),
         results=output,
         name=name,
         concurrency=flags["concurrency"],
@@ -208,24 +209,18 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
         **read_options(flags),
     )
     batch.collects = False
-    enable_gc()
-
-    async def run_to_end() -> BatchReport:
-        task = asyncio.ensure_future(batch.run_to_end())
-        with signals(task.cancel), progress:
-            return await task
-
     batch.command = BatchCommand.of(sys.argv[1:], os.getcwd())
     try:
-        report = threads.run_event_loop(run_to_end())
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        return _interrupted(batch)
+        report = run_cancellable(batch.run_to_end(), progress)
     except StorageFailed as error:
         if not batch.report.total or not batch.is_durable:
             raise
         echo(f"corral: {error}", err=True)
         echo(f"  then run the same command again: corral {shlex.join(sys.argv[1:])}", err=True)
         return error.cli_exit
+    if report is None:
+        _print_interrupted(batch)
+        return INTERRUPTED
     if flags["as_json"]:
         line = {"type": "report", **api.as_json(report)}
         echo_json(msgspec.json.encode(line))
@@ -237,11 +232,11 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     return rule.finish_batch(report.verified, report.gaps, report.total)
 
 
-def _interrupted(batch: Batch) -> int:
+def _print_interrupted(batch: Batch) -> None:
     report = batch.report
     if not report.total:
         echo("corral: interrupted", err=True)
-        return INTERRUPTED
+        return
     done = report.succeeded + report.failed
     hint = "run the same command again to continue"
     if batch.runs_on and report.left:
@@ -252,7 +247,6 @@ def _interrupted(batch: Batch) -> int:
     echo(f"  corral {shlex.join(sys.argv[1:])}", err=True)
     if batch.is_durable:
         echo(f"  or: corral batches resume {batch.name}", err=True)
-    return INTERRUPTED
 
 
 def _tasks(
@@ -282,20 +276,6 @@ def _tasks(
     if flags["name"] is None and flags["output"] is None:
         return found.tasks, batch_name(patterns, flags.get("cwd"))
     return found.tasks, flags["name"]
-
-
-def _schema(path: str | None) -> Schema[Json] | None:
-    if path is None:
-        return None
-    try:
-        schema = decode_json(Path(path).read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
-    if not is_object(schema):
-        raise ConfigError(f"{path} is not a JSON Schema: it must be an object")
-    return schema_of(schema)
 
 
 @click.group("batches")

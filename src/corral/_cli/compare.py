@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack, cast
 
@@ -12,7 +11,6 @@ import msgspec
 from corral._cli.command_types import (
     SectionedCommand,
     SectionedGroup,
-    enable_gc,
     examples,
     option,
     plain_option,
@@ -24,10 +22,11 @@ from corral._cli.options import (
     NEWEST,
     VERIFICATION,
     PolicyFlags,
+    agents_options,
     check_output_flags,
-    completing,
     count_option,
     policy_options,
+    read_agents,
     read_options,
     read_prompt_and_stdin,
     run_argument,
@@ -35,7 +34,6 @@ from corral._cli.options import (
 )
 from corral._cli.run_result import read_schema
 from corral._cli.ui.terminal import echo, echo_err, echo_json
-from corral._system import threads
 from corral.errors import ConfigError, PromptError
 from corral.run_kwargs import AgentKwargs
 
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from corral._comparison.api import Comparison, ComparisonSettings
     from corral._comparison.summary import ComparisonSummary
 
-INCOMPLETE, BUDGET, INTERRUPTED = 1, 8, 130
+INCOMPLETE, BUDGET = 1, 8
 SHARED = tuple(name for name in EVERYWHERE if name != "program")
 """The options of agents. Each agent has its own program: corral.toml can name it."""
 JUDGING = tuple(name for name in VERIFICATION if name not in ("verify", "verify_timeout"))
@@ -98,13 +96,7 @@ class Shown(NamedTuple):
 )
 @click.argument("prompt", required=False, metavar="[PROMPT|TASKS]")
 @option("Prompt", "-f --file FILE", "Read the prompt from this file; - is stdin.")
-@option(
-    "Agent",
-    "-a --agent NAME...",
-    "An agent, vendor:model (the built-in agent on that model) or AGENT@MODEL.",
-    shell_complete=completing("agents"),
-)
-@option("Agent", "--agents A,B,C", "The same, several at once.")
+@agents_options("The same, several at once.")
 @policy_options
 @run_options(
     (*SHARED, "images", "attachments", *JUDGING),
@@ -185,7 +177,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     if flags["repeat"] < 1:
         raise ConfigError(f"--repeat must be at least 1, got: {flags['repeat']}")
     has_tasks = prompt is not None and flags["file"] is None and is_path(prompt)
-    agents = [*filter(None, ",".join([*flags["agent"], flags["agents"] or ""]).split(","))]
+    agents = read_agents(flags["agent"], flags["agents"])
     checks = (flags["verifier"], flags["tests"], flags["scenarios"])
     is_verified = has_tasks or any(check is not None for check in checks)
     if len(agents) < 2 and not (agents and is_verified):
@@ -231,18 +223,15 @@ def _progress(*, quiet: bool, as_json: bool) -> CompareProgress:
 
 
 def _run(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int:
-    from corral._cli.ui.signals import signals
+    from corral._cli.ui.signals import INTERRUPTED, run_cancellable
 
     async def run_to_end() -> ComparisonSummary:
         progress.begin(await comparison.prepare())
-        task = asyncio.ensure_future(comparison.run_to_end())
-        with signals(task.cancel), progress:
-            return await task
+        with progress:
+            return await comparison.run_to_end()
 
-    enable_gc()
-    try:
-        found = threads.run_event_loop(run_to_end())
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    found = run_cancellable(run_to_end())
+    if found is None:
         name = "" if comparison.plan is None else comparison.plan.name
         echo_err("corral: interrupted" + (f"; continue: corral compare resume {name}" * bool(name)))
         return INTERRUPTED

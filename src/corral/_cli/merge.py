@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Unpack
 
 import click
 import msgspec
 
-from corral._cli.command_types import SectionedCommand, enable_gc, examples, option
+from corral._cli.command_types import SectionedCommand, examples, option
 from corral._cli.options import (
     EVERYWHERE,
     FAKE,
@@ -23,10 +22,8 @@ from corral._cli.options import (
 )
 from corral._cli.ui.tables import format_cost, format_time, table
 from corral._cli.ui.terminal import echo, echo_err, echo_json
-from corral._core import durations
 from corral._core.lookup import find_id
 from corral._core.terminal_text import counted, one_line, visible
-from corral._system import threads
 from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
     from corral._merging.api import MergeReport
     from corral._merging.queue import MergeEntry, MergeQueue
 
-INTERRUPTED = 130
 MARKS = {"merged": "✓", "failed": "✗", "owner": "?"}
 
 
@@ -43,7 +39,7 @@ class MergeFlags(PolicyFlags, RunKwargs):
 
     into: str
     gate: tuple[str, ...]
-    gate_timeout: str
+    gate_timeout: float
     gate_sandbox: str | None
     gate_env: tuple[str, ...]
     batch: str | None
@@ -71,7 +67,7 @@ class MergeFlags(PolicyFlags, RunKwargs):
     "--gate COMMAND...",
     "A command that must succeed before the branch is merged. It is stored with the queue.",
 )
-@option("Execution", "--gate-timeout DURATION", "For each command.", type=str, default="30m")
+@option("Execution", "--gate-timeout DURATION", "For each command.", default="30m")
 @option(
     "Execution",
     "--gate-sandbox",
@@ -117,44 +113,33 @@ def command(branches: tuple[str, ...], **flags: Unpack[MergeFlags]) -> int:
     Exit codes: 0 all merged, or added to the queue that another process merges · 1 some failed ·
     2 bad input, or the gate fails on --into itself · 130 interrupted: call it again to continue
     """
-    from corral._cli.ui.signals import signals
+    from corral._cli.ui.signals import INTERRUPTED, run_cancellable
     from corral._merging import api
 
-    try:
-        timeout = durations.seconds(flags["gate_timeout"])
-    except ValueError as error:
-        raise ConfigError(f"--gate-timeout: {error}") from error
     batch = flags["batch"]
 
     def show(entry: MergeEntry) -> None:
         if not flags["quiet"]:
             echo_err(f"{MARKS.get(entry.state, '·')} {_line(entry)}")
 
-    async def run() -> MergeReport:
-        work = asyncio.ensure_future(
-            api.run(
-                branches,
-                into=flags["into"],
-                gates=flags["gate"],
-                batch=None if batch is None else resolve_last(batch, "batch"),
-                rounds=flags["rounds"],
-                gate_timeout=timeout,
-                gate_sandbox=flags["gate_sandbox"],
-                gate_env=flags["gate_env"],
-                agent=flags["agent"],
-                dry_run=flags["dry_run"],
-                wait=flags["wait"],
-                on_entry=show,
-                **read_options(flags),
-            )
+    report = run_cancellable(
+        api.run(
+            branches,
+            into=flags["into"],
+            gates=flags["gate"],
+            batch=None if batch is None else resolve_last(batch, "batch"),
+            rounds=flags["rounds"],
+            gate_timeout=flags["gate_timeout"],
+            gate_sandbox=flags["gate_sandbox"],
+            gate_env=flags["gate_env"],
+            agent=flags["agent"],
+            dry_run=flags["dry_run"],
+            wait=flags["wait"],
+            on_entry=show,
+            **read_options(flags),
         )
-        with signals(work.cancel):
-            return await work
-
-    enable_gc()
-    try:
-        report = threads.run_event_loop(run())
-    except (KeyboardInterrupt, asyncio.CancelledError):
+    )
+    if report is None:
         echo_err(f"corral: interrupted; continue with: corral merge --into {flags['into']}")
         return INTERRUPTED
     if flags["as_json"]:

@@ -115,6 +115,27 @@ def agent_option(function: C) -> C:
     return option("Agent", "-a --agent NAME", text, shell_complete=completing("agents"))(function)
 
 
+def agents_options(several: str) -> Decorator:
+    """``--agent`` and ``--agents`` of a command with several agents."""
+    return all_of(
+        (
+            option(
+                "Agent",
+                "-a --agent NAME...",
+                "An agent, vendor:model (the built-in agent on that model) or AGENT@MODEL.",
+                shell_complete=completing("agents"),
+            ),
+            option("Agent", "--agents A,B,C", several),
+        )
+    )
+
+
+def read_agents(agent: tuple[str, ...], agents: str | None) -> list[str]:
+    """The names that were given with ``agents_options``."""
+    names = ",".join([*agent, agents or ""]).split(",")
+    return [name.strip() for name in names if name.strip()]
+
+
 class PolicyFlags(TypedDict):
     """The values of ``policy_options``."""
 

@@ -16,7 +16,7 @@ import msgspec
 from corral._cli.command_types import NumberType, examples, plain_option
 from corral._cli.options import DB, completing, resolve_last
 from corral._cli.ui.progress import TurnProgress
-from corral._cli.ui.signals import signals
+from corral._cli.ui.signals import INTERRUPTED, signals
 from corral._cli.ui.terminal import echo
 from corral._cli.ui.turn_output import EventPrinter, answer_printer, exit_code, print_turn
 from corral._pipelines.events import (
@@ -34,7 +34,6 @@ from corral.events import Done, Event, Vendor
 if TYPE_CHECKING:
     from corral.live import LiveRun
 
-INTERRUPTED = 130
 NO_PROCESS = 1
 POLL = 0.1
 """Seconds between two looks at a file that is being written."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,25 +9,25 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
 
-from corral._cli.command_types import SectionedCommand, enable_gc, examples, option
+from corral._cli.command_types import SectionedCommand, examples, option
 from corral._cli.options import (
     EVERYWHERE,
     FAKE,
-    completing,
+    agents_options,
     count_option,
     given_options,
     limit_texts,
+    read_agents,
     run_options,
 )
 from corral._cli.ui.terminal import answer, echo_err
-from corral._system import paths, threads
+from corral._system import paths
 from corral.errors import ConfigError, PromptError
 from corral.run_kwargs import RunKwargs
 
 if TYPE_CHECKING:
     from corral._review.result import Review
 
-INTERRUPTED = 130
 NOT_HERE = (
     *("expand_files", "system_prompt", "include_directories", "program", "pass_env", "inherit"),
     *("mcp_servers", "strict", "remote_answers", "answer_timeout", "notify", "notify_on"),
@@ -89,13 +88,7 @@ class _OutputTarget(NamedTuple):
 @option("Prompt", "--instructions TEXT", "What you want reviewed.", default="")
 @option("Prompt", "--exclude PATTERN...", "Leave out files, as in .gitignore.")
 @option("Prompt", "--diff-only", "The reviewer sees the diff, and no files.")
-@option(
-    "Agent",
-    "-a --agent NAME...",
-    "An agent, vendor:model (the built-in agent on that model) or AGENT@MODEL.",
-    shell_complete=completing("agents"),
-)
-@option("Agent", "--agents A,B,C", "The same, several at once: equal findings are merged.")
+@agents_options("The same, several at once: equal findings are merged.")
 @run_options(OPTIONS, texts=limit_texts("all agents together"))
 @count_option("--max-parts", "A larger diff is divided into parts, at most this many.", 8)
 @count_option("-n --concurrency", "Number of concurrent runs.", 4)
@@ -143,6 +136,8 @@ def command(change: str | None, **flags: Unpack[ReviewFlags]) -> int:
     about = "" if flags["about"] is None else _read_bytes(flags["about"]).decode("utf-8", "replace")
     found = _run(change, patch, about, flags)
     if found is None:
+        from corral._cli.ui.signals import INTERRUPTED
+
         echo_err("corral: interrupted")
         return INTERRUPTED
     _write(found, targets, flags["outputs"])
@@ -186,41 +181,31 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _run(change: str | None, patch: bytes | None, about: str, flags: ReviewFlags) -> Review | None:
-    from corral._cli.ui.signals import signals
+    from corral._cli.ui.signals import run_cancellable
     from corral._review import api
     from corral._review.neutral import log_text
 
     values: Mapping[str, object] = flags
-    names = [*flags["agent"], *(flags["agents"] or "").split(",")]
 
     def note(text: str) -> None:
         if not flags["quiet"]:
             echo_err(f"corral: {log_text(text)}")
 
-    async def run() -> Review | None:
-        work = asyncio.ensure_future(
-            api.run(
-                change,
-                patch=patch,
-                agents=[name for name in names if name.strip()],
-                about=about,
-                instructions=flags["instructions"],
-                exclude=flags["exclude"],
-                diff_only=flags["diff_only"],
-                max_parts=flags["max_parts"],
-                concurrency=flags["concurrency"],
-                on_note=note,
-                **given_options({name: values.get(name) for name in OPTIONS}),
-            )
+    return run_cancellable(
+        api.run(
+            change,
+            patch=patch,
+            agents=read_agents(flags["agent"], flags["agents"]),
+            about=about,
+            instructions=flags["instructions"],
+            exclude=flags["exclude"],
+            diff_only=flags["diff_only"],
+            max_parts=flags["max_parts"],
+            concurrency=flags["concurrency"],
+            on_note=note,
+            **given_options({name: values.get(name) for name in OPTIONS}),
         )
-        with signals(work.cancel):
-            try:
-                return await work
-            except asyncio.CancelledError:
-                return None
-
-    enable_gc()
-    return threads.run_event_loop(run())
+    )
 
 
 def _write(found: Review, targets: Sequence[_OutputTarget], outputs: str | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from corral._cli.ui.signals import signals
+from corral._cli.ui.signals import INTERRUPTED, run_cancellable, signals
 from corral._cli.ui.terminal import answer, echo_err
 from corral._cli.ui.turn_output import exit_code, terminal_asker
 from corral._protocol.schema import Schema, find_properties, json_equal, schema_of
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from corral._sessions.warm.client import WarmTurn
     from corral.run_kwargs import RunKwargs
 
-INTERRUPTED = 130
 FAILED_ON = 13
 """Exit code if the answer has a value of ``--fail-on``."""
 ALWAYS = ("status", "text", "output", "files", "usage", "cost", "error", "session")
@@ -147,27 +145,17 @@ class TypedFlags(NamedTuple):
 
         until = verified() if rule.until_verified else None
 
-        async def run() -> Result | None:
-            asker = terminal_asker(progress, options.get("cwd"))
-            work = asyncio.ensure_future(
-                api.run(
-                    agent,
-                    text,
-                    ask=asker,
-                    output=self.schema,
-                    until=until,
-                    rounds=rule.rounds,
-                    on_event=progress.show,
-                    **options,
-                )
-            )
-            with signals(work.cancel), progress:
-                try:
-                    return await work
-                except asyncio.CancelledError:
-                    return None
-
-        result = threads.run_event_loop(run())
+        work = api.run(
+            agent,
+            text,
+            ask=terminal_asker(progress, options.get("cwd")),
+            output=self.schema,
+            until=until,
+            rounds=rule.rounds,
+            on_event=progress.show,
+            **options,
+        )
+        result = run_cancellable(work, progress)
         code = self.report(result, progress)
         return rule.finish(code, None if result is None else result.receipt)
 

@@ -7,10 +7,16 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import AbstractContextManager
 from types import FrameType
+from typing import Any, TypeVar
 
+from corral._cli.command_types import enable_gc
 from corral._cli.ui.terminal import echo_err
+from corral._system import threads
+
+T = TypeVar("T")
 
 BLOCKED = 5.0
 """Seconds in which the loop must react to a signal. After that, what blocks it is interrupted."""
@@ -42,6 +48,23 @@ def signals(
         watchdog.handled.set()
         for number in _ENDING:
             loop.remove_signal_handler(number)
+
+
+def run_cancellable(
+    work: Coroutine[Any, Any, T], shown: AbstractContextManager[object] | None = None
+) -> T | None:
+    """Run the work of a command in an event loop, with this progress; None if the user ended it."""
+
+    async def run() -> T:
+        task = asyncio.ensure_future(work)
+        with signals(task.cancel), shown or contextlib.nullcontext():
+            return await task
+
+    enable_gc()
+    try:
+        return threads.run_event_loop(run())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return None
 
 
 class _Watchdog:
