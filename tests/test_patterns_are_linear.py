@@ -61,8 +61,8 @@ MADE: dict[tuple[str, str], str | Examples] = {
     ("corral._builtin.tools.search", "fnmatch.translate(part)"): Examples(
         "match", *map(fnmatch.translate, ("a*b", "*a*a*b", "?*?*?", "[a-c]*[!a]*x"))
     ),
-    ("corral._docs.pages", r"f'(?<!\\w){re.escape(word)}(?!\\w)'"): Examples(
-        "finditer", r"(?<!\w)policy(?!\w)"
+    ("corral._docs.pages", "f'(?<![a-z0-9]){re.escape(_singular(word))}'"): Examples(
+        "finditer", "(?<![a-z0-9])policy"
     ),
     ("corral._runs.redactor", r"re.escape(self._home) + b'(?![\\w.-])'"): Examples(
         "finditer", rb"/home/u(?![\w.-])"

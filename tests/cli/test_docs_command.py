@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from support.command_in_process import run_in_process
+from support.screens import screen
 
+from corral._cli.docs import PIPE_WIDTH, SHOWN
 from corral._docs import pages
 
 ROOT = Path(__file__).parents[2]
@@ -51,12 +54,46 @@ def test_a_search_lists_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.stdout.startswith("protected-paths: Protected paths\n    ")
 
 
+def test_a_section_names_the_words_that_it_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = run_in_process("docs --search 'policy xyzzyx'", monkeypatch).stdout.splitlines()
+    assert len(lines) == 2 * SHOWN
+    assert lines[0].startswith("policy: ")
+    assert {line.partition("  ")[2] for line in lines[::2]} == {"(without: xyzzyx)"}
+
+
+def test_a_search_counts_the_sections_that_it_does_not_list(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    last = run_in_process("docs --search policy", monkeypatch).stdout.splitlines()[-1]
+    assert re.fullmatch(r"… and \d+ more sections with all of the words", last)
+
+
+def test_a_line_of_a_section_is_text_and_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = run_in_process("docs --search 'option default'", monkeypatch).stdout.splitlines()
+    shown = [line.strip() for line in lines[1 : 2 * SHOWN : 2]]
+    assert all(shown)
+    assert [line for line in shown if line.startswith("|") or "](" in line] == []
+    assert max(map(len, lines)) <= PIPE_WIDTH
+
+
+def test_at_a_terminal_headings_are_bold_and_lines_are_as_wide_as_the_window(
+    tmp_path: Path,
+) -> None:
+    words = ("docs", "--search", "option default")
+    with screen(*words, cwd=tmp_path, env={}, size=(60, 60), term="xterm") as shown:
+        assert shown.end() == 0
+    lines = shown.text.splitlines()
+    assert lines[0].startswith("\x1b[1m")
+    assert {len(line) <= 60 for line in lines if line.startswith("    ")} == {True}
+    assert any(line.endswith("…") for line in lines)
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
         ("docs polcy", "there is no page 'polcy'\n  Pages about it: policy"),
-        ("docs --search xyzzyx", "no section has all of these words: xyzzyx"),
-        ("docs --search ' '", "no section has all of these words"),
+        ("docs --search xyzzyx", "no section has one of these words: xyzzyx"),
+        ("docs --search ' '", "no section has one of these words"),
         ("docs policy --open", "--open shows all pages"),
     ],
 )

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from difflib import get_close_matches
 
 import click
 from click.shell_completion import CompletionItem
 
 from corral._cli.command_types import examples, plain_option
-from corral._cli.ui.terminal import answer_markdown, echo
+from corral._cli.ui.spans import StyledText, shorten
+from corral._cli.ui.terminal import answer_markdown, echo, echo_styled, size
 from corral._docs import pages
 from corral._docs.error_pages import error_page, find_error
 from corral.errors import ConfigError
 
 SHOWN = 12
 """Matches of a search that are listed."""
+PIPE_WIDTH = 150
+"""Columns of their lines if stdout is no terminal."""
+_LINK = re.compile(r"\[([^\[\]]*)\]\([^()]*\)")
 
 
 def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -24,7 +30,7 @@ def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[Co
 
 @click.command("docs", epilog=examples("corral docs policy", 'corral docs --search "rate limit"'))
 @click.argument("topic", required=False, shell_complete=_complete)
-@plain_option("--search WORDS", "List the sections that have all of these words.")
+@plain_option("--search WORDS", "List the sections with the most of these words.")
 @plain_option("--open", "Open the site in a browser: all pages, with a search.")
 def command(topic: str | None, search: str | None, open: bool) -> None:
     """Show the documentation of this version.
@@ -60,13 +66,18 @@ def _search(words: str) -> None:
     matches = pages.search(words.split(), pages.all_pages())
     if not matches:
         raise ConfigError(
-            f"no section has all of these words: {words}",
-            hint="Use fewer or other words; corral docs lists the pages.",
+            f"no section has one of these words: {words}",
+            hint="Use other words; corral docs lists the pages.",
         )
+    width = size(sys.stdout)[0] if sys.stdout.isatty() else PIPE_WIDTH
     for match in matches[:SHOWN]:
-        echo(f"{match.page.name}: {match.heading}\n    {match.line[:150]}")
-    if len(matches) > SHOWN:
-        echo(f"… and {len(matches) - SHOWN} more sections")
+        without = f"  (without: {', '.join(match.missing)})" if match.missing else ""
+        heading = StyledText(f"{match.page.name}: {match.heading}", "bold")
+        echo_styled([heading, StyledText(without, "dim")], err=False)
+        line = _LINK.sub(r"\1", match.line).strip("| ").removeprefix("- ")  # a table, a list
+        echo(f"    {shorten(line, width - 4)}")
+    if more := sum(not match.missing for match in matches[SHOWN:]):
+        echo(f"… and {more} more sections with all of the words")
 
 
 def _text_of(topic: str) -> str:

@@ -7,7 +7,7 @@ them. The site, which ``make docs`` builds of them, is in a wheel that was built
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,6 +23,15 @@ NO_SITE_HINT = (
     "corral docs shows the pages in the terminal; make docs, in a checkout, builds the site."
 )
 _HEADING = re.compile(r"(#{1,6}) +(.*)")
+_WORDS_OF_QUESTIONS = {
+    *("a", "an", "and", "are", "can", "do", "does", "for", "how", "i", "in", "is", "it", "my"),
+    *("of", "on", "or", "the", "to", "what", "when", "where", "which", "with"),
+}
+"""Words of a search that say nothing about its subject."""
+_OFTEN = 5
+"""How many times a word counts in the text of a section."""
+_LONG = 2000
+"""Characters of a section in which a word counts half."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -48,13 +57,15 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A section that has all words of a search."""
+    """A section that has words of a search."""
 
     page: Page
     heading: str
     line: str
-    """Its first line with one of the words."""
-    score: int
+    """Its first line with the most of the words."""
+    missing: tuple[str, ...]
+    """The words that it does not have."""
+    score: float
 
 
 def all_pages() -> list[Page]:
@@ -83,32 +94,48 @@ def _pages_in(folder: Path) -> dict[str, Path]:
 
 
 def search(words: Sequence[str], pages: Sequence[Page]) -> list[Match]:
-    """The sections that have all of the words, best first: words in headings count most, and
-    complete words more than parts of others."""
-    wanted = [word.lower() for word in words if word.strip()]
-    if not wanted:
-        return []
+    """The sections that have one of the words or more, best first: those with the most words, of
+    these the changelog last; a word in the heading counts most, then one in the page's title, then
+    each in the text. A word is found by its beginning: ``budget`` finds ``Budgets``."""
+    asked = dict.fromkeys(word.lower() for word in words if word.strip())
+    wanted = [word for word in asked if word not in _WORDS_OF_QUESTIONS] or [*asked]
+    patterns = {word: re.compile(rf"(?<![a-z0-9]){re.escape(_singular(word))}") for word in wanted}
     found = [
         match
         for page in pages
         for heading, text in page.sections()
-        if (match := _match(wanted, page, heading, text)) is not None
+        if len((match := _match(patterns, page, heading, text)).missing) < len(wanted)
     ]
-    return sorted(found, key=lambda match: (-match.score, match.page.name))
+
+    def order(match: Match) -> tuple[object, ...]:
+        name = match.page.name
+        return len(match.missing), name == "changelog", -match.score, name
+
+    return sorted(found, key=order)
 
 
-def _match(wanted: Sequence[str], page: Page, heading: str, text: str) -> Match | None:
+def _singular(word: str) -> str:
+    return word[:-1] if len(word) > 3 and word.endswith("s") and word[-2] != "s" else word
+
+
+def _match(patterns: Mapping[str, re.Pattern[str]], page: Page, heading: str, text: str) -> Match:
     about, head, body = f"{page.name} {page.title}".lower(), heading.lower(), text.lower()
-    score = 0
-    for word in wanted:
-        in_body = body.count(word)
-        if word not in about and word not in head and not in_body:
-            return None
-        words = len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", body))
-        score += 40 * (word in head) + 20 * (word in about) + min(in_body, 5) + 2 * min(words, 5)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    shown = next((each for each in lines if any(word in each.lower() for word in wanted)), "")
-    return Match(page, heading, shown, score)
+    score, missing = 0.0, list[str]()
+    for word, pattern in patterns.items():
+        in_about, in_head = bool(pattern.search(about)), bool(pattern.search(head))
+        in_body = len(pattern.findall(body))
+        # A long section has more words of every kind.
+        often = min(in_body, _OFTEN) * 2 / (1 + len(body) / _LONG)
+        score += 40 * in_head + 20 * in_about + often
+        if not (in_about or in_head or in_body):
+            missing.append(word)
+    lines = (line.strip() for line in text.splitlines())
+    shown = max(
+        (line for line in lines if line and not line.startswith("```")),
+        key=lambda line: sum(bool(each.search(line.lower())) for each in patterns.values()),
+        default="",
+    )
+    return Match(page, heading, shown, tuple(missing), score)
 
 
 def site_folder() -> Path | None:
