@@ -67,6 +67,18 @@ def test_a_run_waits_is_shown_answered_resumed_and_forked(folder: Path) -> None:
     assert (folder / "log").read_text() == "Ada\nsecond\nsecond\n"
 
 
+def test_show_has_the_result_and_a_failed_run_says_how_it_goes_on(workspace: Path) -> None:
+    body = "@corral.workflow\nasync def one(flow: Flow) -> str:\n    return 'the result'"
+    (workspace / "flow.py").write_text(HEAD + body)
+    workflow(workspace, "run", "flow.py", "--run-id", "good", "-q")
+    assert "result     the result\n" in workflow(workspace, "show", "good").stdout
+    (workspace / "flow.py").write_text(
+        HEAD + body.replace("return 'the result'", "assert not flow")
+    )
+    failed = workflow(workspace, "run", "flow.py", "--run-id", "bad", code=1)
+    assert "to repeat what has failed: corral workflow resume bad --db runs.db" in failed.stderr
+
+
 def test_after_an_edit_resume_says_what_it_repeats(folder: Path) -> None:
     workflow(folder, "run", "flow.py", "--run-id", "r", "--auto-approve", "-q")
     file = folder / "flow.py"

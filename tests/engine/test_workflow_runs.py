@@ -255,8 +255,10 @@ def test_an_edit_that_cannot_run_is_refused_and_loses_nothing(
     start(tmp_path, ASKS, db, run_id="r", name="Ada")
     text = (tmp_path / "flow.py").read_text()
     rewrite(tmp_path, (old, new))
-    with pytest.raises(ConfigError, match=f"r cannot go on: .*{reason}"):
+    with pytest.raises(ConfigError, match=f"r cannot go on: .*{reason}") as refused:
         workflows.resume_sync("r", db=db)
+    about_arguments = "import" not in old and "async def" not in old
+    assert ('started with name="Ada"' in str(refused.value.hint)) == about_arguments
     (tmp_path / "flow.py").write_text(text)
     workflows.answer_sync("r", "yes", db=db)
     assert workflows.resume_sync("r", db=db).output == "Ada yes"

@@ -83,7 +83,7 @@ def test_a_conflict_that_nobody_repairs_leaves_the_queue(repo: Path) -> None:
     assert "the gate failed" in by_name["work/id-0"].reason
     assert "taken" in by_name["work/id-0"].output
     assert {name: git(repo, "rev-parse", name) for name in names} == tips
-    assert seen[:3] == ["rebasing", "checking", "merged"]
+    assert seen[:4] == ["checking", "rebasing", "checking", "merged"]
     assert (report.ok, report.merged, report.failed) == (False, 1, 2)
 
 
@@ -160,15 +160,17 @@ def test_a_gate_that_fails_on_the_target_merges_nothing(repo: Path) -> None:
 
 def test_a_clean_checkout_of_the_target_is_moved_at_the_end(repo: Path) -> None:
     add_branch(repo, "one", {"one": "1", "list": "changed\n"})
-    seen: list[str] = []
+    seen: list[tuple[str, str]] = []
 
     def look(entry: MergeEntry) -> None:
-        seen.append(git(repo, "status", "--porcelain"))
+        assert git(repo, "status", "--porcelain") == ""
         assert not (repo / "one").exists()
+        seen.append((entry.branch, entry.state))
 
     report = merge(repo, "one", on_entry=look)
     assert (report.pending, states(report)) == ("", {"one": "merged"})
-    assert seen == [""] * len(seen)
+    steps = [("one", state) for state in ("rebasing", "checking", "merged")]
+    assert seen == [("main", "checking"), *steps]
     assert (repo / "one").read_text() == "1"
     assert git(repo, "status", "--porcelain", "--branch") == "## main"
     assert git(repo, "rev-parse", "HEAD") == report.tip

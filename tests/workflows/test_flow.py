@@ -270,7 +270,11 @@ async def works(flow: Flow) -> str:
         ("await flow.generate('x:y', object())", "flow.py:10: an argument of the step 'generate'"),
         ("await flow.run('no-such-agent', 'hi')", "no-such-agent"),
         ("await flow.command('exit 4', check=True)", "the step 'command' failed"),
-        ("return object()", "flow.py:8: the result of bad contains a builtins.object"),
+        ("return object()", "flow.py:8: the result of bad contains a value of the type object"),
+        ("flow.command('x')", "flow.py:10: the step 'command' did not run: write await"),
+        ("flow.command('x').stdout", "flow.py:10: the step 'command' did not run: write await"),
+        ("bad(flow)", "flow.py:10: the workflow 'bad' did not run: write await"),
+        ("await bad(3)", "flow.py:10: the workflow 'bad' was called with 3 instead of a flow"),
         ("return {1: float('nan')}", "the result of bad is not JSON"),
     ],
 )

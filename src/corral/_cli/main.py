@@ -12,7 +12,7 @@ import warnings
 import click
 
 from corral._cli.command_types import VERBOSE, LazyGroup, SectionedGroup, plain_option
-from corral._cli.ui.terminal import clean_stderr, echo, print_traceback
+from corral._cli.ui.terminal import OUTPUT, clean_stderr, echo, print_traceback
 from corral.version import __version__
 
 COMMANDS = {
@@ -131,6 +131,7 @@ def main() -> None:
         code = _discard_stdout()
     except OSError as error:
         _discard_stdout()
+        error.filename = OUTPUT
         code = report_error(error)
     gc.freeze()
     sys.exit(code if isinstance(code, int) else 0)

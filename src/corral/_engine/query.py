@@ -215,7 +215,7 @@ def run_not_found(run: str) -> ConfigError:
         )
     return ConfigError(
         f"there is no run {run!r}",
-        hint="`corral pipeline runs` and `corral workflow list` list the runs; --db or CORRAL_DB"
+        hint="`corral pipeline runs` and `corral workflow runs` list the runs; --db or CORRAL_DB"
         " selects another database.",
     )
 

@@ -312,9 +312,19 @@ async def _continuation(
     try:
         program = replace(program, known=known)
         workflow = await in_own_thread(lambda: load_text(program.path, program.text, program.name))
-        workflow.typed_args(program.args)
     except ConfigError as error:
         raise ConfigError(f"{run} cannot go on: {error.message}", hint=error.hint) from error
+    try:
+        workflow.typed_args(program.args)
+    except ConfigError as error:
+        given = ", ".join(
+            f"{key}={msgspec.json.encode(value).decode()}" for key, value in program.args.items()
+        )
+        raise ConfigError(
+            f"{run} cannot go on: {error.message}",
+            hint=f"It was started with {given or 'no arguments'}. Give the function parameters for"
+            " them (a new one needs a default), or start a new run.",
+        ) from error
     plan = await _plan(run, await load_any_program(program, run), known)
     return Continuation(plan=plan, program=program, messages=messages)
 

@@ -106,8 +106,9 @@ async def run(  # noqa: PLR0913
     ``gate_timeout``: seconds for each command. ``gate_sandbox``: ``"auto"`` or ``"require"``.
     ``gate_env``: names of variables that the commands see. ``dry_run``: tell what would conflict,
     and change nothing. ``wait``: until the branches have left the queue, if another process merges
-    it. ``on_entry`` is called with each entry that changes. ``options`` are those
-    of ``corral.run`` for the sessions that are asked, with ``cwd``, the folder of the repository.
+    it. ``on_entry`` is called with each entry that changes, and with one of number 0 before the
+    gate runs on ``into`` itself. ``options`` are those of ``corral.run`` for the sessions that are
+    asked, with ``cwd``, the folder of the repository.
 
     Raises ``ConfigError`` before anything is changed: no repository, an unknown branch, no gate, or
     a gate that fails on ``into`` itself. Another process may merge the same queue: then the

@@ -189,6 +189,7 @@ class Merger:
         tip = await in_thread(tip_of, self._root, self._tip_branch) or ""
         if stored.green == tip or not stored.open:
             return
+        self._on_entry(MergeEntry(number=0, branch=stored.into, commit=tip, state="checking"))
         found = await self._run_gates(stored, tip)
         if found is not None:
             raise ConfigError(

@@ -76,6 +76,12 @@ class Workflow(Generic[P, R_co]):
 
     def __call__(self, flow: Flow, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
         """Run it as a part of the workflow that ``flow`` belongs to."""
+        if not hasattr(flow, "calls"):
+            raise ConfigError(
+                f"the workflow {self.name!r} was called with {flow!r} instead of a flow",
+                hint=f"Run it: corral.workflows.run_sync({self.name}, …). Inside of a workflow:"
+                f" await {self.name}(flow, …).",
+            )
         return flow.calls.within(self.name, lambda: self.function(flow, *args, **kwargs))
 
     def __repr__(self) -> str:
@@ -189,7 +195,7 @@ def read_file(path: str | os.PathLike[str]) -> str:
     try:
         return fs.read_text(Path(path))
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        why = getattr(error, "strerror", None) or "it is no text in UTF-8"
         raise ConfigError(f"the workflow file {os.fspath(path)!r} cannot be read: {why}") from error
 
 
@@ -261,8 +267,12 @@ def _module_of(path: str, text: str) -> types.ModuleType:
             line = line_of_error(error, path)
             if isinstance(error, CorralError):
                 raise ConfigError(f"{line or shown}: {error.message}", hint=error.hint) from error
+            hint = ""
+            if isinstance(error, ModuleNotFoundError):
+                hint = "Modules are found beside the file, in PYTHONPATH, and beside corral."
             raise ConfigError(
-                f"{shown} cannot be imported: {line or shown}: {type(error).__name__}: {error}"
+                f"{shown} cannot be imported: {line or shown}: {type(error).__name__}: {error}",
+                hint=hint,
             ) from error
         return module
 

@@ -571,15 +571,18 @@ class Flow:
             **fields,
         )
 
-    async def _perform(
+    def _perform(
         self,
         step: Step,
         read: Callable[[StepEnd], T],
         *,
         reads: bool = False,
         writes: bool = False,
-    ) -> T:
-        return read(await self.calls.step(step, reads=reads, writes=writes))
+    ) -> Coroutine[Any, Any, T]:
+        async def perform() -> T:
+            return read(await self.calls.step(step, reads=reads, writes=writes))
+
+        return self.calls.called(step.id, step.line, f"the step {step.name!r}", perform())
 
 
 def _own_name(agent: str) -> str:

@@ -104,9 +104,15 @@ class Program:
                 raise
             self._fail("the workflow cancelled itself")
         except BaseException as error:
-            self._fail(self._reason(error))
+            reason = self._reason(error)
+            if isinstance(error, TypeError | AttributeError) and "'coroutine'" in str(error):
+                reason = self._calls.find_not_awaited() or reason
+            self._fail(reason)
 
     def _return(self, result: object, line: str) -> None:
+        if missed := self._calls.find_not_awaited():
+            self._fail(missed)
+            return
         try:
             self._end = ProgramEnd(result=to_json_value(result))
             self._calls.is_over = True

@@ -14,6 +14,7 @@ step is repeated that may write there, those after it that read there are repeat
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -66,6 +67,8 @@ class StepCalls:
         self._path = path
         self._counts: dict[str, int] = {}
         self._ids: set[str] = set()
+        self._called: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
+        """By their paths, the steps that were not awaited yet, and the sub-workflows."""
         self._waiting: dict[str, asyncio.Future[StepEnd]] = {}
         self._steps: list[Step] = []
         self._stopped: list[str] = []
@@ -145,7 +148,27 @@ class StepCalls:
     ) -> Coroutine[Any, Any, T]:
         """Run a sub-workflow in its own scope, which gets its path now."""
         check_inside(name)
-        return _run_in(f"{self.path_of(name)}.", call)
+        path = self.path_of(name)
+        work = _run_in(f"{path}.", call)
+        return self.called(path, self.line(), f"the workflow {name!r}", work)
+
+    def called(
+        self, path: str, line: str, what: str, work: Coroutine[Any, Any, T]
+    ) -> Coroutine[Any, Any, T]:
+        """``work`` is a step or a sub-workflow that was called in this line."""
+        self._called[path] = f"{line}: {what} did not run: write await before its call", work
+        return work
+
+    def find_not_awaited(self) -> str:
+        """The first call that was never awaited, as an error; empty: there is none."""
+        missed = [
+            (error, work)
+            for error, work in self._called.values()
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED
+        ]
+        for _, work in missed:
+            work.close()  # no warning of Python beside the error
+        return missed[0][0] if missed else ""
 
     async def step(self, step: Step, *, reads: bool, writes: bool) -> StepEnd:
         """Wait for the end of this step. ``reads``, ``writes``: whether it uses the workspace.
@@ -157,6 +180,7 @@ class StepCalls:
 
     async def end_of(self, step: Step, *, reads: bool, writes: bool) -> StepEnd:
         """``step``, also if it has failed."""
+        self._called.pop(step.id, None)
         if self.is_over:
             raise asyncio.CancelledError
         scope = _scope.get()

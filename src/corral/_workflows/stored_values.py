@@ -35,7 +35,11 @@ def _encode(value: object) -> object:
         return str(value)
     if isinstance(value, os.PathLike):
         return os.fspath(cast("os.PathLike[str]", value))
-    raise TypeError(f"contains a {type(value).__module__}.{type(value).__qualname__}")
+    name = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    raise TypeError(
+        f"contains a value of the type {name}, which cannot be stored: only dataclasses, msgspec"
+        " Structs, pydantic models, and what JSON has"
+    )
 
 
 def typed_value(value: Json, kind: object, what: str) -> Any:

@@ -351,7 +351,7 @@ def test_an_unknown_run_is_an_error(words: tuple[str, ...], workspace: Path) -> 
     done = pipeline(*words, cwd=workspace)
     assert done.returncode == 2, done.stderr
     assert "no-run" in done.stderr
-    assert "`corral pipeline runs` and `corral workflow list` list the runs" in done.stderr
+    assert "`corral pipeline runs` and `corral workflow runs` list the runs" in done.stderr
     assert "Traceback" not in done.stderr
 
 

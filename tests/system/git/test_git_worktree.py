@@ -80,8 +80,9 @@ def test_a_folder_without_a_repository_is_an_error(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="needs a git repository with a commit"):
         repository_root(workspace)
     git(workspace, "init", "-q")
-    with pytest.raises(ConfigError, match="needs a git repository with a commit"):
+    with pytest.raises(ConfigError, match="needs a git repository with a commit") as refused:
         repository_root(workspace)
+    assert refused.value.hint == "It has no commit yet: make the first one."
 
 
 def test_branch_names_are_valid_for_git() -> None:

@@ -128,8 +128,9 @@ def test_an_invalid_script_file_is_an_error_with_its_position(
 
 
 def test_a_missing_script_file_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read the script"):
+    with pytest.raises(ConfigError, match=r"cannot read the script .*: No such file") as refused:
         Script.load(tmp_path / "none.toml")
+    assert "corral fake new" in str(refused.value.hint)
 
 
 def test_importing_the_package_loads_neither_asyncio_nor_msgspec() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -22,7 +23,7 @@ from corral.errors import ConfigError, FormatUnsupported
 
 if TYPE_CHECKING:
     from corral._engine.open_questions import RunQuestion
-    from corral._engine.payloads import RunWorktree
+    from corral._engine.payloads import PipelineOutput, RunWorktree
     from corral._engine.query import RunDetails
     from corral._metering.budget_stores import StoredBudget
     from corral._pipelines.events import InterviewCompleted
@@ -99,18 +100,13 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         _print_work(found, config.tree)
     for branch in saved_work(found.output.saved if found.output else {}).branches:
         echo(f"not merged {branch}")
-    for node in dict.fromkeys(found.state.completed):
-        outcome = found.state.outcomes.get(node)
-        if outcome is not None:
-            note = outcome.failure_reason or outcome.notes
-            echo(f"  {outcome.status:16} {node}{': ' + note if note else ''}")
-    for given in _answers(found):
-        by = f" ({given.by})" if given.by else ""
-        echo(f"  answer           {given.node}: {one_line(given.answer)}{by}")
+    _print_nodes(found)
     tokens = f" · {found.state.tokens:,} tokens" if found.state.tokens else ""
     echo(f"cost       {format_cost(found.state.cost_usd)}{tokens}")
     if found.budget is not None:
         echo(f"budget     {_budget(found.budget)}")
+    if found.output is not None and (text := _result(found, found.output)):
+        echo(f"result     {text}")
     for each in questions:
         _print_question(each, f"{command} answer {found.id}{database_option(db)}")
     if found.status == "paused":
@@ -213,6 +209,28 @@ def _to_dict(found: RunDetails, questions: list[RunQuestion]) -> dict[str, objec
             {"node": each.node, "answer": each.answer, "by": each.by} for each in _answers(found)
         ],
     }
+
+
+def _print_nodes(found: RunDetails) -> None:
+    """How each node ended, and what people answered."""
+    for node in dict.fromkeys(found.state.completed):
+        outcome = found.state.outcomes.get(node)
+        if outcome is not None:
+            note = outcome.failure_reason or outcome.notes
+            echo(f"  {outcome.status:16} {node}{': ' + note if note else ''}")
+    for given in _answers(found):
+        by = f" ({given.by})" if given.by else ""
+        echo(f"  answer           {given.node}: {one_line(given.answer)}{by}")
+
+
+def _result(found: RunDetails, output: PipelineOutput) -> str:
+    """What the run printed at its end."""
+    from corral._engine.api import result_from_output, text_of
+
+    if not output.ok:
+        return ""
+    result = result_from_output(found.id, output, Path(found.folder))
+    return text_of(result, is_workflow=found.run_input.program is not None)
 
 
 def _answers(found: RunDetails) -> list[InterviewCompleted]:

@@ -178,6 +178,9 @@ class PipelinePrinter:
             echo(f"corral: {warning}", err=True)
         if result.status != "success" and not self.as_json:
             echo(f"corral: {self._redactor.clean_text(result.reason) or result.status}", err=True)
+            if self._kind == "workflow" and self._durable:
+                line = f"{self._command} resume {result.run}{self._db_option}"
+                echo(f"  to repeat what has failed: {line}", err=True)
         return 0 if result.status == "success" else 1
 
     def _print_questions(self, result: PipelineResult) -> None:

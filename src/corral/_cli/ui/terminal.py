@@ -39,14 +39,22 @@ def set_live_area(area: PrintsAbove | None) -> None:
     _live_area = area
 
 
+OUTPUT = "the output cannot be written"
+"""In the place of a file's name in an error of stdout or stderr."""
+
+
 def print_above(write: Callable[[], object], *, ends_line: bool, is_terminal: bool) -> None:
     """Call ``write``, which writes to stdout or stderr. ``ends_line``: what it writes ends with a
     newline. ``is_terminal``: it writes to a terminal."""
     area = _live_area
-    if area is not None and is_terminal:
-        area.print_above(write, ends_line=ends_line)
-    else:
-        write()
+    try:
+        if area is not None and is_terminal:
+            area.print_above(write, ends_line=ends_line)
+        else:
+            write()
+    except OSError as error:
+        error.filename = OUTPUT
+        raise
 
 
 def _put(stream: TextIO, text: str) -> None:

@@ -409,7 +409,8 @@ def type_known(graph: Graph) -> Iterator[Problem]:
         message = f"no node type is called {kind!r}: {names} run as {other}"
         if len(nodes) == 1:
             message = message.replace(" run as", " runs as")
-        yield Problem(nodes[0], message, nearest.fix(kind))
+        fix = f"{nearest.fix(kind)} For your own: --import MODULE."
+        yield Problem(nodes[0], message, fix)
 
 
 def prompt_on_llm_nodes(graph: Graph) -> Iterator[Problem]:

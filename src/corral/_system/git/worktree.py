@@ -329,12 +329,18 @@ def repository_root(folder: Path) -> tuple[Path, str]:
         root = repository.locate(folder).top
         if root is None:
             raise StorageFailed(f"{folder} is in a bare repository")
+    except StorageFailed as error:
+        raise _no_commit(folder, error.message) from error
+    try:
         return root, repository.commit_of(folder, "HEAD")
     except StorageFailed as error:
-        raise ConfigError(
-            f"a worktree needs a git repository with a commit, got: {folder}",
-            hint=error.message,
-        ) from error
+        raise _no_commit(folder, "It has no commit yet: make the first one.") from error
+
+
+def _no_commit(folder: Path, hint: str) -> ConfigError:
+    return ConfigError(
+        f"a worktree needs a git repository with a commit, got: {folder.absolute()}", hint=hint
+    )
 
 
 def branch_name(*parts: str) -> str:

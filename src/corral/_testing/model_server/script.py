@@ -238,7 +238,9 @@ class Script(msgspec.Struct, frozen=True):
         try:
             return cls.parse(path.read_text("utf-8"), "json" if path.suffix == ".json" else "toml")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read the script {path}: {error}") from error
+            why = getattr(error, "strerror", None) or "it is no text in UTF-8"
+            hint = f"`corral fake new {path}` writes an example." if not path.exists() else ""
+            raise ConfigError(f"cannot read the script {path}: {why}", hint=hint) from error
         except ConfigError as error:
             raise ConfigError(f"{path}{error.message}", hint=error.hint) from error.__cause__
 
