@@ -228,6 +228,7 @@ RED: list[tuple[str, str, str, object, str, str]] = [
         "Did you mean condition?",
     ),
     ("type_known", "warning", LINE + "a [type=codergn]", "a", "codergn", "Did you mean codergen?"),
+    ("type_known", "warning", LINE + "a [type=my.step]", "a", "my.step", "--import MODULE"),
     ("type_known", "warning", LINE + "a [shape=hexagn]", "a", "hexagn", "Did you mean hexagon?"),
     ("fidelity_valid", "warning", LINE + "a [fidelity=ful]", "a", "ful", "Did you mean full?"),
     ("fidelity_valid", "warning", LINE + "default_fidelity=x", None, "default_fidelity", "full"),
