@@ -69,8 +69,10 @@ check-style: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
+# Also of the samples of the documentation.
 check-mypy: .venv/ready
-	$(BIN)/mypy
+	PYTHONPATH=tests $(BIN)/python -m support.samples .cache/samples
+	$(BIN)/mypy src tests benchmarks .cache/samples
 
 check-pyright: .venv/ready tools/pyright/node_modules/.ready
 	node tools/pyright/node_modules/pyright/index.js

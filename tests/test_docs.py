@@ -21,11 +21,9 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 import click
 import pytest
@@ -37,6 +35,7 @@ from support.light_pytest import LIGHT_PYTEST
 from support.models_page import with_models
 from support.public_modules import public_modules
 from support.real_agents import KEY
+from support.samples import BLOCKS, PAGES, ROOT, SKILL, Block
 
 import corral
 from corral import errors, pipelines
@@ -50,10 +49,6 @@ from corral.testing import Call, ModelServer, Request, Script, Turn
 
 pytestmark = pytest.mark.whole_program
 
-ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-SKILL = (*sorted((ROOT / "src/corral/.agents").rglob("*.md")),)
-"""The pages of the skill: their samples run as well."""
 LANGUAGES = {"python", "console", "sh", "toml", "dot", "json", "yaml", "text"}
 OVERVIEWS = ("README", "command-line")
 SHORT = 220
@@ -85,33 +80,6 @@ GENERATED = {
     "programs": "make programs",
 }
 """The beginning of a mark -> what writes the text from there to the next ``<!-- end``."""
-
-
-class Block(NamedTuple):
-    page: str
-    number: int
-    language: str
-    text: str
-
-    @property
-    def file(self) -> str | None:
-        """The file that the block is, if its first line names one."""
-        found = re.match(r"(?:#|//) ([\w-]+\.\w+)\n", self.text)
-        return found[1] if found else None
-
-    @property
-    def name(self) -> str:
-        return f"{self.page}-{self.number}"
-
-
-def _blocks() -> Iterator[Block]:
-    for page in (*PAGES, *SKILL):
-        found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-        for number, (language, text) in enumerate(found, 1):
-            yield Block(page.stem, number, language, text)
-
-
-BLOCKS = tuple(_blocks())
 
 
 def page_text(name: str) -> str:

@@ -251,7 +251,8 @@ class QuestionOption(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     ::
 
-        print([option.label for field in event.fields for option in field.options])
+        if event.type == "question":
+            print([option.label for field in event.fields for option in field.options])
     """
 
     label: str
@@ -263,8 +264,8 @@ class QuestionField(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     ::
 
-        for field in event.fields:
-            print(field.key, field.text, field.multiple)
+        if event.type == "question":
+            print([(field.key, field.text, field.multiple) for field in event.fields])
     """
 
     key: str
@@ -332,8 +333,8 @@ class PlanEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ::
 
-        for entry in event.entries:
-            print(entry.status, entry.content)
+        if event.type == "plan":
+            print([(entry.status, entry.content) for entry in event.entries])
     """
 
     content: str
@@ -460,7 +461,7 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ::
 
-        if (change := events.hand_over_of(event)) is not None:
+        if (change := events.hand_over_of(vendor_event)) is not None:
             print(change.agent, change.status, change.init.agent)
     """
 
@@ -559,7 +560,7 @@ def hand_over_of(event: Event) -> HandOver | None:
 
     ::
 
-        if (change := corral.events.hand_over_of(event)) is not None:
+        if (change := corral.events.hand_over_of(vendor_event)) is not None:
             print("continues with", change.init.agent)
     """
     if not isinstance(event, Vendor) or event.name != FALLBACK:

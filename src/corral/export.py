@@ -4,7 +4,7 @@
 
     from corral.export import atif
 
-    document = atif.trajectory(events)
+    document = atif.trajectory(run_events, session_id="my-run")
 
 Each name is loaded when it is first used.
 """

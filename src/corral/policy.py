@@ -216,7 +216,7 @@ class Action(msgspec.Struct, frozen=True):
 
     ::
 
-        ruling = policy.evaluate(Action(tool="shell", kind="execute", command="git status"))
+        ruling = run_policy.evaluate(Action(tool="shell", kind="execute", command="git status"))
     """
 
     tool: str
@@ -231,7 +231,7 @@ class Ruling(msgspec.Struct, frozen=True):
 
     ::
 
-        ruling = policy.evaluate(action)
+        ruling = run_policy.evaluate(action)
         print(ruling.verdict, ruling.rule)
     """
 

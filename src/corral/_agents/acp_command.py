@@ -99,7 +99,16 @@ def keyed_agent(
 ) -> AgentSpec:
     """An agent that needs one of these ``keys`` (``hint`` says where to get them), has a private
     home, and is not started if it would obey files of the repository (``project_files`` of its
-    spec). ``private`` returns the variables and the files of its home."""
+    spec). ``private`` returns the variables and the files of its home.
+
+    ::
+
+        def private(place: agents.LaunchContext) -> tuple[dict[str, str], dict[str, str]]:
+            return {"MINE_HOME": place.home}, {"settings.json": "{}"}
+
+        hint = "Set MINE_API_KEY."
+        AGENTS = (agents.keyed_agent("mine --acp", "Mine", ("MINE_API_KEY",), hint, private),)
+    """
     base = agent_for(command)
     program = base.programs[0]
 

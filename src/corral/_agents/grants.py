@@ -78,7 +78,13 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grants(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is granted, and the facts of the policy that agents need as they are."""
+    """What a run is granted, and the facts of the policy that agents need as they are.
+
+    ::
+
+        flags = ("--no-shell",) if grants.shell.is_denied else ()
+        tools = grants.offered("shell", ["bash", "python"])
+    """
 
     read: Grant
     write: Grant

@@ -59,7 +59,12 @@ ACP_OPTIONS = with_trait("acp")
 
 
 class Package(msgspec.Struct, frozen=True):
-    """Where the program comes from, and the range of its versions that were tested."""
+    """Where the program comes from, and the range of its versions that were tested.
+
+    ::
+
+        package = agents.Package(name="@mine/cli", tested="2.1.0", minimum="2.0.0")
+    """
 
     name: str
     """Of the package, in the registry."""
@@ -106,7 +111,12 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 class Enforced(msgspec.Struct, frozen=True):
-    """Who enforces a grant under an agent's controls."""
+    """Who enforces a grant under an agent's controls.
+
+    ::
+
+        shell = agents.Enforced("brokered", "it asks before each command")
+    """
 
     default: Enforcer = "native"
     note: str = ""
@@ -120,6 +130,12 @@ class AgentControls(msgspec.Struct, frozen=True, kw_only=True):
     """Grants in an agent's own controls, and who enforces them. ``AgentSpec.controls`` makes them,
     once per run. ``launch`` hands them to the agent, and users see the report that is made of them
     (``_agents/report.py``): it cannot describe other rules than those in force.
+
+    ::
+
+        def controls(grants: agents.Grants, run: RunOptions) -> agents.AgentControls:
+            flags = ("--no-shell",) if grants.shell.is_denied else ()
+            return agents.AgentControls(flags=flags, enforced={"shell": agents.Enforced("native")})
     """
 
     enforced: Mapping[Capability, Enforced] = {}
@@ -151,7 +167,16 @@ class AgentControls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found on this machine for one session."""
+    """What was found on this machine for one session.
+
+    ::
+
+        def launch(
+            run: RunOptions, place: agents.LaunchContext, prompt: str, resume: str | None
+        ) -> agents.Launch:
+            argv = (*place.program, "--json", *place.controls.flags)
+            return agents.Launch(argv=argv, env={"HOME": place.home}, stdin=prompt.encode())
+    """
 
     program: tuple[str, ...]
     """How to start the agent: the program, or its interpreter and the script."""
@@ -183,7 +208,12 @@ class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn, ready to be started."""
+    """One turn, ready to be started.
+
+    ::
+
+        start = agents.Launch(argv=("mine", "--json"), env={"HOME": place.home}, stdin=b"Hello")
+    """
 
     argv: tuple[str, ...]
     env: dict[str, str]
@@ -211,7 +241,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MeterRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """How the model calls of an agent can be sent through corral's proxy, which counts them."""
+    """How the model calls of an agent can be sent through corral's proxy, which counts them.
+
+    ::
+
+        route = agents.MeterRoute(
+            url_env="MINE_BASE_URL",
+            url="https://api.openai.com/v1",
+            key_env=("MINE_API_KEY",),
+            vendors=("openai",),
+        )
+    """
 
     url_env: str
     """The variable with the base URL of the model's service."""
@@ -233,7 +273,15 @@ def image_name(number: int, path: str) -> str:
 
 
 class TurnEnding(msgspec.Struct, frozen=True, kw_only=True):
-    """How a turn ended: the input of ``AgentSpec.explain``."""
+    """How a turn ended: the input of ``AgentSpec.explain``.
+
+    ::
+
+        def explain(ending: agents.TurnEnding) -> errors.CorralError | None:
+            if ending.finish is not None and ending.finish.ok:
+                return None
+            return errors.ProcessFailed(ending.stderr or f"it ended with {ending.code}")
+    """
 
     code: int | None
     signal: int | None
@@ -249,7 +297,20 @@ EDIT_PATCH = "*** Begin Patch\n*** Update File: {path}\n@@\n-{before}\n+{after}\
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """How the scripted model reaches an agent, and calls its tools: for ``doctor`` and the kits."""
+    """How the scripted model reaches an agent, and calls its tools: for ``doctor`` and the kits.
+
+    ::
+
+        probe = agents.Probe(
+            forms={
+                "run": (("bash", {"command": "{command}"}),),
+                "write": (("write_file", {"path": "{path}", "content": "{text}"}),),
+            },
+            url_env="MINE_BASE_URL",
+            key_env="MINE_API_KEY",
+            model="any-model",
+        )
+    """
 
     forms: Mapping[Act, tuple[Form, ...]]
     """The tools by what they do; several if the agent has several. There are ``run`` and ``write``.
@@ -316,7 +377,17 @@ def fill_placeholders(arguments: JsonObject, values: Mapping[str, str]) -> JsonO
 
 class CommandHook(msgspec.Struct, frozen=True, kw_only=True):
     """For an agent that runs a command before each tool call and obeys its answer. The call is JSON
-    on the command's stdin."""
+    on the command's stdin.
+
+    ::
+
+        hook = agents.CommandHook(
+            kind_of=lambda tool: "execute" if tool == "bash" else "other",
+            own_prefix="mcp__corral__",
+            deny=lambda reason: {"decision": "deny", "reason": reason},
+            edit=lambda arguments: {"decision": "allow", "input": arguments},
+        )
+    """
 
     fields: tuple[str, str] = ("tool_name", "tool_input")
     """The fields of that JSON that have the tool's name and its arguments. The arguments are an
@@ -334,7 +405,15 @@ class CommandHook(msgspec.Struct, frozen=True, kw_only=True):
 
 class WireTools(msgspec.Struct, frozen=True, kw_only=True):
     """What the tool calls in the responses of an agent's model mean. With it, an agent that cannot
-    ask is judged at the wire: corral's proxy decides about each call before the agent sees it."""
+    ask is judged at the wire: corral's proxy decides about each call before the agent sees it.
+
+    ::
+
+        wire = agents.WireTools(
+            kind_of=lambda tool: "execute" if tool == "bash" else "other",
+            own_prefix="mcp__corral__",
+        )
+    """
 
     kind_of: Callable[[str], ToolKind]
     own_prefix: str
@@ -352,7 +431,17 @@ class WireTools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamTransport(msgspec.Struct, frozen=True, kw_only=True):
-    """One process per prompt. It writes one JSON object per line to stdout."""
+    """One process per prompt. It writes one JSON object per line to stdout.
+
+    ::
+
+        class Line(msgspec.Struct):
+            text: str = ""
+
+        transport = agents.StreamTransport(
+            frames=Line, translator=lambda: lambda lines: [line.text for line in lines]
+        )
+    """
 
     kind: ClassVar[Literal["stream"]] = "stream"
     frames: object
@@ -431,7 +520,24 @@ def _no_launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str |
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What corral knows about one agent. ``transport`` holds what only one transport needs; a test
-    keeps every other field meaningful for all of them."""
+    keeps every other field meaningful for all of them.
+
+    ::
+
+        AGENTS = (
+            agents.AgentSpec(
+                name="mine",
+                title="Mine",
+                description="Mine, one process per prompt",
+                transport=transport,
+                programs=("mine",),
+                controls=controls,
+                launch=launch,
+                explain=explain,
+                tools={"bash": "execute", "write_file": "edit"},
+            ),
+        )
+    """
 
     name: str
     title: str

@@ -88,7 +88,17 @@ BEARER = KeyPlace(header="Authorization", prefix="Bearer ")
 
 
 class Wire(msgspec.Struct, frozen=True, kw_only=True):
-    """The wire format of one API, as pure functions. A ``Provider`` says which vendor uses it."""
+    """The wire format of one API, as pure functions. A ``Provider`` says which vendor uses it.
+
+    ::
+
+        def read(body, builder, provider):
+            builder.add_text(json.loads(body)["text"])
+
+        wire = models.Wire(
+            name="mine", encode=encode, translator=translator, read=read, failure=failure
+        )
+    """
 
     name: str
     encode: Callable[[Request, Provider, bool], Encoded]

@@ -18,7 +18,13 @@ from corral.values import decoder_for
 
 
 class PipelineStarted(Envelope, frozen=True, tag="pipeline_started"):
-    """The run starts."""
+    """The run starts.
+
+    ::
+
+        if event.type == "pipeline_started":
+            print(event.name, event.goal)
+    """
 
     type: ClassVar[Literal["pipeline_started"]] = "pipeline_started"
     name: str
@@ -26,14 +32,26 @@ class PipelineStarted(Envelope, frozen=True, tag="pipeline_started"):
 
 
 class PipelineCompleted(Envelope, frozen=True, tag="pipeline_completed"):
-    """The run has ended with success."""
+    """The run has ended with success.
+
+    ::
+
+        if event.type == "pipeline_completed":
+            print(event.reason)
+    """
 
     type: ClassVar[Literal["pipeline_completed"]] = "pipeline_completed"
     reason: str = ""
 
 
 class PipelineFailed(Envelope, frozen=True, tag="pipeline_failed"):
-    """The run has failed or was cancelled."""
+    """The run has failed or was cancelled.
+
+    ::
+
+        if event.type == "pipeline_failed":
+            print("cancelled" if event.cancelled else event.reason)
+    """
 
     type: ClassVar[Literal["pipeline_failed"]] = "pipeline_failed"
     reason: str = ""
@@ -41,7 +59,13 @@ class PipelineFailed(Envelope, frozen=True, tag="pipeline_failed"):
 
 
 class StepStarted(Envelope, frozen=True, tag="step_started"):
-    """A node starts."""
+    """A node starts.
+
+    ::
+
+        if event.type == "step_started":
+            print(event.node, event.kind)
+    """
 
     type: ClassVar[Literal["step_started"]] = "step_started"
     visit: str
@@ -49,7 +73,13 @@ class StepStarted(Envelope, frozen=True, tag="step_started"):
 
 
 class StepCompleted(Envelope, frozen=True, tag="step_completed"):
-    """A node has ended."""
+    """A node has ended.
+
+    ::
+
+        if event.type == "step_completed":
+            print(event.node, event.status, event.notes)
+    """
 
     type: ClassVar[Literal["step_completed"]] = "step_completed"
     visit: str
@@ -60,7 +90,13 @@ class StepCompleted(Envelope, frozen=True, tag="step_completed"):
 
 
 class StepFailed(Envelope, frozen=True, tag="step_failed"):
-    """A node has failed."""
+    """A node has failed.
+
+    ::
+
+        if event.type == "step_failed":
+            print(event.node, event.reason)
+    """
 
     type: ClassVar[Literal["step_failed"]] = "step_failed"
     visit: str
@@ -69,7 +105,13 @@ class StepFailed(Envelope, frozen=True, tag="step_failed"):
 
 
 class StepRetrying(Envelope, frozen=True, tag="step_retrying"):
-    """An attempt at a node has failed; another one follows."""
+    """An attempt at a node has failed; another one follows.
+
+    ::
+
+        if event.type == "step_retrying":
+            print(f"{event.node}: {event.reason}; again in {event.delay} s")
+    """
 
     type: ClassVar[Literal["step_retrying"]] = "step_retrying"
     visit: str
@@ -81,7 +123,13 @@ class StepRetrying(Envelope, frozen=True, tag="step_retrying"):
 
 
 class ParallelStarted(Envelope, frozen=True, tag="parallel_started"):
-    """A parallel node starts its branches."""
+    """A parallel node starts its branches.
+
+    ::
+
+        if event.type == "parallel_started":
+            print(event.node, event.branches)
+    """
 
     type: ClassVar[Literal["parallel_started"]] = "parallel_started"
     visit: str
@@ -89,7 +137,13 @@ class ParallelStarted(Envelope, frozen=True, tag="parallel_started"):
 
 
 class BranchStarted(Envelope, frozen=True, tag="parallel_branch_started"):
-    """A branch of a parallel node starts."""
+    """A branch of a parallel node starts.
+
+    ::
+
+        if event.type == "parallel_branch_started":
+            print(event.branch)
+    """
 
     type: ClassVar[Literal["parallel_branch_started"]] = "parallel_branch_started"
     visit: str
@@ -97,7 +151,13 @@ class BranchStarted(Envelope, frozen=True, tag="parallel_branch_started"):
 
 
 class BranchCompleted(Envelope, frozen=True, tag="parallel_branch_completed"):
-    """A branch of a parallel node has ended."""
+    """A branch of a parallel node has ended.
+
+    ::
+
+        if event.type == "parallel_branch_completed":
+            print(event.branch, event.status)
+    """
 
     type: ClassVar[Literal["parallel_branch_completed"]] = "parallel_branch_completed"
     visit: str
@@ -107,7 +167,13 @@ class BranchCompleted(Envelope, frozen=True, tag="parallel_branch_completed"):
 
 
 class ParallelCompleted(Envelope, frozen=True, tag="parallel_completed"):
-    """All branches of a parallel node have ended."""
+    """All branches of a parallel node have ended.
+
+    ::
+
+        if event.type == "parallel_completed":
+            print(event.node, event.status)
+    """
 
     type: ClassVar[Literal["parallel_completed"]] = "parallel_completed"
     visit: str
@@ -115,7 +181,13 @@ class ParallelCompleted(Envelope, frozen=True, tag="parallel_completed"):
 
 
 class InterviewStarted(Envelope, frozen=True, tag="interview_started"):
-    """A person is asked a question."""
+    """A person is asked a question.
+
+    ::
+
+        if event.type == "interview_started":
+            print(event.question, event.choices)
+    """
 
     type: ClassVar[Literal["interview_started"]] = "interview_started"
     visit: str
@@ -128,7 +200,13 @@ class InterviewStarted(Envelope, frozen=True, tag="interview_started"):
 
 
 class InterviewCompleted(Envelope, frozen=True, tag="interview_completed"):
-    """A question was answered."""
+    """A question was answered.
+
+    ::
+
+        if event.type == "interview_completed":
+            print(event.answer, event.by)
+    """
 
     type: ClassVar[Literal["interview_completed"]] = "interview_completed"
     visit: str
@@ -138,17 +216,28 @@ class InterviewCompleted(Envelope, frozen=True, tag="interview_completed"):
 
 
 class InterviewTimeout(Envelope, frozen=True, tag="interview_timeout"):
-    """A question was not answered in time."""
+    """A question was not answered in time.
+
+    ::
+
+        if event.type == "interview_timeout":
+            print(f"nobody answered {event.node}")
+    """
 
     type: ClassVar[Literal["interview_timeout"]] = "interview_timeout"
     visit: str
 
 
 class CheckpointSaved(Envelope, frozen=True, tag="checkpoint_saved"):
-    """The state of the run was saved."""
+    """The state of the run was saved.
+
+    ::
+
+        if event.type == "checkpoint_saved":
+            print("saved", event.ts)
+    """
 
     type: ClassVar[Literal["checkpoint_saved"]] = "checkpoint_saved"
-    pass
 
 
 PipelineEvent = (
@@ -179,10 +268,20 @@ def _decoder() -> msgspec.json.Decoder[RunEvent]:
 
 
 def to_json(event: RunEvent) -> bytes:
-    """The event as one line of JSON, without the newline."""
+    """The event as one line of JSON, without the newline.
+
+    ::
+
+        print(pipelines.events.to_json(event).decode())
+    """
     return _encoder.encode(event)
 
 
 def from_json(line: bytes | str) -> RunEvent:
-    """Decode an event of a pipeline, or of an agent in it."""
+    """Decode an event of a pipeline, or of an agent in it.
+
+    ::
+
+        events = [pipelines.events.from_json(line) for line in open("events.ndjson", "rb")]
+    """
     return _decoder().decode(line)

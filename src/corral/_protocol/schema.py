@@ -369,6 +369,8 @@ def schema_of(of: object, name: str | None = None) -> Schema:
     ``output`` accepts these values directly. Type checkers know the type of ``output=Review`` and
     ``output=list[Review]``; a JSON Schema, ``Literal`` or a union needs this function::
 
+        from typing import Literal
+
         verdict = corral.schema_of(Literal["yes", "no"])
         result = corral.run_sync("gemini-cli", "Is this code tested?", output=verdict)
 

@@ -30,6 +30,8 @@ def merge(*streams: AsyncIterable[T]) -> AsyncGenerator[T, None]:
 
     ::
 
+        from contextlib import aclosing
+
         async with aclosing(corral.merge(one.prompt("…"), two.prompt("…"))) as events:
             async for event in events:
                 print(event.label, event)

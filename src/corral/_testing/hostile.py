@@ -368,7 +368,7 @@ class HostileRepository:
 
     ::
 
-        with corral.testing.hostile_repository(folder) as hostile:
+        with testing.hostile_repository(folder) as hostile:
             print(hostile.cwd, hostile.effects())
     """
 

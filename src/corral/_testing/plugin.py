@@ -33,7 +33,7 @@ class AgentCassette(Protocol):
 
     ::
 
-        def test_it(agent_cassette: corral.testing.AgentCassette) -> None:
+        def test_it(agent_cassette: testing.AgentCassette) -> None:
             assert corral.run_sync("gemini", "Say hello", **agent_cassette("gemini")).ok
     """
 

@@ -75,6 +75,10 @@ def corral_agent(agent: str | None = None, **options: Unpack[RunKwargs]) -> Agen
     It works in the folder of the sample's ``sandbox="local"``, else in ``cwd``, else in a temporary
     folder. The policy is that of ``corral.run``: ``policy="edits"`` lets it change files. inspect's
     limits count; ``timeout`` is another one.
+
+    ::
+
+        task = Task(dataset=samples, solver=corral_agent("gemini", policy="edits", max_cost=1))
     """
 
     async def execute(state: AgentState) -> AgentState:

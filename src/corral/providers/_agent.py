@@ -96,8 +96,15 @@ class ResponseProvider(ABC):
     ::
 
         class Echo(ResponseProvider):
-            def generate(self, prompt, context=None, **options):
-                return prompt
+            @classmethod
+            def get_metadata(cls):
+                return {"name": "echo", "config_keys": ()}
+
+            def validate(self):
+                pass
+
+            def generate(self, prompt, *args, **options):
+                return ProviderResult(prompt)
 
         ResponseProviderFactory.register("echo", Echo)
     """

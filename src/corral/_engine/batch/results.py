@@ -248,6 +248,8 @@ class BatchReport(Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only
 
         ::
 
+            import pandas
+
             frame = pandas.DataFrame(report.rows())
         """
         rows: list[dict[str, Json]] = []

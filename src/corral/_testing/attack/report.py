@@ -86,7 +86,7 @@ class AttackReport(msgspec.Struct, frozen=True):
 
     ::
 
-        report = await corral.testing.attack_agent("corral", policies=["edits"])
+        report = await testing.attack_agent("corral", policies=["edits"])
         print(report.ok, report.broken)
     """
 

@@ -56,7 +56,7 @@ class Report(msgspec.Struct, frozen=True):
 
     ::
 
-        report = await corral.testing.check_agent("corral", only=["text"])
+        report = await testing.check_agent("corral", only=["text"])
         print(report.ok, report.failed)
     """
 

@@ -73,7 +73,8 @@ class ToolResult(NamedTuple):
 
     ::
 
-        print([(result.name, result.failed) for result in model.requests[1].tool_results])
+        for message in model.requests[1].history:
+            print([(result.name, result.failed) for result in message.results])
     """
 
     name: str
