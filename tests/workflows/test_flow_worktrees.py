@@ -122,3 +122,18 @@ def test_without_a_repository_the_step_says_so(tmp_path: Path) -> None:
     result = workflow_files.run(tmp_path, body)
     assert result.status == "fail"
     assert "needs a git repository" in result.reason
+
+
+def test_an_agent_with_its_own_worktree_in_a_run_that_has_one(repo: Path, tmp_path: Path) -> None:
+    """Git allows no branch below another one."""
+    agent = repairing_agent(tmp_path / "log")
+    body = f"""
+    @corral.workflow
+    async def one(flow: Flow) -> str:
+        return (await flow.run({agent!r}, "write list one", worktree=True, policy="all")).branch
+    """
+    workflow = workflow_files.load(tmp_path, body)
+    result = workflows.run_sync(workflow, repository=repo, db=str(tmp_path / "runs.db"), run_id="r")
+    assert result.ok, result.reason
+    assert git(repo, "show", f"{result.output}:list") == "one"
+    assert result.branch != result.output

@@ -2,7 +2,8 @@
 
 The node has the template of the prompt, and the attributes that all tasks share: ``agent``,
 ``model``, ``timeout``, ``output_schema``, ``worktree`` (a commit; the repository is around the
-workspace). The context has only the fields of the task.
+workspace), ``branches`` (how the names of branches begin, if not with the batch). The context has
+only the fields of the task.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ async def run_agent(
         if outcome.ok:
             try:
                 batch = work.node.text("batch")
-                branch = branch_name(batch, work.visit.id)
+                branch = branch_name(work.node.text("branches") or batch, work.visit.id)
                 change = await tree.commit_to(branch, f"{batch}: {work.visit.id}")
                 if change is not None:
                     owner = sessions[-1] if sessions else None

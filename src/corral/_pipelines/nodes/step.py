@@ -46,6 +46,8 @@ async def run_agent(work: NodeContext) -> Outcome:
 
         root, commit = await in_thread(repository_root, work.workspace)
         own = {"worktree": commit, "repository": str(root), "batch": work.run_id}
+        # A run with its own worktree has the branch ``corral/RUN``: git allows none below it.
+        own["branches"] = f"{work.run_id}--steps"
         work = replace(work, node=replace(work.node, attrs={**work.node.attrs, **own}))
 
     def prepare(inner: NodeContext, call: AgentCall) -> None:
