@@ -158,7 +158,9 @@ def check_migrate_files(folder: Path, agent: str, connect: Connect) -> None:
     found = result.output
     assert sorted(found.changed) == ["bad.txt", "one.txt", "two.txt"], found
     assert (found.unchanged, found.failed) == (["same.txt"], [])
-    assert "2 merged" in found.merged, found.merged
+    first, reason = found.merged.split("\n")
+    assert first == "2 merged into main, 1 not", found.merged
+    assert "failed: the gate failed" in reason
     texts = {path.stem: path.read_text() for path in project.glob("*.txt")}
     assert texts == {"one": "new\n", "two": "new\n", "bad": "old\n", "same": "old\n"}
 

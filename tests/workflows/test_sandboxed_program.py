@@ -190,6 +190,7 @@ async def test_code_that_passed_the_check_reaches_nothing(
         ("await flow.command('id', env={'LD_PRELOAD': 'x'})", "has a folder or variables"),
         ("await flow.command('id', sandbox='off')", "uses sandbox"),
         ("await flow.command('id', policy='all')", "uses policy"),
+        ("await flow.merge(['a'], into='main', gates=['id'])", "of the kind 'workflow.merge'"),
         ("os._exit(3)", "its process has ended"),
         ("os.write(4, b'{}\\n[]\\n'); os.write(5, b'[]\\n'); os._exit(1)", "drafted workflow bad"),
         (f"flow._threads['t'] = {{'id': 'x'}}; await flow.run('{MODEL}', 'hi', thread_id='t')",

@@ -105,6 +105,7 @@ INSIDE = [
     "return ().__class__.__bases__[0].__subclasses__()",
     "return flow.__class__",
     "return flow.program",
+    "await flow.merge(['a'], into='main', gates=['true'])",
     "return flow._threads",
     "return flow.run.__func__.__globals__",
     "return corral.__builtins__",

@@ -27,7 +27,7 @@ from corral._engine.memory_runner import MemoryRun
 from corral._engine.payloads import PipelineOutput, RunConfig, RunInput
 from corral._engine.worker import executor
 from corral._engine.workspace import artifacts as workspace_artifacts
-from corral._pipelines import loader, simulation
+from corral._pipelines import loader, node_kinds, simulation
 from corral._pipelines.events import RunEvent
 from corral._pipelines.execution.handlers import NodeResources
 from corral._pipelines.execution.interviewers import Interviewer
@@ -292,7 +292,8 @@ async def execute(
                 run_worktree.choose, name, request.repository, request.commit
             )
             if not resources.simulate:
-                await asyncio.to_thread(branch_worktrees.check_merges, graph, tree)
+                merging = [*graph.of_kind(node_kinds.MERGE.name)]
+                await asyncio.to_thread(branch_worktrees.check_merges, merging, tree)
             stored = replace(stored, tree=tree, workspace=tree.within)
         run_input = RunInput(
             run_id=name,

@@ -33,6 +33,7 @@ TIMEOUT = 1800.0
 """Default of seconds for a gate command."""
 ROUNDS = 2
 """How often the owner of a branch is asked by default."""
+GATE_SANDBOXES = ("auto", "require")
 
 
 class MergeReport(Displayed, msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +51,8 @@ class MergeReport(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     tip: str
     """The last commit: of the target, or of the branch that ``pending`` names."""
     entries: list[MergeEntry] = []
-    """The branches that were queued or open when the call began, or were added since."""
+    """The branches that were queued or open when the call began, or were added since. For a run,
+    only its own."""
     pending: str = ""
     """What to do, if the target is checked out with changes that are not committed."""
     elsewhere: bool = False
@@ -72,6 +74,20 @@ class MergeReport(Displayed, msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cost_usd(self) -> float:
         return sum(entry.cost_usd for entry in self.entries)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why branches were not merged: a text for each."""
+        left = (entry for entry in self.entries if entry.state != "merged")
+        return [f"{entry.branch} {entry.state}: {entry.reason}" for entry in left]
+
+    @property
+    def summary(self) -> str:
+        """How many were merged, the ``reasons``, and what is ``pending``."""
+        reasons = self.reasons
+        count = f"{self.merged} merged into {self.into}"
+        count += f", {len(reasons)} not" if reasons else ""
+        return "\n".join(filter(None, [count, *reasons, self.pending]))
 
     def _card(self) -> Card:
         facts = (f"{self.merged} merged", f"{self.failed} failed")
@@ -142,8 +158,11 @@ async def run(  # noqa: PLR0913
 
 
 class MergeOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Branches, and how they are merged. The fields are the parameters of ``run``."""
+    """Branches, and how they are merged. The other fields are the parameters of ``run``."""
 
+    id: str = ""
+    """Of the attempt of a run that gives the order. An order that is given again after a crash does
+    no branch again that has ended, and its report has no branches of others."""
     branches: Sequence[str]
     into: str
     gates: Sequence[str]
@@ -160,6 +179,9 @@ async def run_order(
 ) -> MergeReport:
     """``run``, with the function that asks the session of a branch, and the owner of branches that
     have none. Raises as ``run``."""
+    if order.sandbox not in ("", *GATE_SANDBOXES):
+        modes = " or ".join(GATE_SANDBOXES)
+        raise ConfigError(f"gate_sandbox must be {modes}, got: {order.sandbox!r}")
     root = await in_thread(_main_folder, folder)
     wanted = await in_thread(_find_branches, root, order)
     store = QueueStore.of(root, order.into)
@@ -168,7 +190,7 @@ async def run_order(
     while True:
         with store.working() as is_ours:
             if is_ours:
-                await merger.run(own)
+                await merger.run({*own} if order.id else own)
             elif not order.wait:
                 return await in_thread(_report, store, root, own, elsewhere=True)
         # Another process may have added a branch just before the lock was free.
@@ -211,7 +233,7 @@ def _find_branches(root: Path, order: MergeOrder) -> dict[str, str]:
     """The branches and their commits. Raises ``ConfigError``."""
     branches, batch, into = order.branches, order.batch, order.into
     if into.startswith("refs/") or tip_of(root, into) is None:
-        raise ConfigError(f"{root} has no branch {into!r}", hint="Name a branch with --into.")
+        raise ConfigError(f"{root} has no branch {into!r}", hint="`git branch` lists the branches.")
     listed = repository.run(root, "for-each-ref", "--format=%(refname)", HEADS).splitlines()
     names = [name.removeprefix(HEADS) for name in listed]
     patterns = [*branches]
@@ -249,7 +271,8 @@ def _add(
     wanted: dict[str, str],
     fallback: BranchOwner | None,
 ) -> set[int]:
-    """Add the branches; the numbers of all entries that are open then. Raises ``ConfigError``."""
+    """Add the branches; the numbers of the entries of the order, without an id of all that are open
+    then. Raises ``ConfigError``."""
     with store.locked():
         known = store.read()
         stored = known or MergeQueue(id=store.id, repository=str(root), into=order.into)
@@ -269,11 +292,17 @@ def _add(
             raise ConfigError(
                 f"nothing is queued for {stored.into}", hint="Name the branches to merge."
             )
+        before = stored.entries if order.id else []
+        of_order = {entry.branch: entry for entry in before if entry.order == order.id}
         for branch, commit in wanted.items():
-            owner = owners.find(root, branch) or fallback
-            stored.add(branch, commit, owner.agent if owner else "")
+            if branch not in of_order:
+                owner = owners.find(root, branch) or fallback
+                entry = stored.add(branch, commit, owner.agent if owner else "")
+                entry.order = order.id or entry.order
+                of_order[branch] = entry
         store.write(stored)
-        return {entry.number for entry in stored.open}
+        own = of_order.values() if order.id else stored.open
+        return {entry.number for entry in own}
 
 
 def _open_numbers(store: QueueStore) -> set[int]:

@@ -333,7 +333,7 @@ class Merger:
                     why = "was not run: a gate before it removed the folder"
                     return Evidence(kind="command", name=gate, outcome="failed", reason=why)
                 context = CheckContext(folder=tree.place, left=tree.place)
-                if stored.sandbox in ("auto", "require"):
+                if stored.sandbox:
                     from corral._sessions import sandbox
 
                     policy = Policy(write="allow", shell="allow")

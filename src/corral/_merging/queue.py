@@ -86,6 +86,8 @@ class MergeEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Whether the target does not have it yet, because it is checked out."""
     turn: int = 0
     """Its place: the lowest is next."""
+    order: str = ""
+    """The attempt of a run that wants it merged, if one does: after a crash it finds its entry."""
 
     @property
     def is_open(self) -> bool:

@@ -402,6 +402,16 @@ COMMAND_STEP = NodeKind(
     internal=True,
 )
 
+MERGE_STEP = NodeKind(
+    name="workflow.merge",
+    symbol=MERGE.symbol,
+    handler="step:merge",
+    timeout_margin=15.0,
+    detached=True,
+    llm="optional",
+    internal=True,
+)
+
 KEY_ATTRIBUTES = (
     "key", "output_key", "item_key", "output", "results_key", "response_key", "status_key",
 )  # fmt: skip
@@ -450,7 +460,7 @@ KINDS: dict[str, NodeKind] = {
         ),
         _data_kind("sleep", "Waits for `duration`.", "duration", ("duration",)),
         HTTP, SCENARIOS, MERGE, READ_FILE, WRITE_FILE, BATCH_ITEM, COMPARE_ATTEMPT,
-        RUN_STEP, GENERATE_STEP, COMMAND_STEP,
+        RUN_STEP, GENERATE_STEP, COMMAND_STEP, MERGE_STEP,
     )
 }  # fmt: skip
 """Every built-in kind by its name."""

@@ -34,6 +34,7 @@ from corral.values import (
 )
 
 if TYPE_CHECKING:
+    from corral._merging.api import MergeReport
     from corral.options import SandboxMode
     from corral.policy import Preset
     from corral.run_kwargs import RunKwargs
@@ -302,7 +303,7 @@ class Flow:
             step, lambda end: end.value if schema is None else schema.typed_value(end.value)
         )
 
-    # Commands.
+    # Commands, and the merge queue.
 
     def command(  # noqa: PLR0913
         self,
@@ -333,6 +334,83 @@ class Flow:
             {"command": command, "cwd": cwd, "env": dict(env or {}), "check": check},
         )
         read = _reader(CommandStep)
+        return self._perform(step, read, reads=True, writes=True)
+
+    def merge(  # noqa: PLR0913
+        self,
+        branches: Sequence[str],
+        *,
+        into: str,
+        gates: Sequence[str],
+        check: bool = False,
+        name: str = "merge",
+        rounds: int | None = None,
+        agent: str | None = None,
+        gate_timeout: Duration | None = None,
+        gate_sandbox: Literal["auto", "require"] | None = None,
+        gate_env: Sequence[str] = (),
+        **options: Unpack[RunKwargs],
+    ) -> Coroutine[Any, Any, MergeReport]:
+        """Add branches to the merge queue of the branch ``into``, and wait until each was merged or
+        has failed::
+
+            done = await flow.run("claude", "Fix the typos", policy="edits", worktree=True)
+            if done.branch:
+                report = await flow.merge([done.branch], into="main", gates=["make test"])
+                print(report.merged, report.failed, report.pending)
+
+        ``gates``: commands that must succeed in a clean worktree before ``into`` is moved. At a
+        conflict or a failed gate the session that made the branch repairs it, at most ``rounds``
+        times (2); ``agent`` is asked about branches that no session made. ``gate_timeout``: for
+        each command. ``gate_env``: names of variables that they see. ``options`` are those of
+        ``corral.run`` for the sessions that are asked, with ``cwd``, the folder of the repository.
+
+        A branch that fails stays as it is: the report has the reason. With ``check`` the step
+        raises ``StepError`` then. It also does if nothing can be merged at all: an unknown branch,
+        or a gate that fails on ``into`` itself."""
+        for what, given in (("branches", branches), ("gates", gates), ("gate_env", gate_env)):
+            if isinstance(given, str):
+                raise ConfigError(f"{what} must be a list of texts, got: {given!r}")
+        wrong = next((each for each in branches if not each or {*each} & {*"*?["}), None)
+        if wrong is not None:
+            raise ConfigError(
+                f"{wrong!r} is not the name of a branch",
+                hint="An agent that changed nothing has no branch: leave it out. A pattern is not"
+                " allowed, because the inputs of a step must say what it does.",
+            )
+        if not branches:
+            raise ConfigError("flow.merge needs branches", hint="Call it only if there are some.")
+        if not any(gate.strip() for gate in gates):
+            raise ConfigError(
+                "no gate: which command must succeed before a branch is merged?",
+                hint="Name one: gates=['make test'] (['true'] checks nothing).",
+            )
+        attrs: dict[str, Value | None] = {
+            "into": into,
+            "agent": agent,
+            "rounds": rounds,
+            "gate_timeout": None if gate_timeout is None else seconds(gate_timeout),
+            "gate_sandbox": gate_sandbox,
+            "gate_env": " ".join(gate_env) or None,
+        }
+        step = self._node_step(
+            name,
+            node_kinds.MERGE_STEP.name,
+            f"into {into}: {', '.join(branches)}",
+            {key: value for key, value in attrs.items() if value is not None},
+            {
+                "branches": [*branches],
+                "gates": [*gates],
+                "check": check,
+                "options": {key: value for key, value in options.items() if value is not None},
+            },
+        )
+
+        def read(end: StepEnd) -> MergeReport:
+            from corral._merging.api import MergeReport
+
+            return convert_to(end.value, MergeReport)
+
         return self._perform(step, read, reads=True, writes=True)
 
     # People, and the world outside.

@@ -96,9 +96,8 @@ def check(graph: Graph, workspace: Path, simulate: Simulate) -> None:
         )
 
 
-def check_merges(graph: Graph, tree: RunWorktree) -> None:
+def check_merges(merging: list[Node], tree: RunWorktree) -> None:
     """``check`` of the nodes ``merge`` of a run that has its own worktree. Blocks."""
-    merging = [*graph.of_kind(node_kinds.MERGE.name)]
     if merging and tree.is_remote:
         raise ConfigError(
             f"node {merging[0].id!r} merges branches of a repository on this machine, and"
@@ -143,6 +142,8 @@ async def in_place(
     else:
         sessions: list[BranchOwner] = []
         context = replace(context, on_owner=sessions.append)
+        if context.node.kind == node_kinds.MERGE_STEP.name and not context.resources.simulate:
+            await asyncio.to_thread(check_merges, [context.node], tree)
         async with run_worktree.used(tree):
             outcome = await work(context)
             await asyncio.to_thread(_publish, tree, outcome)

@@ -19,18 +19,25 @@ from corral.result import Result
 from corral.run_kwargs import RunKwargs
 
 
-async def ask_owner(work: NodeContext, owner: BranchOwner, prompt: str, folder: Path) -> Result:
-    """Give the prompt to the session, in this worktree. Raises ``CorralError`` if it cannot be
-    started."""
+async def ask_owner(
+    work: NodeContext,
+    owner: BranchOwner,
+    prompt: str,
+    folder: Path,
+    *,
+    own: RunKwargs | None = None,
+) -> Result:
+    """Give the prompt to the session, in this worktree. ``own``: options that win over all others.
+    Raises ``CorralError`` if it cannot be started."""
     given, _ = await in_thread(options_of, work, owner.agent)
     # ``timeout`` of the node is that of all its work.
-    own = {*work.node.attrs} - {"timeout"}
+    attributes = {*work.node.attrs} - {"timeout"}
     options = {
         name: value
         for name, value in given.items()
-        if name not in (*owners.LIMITS, "cwd") or name in own
+        if name not in (*owners.LIMITS, "cwd") or name in attributes
     }
-    options["env"] = {**work.resources.env}
+    options |= {"env": {**work.resources.env}, **(own or {})}
     with recorded_usage(work, owner.agent, is_stored=bool(given.get("record"))) as emit:
         return await owners.ask(
             owner,

@@ -12,13 +12,14 @@ own policy and limits, unless the node has others, and are within the budget of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import cast
 
 import msgspec
 
 from corral._merging.api import ROUNDS, TIMEOUT, MergeOrder, MergeReport, run_order
 from corral._merging.owners import BranchOwner, options_to_keep
-from corral._merging.queue import MergeEntry
 from corral._pipelines.execution.branch_merge import KEPT
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.execution.node_options import agent_of, number_of, options_of
@@ -29,6 +30,7 @@ from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.templates import as_text, find
 from corral._system.threads import in_thread
 from corral.errors import ConfigError
+from corral.run_kwargs import RunKwargs
 from corral.values import Json, JsonObject, as_texts
 
 
@@ -41,25 +43,41 @@ async def merge(work: NodeContext) -> Outcome:
     if not names:
         updates: JsonObject = {"merge.merged": 0, "merge.failed": 0, "merge.left": []}
         return Outcome(notes="nothing to merge", context_updates=updates)
+    into = as_text(value_of(work, node.attrs["into"])).strip()
+    return outcome_of(await merge_branches(work, names, into, [node.text("gate")]))
+
+
+async def merge_branches(
+    work: NodeContext,
+    branches: Sequence[str],
+    into: str,
+    gates: Sequence[str],
+    options: RunKwargs | None = None,
+) -> MergeReport:
+    """Merge branches in the way that the attributes of the node say. ``options`` are for the
+    sessions that are asked; ``cwd`` is the folder of the repository. Raises ``CorralError``."""
+    node, own = work.node, {**(options or {})}
+    folder = work.workspace / str(own.pop("cwd", ""))
     order = MergeOrder(
-        branches=names,
-        into=as_text(value_of(work, node.attrs["into"])).strip(),
-        gates=[node.text("gate")],
+        id=f"{work.run_id}/{work.visit.id}/{work.attempt}",
+        branches=branches,
+        into=into,
+        gates=gates,
         rounds=number_of(node, "rounds", int) if "rounds" in node.attrs else ROUNDS,
         timeout=node.seconds("gate_timeout") or TIMEOUT,
         sandbox=node.text("gate_sandbox"),
         pass_env=work.resources.pass_env(work) + _words(node, "gate_env"),
         wait=True,
     )
-    agent, fallback = "", None
+    fallback = None
     if node.text("agent"):
-        agent, _ = agent_of(work)
-        options, _ = await in_thread(options_of, work, agent)
-        fallback = BranchOwner(agent=agent, options=options_to_keep(options))
-    report = await run_order(
-        work.workspace, order, lambda _entry: None, ask=partial(ask_owner, work), fallback=fallback
-    )
-    return outcome_of(report)
+        agent, model = agent_of(work)
+        given, _ = await in_thread(options_of, work, agent)
+        if model is not None:
+            given["model"] = model
+        fallback = BranchOwner(agent=agent, options=options_to_keep(given))
+    ask = partial(ask_owner, work, own=cast("RunKwargs", own))
+    return await run_order(folder, order, lambda _entry: None, ask=ask, fallback=fallback)
 
 
 def branches_of(work: NodeContext) -> list[str]:
@@ -81,15 +99,12 @@ def branches_of(work: NodeContext) -> list[str]:
 
 def outcome_of(report: MergeReport) -> Outcome:
     """The outcome of the node, with the counts and the reasons."""
-    left = [entry for entry in report.entries if entry.state != "merged"]
-    lines = [_line(entry) for entry in left]
-    summary = "\n".join(
-        [f"{report.merged} merged into {report.into}, {len(left)} not.", *lines, report.pending]
-    ).strip()
+    left = [entry.branch for entry in report.entries if entry.state != "merged"]
+    summary = report.summary
     updates: JsonObject = {
         "merge.merged": report.merged,
         "merge.failed": len(left),
-        "merge.left": [entry.branch for entry in left],
+        "merge.left": [*left],
         "merge.tip": report.tip,
         "merge.pending": report.pending,
         "merge.summary": summary,
@@ -98,14 +113,10 @@ def outcome_of(report: MergeReport) -> Outcome:
     if left and report.merged:
         outcome = Outcome(status="partial_success", notes=summary)
     elif left:
-        outcome = failed(f"no branch was merged: {'; '.join(lines)}", retryable=False)
+        outcome = failed(f"no branch was merged: {'; '.join(report.reasons)}", retryable=False)
     return msgspec.structs.replace(
         outcome, context_updates=updates, cost_usd=report.cost_usd or None
     )
-
-
-def _line(entry: MergeEntry) -> str:
-    return f"{entry.branch} {entry.state}: {entry.reason}"
 
 
 def _words(node: Node, key: str) -> tuple[str, ...]:

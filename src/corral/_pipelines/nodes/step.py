@@ -1,16 +1,17 @@
-"""The steps of a workflow: an agent, a model call, a command.
+"""The steps of a workflow: an agent, a model call, a command, the merge queue.
 
 The context has the inputs of the step, as ``corral._workflows.flow`` makes them, and of a thread
 its session. The outcome has the result, as JSON, under ``RESULT``. Nothing in a prompt or a command
 is replaced: the program has made the text. In a simulation agents and models have the result of
-``_simulated``; commands run, unless nothing does (``pipelines.simulation``).
+``_simulated``, and nothing is merged; commands run, unless nothing does (``pipelines.simulation``).
 """
 
 from __future__ import annotations
 
 import os
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from corral._pipelines import node_kinds
@@ -22,13 +23,20 @@ from corral._pipelines.scheduler.outcome import RESULT, Outcome, failed
 from corral._pipelines.simulation import runs_nothing, simulated_answer
 from corral._protocol.schema_sample import sample_value
 from corral._system.threads import in_thread
+from corral.options import RunOptions
 from corral.policy import Policy
-from corral.values import Json, JsonObject, as_object, as_text, convert_to, is_object
+from corral.values import Json, JsonObject, as_object, as_text, as_texts, convert_to, is_object
+
+if TYPE_CHECKING:
+    from corral._merging.api import MergeReport
+    from corral.run_kwargs import RunKwargs
 
 TIMEOUT = 3600.0
 """Seconds for a command, if its step has no ``timeout``."""
 MAX_OUTPUT = 128 * 1024
 """Bytes of stdout and of stderr in a result: the last ones. ``tool_output.txt`` has more."""
+MAX_OUTPUTS, MAX_FILES = 200_000, 20
+"""Characters of all outputs in the report of a merge, and files in conflict of each branch."""
 
 
 async def run_agent(work: NodeContext) -> Outcome:
@@ -51,9 +59,7 @@ async def run_agent(work: NodeContext) -> Outcome:
         work = replace(work, node=replace(work.node, attrs={**work.node.attrs, **own}))
 
     def prepare(inner: NodeContext, call: AgentCall) -> None:
-        given: dict[str, object] = {**as_object(inputs.get("options"))}
-        if is_object(policy := given.get("policy")):
-            given["policy"] = convert_to(policy, Policy)
+        given = _options_of(work)
         given["cwd"] = os.path.join(inner.workspace, as_text(given.get("cwd")))
         cast("dict[str, object]", call.options).update(given)
         call.has_preamble = False
@@ -136,6 +142,61 @@ async def command(work: NodeContext) -> Outcome:
         failure_reason=f"`{text}` {done.end(timeout)}" + (f": {tail}" if tail else ""),
         failure_class="timeout" if done.timed_out else "permanent",
     )
+
+
+async def merge(work: NodeContext) -> Outcome:
+    """The result is the report of the merge queue; with ``check`` a branch that is not merged is a
+    failure of the step."""
+    from corral._merging.api import MergeReport
+    from corral._merging.queue import MergeEntry
+    from corral._pipelines.nodes import merging
+
+    node, inputs = work.node, work.context
+    branches, into = as_texts(inputs["branches"]), node.text("into")
+    if work.resources.simulate:
+        text = simulated_answer(node)
+        entries = [
+            MergeEntry(number=number, branch=branch, commit="", state="merged", reason=text)
+            for number, branch in enumerate(branches, 1)
+        ]
+        report = MergeReport(queue="", into=into, tip="", entries=entries)
+    else:
+        options = _options_of(work)
+        RunOptions.build("corral", options)  # raises before anything is merged
+        gates = as_texts(inputs["gates"])
+        report = await merging.merge_branches(
+            work, branches, into, gates, cast("RunKwargs", options)
+        )
+    left = report.reasons
+    stored = as_object(to_builtins(_shortened(report)))
+    outcome = Outcome(
+        status="partial_success" if left else "success",
+        notes=report.summary,
+        context_updates={RESULT: stored},
+        cost_usd=report.cost_usd or None,
+    )
+    if not left or not inputs.get("check"):
+        return outcome
+    reason = f"{len(left)} of {len(branches)} branches were not merged: {'; '.join(left)}"
+    return replace(outcome, status="fail", failure_reason=reason, failure_class="permanent")
+
+
+def _shortened(report: MergeReport) -> MergeReport:
+    """The report with so much of the outputs that a step can have it as its result."""
+    most = MAX_OUTPUTS // max(1, len(report.entries))
+    entries = [
+        replace(entry, output=entry.output[-most:], files=entry.files[:MAX_FILES])
+        for entry in report.entries
+    ]
+    return replace(report, entries=entries)
+
+
+def _options_of(work: NodeContext) -> dict[str, object]:
+    """The options of ``corral.run`` that the step was called with."""
+    given: dict[str, object] = {**as_object(work.context.get("options"))}
+    if is_object(policy := given.get("policy")):
+        given["policy"] = convert_to(policy, Policy)
+    return given
 
 
 def _simulated(work: NodeContext) -> Outcome:

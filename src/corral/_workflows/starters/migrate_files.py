@@ -17,8 +17,8 @@ class Migration:
     changed: list[str]
     unchanged: list[str]
     failed: list[str]
-    merged: str
-    """What `corral merge` says."""
+    merged: str = ""
+    """How many branches were merged, and why the others were not."""
 
 
 @corral.workflow
@@ -37,7 +37,7 @@ async def migrate_files(
     into the branch ``into``. What fails keeps its branch: `corral merges show last`.
     """
     listed = await flow.command(f"git ls-files -- {shlex.quote(files)}", check=True, name="files")
-    found = Migration([], [], [], "")
+    found = Migration([], [], [])
     branches: list[str] = []
 
     async def migrate(file: str) -> None:
@@ -53,7 +53,5 @@ async def migrate_files(
     await flow.parallel([migrate(file) for file in listed.stdout.split("\n") if file],
                         max_parallel=at_once)  # fmt: skip
     if branches:
-        named = shlex.join([*branches, "--into", into, "--gate", gate])
-        merge = await flow.command(f"corral merge {named} --approve edits", name="merge")
-        found.merged = merge.stdout or merge.stderr
+        found.merged = (await flow.merge(branches, into=into, gates=[gate])).summary
     return found
