@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import gc
 import itertools
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +125,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+STDERR = pytest.StashKey[int]()
+"""The descriptor of stderr that is not captured."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register a mark for each agent that has a program. Reset SIGINT: a process that a shell
     started in the background ignores it, and its children would as well."""
     cleanup.start_watcher()
+    capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        config.stash[STDERR] = os.dup(2)
     os.environ["CORRAL_PROBE"] = "never"  # also for what is made once for all tests
     gc.disable()  # until the tests are collected: they are many objects, and none is garbage
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -158,6 +166,20 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     fast_selection.begin(item)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End the process if a test does not end although its timeout was raised in it: a cleanup may
+    wait for ever. xdist reports the test as failed, and goes on in a new process."""
+    mark = item.get_closest_marker("timeout")
+    seconds = mark.args[0] if mark else float(item.config.getini("timeout"))
+    stderr = item.config.stash[STDERR]
+    faulthandler.dump_traceback_later(3 * seconds + 60, exit=True, file=stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 LEFT_OUT = pytest.StashKey[dict[str, int]]()

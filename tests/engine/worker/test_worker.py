@@ -117,14 +117,14 @@ def test_other_processes_do_not_start_a_running_node_again(processes: DurablePro
 def test_a_suspended_worker_changes_nothing_after_its_work_was_taken_over(
     processes: DurableProcesses,
 ) -> None:
-    first = processes.worker(poll=1.0)  # suspended within a look, it would lock a database file
+    first = processes.worker()
     graph = (
         f'digraph d {{ start [shape=Mdiamond]; exit [shape=Msquare]; b [type="t.step"]'
         f' a [type="t.wait", file="{processes.folder}/go"]; start -> a -> b -> exit }}'
     )
     submit(processes, graph)
     wait_until(lambda: processes.attempt_counts()["a.1#1"], "the node to start")
-    os.kill(first, signal.SIGSTOP)
+    processes.suspend(first)
     # It still holds its lease, so its work is moved by force, as after a network partition.
     take_work_of(processes, first)
     processes.worker()
