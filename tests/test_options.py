@@ -53,7 +53,7 @@ def test_the_error_for_an_unknown_option_suggests_the_nearest_name(name: str, ne
 
 
 def test_the_error_for_an_unknown_option_says_where_all_are_if_no_name_is_similar() -> None:
-    with pytest.raises(ConfigError, match="unknown option 'zzzz': .corral docs configuration"):
+    with pytest.raises(ConfigError, match=r"unknown option 'zzzz': .corral docs configuration"):
         build(zzzz=1)
 
 
