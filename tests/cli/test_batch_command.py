@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -315,3 +316,18 @@ def test_each_file_of_a_pattern_is_a_task(workspace: Path) -> None:
     assert expanded.stdout.count("\n") == 2
     none = corral("batch", *words, cwd=workspace)
     assert (none.returncode, "give one file of tasks, got 0" in none.stderr) == (2, True)
+
+
+def test_a_full_disk_behind_stdout_names_the_command_that_continues(workspace: Path) -> None:
+    words = ["batch", put(workspace, 2), "--prompt", "x{{n}}", "--simulate", "--db", "runs.db"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [CORRAL, *words], cwd=workspace, stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=100,
+        )  # fmt: skip
+    assert done.returncode == 1
+    *_, error, hint = done.stderr.splitlines()
+    assert error == "corral: the output cannot be written: No space left on device"
+    assert hint == f"  then run the same command again: corral {shlex.join(words)}"
+    second = corral(*words, cwd=workspace)
+    assert [json.loads(line)["id"] for line in second.stdout.splitlines()] == ["1", "2"]

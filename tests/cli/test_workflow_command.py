@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.pipeline_command import corral
+from support.pipeline_command import CORRAL, corral
 
 pytestmark = pytest.mark.whole_program
 
@@ -162,3 +162,17 @@ def test_bad_resumes_lose_nothing(folder: Path) -> None:
     done = workflow(folder, "resume", "r", "-q")
     assert json.loads(done.stdout)["reply"] == "no"
     assert (folder / "log").read_text() == "x\n"
+
+
+def test_events_on_a_full_disk_end_with_the_command_that_continues(folder: Path) -> None:
+    words = ["run", "flow.py", "--run-id", "r", "--json", "--auto-approve", "--db", "runs.db"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [CORRAL, "workflow", *words], cwd=folder, stdout=full, stderr=subprocess.PIPE,
+            text=True, timeout=100,
+        )  # fmt: skip
+    assert done.returncode == 1
+    *_, error, hint = done.stderr.splitlines()
+    assert error == "corral: the output cannot be written: No space left on device"
+    assert hint == "  then: corral workflow resume r --db runs.db"
+    workflow(folder, "resume", "r", code=10)

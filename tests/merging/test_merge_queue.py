@@ -183,7 +183,7 @@ def test_a_checkout_with_changes_is_not_touched(repo: Path) -> None:
     (repo / "list").write_text("mine\n")
     before = git(repo, "rev-parse", "main")
     report = merge(repo, "one")
-    assert "changes that are not committed" in report.pending
+    assert "changes or new files that are not committed" in report.pending
     assert (repo / "list").read_text() == "mine\n"
     assert git(repo, "rev-parse", "main") == before
     # More is merged behind it, and what the message says works.

@@ -212,12 +212,16 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     batch.command = BatchCommand.of(sys.argv[1:], os.getcwd())
     try:
         report = run_cancellable(batch.run_to_end(), progress)
-    except StorageFailed as error:
+    except BrokenPipeError:
+        raise
+    except (StorageFailed, OSError) as error:
         if not batch.report.total or not batch.is_durable:
             raise
-        echo(f"corral: {error}", err=True)
+        from corral._cli.main import report_error
+
+        code = report_error(error)
         echo(f"  then run the same command again: corral {shlex.join(sys.argv[1:])}", err=True)
-        return error.cli_exit
+        return code
     if report is None:
         _print_interrupted(batch)
         return INTERRUPTED

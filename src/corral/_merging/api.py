@@ -248,7 +248,8 @@ def _find_branches(root: Path, order: MergeOrder) -> dict[str, str]:
             what = f"the batch {batch} has no branch" if pattern not in branches else ""
             raise ConfigError(
                 what or f"{root} has no branch {pattern!r}",
-                hint="`git branch` lists the branches; a batch makes them with --worktree.",
+                hint="`git branch` lists the branches. A batch makes one for each task that changes"
+                " files, with --worktree.",
             )
         for name in matching:
             found[name.removeprefix(HEADS)] = tip_of(root, name) or ""

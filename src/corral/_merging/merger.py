@@ -220,8 +220,8 @@ class Merger:
                 worktree.update_checkout(top, reference(into), tip, staged)
             except StorageFailed as error:
                 pending = (
-                    f"{into} is checked out, and was not moved: {error.message}. When it has no"
-                    f" changes: git -C {top} merge --ff-only {self._tip_branch}"
+                    f"{into} is checked out, and was not moved: {error.message}."
+                    f" To move it: git -C {top} merge --ff-only {self._tip_branch}"
                 )
 
         def change(stored: MergeQueue) -> None:

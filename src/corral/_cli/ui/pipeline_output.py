@@ -103,12 +103,14 @@ class PipelinePrinter:
         except BrokenPipeError:
             self._interrupted()
             raise
-        except StorageFailed as error:
+        except (StorageFailed, OSError) as error:
             if not self.name or not self._durable:
                 raise
-            echo(f"corral: {error}", err=True)
+            from corral._cli.main import report_error
+
+            code = report_error(error)
             echo(f"  then: {self._command} resume {self.name}{self._db_option}", err=True)
-            return error.cli_exit
+            return code
         return self._print_result(result)
 
     async def _execute(self, execute: Execute) -> PipelineResult:

@@ -127,11 +127,15 @@ def answer(text: str) -> None:
 
 def data(piece: bytes) -> None:
     """Print a part of a file, unchanged. Only if stdout is not a terminal."""
-    sys.stdout.flush()
-    left = memoryview(piece)
-    while left:  # with PYTHONUNBUFFERED, one call may write a part of it, as on a full disk
-        left = left[sys.stdout.buffer.write(left) :]
-    sys.stdout.buffer.flush()
+
+    def write() -> None:
+        sys.stdout.flush()
+        left = memoryview(piece)
+        while left:  # with PYTHONUNBUFFERED, one call may write a part of it, as on a full disk
+            left = left[sys.stdout.buffer.write(left) :]
+        sys.stdout.buffer.flush()
+
+    print_above(write, ends_line=False, is_terminal=False)
 
 
 def answer_markdown(text: str) -> None:

@@ -233,16 +233,16 @@ class Stdout:
                 await self._wait_writable()
 
     def _write_some(self, data: memoryview) -> memoryview:
-        if not self._is_terminal:
-            return data[os.write(self._fd, data) :]
         written = 0
 
         def write() -> None:
             nonlocal written
-            while written < len(data):
+            written = os.write(self._fd, data)
+            while self._is_terminal and written < len(data):
                 written += os.write(self._fd, data[written:])
 
-        terminal.print_above(write, ends_line=data[-1] == ord("\n"), is_terminal=True)
+        ends_line = data[-1] == ord("\n")
+        terminal.print_above(write, ends_line=ends_line, is_terminal=self._is_terminal)
         return data[written:]
 
     async def _wait_writable(self) -> None:

@@ -137,7 +137,7 @@ def update_checkout(
     if current != repository.tree_of(top, old):
         expected = {each.path for each in repository.differences(top, old, new)}
         if not after_crash or any(each.path not in expected for each in changes):
-            raise StorageFailed(f"{top} has changes that are not committed")
+            raise StorageFailed(f"{top} has changes or new files that are not committed")
     git_tree.update(top, top, changes, force=False)
     index = {"GIT_INDEX_FILE": str(layout.git_dir / "index")}
     repository.run(top, "read-tree", new, env=index)
