@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from corral._workflows import definition
 from corral._workflows.drafted import Bounds, with_mark
 from corral._workflows.program_turn import ProgramTurn, Step, StoredProgram
 from corral._workflows.sandboxed_program import NotAllowed, SandboxedProgram, StepChecks
+from corral.errors import ConfigError
 from corral.testing import ModelServer
 
 MODEL = "gemini:gemini-2.5-flash"
@@ -244,3 +246,20 @@ def test_a_command_gets_the_sandbox_whatever_it_says() -> None:
     assert step.node.attrs["sandbox"] == "require"
     with pytest.raises(NotAllowed):
         checks.check(ProgramTurn(steps=[GOOD_STEP]))
+
+
+@pytest.mark.parametrize("imports", ["import drafted", "from package.drafted import works"])
+def test_a_workflow_cannot_import_a_drafted_file(tmp_path: Path, imports: str) -> None:
+    """Imported, it would run without its bounds, and outside of the sandbox."""
+    folder = tmp_path / "package" if "package" in imports else tmp_path
+    folder.mkdir(exist_ok=True)
+    file = folder / "drafted.py"
+    file.write_text(f'open({str(tmp_path / "ran")!r}, "w")\n' + with_mark(HEAD, BOUNDS))
+    text = f"{UNCHECKED}{imports}\n\n@corral.workflow\nasync def mine(flow: Flow) -> None: ...\n"
+    with pytest.raises(ConfigError, match=r"mine.py:7: drafted.py was drafted by a model"):
+        definition.load_text(str(tmp_path / "mine.py"), text)
+    assert not (tmp_path / "ran").exists()
+    file.write_text("def works() -> None: ...\n")
+    assert definition.load_text(str(tmp_path / "mine.py"), text).name == "mine"
+    sys.modules.pop("drafted", None)
+    sys.modules.pop("package.drafted", None)

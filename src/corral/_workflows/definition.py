@@ -8,9 +8,10 @@ import sys
 import threading
 import types
 import typing
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -279,15 +280,39 @@ def _module_of(path: str, text: str) -> types.ModuleType:
 
 @contextmanager
 def _importable(folder: str) -> Generator[None]:
-    """Modules beside the file can be imported, as if Python ran it."""
+    """Modules beside the file can be imported, as if Python ran it; drafted ones cannot."""
     added = folder not in sys.path
     if added:
         sys.path.insert(0, folder)
+    sys.meta_path.insert(0, drafts := _DraftedModules(folder))
     try:
         yield
     finally:
+        sys.meta_path.remove(drafts)
         if added and folder in sys.path:
             sys.path.remove(folder)
+
+
+class _DraftedModules(MetaPathFinder):
+    """Finds no module. Raises ``ConfigError`` for a drafted file: imported, it would run without
+    its bounds and its sandbox."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> None:
+        for place in [self._folder] if path is None else path:
+            file = Path(place, f"{name.rpartition('.')[2]}.py")
+            if not file.is_relative_to(self._folder) or not fs.is_file(file):
+                continue
+            if find_bounds(fs.read_bytes(file).decode(errors="replace")) is not None:
+                raise ConfigError(
+                    f"{file.name} was drafted by a model, so it cannot be imported",
+                    hint="Run it on its own: corral workflow run. If you have read it and want to"
+                    " import it as your own code, remove the line `# corral: drafted …`.",
+                )
 
 
 def line_of_error(error: BaseException, path: str) -> str:
