@@ -429,6 +429,20 @@ def test_every_link_leads_to_a_page_and_a_heading() -> None:
             assert not anchor or anchor in anchors(target), (page.name, link)
 
 
+def test_the_repository_of_corral_is_one_placeholder_in_files_that_a_reader_copies() -> None:
+    """Its address is not known here. A build gets it from ``REPOSITORY_URL``, for its metadata and
+    the links of the README (``tools/metadata_hook.py``)."""
+    address = re.compile(r"github\S*/corral|[A-Z]+/corral|/corral@|<[\w ]*repository|://\.\.\.")
+    named = {
+        page.stem: line
+        for page in (*PAGES, *SKILL, ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md")
+        for line in page.read_text().splitlines()
+        if address.search(line)
+    }
+    assert named.keys() == {"review-bot", "review"}
+    assert all("OWNER/corral" in line and "# replace OWNER" in line for line in named.values())
+
+
 def test_every_test_that_a_page_names_exists() -> None:
     for page in (*PAGES, ROOT / "SECURITY.md"):
         text = page.read_text() if page.exists() else ""
