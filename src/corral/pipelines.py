@@ -19,15 +19,6 @@ from corral._core.lazy_names import load_public_name, public_names
 
 if TYPE_CHECKING:
     # ``Name as Name`` makes a name public for type checkers.
-    from corral._engine.api import (
-        PipelineResult as PipelineResult,
-        fork as fork,
-        fork_sync as fork_sync,
-        resume as resume,
-        resume_sync as resume_sync,
-        run as run,
-        run_sync as run_sync,
-    )
     from corral._engine.existing_runs import (
         add_budget as add_budget,
         add_budget_sync as add_budget_sync,
@@ -42,6 +33,15 @@ if TYPE_CHECKING:
         show as show,
         show_sync as show_sync,
     )
+    from corral._engine.pipeline_runs import (
+        fork as fork,
+        fork_sync as fork_sync,
+        resume as resume,
+        resume_sync as resume_sync,
+        run as run,
+        run_sync as run_sync,
+    )
+    from corral._engine.run_result import PipelineResult as PipelineResult
     from corral._pipelines import events as events
     from corral._pipelines.dot_parser import DotError as DotError, parse as parse
     from corral._pipelines.execution.handlers import (
@@ -71,9 +71,10 @@ if TYPE_CHECKING:
     from corral._pipelines.scheduler.outcome import Outcome as Outcome
 
 _HOMES = {
-    "corral._engine.api": "PipelineResult fork fork_sync resume resume_sync run run_sync",
     "corral._engine.existing_runs": "add_budget add_budget_sync answer answer_sync"
     " answer_with_token answer_with_token_sync cancel cancel_sync runs runs_sync show show_sync",
+    "corral._engine.pipeline_runs": "fork fork_sync resume resume_sync run run_sync",
+    "corral._engine.run_result": "PipelineResult",
     "corral._pipelines.": "events",
     "corral._pipelines.dot_parser": "DotError parse",
     "corral._pipelines.execution.handlers": "NodeContext NodeResources handler register",

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
         show as show,
         show_sync as show_sync,
     )
+    from corral._engine.run_result import WorkflowResult as WorkflowResult
     from corral._engine.workflow_runs import (
         ResumePlan as ResumePlan,
-        WorkflowResult as WorkflowResult,
         fork as fork,
         fork_sync as fork_sync,
         plan_resume as plan_resume,
@@ -61,7 +61,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "corral._engine.existing_runs": "add_budget add_budget_sync answer answer_sync cancel"
     " cancel_sync show show_sync",
-    "corral._engine.workflow_runs": "ResumePlan WorkflowResult fork fork_sync plan_resume"
+    "corral._engine.run_result": "WorkflowResult",
+    "corral._engine.workflow_runs": "ResumePlan fork fork_sync plan_resume"
     " plan_resume_sync resume resume_sync run run_sync runs runs_sync",
     "corral._workflows.definition": "Workflow workflow",
     "corral._workflows.flow": "AgentStep CommandStep Flow PersonAnswer",

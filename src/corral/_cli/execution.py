@@ -3,9 +3,9 @@ follow a run in this process, and how they do it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar
 
 import click
 
@@ -30,11 +30,14 @@ from corral.run_kwargs import RunKwargs
 
 if TYPE_CHECKING:
     from corral._cli.ui.pipeline_output import PipelinePrinter
-    from corral._engine.api import PipelineResult, RunRequest
+    from corral._engine.continue_run import Continuation
+    from corral._engine.run_result import PipelineResult
+    from corral._engine.start_run import RunRequest
     from corral._pipelines.graph import Graph
 
 
 RunKind: TypeAlias = Literal["pipeline", "workflow"]
+ContinuationT = TypeVar("ContinuationT", bound="Continuation")
 RUN_DIR = option("Execution", "--run-dir DIR", "The run folder, new or empty.")
 
 
@@ -147,7 +150,7 @@ def read_request(flags: ExecutionFlags) -> RunRequest:
         raise ConfigError("--no-durable and --db or --queue are both given")
     if flags["queue"] is not None and not flags["queue"].strip():
         raise ConfigError("a queue needs a name")
-    from corral._engine.api import RunRequest
+    from corral._engine.start_run import RunRequest
 
     options = read_options(flags)
     return RunRequest(
@@ -161,7 +164,6 @@ def read_request(flags: ExecutionFlags) -> RunRequest:
         run_dir=flags["run_dir"],
         simulate="all" if flags["simulate"] == "all" else flags["simulate"] is not None,
         durable=not flags["no_durable"],
-        db=flags["db"],
         queue=flags["queue"],
         of_task=BudgetLimits(
             max_cost=flags["task_max_cost"],
@@ -206,4 +208,36 @@ def execute(
             show.progress.print_line(
                 "! uncommitted changes in the repository are not part of this run"
             )
-    return show.run_to_end(lambda follow: start(replace(request, **follow)))
+    return show.run_to_end(lambda follow: start(replace(request, follow=follow)))
+
+
+def find_continuation(
+    name: str, db: str | None, prepare: Callable[[str], Coroutine[Any, Any, ContinuationT]]
+) -> ContinuationT:
+    """How the durable run that a person named goes on. ``prepare`` gets its id."""
+    from corral._engine.dbos import database
+    from corral._system import threads  # late: asyncio loads ssl, which --help does not need
+
+    database.load()
+    from corral._runs.find import find_pipeline_run
+
+    return threads.run_event_loop(prepare(find_pipeline_run(name, db)))
+
+
+def follow_continuation(
+    found: Continuation,
+    flags: FollowFlags,
+    kind: RunKind,
+    *,
+    limits: dict[str, float] | None = None,
+    run_dir: str | None = None,
+) -> int:
+    """Continue a run, and print it; returns the exit code."""
+    from corral._engine.continue_run import continue_run
+
+    show = make_printer(found.graph, flags, kind)
+    if found.new is None:
+        show.name = found.run.id
+    return show.run_to_end(
+        lambda follow: continue_run(found, follow, limits=limits, run_dir=run_dir)
+    )

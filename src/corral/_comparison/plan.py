@@ -24,8 +24,8 @@ from corral._comparison import store, task_folders
 from corral._comparison.task_folders import CompareTask
 from corral._core import durations, stored_formats
 from corral._core.stored_formats import COMPARISON
-from corral._engine.api import as_json
 from corral._engine.batch.spec import AgentChoice
+from corral._engine.run_options import as_json
 from corral._pipelines.attempts import TIMEOUT, AttemptTask, Verifier
 from corral._pipelines.execution.node_options import TIMEOUT as AGENT_TIMEOUT
 from corral._pipelines.execution.verifier import digest_of

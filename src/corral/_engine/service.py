@@ -1,4 +1,4 @@
-"""Operations on durable runs: start, follow, wait, cancel, resume.
+"""Operations on durable runs: start, wait, cancel, raise limits, resume.
 
 A run without a queue runs in the engine of this process (``process_engine``); if that ends first,
 the run waits to be resumed. A run on a queue is executed by the workers of that queue
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from corral._engine import open_questions, process_engine, query, run_list
+from corral._engine import process_engine, query, run_list
 from corral._engine.agent_host import client as agent_host_client
 from corral._engine.dbos.client import (
     DEFAULT_QUEUE,
@@ -36,7 +35,6 @@ from corral._engine.dbos.database import (
     storage_errors,
 )
 from corral._engine.dbos.leases import ExecutorLiveness
-from corral._engine.open_questions import RunQuestion
 from corral._engine.payloads import (
     BATCH_CLOSED,
     BATCH_WORKFLOW,
@@ -47,10 +45,8 @@ from corral._engine.payloads import (
     pack,
     unpack,
 )
-from corral._pipelines import events, node_kinds
-from corral._pipelines.execution.interviewers import Interviewer
 from corral._pipelines.run_limits import run_limits
-from corral._pipelines.scheduler.commands import Answer, Cancelled
+from corral._pipelines.scheduler.commands import Cancelled
 from corral._system import clock, paths
 from corral._system.process.tree import ProcessRegistry
 from corral._system.randomness import random_hex
@@ -61,13 +57,6 @@ if TYPE_CHECKING:
     from corral._core.spending import Raise
     from corral._metering.budget import Budget
 
-QUIET = 0.5
-"""Seconds without an event until it is checked whether the run waits only for people."""
-QUESTION_POLL = 0.1
-"""Seconds between two checks for questions, if there is an interviewer to answer them."""
-SHORT_TIMEOUT = 300.0
-"""Seconds: if a question expires sooner, the follower waits for its timeout, although there is no
-interviewer."""
 SERVER_AWAY = 60.0
 """Seconds that a database server may be away while a run is waited for."""
 GOAL = 200
@@ -167,134 +156,6 @@ async def wait(run: str, *, db: str | None = None, timeout: float | None = None)
                 return closed
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.5)
-
-
-class RunFollower:
-    """Follows a run to its end: reports its events, and asks ``interviewer`` its questions; None:
-    there is no one to ask. ``reported``: the number of the last event that the caller knows."""
-
-    def __init__(
-        self,
-        run: str,
-        *,
-        db: str | None = None,
-        interviewer: Interviewer | None = None,
-        on_event: Callable[[events.RunEvent], None] | None = None,
-        reported: int = 0,
-    ) -> None:
-        self.run: str = run
-        self.db: str | None = db
-        self.interviewer: Interviewer | None = interviewer
-        self._on_event, self._reported, self._is_new = on_event, reported, reported == 0
-        self._open: set[str] = set()
-        """Open questions of the run itself. Those of nested runs are read from the database."""
-        self._working: set[str] = set()
-        self._within: set[str] = set()
-        self._asking: dict[asyncio.Task[Answer], RunQuestion] = {}
-        self._answered_ids: set[str] = set()
-        self._quiet = 0
-
-    async def run_to_end(self) -> PipelineOutput | None:
-        """The output of the run; None if it waits only for people and has no interviewer."""
-        stream = query.follow(self.run, db=self.db)
-        coming = _next_event(stream)
-        try:
-            while True:
-                looks = bool(self._open or self._within)
-                pause = QUIET if self.interviewer is None else QUESTION_POLL
-                ready, _ = await asyncio.wait(
-                    {coming, *self._asking},
-                    timeout=pause if looks else None,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                for task in [task for task in self._asking if task in ready]:
-                    await self._answered(task)
-                if coming in ready:
-                    event = coming.result()
-                    if event is None:
-                        return await wait(self.run, db=self.db)
-                    coming = _next_event(stream)
-                    self._on_event_received(event)
-                elif looks and self.interviewer is not None:
-                    await self._ask(self.interviewer)
-                elif looks and await self._waits_for_people():
-                    return None
-        finally:
-            tasks: list[asyncio.Task[Any]] = [coming, *self._asking]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await stream.aclose()
-
-    def _on_event_received(self, event: events.RunEvent) -> None:
-        self._quiet = 0
-        of_the_run = isinstance(event, events.PipelineEvent)
-        self._is_new = self._is_new or (of_the_run and event.seq > self._reported)
-        if self._on_event is not None and self._is_new:
-            self._on_event(event)
-        self._is_new = self._is_new or (of_the_run and event.seq >= self._reported)
-        match event:
-            case events.StepStarted(kind=kind, visit=visit) if kind in node_kinds.CHILD_KINDS:
-                self._within.add(visit)
-            case events.StepStarted(kind=kind, visit=visit):
-                node_kind = node_kinds.find(kind)
-                if node_kind.works and not node_kind.waits:  # a process works while it runs
-                    self._working.add(visit)
-            case events.StepCompleted(visit=visit) | events.StepFailed(visit=visit):
-                self._working.discard(visit)
-                self._within.discard(visit)
-                self._open.discard(visit)
-            case events.InterviewStarted(visit=visit):
-                self._open.add(visit)
-                # A question about a conflict: the visit of its node does not work meanwhile.
-                self._working.discard(visit.rpartition(".")[0])
-            case events.InterviewCompleted(visit=visit) | events.InterviewTimeout(visit=visit):
-                self._open.discard(visit)
-            case _:
-                pass
-
-    async def _ask(self, interviewer: Interviewer) -> None:
-        """Ask questions that are open, and stop asking those that no longer are."""
-        found = await open_questions.questions(self.run, db=self.db)
-        asked = {each.id: each for each in found if not each.answered}
-        known = {each.id for each in self._asking.values()} | self._answered_ids
-        for task, each in self._asking.items():
-            if each.id not in asked:
-                task.cancel()
-        for each in asked.values():
-            if each.id not in known:
-                self._asking[asyncio.create_task(interviewer.ask(each.question))] = each
-
-    async def _answered(self, task: asyncio.Task[Answer]) -> None:
-        asked = self._asking.pop(task)
-        if task.cancelled():  # another process has answered it
-            return
-        self._answered_ids.add(asked.id)
-        with contextlib.suppress(open_questions.NoSuchQuestion):  # another process was faster
-            await open_questions.send_answer(asked, task.result(), db=self.db)
-
-    async def _waits_for_people(self) -> bool:
-        if self._working:
-            return False
-        asked = await open_questions.questions(self.run, db=self.db)
-        timeouts = [each.question.timeout for each in asked]
-        lasts = all(timeout is None or timeout > SHORT_TIMEOUT for timeout in timeouts)
-        if not asked or not lasts or any(each.answered for each in asked):
-            return False
-        if not self._within:
-            return True
-        # Between two nodes of a nested run there is a moment in which none runs.
-        self._quiet = (
-            0 if await open_questions.has_running_nodes(self.run, db=self.db) else self._quiet + 1
-        )
-        return self._quiet > 1
-
-
-def _next_event(stream: AsyncIterator[events.RunEvent]) -> asyncio.Task[events.RunEvent | None]:
-    async def coming() -> events.RunEvent | None:
-        return await anext(stream, None)
-
-    return asyncio.create_task(coming())
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:

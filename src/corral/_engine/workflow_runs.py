@@ -9,23 +9,37 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as dataclass_replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from corral._core.display import Card, count, shorten
+from corral._core.display import shorten
 from corral._core.spending import BudgetLimits
-from corral._engine import api, query, run_list, service
-from corral._engine import fork as durable_fork
-from corral._engine.api import OnEvent, OnStart, PipelineResult, RunRequest, RunResult
+from corral._engine import query, run_list, service
+from corral._engine.continue_run import (
+    Continuation,
+    NewRun,
+    continue_run,
+    pending_answers,
+    read_replay,
+)
+from corral._engine.follow_run import FollowOptions, OnEvent, OnStart
 from corral._engine.query import Replay
 from corral._engine.run_loop import mismatch
+from corral._engine.run_result import (
+    PipelineResult,
+    WorkflowResult,
+    raise_if_failed,
+    workflow_result,
+)
+from corral._engine.start_run import RunRequest, execute
 from corral._pipelines.execution.interviewers import Interviewer
 from corral._pipelines.graph import Graph
 from corral._pipelines.scheduler.commands import Answered, Message
-from corral._pipelines.scheduler.outcome import RESULT
 from corral._pipelines.simulation import SimulateMode
 from corral._system import fs
 from corral._system.threads import in_own_thread, short_traceback_async, sync_twin
@@ -41,7 +55,7 @@ from corral._workflows.program_turn import (
 )
 from corral._workflows.sandboxed_program import load_any_program, sandbox
 from corral._workflows.scheduler import WorkflowScheduler
-from corral.errors import ConfigError, ProcessFailed
+from corral.errors import ConfigError
 from corral.options import RunOptions
 from corral.policy import PRESETS
 from corral.run_kwargs import RunKwargs
@@ -54,34 +68,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
-
-GOAL = 200
-
-
-class WorkflowResult(RunResult, msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
-    """The result of a run of a workflow.
-
-    ::
-
-        result = workflows.run_sync(fix, issue="The login fails")
-        if result.ok:
-            print(result.output)
-    """
-
-    _output: Any = msgspec.field(default=None, name="output")
-    steps: list[str] = []
-    """The paths of the steps, in the order in which they ended."""
-
-    @property
-    def output(self) -> R_co:
-        """What the function returned. Raises ``ProcessFailed`` if it did not."""
-        if not self.ok:
-            raise ProcessFailed(f"the run {self.run} ended as {self.status}: {self.reason}")
-        value: R_co = self._output
-        return value
-
-    def _card(self) -> Card:
-        return self._card_of(count(len(self.steps), "step"), str(self._output))
 
 
 class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,12 +147,9 @@ async def run(  # noqa: PLR0913
         run_id=run_id,
         run_dir=run_dir,
         simulate=simulate,
-        interviewer=interviewer,
         ask=ask,
-        on_event=on_event,
-        on_start=on_start,
+        follow=FollowOptions(db=db, interviewer=interviewer, on_event=on_event, on_start=on_start),
         durable=durable,
-        db=db,
         queue=queue,
         imports=imports,
         of_task=BudgetLimits(
@@ -178,17 +161,15 @@ async def run(  # noqa: PLR0913
         options=options,
     )
     result = await start(workflow, workflow.stored_args(own), request)
-    if check and result.status != "success":
-        raise ProcessFailed(f"the run {result.run} ended as {result.status}: {result.reason}")
-    return typed(result, workflow)
+    if check:
+        raise_if_failed(result)
+    return workflow_result(result, workflow)
 
 
 async def start(
     workflow: Workflow[..., object], args: dict[str, Json], request: RunRequest
 ) -> PipelineResult:
     """Execute a workflow with arguments that were checked."""
-    from dataclasses import replace as with_fields
-
     program = StoredProgram(
         path=workflow.file, name=workflow.name, text="", args=args, writes=_writes(request.options)
     )
@@ -208,14 +189,14 @@ async def start(
         # The text alone must be enough, in each process that goes on with the run.
         await in_own_thread(lambda: load_text(program.path, program.text, program.name))
     words = (f"{key}={as_text(value) or value}" for key, value in args.items())
-    goal = shorten(" ".join(", ".join(words).split()) or workflow.goal, GOAL)
+    goal = shorten(" ".join(", ".join(words).split()) or workflow.goal, service.GOAL)
     graph = Graph(name=workflow.name, attrs={"goal": goal} if goal else {})
     if bounds is not None:
         graph.attrs["max_cost"] = bounds.cost
-    request = with_fields(
+    request = dataclass_replace(
         request, program=program, workflow=workflow, source=workflow.file, goal=None
     )
-    return await api.execute(request, lambda _: graph)
+    return await execute(request, lambda _: graph)
 
 
 def _writes(options: RunKwargs | None) -> bool:
@@ -225,69 +206,59 @@ def _writes(options: RunKwargs | None) -> bool:
     return bool(named) and RunOptions.build("corral", named).policy != PRESETS["reads"]
 
 
-def typed(result: PipelineResult, workflow: Workflow[..., R]) -> WorkflowResult[R]:
-    """The result with the value that the function returned."""
-    output = workflow.typed_result(result.context.get(RESULT)) if result.ok else None
-    common = {name: getattr(result, name) for name in RunResult.__struct_fields__}
-    return WorkflowResult(_output=output, steps=result.completed, **common)
-
-
 # Continuing a run.
 
 
-async def show(run: str, db: str | None) -> tuple[query.RunDetails, StoredProgram]:
-    """Raises ``ConfigError`` if there is no such run, or if it is of a pipeline."""
+async def _show(run: str, db: str | None) -> tuple[query.RunDetails, StoredProgram]:
+    """The run, and its program with the current text of its file. Raises ``ConfigError`` if there
+    is no such run, or if it is of a pipeline."""
     shown = await query.show(run, db=db)
     if (program := shown.run_input.program) is None:
         raise ConfigError(
             f"{run} is a run of a pipeline", hint="Use the commands of `corral pipeline`."
         )
+    if fs.is_file(Path(program.path)):
+        program = replace(program, text=read_file(program.path))
     return shown, program
 
 
-class Continuation(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run goes on."""
+@dataclass(frozen=True, kw_only=True)
+class PlannedContinuation(Continuation):
+    """How a run of a workflow goes on."""
 
-    plan: ResumePlan
     program: StoredProgram
     """With the current text of the file."""
-    messages: dict[str, Message] = {}
-    """Those of the known steps."""
+    plan: ResumePlan
 
 
-async def prepare_resume(run: str, *, new_run: bool = False, db: str | None = None) -> Continuation:
-    """What ``resume`` would do. Nothing is changed. Raises ``ConfigError`` and
+async def prepare_resume(
+    run: str, *, new_run: bool = False, db: str | None = None
+) -> PlannedContinuation:
+    """How ``resume`` continues a run. Nothing is changed. Raises ``ConfigError`` and
     ``ReplayMismatch``."""
-    shown, stored = await show(run, db)
-    text = stored.text
-    if fs.is_file(Path(stored.path)):
-        text = read_file(stored.path)
-    has_failed = shown.output is not None and not shown.output.ok
-    program = replace(stored, text=text)
-    if text == stored.text and not has_failed and not new_run:
-        if shown.output is None:
-            await verify(await durable_fork.read_replay(run, db))
+    shown, program = await _show(run, db)
+    output, has_changed = shown.output, program != shown.run_input.program
+    if not (has_changed or new_run or (output is not None and not output.ok)):
+        if output is None:
+            await verify(await read_replay(run, db))
         kept = list(shown.state.completed)
-        has_ended = shown.output is not None
-        plan = ResumePlan(run=run, is_new_run=False, has_ended=has_ended, kept=kept)
-        return Continuation(plan=plan, program=program)
-    if shown.output is None and shown.status != "interrupted":
+        plan = ResumePlan(run=run, is_new_run=False, has_ended=output is not None, kept=kept)
+        return PlannedContinuation(run=shown, program=program, plan=plan)
+    if output is None and shown.status != "interrupted":
         raise ConfigError(
             f"{run} is {shown.status}, with the text that it was started with",
-            hint=f"To continue with the current text of {stored.path}, cancel the run first:"
+            hint=f"To continue with the current text of {program.path}, cancel the run first:"
             f" corral workflow cancel {run}",
         )
-    replay = await durable_fork.read_replay(run, db)
-    answers = {} if shown.output else await durable_fork.pending_answers(run, replay, db)
-    known, messages = known_steps(replay, answers)
-    return await _continuation(run, program, known, messages)
+    replay = await read_replay(run, db)
+    answers = {} if output else await pending_answers(replay, db)
+    return await _new_run(shown, program, replay, known_steps(replay, answers))
 
 
-async def prepare_fork(run: str, step: str, *, db: str | None = None) -> Continuation:
-    """The same for a new run that goes on before this step. Raises ``ConfigError``."""
-    _, stored = await show(run, db)
-    text = read_file(stored.path) if fs.is_file(Path(stored.path)) else stored.text
-    replay = await durable_fork.read_replay(run, db)
+async def prepare_fork(run: str, step: str, *, db: str | None = None) -> PlannedContinuation:
+    """How ``fork`` continues a run before this step. Nothing is changed. Raises ``ConfigError``."""
+    shown, program = await _show(run, db)
+    replay = await read_replay(run, db)
     before, is_found = set[str](), False
     for turn, ends in replay.turns:
         before |= {end.id for end in ends}
@@ -297,18 +268,19 @@ async def prepare_fork(run: str, step: str, *, db: str | None = None) -> Continu
     if not is_found:
         names = ", ".join(each.name for turn, _ in replay.turns for each in turn.steps)
         raise ConfigError(f"{run} has no step {step!r}", hint=f"Its steps: {names or 'none'}.")
-    known, messages = known_steps(replay, {})
-    return await _continuation(
-        run,
-        replace(stored, text=text),
-        {id: each for id, each in known.items() if id in before},
-        {id: each for id, each in messages.items() if id in before},
-    )
+    known = {id: each for id, each in known_steps(replay, {}).items() if id in before}
+    return await _new_run(shown, program, replay, known, is_fork=True)
 
 
-async def _continuation(
-    run: str, program: StoredProgram, known: dict[str, KnownStep], messages: dict[str, Message]
-) -> Continuation:
+async def _new_run(
+    shown: query.RunDetails,
+    program: StoredProgram,
+    replay: Replay,
+    known: dict[str, KnownStep],
+    *,
+    is_fork: bool = False,
+) -> PlannedContinuation:
+    run = shown.id
     try:
         program = replace(program, known=known)
         workflow = await in_own_thread(lambda: load_text(program.path, program.text, program.name))
@@ -326,17 +298,22 @@ async def _continuation(
             " them (a new one needs a default), or start a new run.",
         ) from error
     plan = await _plan(run, await load_any_program(program, run), known)
-    return Continuation(plan=plan, program=program, messages=messages)
+    new = NewRun(
+        replay=replay,
+        known={id: each.message for id, each in known.items() if each.message is not None},
+        graph=shown.run_input.graph,
+        program=program,
+        is_fork=is_fork,
+    )
+    return PlannedContinuation(run=shown, new=new, program=program, plan=plan)
 
 
-def known_steps(
-    replay: Replay, answers: Mapping[str, Message]
-) -> tuple[dict[str, KnownStep], dict[str, Message]]:
-    """The steps of a run that ended without a failure, and their messages. ``answers``: those that
-    the run has not received yet."""
+def known_steps(replay: Replay, answers: Mapping[str, Message]) -> dict[str, KnownStep]:
+    """The steps of a run that ended without a failure. ``answers``: those that the run has not
+    received yet."""
     scheduler, program = replay.scheduler, replay.run_input.program
     if not isinstance(scheduler, WorkflowScheduler) or program is None:
-        return {}, {}
+        return {}
     received: dict[str, Message] = {}
     for message in (*replay.messages, *answers.values()):
         if (id := getattr(message, "id", None)) is not None:
@@ -354,8 +331,7 @@ def known_steps(
                 outcome.status == "success" if outcome else isinstance(sent, Answered)
             ):
                 known[step.id] = KnownStep(digest=step.digest, kind=step.kind, message=sent)
-    messages = {id: each.message for id, each in known.items() if each.message is not None}
-    return known, messages
+    return known
 
 
 async def verify(replay: Replay) -> None:
@@ -415,53 +391,6 @@ async def _plan(run: str, program: RunningProgram, known: dict[str, KnownStep]) 
     return plan
 
 
-async def continue_run(  # noqa: PLR0913
-    found: Continuation,
-    *,
-    run_dir: str | os.PathLike[str] | None = None,
-    is_fork: bool = False,
-    limits: Mapping[str, float] | None = None,
-    db: str | None = None,
-    queue: str | None = None,
-    interviewer: Interviewer | None = None,
-    on_event: OnEvent | None = None,
-    on_start: OnStart | None = None,
-) -> PipelineResult:
-    """Continue a run as planned, and follow it to its end. ``limits`` of the run are raised to
-    these; a new run has these, and counts from zero."""
-    run = found.plan.run
-    shown, _ = await show(run, db)
-
-    async def begin(*, run_id: str, folder: Path) -> None:
-        replay = await durable_fork.read_replay(run, db)
-        if shown.output is None and not is_fork:
-            await service.cancel(run, reason=f"{run_id} continues it", db=db)
-        await durable_fork.begin(
-            replay,
-            found.messages,
-            folder=folder,
-            graph=None,
-            db=db,
-            queue=queue,
-            run_id=run_id,
-            program=found.program,
-            limits=limits,
-        )
-
-    new = None
-    if found.plan.is_new_run:
-        new = api.NewRun(service.new_id(shown.graph.name), begin, run_dir)
-    return await api.continue_run(
-        shown,
-        new,
-        limits=limits,
-        db=db,
-        interviewer=interviewer,
-        on_event=on_event,
-        on_start=on_start,
-    )
-
-
 @short_traceback_async
 async def resume(
     run: str,
@@ -484,10 +413,8 @@ async def resume(
         result = await workflows.resume("fix-20260131-142501-3f9a")
     """
     found = await prepare_resume(run, new_run=new_run, db=db)
-    result = await continue_run(
-        found, db=db, interviewer=interviewer, on_event=on_event, on_start=on_start
-    )
-    return await _typed_by(found, result)
+    follow = FollowOptions(db=db, interviewer=interviewer, on_event=on_event, on_start=on_start)
+    return await _typed_result(found, await continue_run(found, follow))
 
 
 @short_traceback_async
@@ -522,23 +449,15 @@ async def fork(
         result = await workflows.fork("fix-20260131-142501-3f9a", "review")
     """
     found = await prepare_fork(run, step, db=db)
-    result = await continue_run(
-        found,
-        run_dir=run_dir,
-        is_fork=True,
-        db=db,
-        queue=queue,
-        interviewer=interviewer,
-        on_event=on_event,
-        on_start=on_start,
-    )
-    return await _typed_by(found, result)
+    follow = FollowOptions(db=db, interviewer=interviewer, on_event=on_event, on_start=on_start)
+    result = await continue_run(found, follow, run_dir=run_dir, queue=queue)
+    return await _typed_result(found, result)
 
 
-async def _typed_by(found: Continuation, result: PipelineResult) -> WorkflowResult[Any]:
+async def _typed_result(found: PlannedContinuation, result: PipelineResult) -> WorkflowResult[Any]:
     program = found.program
     workflow = await in_own_thread(lambda: load_text(program.path, program.text, program.name))
-    return typed(result, workflow)
+    return workflow_result(result, workflow)
 
 
 @short_traceback_async

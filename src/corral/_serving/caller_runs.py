@@ -80,7 +80,7 @@ from corral.run_kwargs import RunKwargs
 from corral.values import AskedQuestion, Cost, DeniedCall, FileChanged, Json, Usage
 
 if TYPE_CHECKING:
-    from corral._engine.api import PipelineResult
+    from corral._engine.run_result import PipelineResult
     from corral._metering.budget import Budget
     from corral._pipelines.events import RunEvent
     from corral._pipelines.scheduler.commands import Answer, Question
@@ -595,7 +595,7 @@ class CallerRuns:
     async def _drive_pipeline(
         self, run: CallerRun, request: PipelineRequest, checked: CheckedRun
     ) -> RunOutcome:
-        from corral._engine import api as pipelines
+        from corral._engine import pipeline_runs
 
         options: RunKwargs = {**checked.options}
         cwd, model = options.pop("cwd", None), options.pop("model", None)
@@ -605,7 +605,7 @@ class CallerRuns:
         limit = asyncio.timeout(timeout)
         try:
             async with limit:
-                result = await pipelines.run(
+                result = await pipeline_runs.run(
                     Path(self.allowance.pipelines[request.pipeline]),
                     goal=request.goal,
                     values=request.values,

@@ -12,7 +12,7 @@ from support.hostile_git import Traps
 from support.pipeline_command import lines_of, pipeline, put
 from support.repositories import git, repository
 
-from corral._engine import api, existing_runs
+from corral._engine import existing_runs, pipeline_runs
 from corral.errors import ConfigError
 
 __all__ = ["repository"]
@@ -27,7 +27,7 @@ PLAIN = """digraph d { start [shape=Mdiamond]; done [shape=Msquare]
 def refused(tmp_path: Path, **given: Any) -> str:
     path = tmp_path / put(tmp_path, PLAIN)
     with pytest.raises(ConfigError) as caught:
-        asyncio.run(api.run(path, db=str(tmp_path / "x.db"), **given))
+        asyncio.run(pipeline_runs.run(path, db=str(tmp_path / "x.db"), **given))
     return f"{caught.value} {caught.value.hint}"
 
 
@@ -50,7 +50,7 @@ def test_a_pipeline_that_cannot_run_leaves_no_branch(repository: Path, tmp_path:
     put(tmp_path, PLAIN.replace("shape=parallelogram, tool_command=\"echo two >> file\"",
                                 "type=include, dotfile=\"child.dot\""))  # fmt: skip
     with pytest.raises(ConfigError, match=r"child\.dot"):
-        asyncio.run(api.run(tmp_path / "p.dot", repository=repository))
+        asyncio.run(pipeline_runs.run(tmp_path / "p.dot", repository=repository))
     assert git(repository, "branch", "--list", "corral/*") == ""
     assert git(repository, "worktree", "list").count("\n") == 0
 

@@ -10,7 +10,7 @@ from support.scripted_agent import scripted_options
 from support.verified_runs import FIX, PLAIN, make_project, orders
 
 import corral
-from corral._engine.api import as_json
+from corral._engine.run_options import as_json
 from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 

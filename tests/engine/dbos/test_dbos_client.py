@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from support.durable_processes import wait_until
 
-from corral._engine import api, service
+from corral._engine import pipeline_runs, service
 from corral._engine.dbos import client
 from corral._engine.dbos.database import find
 from corral._engine.dbos.leases import ServerLeases
@@ -72,7 +72,7 @@ def test_more_runs_leave_no_more_open_files_and_threads(
     def run(number: int) -> None:
         folder = tmp_path / str(number)
         graph = loader.load(GRAPH)
-        assert api.run_sync(graph, db=new_postgres, cwd=tmp_path, run_dir=folder).ok
+        assert pipeline_runs.run_sync(graph, db=new_postgres, cwd=tmp_path, run_dir=folder).ok
         connections.wait_for_none()
 
     with no_garbage():

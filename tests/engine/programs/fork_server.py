@@ -28,10 +28,13 @@ import sqlalchemy.dialects.sqlite  # noqa: F401  # pyright: ignore[reportUnusedI
 
 import corral
 from corral._cli.main import main as corral_main
-from corral._engine import api, process_engine, service, workflow_runs
+from corral._engine import process_engine, service, workflow_runs
+from corral._engine.continue_run import continue_run
 from corral._engine.dbos import adapter
 from corral._engine.dbos.client import QueueLimit
+from corral._engine.follow_run import FollowOptions
 from corral._engine.payloads import RunConfig, RunInput
+from corral._engine.start_run import RunRequest
 from corral._engine.worker import executor, node_workflow, run_workflow, worker
 from corral._pipelines import loader
 from corral._pipelines.execution import handlers
@@ -211,14 +214,15 @@ def workflow(request: dict[str, Any]) -> None:
 
     async def scenario() -> None:
         path, db = request["file"], request["db"]
+        follow = FollowOptions(db=db, interviewer=AutoApprove())
         found = definition.load_text(path, definition.read_file(path))
-        asked = api.RunRequest(
+        asked = RunRequest(
             run_id=request["run"],
             run_dir=request["folder"],
             cwd=request["workspace"],
-            interviewer=AutoApprove(),
-            db=db,
+            follow=follow,
             queue=request.get("queue"),
+            simulate=request.get("simulate", False),
         )
         try:
             await workflow_runs.start(found, request["args"], asked)
@@ -233,7 +237,7 @@ def workflow(request: dict[str, Any]) -> None:
                 # It was killed before the run was stored.
                 await workflow_runs.start(found, request["args"], replace(asked, run_dir=None))
                 return
-            await workflow_runs.continue_run(plan, db=db, interviewer=AutoApprove())
+            await continue_run(plan, follow)
 
     asyncio.run(scenario())
     process_engine.close()

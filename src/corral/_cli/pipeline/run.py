@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -17,8 +18,9 @@ from corral._cli.execution import (
     RaiseFlags,
     execute,
     execution_options,
+    find_continuation,
+    follow_continuation,
     follow_options,
-    make_printer,
     raise_options,
     read_limits,
     read_request,
@@ -30,7 +32,6 @@ from corral.errors import ConfigError
 from corral.values import Json
 
 if TYPE_CHECKING:
-    from corral._engine.query import RunDetails
     from corral._pipelines.graph import Graph
 
 
@@ -87,7 +88,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     """
     import_modules(flags["modules"])
     from corral._cli.pipeline.files import format_finding
-    from corral._engine import api
+    from corral._engine import pipeline_runs, start_run
     from corral._engine.dbos import database
     from corral._pipelines.linter import engine
 
@@ -100,7 +101,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
         imports=flags["modules"],
         source=str(Path(file).absolute()),
     )
-    graph = api.prepare(
+    graph = pipeline_runs.prepare(
         Path(file),
         values=values,
         goal=request.goal,
@@ -115,7 +116,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     elif not (flags["auto_approve"] or request.simulate == "all" or request.script):
         _require_no_questions(graph)
     return execute(
-        graph, flags, "pipeline", request, lambda ready: api.execute(ready, lambda _: graph)
+        graph, flags, "pipeline", request, lambda ready: start_run.execute(ready, lambda _: graph)
     )
 
 
@@ -142,16 +143,13 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     codes are those of run.
     """
     import_modules(flags["modules"])
-    from corral._engine import api
+    from corral._engine import pipeline_runs
 
-    details = _find_run(name, flags["db"])
-    show = make_printer(details.graph, flags, "pipeline")
-    show.name = details.id
-    return show.run_to_end(
-        lambda follow: api.resume_shown(
-            details, accept_changed_graph=flags["accept"], limits=read_limits(flags), **follow
-        )
+    accept, db = flags["accept"], flags["db"]
+    found = find_continuation(
+        name, db, partial(pipeline_runs.prepare_resume, accept_changed_graph=accept, db=db)
     )
+    return follow_continuation(found, flags, "pipeline", limits=read_limits(flags))
 
 
 @click.command(
@@ -171,26 +169,12 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
 
     Uses the current file of the pipeline. The exit codes are those of run.
     """
-    from corral._engine import api
+    from corral._engine import pipeline_runs
 
-    details = _find_run(name, flags["db"])
-    graph = api.current_graph(details) or details.graph
-    show = make_printer(graph, flags, "pipeline")
-    return show.run_to_end(
-        lambda follow: api.fork(details.id, node, graph=graph, run_dir=flags["run_dir"], **follow)
+    found = find_continuation(
+        name, flags["db"], partial(pipeline_runs.prepare_fork, node=node, db=flags["db"])
     )
-
-
-def _find_run(name: str, db: str | None) -> RunDetails:
-    """The durable run that a person named."""
-    from corral._engine import query
-    from corral._engine.dbos import database
-    from corral._system import threads  # late: asyncio loads ssl, which --help does not need
-
-    database.load()
-    from corral._runs.find import find_pipeline_run
-
-    return threads.run_event_loop(query.show(find_pipeline_run(name, db), db=db))
+    return follow_continuation(found, flags, "pipeline", run_dir=flags["run_dir"])
 
 
 def _values(given: tuple[str, ...]) -> dict[str, Json]:

@@ -74,7 +74,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     """
     require()
     from corral._engine import open_questions, query
-    from corral._engine.api import saved_work
+    from corral._engine.run_result import saved_work
 
     name = find_pipeline_run(name, db)
     found = asyncio.run(query.show(name, db=db))
@@ -178,7 +178,7 @@ def cancel(name: str, reason: str, db: str | None) -> None:
 
 
 def _to_dict(found: RunDetails, questions: list[RunQuestion]) -> dict[str, object]:
-    from corral._engine.api import outcomes, saved_work
+    from corral._engine.run_result import outcomes, saved_work
 
     config = found.run_input.config
     return {
@@ -225,7 +225,7 @@ def _print_nodes(found: RunDetails) -> None:
 
 def _result(found: RunDetails, output: PipelineOutput) -> str:
     """What the run printed at its end."""
-    from corral._engine.api import result_from_output, text_of
+    from corral._engine.run_result import result_from_output, text_of
 
     if not output.ok:
         return ""
@@ -268,7 +268,7 @@ def _print_question(open_question: RunQuestion, command: str) -> None:
 def _print_work(found: RunDetails, tree: RunWorktree) -> None:
     """Print the repository and the branch of the run's work."""
     from corral._cli.ui.pipeline_output import format_files
-    from corral._engine.api import saved_work
+    from corral._engine.run_result import saved_work
 
     echo(f"repository {tree.repository} at {tree.commit[:12]}")
     left = found.output.saved if found.output else {}

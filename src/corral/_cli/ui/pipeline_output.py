@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -21,7 +21,8 @@ from corral._cli.ui.spans import Line, StyledText, shorten
 from corral._cli.ui.terminal import answer_markdown, echo
 from corral._cli.ui.turn_output import Stdout
 from corral._core.terminal_text import clean, counted, one_line
-from corral._engine.api import OnEvent, OnStart, PipelineResult, result_to_json, text_of
+from corral._engine.follow_run import FollowOptions
+from corral._engine.run_result import PipelineResult, result_to_json, text_of
 from corral._pipelines import events as run_events
 from corral._pipelines import node_kinds
 from corral._pipelines.events import RunEvent, to_json
@@ -43,16 +44,7 @@ PARTS = {"pipeline": "node", "workflow": "step"}
 """How the parts of a run are called."""
 
 
-class FollowKwargs(TypedDict):
-    """The arguments with which a run is executed or followed here."""
-
-    db: str | None
-    interviewer: Interviewer | None
-    on_event: OnEvent
-    on_start: OnStart
-
-
-Execute: TypeAlias = Callable[[FollowKwargs], Awaitable[PipelineResult]]
+Execute: TypeAlias = Callable[[FollowOptions], Awaitable[PipelineResult]]
 
 
 class PipelinePrinter:
@@ -119,7 +111,7 @@ class PipelinePrinter:
         if interviewer is None and not self.as_json and is_interactive():
             self.progress.asks = True
             interviewer = _TerminalInterviewer(Console(), self.progress)
-        follow = FollowKwargs(
+        follow = FollowOptions(
             db=self._db, interviewer=interviewer, on_event=self.event, on_start=self.started
         )
         task = asyncio.ensure_future(execute(follow))

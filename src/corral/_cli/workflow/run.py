@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import click
@@ -17,8 +17,9 @@ from corral._cli.execution import (
     RaiseFlags,
     execute,
     execution_options,
+    find_continuation,
+    follow_continuation,
     follow_options,
-    make_printer,
     raise_options,
     read_limits,
     read_request,
@@ -28,8 +29,7 @@ from corral._cli.ui.terminal import echo, echo_json
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corral._cli.ui.pipeline_output import PipelinePrinter
-    from corral._engine.workflow_runs import Continuation, ResumePlan
+    from corral._engine.workflow_runs import ResumePlan
     from corral._workflows.definition import Workflow
 
 
@@ -109,9 +109,10 @@ def resume(name: str, **flags: Unpack[WorkflowResumeFlags]) -> int:
     """
     from corral._engine import workflow_runs
 
-    run, found = _find(name, flags["db"], lambda id: workflow_runs.prepare_resume(
-        id, new_run=flags["new_run"], db=flags["db"]
-    ))  # fmt: skip
+    db = flags["db"]
+    found = find_continuation(
+        name, db, partial(workflow_runs.prepare_resume, new_run=flags["new_run"], db=db)
+    )
     if flags["dry_run"] and flags["as_json"]:
         echo_json(msgspec.json.encode(found.plan).decode())
         return 0
@@ -119,10 +120,7 @@ def resume(name: str, **flags: Unpack[WorkflowResumeFlags]) -> int:
         print_plan(found.plan)
     if flags["dry_run"]:
         return 0
-    show = _printer(run, found, flags)
-    return show.run_to_end(
-        lambda follow: workflow_runs.continue_run(found, limits=read_limits(flags), **follow)
-    )
+    return follow_continuation(found, flags, "workflow", limits=read_limits(flags))
 
 
 @click.command("fork", cls=SectionedCommand)
@@ -137,36 +135,10 @@ def fork(name: str, step: str, **flags: Unpack[WorkflowForkFlags]) -> int:
     """
     from corral._engine import workflow_runs
 
-    run, found = _find(
-        name, flags["db"], lambda id: workflow_runs.prepare_fork(id, step, db=flags["db"])
+    found = find_continuation(
+        name, flags["db"], partial(workflow_runs.prepare_fork, step=step, db=flags["db"])
     )
-    show = _printer(run, found, flags)
-    return show.run_to_end(
-        lambda follow: workflow_runs.continue_run(
-            found, run_dir=flags["run_dir"], is_fork=True, **follow
-        )
-    )
-
-
-def _find(
-    name: str, db: str | None, prepare: Callable[[str], Coroutine[Any, Any, Continuation]]
-) -> tuple[str, Continuation]:
-    from corral._engine.dbos import database
-    from corral._system import threads  # late: asyncio loads ssl, which --help does not need
-
-    database.load()
-    from corral._runs.find import find_pipeline_run
-
-    run = find_pipeline_run(name, db)
-    return run, threads.run_event_loop(prepare(run))
-
-
-def _printer(run: str, found: Continuation, flags: FollowFlags) -> PipelinePrinter:
-    from corral._pipelines.graph import Graph
-
-    show = make_printer(Graph(name=found.program.name), flags, "workflow")
-    show.name = run
-    return show
+    return follow_continuation(found, flags, "workflow", run_dir=flags["run_dir"])
 
 
 def print_plan(plan: ResumePlan) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 
 from corral._core.spending import LIMITS, BudgetLimits
-from corral._engine.api import as_json, with_active_span, workspace_path
 from corral._engine.batch import tasks as batch_tasks
 from corral._engine.batch.results import BatchReport, BatchResult
 from corral._engine.batch.tasks import NODE, BatchTask, TaskInput
 from corral._engine.payloads import RunConfig
+from corral._engine.run_options import as_json, with_active_span, workspace_path
 from corral._option_definitions import with_trait
 from corral._pipelines import node_kinds
 from corral._pipelines.execution import preflight

@@ -97,17 +97,23 @@ async def pipeline_context(call: ApiCall) -> PipelineContext:
 )
 async def start_pipeline(call: ApiCall, body: StartBody) -> Done:
     """A command runs it, which goes on when this server ends."""
-    from corral._engine import api, service
+    from corral._engine import pipeline_runs, service
     from corral._engine.dbos.database import require
+    from corral._engine.run_options import workspace_path
 
     db = await call.database()
     require()
-    cwd = api.workspace_path(body.cwd)
+    cwd = workspace_path(body.cwd)
     file = cwd / body.file
     # What is wrong with the pipeline is said here: the command has no one to tell it to.
     graph = await asyncio.to_thread(
         partial(
-            api.prepare, file, values=body.values, goal=body.goal, model=body.model, workspace=cwd
+            pipeline_runs.prepare,
+            file,
+            values=body.values,
+            goal=body.goal,
+            model=body.model,
+            workspace=cwd,
         )
     )
     run = service.new_id(graph.name)

@@ -7,8 +7,18 @@ import asyncio
 import pytest
 from support.durable_processes import CHAIN, DurableProcesses, submit, wait_until
 
-from corral._engine import fork as durable_fork
 from corral._engine import query
+from corral._engine.continue_run import (
+    Continuation,
+    NewRun,
+    continue_run,
+    is_same_graph,
+    known_before,
+    read_replay,
+    results_of,
+)
+from corral._engine.follow_run import FollowOptions
+from corral._engine.pipeline_runs import prepare_fork
 from corral._pipelines import loader
 from corral.errors import ConfigError
 
@@ -20,17 +30,17 @@ def test_a_fork_continues_from_a_node_and_repeats_nothing_before_it(
     submit(processes, CHAIN)
     assert processes.wait_for_run().status == "success"
 
-    async def fork() -> str:
-        return await durable_fork.fork(
-            "r", "b", folder=processes.folder / "f", db=processes.db, queue="default", run_id="f"
-        )
-
-    assert asyncio.run(fork()) == "f"
-    closed = processes.wait_for_run("f")
+    found = asyncio.run(prepare_fork("r", "b", db=processes.db))
+    follow = FollowOptions(db=processes.db)
+    folder = processes.folder / "f"
+    forked = asyncio.run(continue_run(found, follow, run_dir=folder, queue="default"))
+    closed = processes.wait_for_run(forked.run)
+    assert forked.completed == closed.completed
     assert closed.completed == ["start", "a", "b", "c", "exit"]
     assert closed.context["done.a"] == "a.1"
     assert processes.attempt_counts() == {"a.1#1": 1, "b.1#1": 2, "b.1#2": 2, "c.1#1": 2}
-    assert asyncio.run(query.show("f", db=processes.db)).run_input.forked_from == "r"
+    assert asyncio.run(query.show(forked.run, db=processes.db)).run_input.forked_from == "r"
+    assert asyncio.run(query.show("r", db=processes.db)).status == "success"
 
 
 def test_a_fork_from_a_node_that_was_not_visited_is_refused(processes: DurableProcesses) -> None:
@@ -38,9 +48,9 @@ def test_a_fork_from_a_node_that_was_not_visited_is_refused(processes: DurablePr
     submit(processes, CHAIN)
     processes.wait_for_run()
     with pytest.raises(ConfigError, match="was not visited"):
-        asyncio.run(
-            durable_fork.fork("r", "nowhere", folder=processes.folder / "f", db=processes.db)
-        )
+        known_before(asyncio.run(read_replay("r", processes.db)), "nowhere")
+    with pytest.raises(ConfigError, match="the pipeline has no node 'nowhere'"):
+        asyncio.run(prepare_fork("r", "nowhere", db=processes.db))
 
 
 def test_a_run_continues_with_a_changed_graph(processes: DurableProcesses) -> None:
@@ -50,17 +60,20 @@ def test_a_run_continues_with_a_changed_graph(processes: DurableProcesses) -> No
     wait_until(lambda: processes.attempt_counts()["c.1#1"], "the last node to begin")
     changed = loader.load(CHAIN)
 
-    new = asyncio.run(
-        durable_fork.continue_with_graph(
-            "r", changed, folder=processes.folder / "n", db=processes.db, queue="default"
-        )
+    replay = asyncio.run(read_replay("r", processes.db))
+    known = {each.id: each for each in results_of(replay)}
+    found = Continuation(
+        run=asyncio.run(query.show("r", db=processes.db)),
+        new=NewRun(replay=replay, known=known, graph=changed),
     )
-    assert new != "r"
-    assert processes.wait_for_run(new).completed == ["start", "a", "b", "c", "exit"]
+    follow = FollowOptions(db=processes.db)
+    new = asyncio.run(continue_run(found, follow, queue="default"))
+    assert new.run != "r"
+    assert new.completed == ["start", "a", "b", "c", "exit"]
     assert processes.wait_for_run("r").status == "cancelled"
     assert processes.attempt_counts() == {"a.1#1": 1, "b.1#1": 1, "b.1#2": 1, "c.1#1": 2}
 
 
 def test_a_graph_that_only_moved_in_its_file_has_not_changed() -> None:
     moved = CHAIN.replace("digraph", "// a word\n\n  digraph")
-    assert durable_fork.is_same_graph(loader.load(CHAIN), loader.load(moved))
+    assert is_same_graph(loader.load(CHAIN), loader.load(moved))

@@ -1,0 +1,264 @@
+"""Start a run of a pipeline or a workflow, durable or in memory, and follow it to its end.
+
+Errors in the call are raised before anything is spent, started or written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as dataclass_replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from corral._core.spending import BudgetLimits
+from corral._engine import process_engine, service
+from corral._engine.dbos import database
+from corral._engine.follow_run import FollowOptions, follow_to_end, send_notification
+from corral._engine.memory_runner import MemoryRun
+from corral._engine.payloads import RunConfig, RunInput
+from corral._engine.run_options import as_json, with_active_span, workspace_path
+from corral._engine.run_result import PipelineResult, result_from_output
+from corral._engine.worker import executor
+from corral._engine.workspace import artifacts as workspace_artifacts
+from corral._pipelines import loader, node_kinds, simulation
+from corral._pipelines.execution.handlers import NodeResources
+from corral._pipelines.execution.run_dir import MANIFEST
+from corral._pipelines.execution.simulated_nodes import interviewer_of
+from corral._pipelines.graph import Graph
+from corral._pipelines.run_limits import take_limits, with_limits
+from corral._pipelines.scheduler.merge import needs_repository
+from corral._pipelines.simulation import Script, SimulateMode
+from corral._system import config, fs, paths
+from corral._workflows.program_turn import StoredProgram
+from corral.errors import ConfigError
+from corral.run_kwargs import RunKwargs
+from corral.values import Json, slug
+
+if TYPE_CHECKING:
+    from corral._metering.budget import Budget
+    from corral._sessions.permissions import Asker
+    from corral._workflows.definition import Workflow
+    from corral._workflows.program import RunningProgram
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """A run of a pipeline or a workflow that is to be executed: see the arguments of ``run``."""
+
+    of_task: BudgetLimits = field(default_factory=BudgetLimits)
+    """What each node or step may use."""
+    values: dict[str, Json] = field(default_factory=dict[str, Json])
+    goal: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    cwd: str | os.PathLike[str] | None = None
+    repository: str | os.PathLike[str] | None = None
+    commit: str | None = None
+    artifacts: str = ""
+    run_id: str | None = None
+    run_dir: str | os.PathLike[str] | None = None
+    simulate: SimulateMode = False
+    script: Script | None = None
+    ask: Asker | None = None
+    follow: FollowOptions = field(default_factory=FollowOptions)
+    durable: bool = True
+    queue: str | None = None
+    imports: Sequence[str] = ()
+    source: str = ""
+    budget: Budget | None = None
+    options: RunKwargs | None = None
+    program: StoredProgram | None = None
+    """Of a workflow."""
+    workflow: Workflow[..., object] | None = None
+    """The workflow of the program, for a run in memory."""
+
+    def check(self) -> None:
+        """Raises ``ConfigError`` for arguments that contradict each other."""
+        if self.commit is not None and self.repository is None:
+            raise ConfigError(
+                "commit needs a repository", hint="Use --repository (repository=) too."
+            )
+        if self.repository is not None and self.cwd is not None:
+            raise ConfigError(
+                "cwd and repository cannot be combined",
+                hint="A run works in the folder cwd itself, or in a worktree of the repository.",
+            )
+        if self.durable and (self.ask is not None or self.budget is not None):
+            raise ConfigError("ask= and budget= work only for runs in memory: durable=False")
+        if not self.durable and (self.repository is not None or self.artifacts):
+            raise ConfigError(
+                "repository and artifacts need a durable run",
+                hint="Remove --no-durable (durable=False).",
+            )
+        if self.artifacts:
+            workspace_artifacts.check(self.artifacts)
+        run_id = self.run_id
+        if run_id is not None and slug(run_id, limit=100, allowed="._") != run_id:
+            raise ConfigError(
+                f"{run_id!r} cannot be the id of a run",
+                hint="It has letters, digits, '.', '_' and '-', at most 100.",
+            )
+
+
+async def execute(
+    request: RunRequest, make_graph: Callable[[Path | None], Graph]
+) -> PipelineResult:
+    """Execute the run to its end, or until it waits for people. ``make_graph`` gets the workspace,
+    if it exists already. Errors are raised before anything is spent."""
+    request.check()
+    place = workspace_path(request.cwd)
+    graph = make_graph(place if request.repository is None else None)
+    options = with_active_span({} if request.options is None else request.options.copy())
+    limits = take_limits(options, request.of_task)
+    graph = with_limits(graph, limits)
+    agent = request.agent or config.default_agent()
+    simulated = simulation.build(request.simulate, request.script, graph)
+    follow = dataclass_replace(
+        request.follow, interviewer=interviewer_of(simulated, request.follow.interviewer)
+    )
+    resources = NodeResources(
+        simulate=simulated, agent=agent, model=request.model, options=options, ask=request.ask
+    )
+    if request.repository is None:
+        if request.queue is None:
+            _preflight(graph, resources, place, request.values)
+        if needs_repository(graph):
+            from corral._engine.workspace import branch_worktrees
+
+            await asyncio.to_thread(branch_worktrees.check, graph, place, resources.simulate)
+    name = request.run_id or service.new_id(graph.name)
+    folder = run_folder(name, request.run_dir)
+    if request.durable:
+        database.require()
+        stored = RunConfig(
+            folder=str(folder),
+            workspace=str(place),
+            simulate=simulated,
+            agent=agent,
+            model=request.model or "",
+            options=as_json(options),
+            imports=tuple(request.imports),
+            source=request.source,
+            goal=request.goal or "",
+            limits=limits,
+            artifacts_url=request.artifacts,
+        )
+        if request.repository is not None:
+            from corral._engine.workspace import branch_worktrees, run_worktree
+
+            tree = await asyncio.to_thread(
+                run_worktree.choose, name, request.repository, request.commit
+            )
+            if not resources.simulate:
+                merging = [*graph.of_kind(node_kinds.MERGE.name)]
+                await asyncio.to_thread(branch_worktrees.check_merges, merging, tree)
+            stored = replace(stored, tree=tree, workspace=tree.within)
+        run_input = RunInput(
+            run_id=name,
+            graph=graph,
+            config=stored,
+            values=request.values,
+            program=request.program,
+        )
+        async with process_engine.used(follow.db):
+            await _start(run_input, resources, db=follow.db, queue=request.queue)
+            result = await follow_to_end(name, folder, follow)
+    else:
+        follow.started(name, folder)
+        memory_run = MemoryRun(
+            graph,
+            resources=resources,
+            interviewer=follow.interviewer,
+            folder=folder,
+            workspace=place,
+            run_id=name,
+            values=request.values,
+            on_event=follow.on_event,
+            budget=request.budget,
+            program=await _memory_program(request, name),
+        )
+        async with resources:
+            with executor.published(
+                "pipeline",
+                name,
+                title=graph.goal or graph.name,
+                cwd=str(place),
+                folder=str(folder),
+                cancel=memory_run.cancel,
+                budget=memory_run,
+            ):
+                result = result_from_output(name, await memory_run.drive(), folder)
+    is_workflow = request.program is not None
+    await send_notification(options, result, str(place), follow.db, is_workflow=is_workflow)
+    return result
+
+
+def _preflight(
+    graph: Graph, resources: NodeResources, workspace: Path, values: Mapping[str, Json]
+) -> None:
+    """Checks of a run whose nodes run on this machine. Raises what they would fail with."""
+    if not resources.simulate:
+        from corral._pipelines.execution import preflight
+
+        preflight.check(graph, resources, workspace, values)
+
+
+async def _memory_program(request: RunRequest, run_id: str) -> RunningProgram | None:
+    if request.program is None or request.workflow is None:
+        return None
+    from corral._workflows.drafted import find_bounds
+
+    if find_bounds(request.program.text) is not None:
+        from corral._workflows.sandboxed_program import load_any_program
+
+        return await load_any_program(request.program, run_id)
+    from corral._workflows.program import Program
+
+    args, writes = request.program.args, request.program.writes
+    return Program(request.workflow, args, run_id=run_id, writes=writes)
+
+
+async def _start(
+    run_input: RunInput, resources: NodeResources, *, db: str | None, queue: str | None
+) -> None:
+    """Start a durable run. A run with a worktree is checked there, as soon as it exists."""
+    tree = run_input.config.tree
+    if tree is None:
+        await service.start(run_input, db=db, queue=queue)
+        return
+    from corral._engine.workspace import run_worktree
+
+    async with run_worktree.reserved(tree, stays=queue is None):
+        place = run_worktree.workspace_folder(tree)
+        loader.check(run_input.graph, place)
+        if queue is None:
+            _preflight(run_input.graph, resources, place, run_input.values)
+        await service.start(run_input, db=db, queue=queue)
+
+
+def run_folder(run: str, run_dir: str | os.PathLike[str] | None) -> Path:
+    """The run directory: writable, and not that of another run. Raises ``ConfigError``."""
+    place = paths.home() / "runs" if run_dir is None else Path(run_dir).absolute()
+    try:
+        paths.make_dir(place)
+        if not paths.is_writable(place):
+            raise PermissionError(errno.EACCES, "it is read-only")
+        used = run_dir is not None and bool(fs.list_names(place))
+    except OSError as error:
+        raise ConfigError(
+            f"the run folder {place}: {error.strerror}",
+            hint="Choose a writable one with --run-dir (run_dir=).",
+        ) from error
+    if used:
+        raise ConfigError(f"the run folder {place} is not empty", hint="Choose another one.")
+    if run_dir is None and fs.exists(place / run / MANIFEST):
+        raise ConfigError(
+            f"the run {run!r} already exists", hint="Choose another id, or resume it."
+        )
+    return place / run if run_dir is None else place
