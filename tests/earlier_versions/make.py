@@ -5,7 +5,8 @@ home and its working directory into ``DATE-COMMIT.tar.xz``. ``make.py HEAD`` aft
 format keeps what the corral before it wrote. Each archive has
 
 * sessions: one of the built-in agent, one of a scripted Gemini CLI, with its recording;
-* a database with runs that ended, that wait for a person, and that wait for a worker;
+* a database with runs that ended, that wait for a person, and that wait for a worker; since
+  20261119 also runs of a workflow, one that waits for a person and one whose step was interrupted;
 * batches that ended and that wait for a worker, with their file of results.
 """
 
@@ -44,6 +45,18 @@ GATE = """digraph gate {
     approve -> exit [label="Yes"]
     approve -> greet [label="No"]
 }"""
+HELLO = """import corral
+from corral.workflows import Flow
+
+
+@corral.workflow
+async def hello(flow: Flow) -> str:
+    await flow.run("gemini-cli", "Say hello", name="greet")
+    await flow.parallel([flow.command(f"echo {n} >> begun", name=f"part_{n}") for n in (1, 2)])
+    await flow.random()
+    await flow.command("echo slow >> begun; test ! -e waits || sleep 60", name="slow")
+    return await flow.ask("Ship it?", ["yes", "no"])
+"""
 
 
 class EarlierVersion:
@@ -64,6 +77,7 @@ class EarlierVersion:
             "CORRAL_HOME": str(self.home),
             "PYTHONPATH": str(place / "code" / "src"),
             "GEMINI_API_KEY": "scripted-key-0123456789",
+            "CORRAL_PROBE": "never",
         }
 
     def start(self, *words: str) -> subprocess.Popen[str]:
@@ -103,6 +117,7 @@ class EarlierVersion:
     def fill(self) -> None:
         (self.work / "steps.dot").write_text(STEPS)
         (self.work / "gate.dot").write_text(GATE)
+        (self.work / "hello.py").write_text(HELLO)
         (self.work / "tasks.jsonl").write_text('{"id": "one"}\n{"id": "two"}\n')
         with ModelServer([Turn(text="hello", repeat="forever")]) as server:
             self.env["GOOGLE_GEMINI_BASE_URL"] = server.env["GOOGLE_GEMINI_BASE_URL"]
@@ -122,6 +137,14 @@ class EarlierVersion:
         self.run_until(
             lambda: self.count_queued("corral.node") > 1, *batch, "--name", "queued", *later
         )
+        self.run("workflow", "run", "hello.py", "--simulate", "--run-id", "hello-asks", code=10)
+        (self.work / "waits").touch()
+        log = self.work / "begun"
+        self.run_until(
+            lambda: log.read_text().count("slow") == 2,
+            *("workflow", "run", "hello.py", "--simulate", "--run-id", "hello-killed"),
+        )
+        (self.work / "waits").unlink()
 
     def pack(self, target: Path) -> None:
         for database in self.home.glob("*.db"):

@@ -37,6 +37,16 @@ NODES = "\n".join(
 PIPELINE = f"""digraph g {{ start [shape=Mdiamond]; done [shape=Msquare];
 {NODES}
 start -> {" -> ".join(f"n{i}" for i in range(12))} -> done }}"""
+WORKFLOW = """
+import corral
+from corral.workflows import Flow
+
+
+@corral.workflow
+async def steps(flow: Flow) -> None:
+    for n in range(12):
+        await flow.command(f"echo {n} >> begun; head -c 30000 /dev/zero | tr '\\\\0' {n % 10}")
+"""
 
 
 @pytest.fixture
@@ -82,6 +92,31 @@ def test_a_run_on_a_full_disk_fails_and_can_be_resumed(workspace: Path, empty_db
     assert second.returncode == 0, second.stderr
     result = json.loads(second.stdout.splitlines()[-1])
     assert (result["status"], len(result["completed"])) == ("success", 14)
+
+
+def test_a_workflow_whose_turns_cannot_be_recorded_fails_and_can_be_resumed(
+    workspace: Path, empty_db: Path
+) -> None:
+    """Its steps run in its process (``--simulate``): their results are in the record of a turn."""
+    db = empty_db
+    (workspace / "w.py").write_text(WORKFLOW)
+    words = ("workflow", "run", "w.py", "--simulate", "--db", str(db))
+    done = limited(*words, cwd=workspace, space=db.stat().st_size + 60_000)
+    assert done.returncode == 1, done.stderr
+    check_message(done.stderr, db)
+    (line,) = [line for line in done.stderr.splitlines() if "then: corral workflow resume" in line]
+    finished = done.stderr.count("✓")
+    assert finished < 12
+    resume = line.partition("then: corral ")[2].split()
+    second = subprocess.run(
+        [CORRAL, *resume, "--json"], cwd=workspace, capture_output=True, text=True, timeout=100
+    )
+    assert second.returncode == 0, second.stderr
+    result = json.loads(second.stdout.splitlines()[-1])
+    assert (result["status"], len(result["completed"])) == ("success", 12)
+    numbers = (workspace / "begun").read_text().split()
+    assert [*map(int, numbers[:finished])] == [*range(finished)]
+    assert len(numbers) <= 13  # only the step that was not recorded ran again
 
 
 def test_a_batch_on_a_full_disk_fails_and_can_be_continued(workspace: Path, empty_db: Path) -> None:

@@ -214,7 +214,7 @@ from pathlib import Path
 @corral.workflow
 async def reads(flow: Flow) -> str:
     text = Path("NAME").read_text()
-    await flow.command(f"echo {text}")
+    await flow.command(f"echo {text} >> log")
     return await flow.ask("Go on?")
 """.replace("NAME", str(tmp_path / "helper_of_test.py"))
     start(tmp_path, body, db, run_id="r")
@@ -236,6 +236,7 @@ async def reads(flow: Flow) -> str:
             await asyncio.to_thread(process_engine.close)
 
     assert "flow.py:13 starts the step 'command' with other" in asyncio.run(as_a_worker_does())
+    assert "two" not in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize(

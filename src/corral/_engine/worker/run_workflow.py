@@ -338,6 +338,9 @@ class DatabaseJournal:
         limit = 0.0 if self.pending else limit
 
         async def begin() -> Json:
+            if self.has_mail:
+                # Received first: steps that end at once would keep it waiting for ever.
+                return pack(TurnStep(steps=made.steps))
             found = unpack(await self.local.next(limit), NodesStep)
             messages = tuple(found.messages)
             return pack(TurnStep(steps=made.steps, messages=messages, has_mail=found.has_mail))
