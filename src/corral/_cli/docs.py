@@ -13,7 +13,6 @@ from corral._cli.command_types import examples, plain_option
 from corral._cli.ui.spans import StyledText, shorten
 from corral._cli.ui.terminal import answer_markdown, echo, echo_styled, size
 from corral._docs import pages
-from corral._docs.error_pages import error_page, find_error
 from corral.errors import ConfigError
 
 SHOWN = 12
@@ -81,6 +80,8 @@ def _search(words: str) -> None:
 
 
 def _text_of(topic: str) -> str:
+    from corral._docs.error_pages import error_page, find_error
+
     name = topic.removesuffix(".md").removeprefix("docs/")
     every = pages.all_pages()
     found = {page.name: page for page in every}
