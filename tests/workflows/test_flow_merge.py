@@ -18,6 +18,7 @@ from support.pipeline_command import corral
 from support.repositories import git
 
 from corral import merge_queue, workflows
+from corral._merging.queue import QueueStore
 from corral._pipelines.simulation import SimulateMode
 from corral.merge_queue import MergeReport
 from corral.values import Json
@@ -122,9 +123,7 @@ def test_branches_of_others_in_the_queue_are_not_in_the_report(repo: Path) -> No
     assert len(git(repo, "rev-list", "main..target").split()) == 2
 
 
-def merge_queue_store(repo: Path) -> Any:
-    from corral._merging.queue import QueueStore
-
+def merge_queue_store(repo: Path) -> QueueStore:
     merge_queue.run_sync(["main"], into="target", gates=["true"], cwd=repo)
     return QueueStore.of(repo, "target")
 
