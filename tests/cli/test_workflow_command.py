@@ -72,6 +72,9 @@ def test_show_has_the_result_and_a_failed_run_says_how_it_goes_on(workspace: Pat
     (workspace / "flow.py").write_text(HEAD + body)
     workflow(workspace, "run", "flow.py", "--run-id", "good", "-q")
     assert "result     the result\n" in workflow(workspace, "show", "good").stdout
+    head, row = workflow(workspace, "runs").stdout.splitlines()
+    assert head.split()[-2:] == ["workflow", "goal"]
+    assert row.split()[-1] == "one"
     (workspace / "flow.py").write_text(
         HEAD + body.replace("return 'the result'", "assert not flow")
     )

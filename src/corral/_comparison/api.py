@@ -205,7 +205,7 @@ class Comparison:
         """Check everything and store the plan; nothing is started. Raises ``CallerError``."""
         if self.plan is None:
             if self._settings.durable:
-                database.require()
+                database.require(or_in_memory=True)
             plan = await in_thread(self._make_plan)
             if not store.is_stored(plan.name):
                 await in_thread(save_plan, plan)

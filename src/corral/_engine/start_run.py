@@ -135,7 +135,7 @@ async def execute(
     name = request.run_id or service.new_id(graph.name)
     folder = run_folder(name, request.run_dir)
     if request.durable:
-        database.require()
+        database.require(or_in_memory=True)
         stored = RunConfig(
             folder=str(folder),
             workspace=str(place),

@@ -222,15 +222,13 @@ class WorkflowScheduler:
                 value = outcome.context_updates.get(LEFT_OUT if step.merges else RESULT)
                 self._keep_work(step, outcome)
             case Answered() if step.question is not None:
-                given = message.answer
-                text = ": ".join(part for part in (given.value, given.text) if part)
-                text = "skipped" if given.skipped else text
+                text = human_gate.answer_text(step.question, message.answer)
                 self._emit(
                     events.InterviewCompleted(
                         node=step.name, visit=step.id, answer=text, by=message.by
                     )
                 )
-                outcome = human_gate.outcome_of_answer(step.question, given)
+                outcome = human_gate.outcome_of_answer(step.question, message.answer)
                 value = _answer_value(step.question, outcome, message.by)
             case Expired() if step.question is not None:
                 self._emit(events.InterviewTimeout(node=step.name, visit=step.id))

@@ -229,7 +229,9 @@ def test_a_missing_library_is_reported_with_the_install_command(
     monkeypatch.setattr("importlib.util.find_spec", nothing)
     with pytest.raises(CorralError) as raised:
         database.require()
-    assert "pip install 'corral[engine]'" in (raised.value.hint or "")
+    assert raised.value.hint == "pip install 'corral[engine]'"
+    with pytest.raises(CorralError, match="engine") as raised:
+        database.load(or_in_memory=True)
     assert "--no-durable" in (raised.value.hint or "")
 
 

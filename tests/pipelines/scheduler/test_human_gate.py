@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 from support.scheduler_driver import SchedulerDriver, graph_of
 
+from corral._pipelines.events import InterviewCompleted
 from corral._pipelines.scheduler import human_gate
-from corral._pipelines.scheduler.commands import AskHuman, Ended, Expired, Question, RunNode
+from corral._pipelines.scheduler.commands import (
+    AskHuman,
+    EmitEvent,
+    Ended,
+    Expired,
+    Question,
+    RunNode,
+)
 from corral._pipelines.scheduler.outcome import failed
 
 GATE = 's -> g; g [shape=hexagon, label="Ship $goal?"]; goal=it;'
@@ -37,6 +45,8 @@ def test_a_gate_asks_with_its_edges_as_options() -> None:
 def test_a_choice_is_found_by_key_label_or_target(value: str) -> None:
     run = SchedulerDriver(BODY)
     run.answer(value)
+    emitted = [order.event for order in run.commands if isinstance(order, EmitEvent)]
+    assert [each.answer for each in emitted if isinstance(each, InterviewCompleted)] == ["Yes"]
     assert run.path == ["yes"]
     assert run.context["human.gate.selected"] == "Y"
     assert run.context["human.gate.label"] == "[Y] Yes"

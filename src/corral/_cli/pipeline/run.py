@@ -112,7 +112,7 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
         for finding in engine.lint(graph, values=values):
             echo(format_finding(file, finding), err=True)
     if request.durable:
-        database.load()
+        database.load(or_in_memory=True)
     elif not (flags["auto_approve"] or request.simulate == "all" or request.script):
         _require_no_questions(graph)
     return execute(

@@ -50,11 +50,12 @@ def _runs_command(kind: Literal["pipeline", "workflow"]) -> click.Command:
                 _state(one.status, one.asks),
                 format_time(one.created),
                 format_time(one.ended),
-                one.goal or one.pipeline,
+                one.pipeline,
+                "" if one.goal == one.pipeline else one.goal,
             )
             for one in found
         ]
-        echo(table(("run", "status", "started", "ended", "goal"), rows))
+        echo(table(("run", "status", "started", "ended", kind, "goal"), rows))
 
     return runs
 

@@ -82,7 +82,7 @@ def run(file: str, **flags: Unpack[WorkflowRunFlags]) -> int:
 
     request = read_request(flags)
     if request.durable:
-        database.load()
+        database.load(or_in_memory=True)
     graph = Graph(name=workflow.name)
     return execute(
         graph, flags, "workflow", request, lambda ready: workflow_runs.start(workflow, args, ready)

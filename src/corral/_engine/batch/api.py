@@ -259,7 +259,7 @@ class Batch(Generic[T_co]):
         self._stopwatch = Stopwatch()
         options = self._options
         if options.durable:
-            require()
+            require(or_in_memory=True)
         elif options.db is not None or options.queue is not None:
             raise ConfigError("db and queue need a durable batch")
         spec = await asyncio.to_thread(build_spec, self._tasks, self._prompt, options)

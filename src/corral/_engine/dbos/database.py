@@ -118,19 +118,20 @@ def is_installed() -> bool:
     return importlib.util.find_spec("dbos") is not None
 
 
-def require() -> None:
-    """Raises ``ConfigError`` if the engine is not installed."""
+def require(*, or_in_memory: bool = False) -> None:
+    """Raises ``ConfigError`` if the engine is not installed. ``or_in_memory``: what the caller
+    starts can run without it."""
     if not is_installed():
+        memory = "; or run in memory, with --no-durable (durable=False)." if or_in_memory else ""
         raise ConfigError(
-            "durable runs need the engine, which is not installed",
-            hint=f"{INSTALL}; or use --no-durable to run in memory.",
+            "durable runs need the engine, which is not installed", hint=f"{INSTALL}{memory}"
         )
 
 
-def load() -> None:
+def load(*, or_in_memory: bool = False) -> None:
     """Import the engine. Raises ``ConfigError`` if it is not installed. For commands: while garbage
     collection is off, as it is until a command starts to work, this takes a quarter less time."""
-    require()
+    require(or_in_memory=or_in_memory)
     importlib.import_module("dbos")
 
 

@@ -77,6 +77,15 @@ def find_choice(offered: tuple[Choice, ...], value: str) -> Choice | None:
     return next(chain(by_key, by_label, by_target), None)
 
 
+def answer_text(question: Question, answer: Answer) -> str:
+    """What was chosen, and after a colon the comment; or the text."""
+    if answer.skipped:
+        return "skipped"
+    choice = find_choice(question.choices, answer.value)
+    chosen = answer.value if choice is None else choice.label
+    return ": ".join(part for part in (chosen, answer.text) if part)
+
+
 def outcome_of_answer(question: Question, answer: Answer) -> Outcome:
     """An answer that matches no choice gives ``retry``: the person is asked again, as often as
     the node may be retried. Callers that take answers should reject it with ``find_choice``."""

@@ -201,13 +201,13 @@ class Scheduler:
                 self._end_if_done(lane, manager.observe(run, lane, node, seen))
             case Answered(id=id, answer=answer, by=by), "ask":
                 end = lane.merging
-                text = ": ".join(part for part in (answer.value, answer.text) if part)
-                text = "skipped" if answer.skipped else text
+                asked = run.question(lane, node) if end is None else merge.question(lane, node, end)
+                text = human_gate.answer_text(asked, answer)
                 run.emit(events.InterviewCompleted(node=node.id, visit=id, answer=text, by=by))
                 if end is not None:
                     self._answer_conflict(lane, node, end, answer, id)
                     return
-                outcome = human_gate.outcome_of_answer(run.question(lane, node), answer)
+                outcome = human_gate.outcome_of_answer(asked, answer)
                 self._finish_gate(lane, node, id, outcome)
             case Expired(id=id), "ask":
                 run.emit(events.InterviewTimeout(node=node.id, visit=id))
