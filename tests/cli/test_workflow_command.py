@@ -89,6 +89,7 @@ def test_after_an_edit_resume_says_what_it_repeats(folder: Path) -> None:
     shown = workflow(folder, "resume", "r", "--dry-run").stderr
     assert "first: kept" in shown
     assert "second: repeated" in shown
+    assert "depends on their results" not in shown
     assert (folder / "log").read_text() == "x\nsecond\n"
     workflow(folder, "resume", "r", "-q")
     assert (folder / "log").read_text() == "x\nsecond\nother\n"

@@ -145,6 +145,28 @@ async def writes(flow: Flow) -> str:
     assert len(logged(tmp_path)) == 5
 
 
+def test_the_plan_says_nothing_of_what_only_the_run_will_know(tmp_path: Path, db: str) -> None:
+    body = """
+@corral.workflow
+async def asks(flow: Flow) -> list[str]:
+    one = await flow.ask("one?", name="one")
+    await flow.random()
+    return [one, await flow.ask("two?", name="two"), await flow.ask("three?", name="three")]
+"""
+    interviewer = pipelines.Queued(["1", "2", "3", "4"])
+    start(tmp_path, body, db, run_id="r", interviewer=interviewer)
+    # A changed step has its earlier result in the plan: the steps after it may depend on it.
+    rewrite(tmp_path, ('"one?"', '"first?"'), (', await flow.ask("three?", name="three")', ""))
+    plan = workflows.plan_resume_sync("r", db=db)
+    assert (plan.repeated, plan.kept, plan.depends) == (["one"], ["random"], ["two"])
+    assert (plan.dropped, plan.is_partial) == (["three"], False)
+    # A new step has none.
+    rewrite(tmp_path, ("one = await", 'await flow.ask("new?", name="new")\n    one = await'))
+    plan = workflows.plan_resume_sync("r", db=db)
+    assert (plan.repeated, plan.kept, plan.dropped) == (["new"], [], [])
+    assert (sorted(plan.depends), plan.is_partial) == (["one", "random", "three", "two"], True)
+
+
 def test_a_step_that_moved_keeps_its_result(tmp_path: Path, db: str) -> None:
     body = """
 @corral.workflow

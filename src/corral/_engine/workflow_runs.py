@@ -89,9 +89,12 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
     repeated: list[str] = []
     """Steps with other inputs than before, or without a result."""
     depends: list[str] = []
-    """Steps after them: each is kept if its inputs are the same then."""
+    """Steps after them: each is kept if the program starts it with the same inputs then."""
     dropped: list[str] = []
-    """Steps of the run that are not in the program any more, as far as it is known."""
+    """Steps of the run that are not in the program any more."""
+    is_partial: bool = False
+    """Whether the program may start more: what comes after a repeated step without an earlier
+    result is known only when it has run."""
 
 
 @short_traceback_async
@@ -371,11 +374,11 @@ async def _plan(run: str, program: RunningProgram, known: dict[str, KnownStep]) 
                         found[step.id] = known[step.id]
                         used.add(step.id)
                     changed.add(step.id)
-                elif follows and step.kind in ("visit", "ask"):
-                    plan.depends.append(step.name)
+                    continue
+                if follows:
                     changed.add(step.id)
-                else:
-                    plan.kept.append(step.name)
+                depends = follows and step.kind in ("visit", "ask")
+                (plan.depends if depends else plan.kept).append(step.name)
             drawn = [
                 replace(each, value=found[each.id].value) if each.id in found else each
                 for each in turn.steps
@@ -387,8 +390,12 @@ async def _plan(run: str, program: RunningProgram, known: dict[str, KnownStep]) 
     finally:
         await program.close()
     used |= set(scheduler.kept.values())
-    plan.dropped.extend(id.rpartition(".")[0] for id in known if id not in used)
-    return plan
+    finish = scheduler.state.finish
+    # An earlier result may be no result of the step that is there now.
+    is_partial = finish is None or (finish.status == "fail" and bool(changed))
+    left = [id.rpartition(".")[0] for id in known if id not in used]
+    (plan.depends if is_partial else plan.dropped).extend(left)
+    return replace(plan, is_partial=is_partial)
 
 
 @short_traceback_async

@@ -151,11 +151,13 @@ def print_plan(plan: ResumePlan) -> None:
     for words, names in (
         ("kept", plan.kept),
         ("repeated", plan.repeated),
-        ("kept if its inputs stay the same", plan.depends),
+        ("kept if it gets the same inputs", plan.depends),
         ("not in the program any more", plan.dropped),
     ):
         for name in names:
             echo(f"  {name}: {words}", err=True)
+    if plan.is_partial:
+        echo("  what else comes after the repeated steps depends on their results", err=True)
 
 
 def find_workflow(named: str) -> Workflow[..., object]:
