@@ -37,7 +37,7 @@ def test_the_demo_fixes_the_bug_with_the_program_on_the_path_as_its_picture_show
     assert done.returncode == 0, done.stdout + done.stderr
     assert 'return f"Hello, {name}!"' in done.stdout
     assert "tool_result  run_shell_command: denied" in done.stdout
-    assert "Everything worked as expected." in done.stdout
+    assert "Everything worked as expected.\nNext: `corral agents doctor`" in done.stdout
     shown = terminal_cast.lines_of(DEMO.read_text("utf-8"))
     lines = [line for line in done.stdout.splitlines() if line]
     assert [*map(masked, lines)] == [*map(masked, shown)], "make pictures, and look at it"
@@ -47,7 +47,7 @@ def test_an_agent_that_fixes_nothing_fails_the_demo() -> None:
     done = demo("--program", str(PROGRAM))
     assert done.returncode == 1, done.stderr
     assert "nane" in done.stdout
-    assert "Something is wrong." in done.stdout
+    assert done.stdout.endswith("Something is wrong.\n")
 
 
 def test_without_node_the_demo_says_what_to_install(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 from support.scripted_agent import GOOD, scripted_options
 
 import corral
+from corral._agents import registry
 from corral._sessions.prepare import prepare
+from corral._system.programs import managed_program
 from corral.errors import AuthenticationFailed, ConfigError
 
 LOGIN = ".gemini/oauth_creds.json"
@@ -59,6 +62,22 @@ def test_missing_credentials_are_an_error_before_anything_starts(
     monkeypatch.setenv("GEMINI_API_KEY", "key-0123456789")
     with pytest.raises(AuthenticationFailed, match="there is no sign-in"):
         prepare("gemini-cli", options(workspace, env={}, auth="subscription"))
+
+
+def test_a_sign_in_names_the_path_of_a_program_that_is_not_on_path(
+    home: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_HOME", str(home / "corral"))
+    own = options(workspace, env={})
+    program = Path(str(own.pop("program")))
+    with pytest.raises(AuthenticationFailed, match="by running `gemini` in a terminal"):
+        prepare("gemini-cli", {**own, "program": str(program)}).check_launch(home)
+    managed = managed_program(registry.find("gemini-cli"))
+    managed.parent.mkdir(parents=True)
+    managed.symlink_to(program)
+    monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + ":/usr/bin:/bin")
+    with pytest.raises(AuthenticationFailed, match=f"by running `{managed}` in a terminal"):
+        prepare("gemini-cli", own).check_launch(home)
 
 
 async def test_the_result_names_the_credentials_that_were_billed(

@@ -497,7 +497,7 @@ def _credentials(prepared: PreparedRun) -> Readiness:
             )
             return Readiness(credential=name, accepts=accepts, service_url=url)
         context = prepared.launch_context(Path(prepared.cwd))
-        launch = prepared.agent.launch(prepared.run, context, "", None)
+        launch = prepared.launch(context)
     except (AuthenticationFailed, ConfigError) as error:
         return Readiness(accepts=accepts, missing=error)
     notes = (note.removeprefix(sign) for note in launch.notes for sign in _NOTES if sign in note)

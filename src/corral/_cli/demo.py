@@ -95,6 +95,9 @@ def command(program: str | None) -> int:
     end = "Everything worked as expected." if shown.ok else "Something is wrong."
     echo()
     echo_styled([StyledText(end, _STYLES[shown.ok])], err=False)
+    if shown.ok:
+        echo("Next: `corral agents doctor` says what your own runs need;")
+        echo("`corral docs getting-started` is the tutorial.")
     return 0 if shown.ok else 1
 
 

@@ -73,7 +73,17 @@ def _show_version(context: click.Context, _option: click.Parameter, is_given: bo
     context.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+FIRST_STEPS = """\b
+First steps:
+  corral demo                            a real agent; no key, no cost
+  corral agents doctor                   what your own runs need
+  corral run "What does this project do?"
+  corral docs getting-started            the tutorial"""
+
+
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=FIRST_STEPS
+)
 @click.option(
     "-V", "--version", help="Show the version and exit.",
     is_flag=True, expose_value=False, is_eager=True, callback=_show_version,

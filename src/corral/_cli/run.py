@@ -252,7 +252,7 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
         launch = Launch(argv=(), env={}, stdin=b"")
     else:
         context = prepared.launch_context(sessions() / "SESSION")
-        launch = prepared.agent.launch(prepared.run, context, prompt, None)
+        launch = prepared.launch(context, prompt)
     shown: _LaunchReport = {
         "agent": prepared.agent.name,
         "version": prepared.program.version,

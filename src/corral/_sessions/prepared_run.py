@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -27,7 +29,7 @@ from corral._sessions.proof import ProgramProof
 from corral._system import environment, fs, programs
 from corral._system.path_guard import PathGuard
 from corral._system.process.process import Exit
-from corral.errors import CorralError, ProcessFailed, PromptError
+from corral.errors import AuthenticationFailed, CorralError, ProcessFailed, PromptError
 from corral.options import RunOptions
 from corral.prompt import Prompt, check_prompt
 from corral.values import Json, McpServer
@@ -160,7 +162,23 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
     def check_launch(self, folder: Path) -> None:
         """Raise what would keep the agent from being launched, such as a repository that is not
         trusted. Nothing is started or written."""
-        self.agent.launch(self.run, self.launch_context(folder), "", None)
+        self.launch(self.launch_context(folder))
+
+    def launch(self, context: LaunchContext, prompt: str = "", resume: str | None = None) -> Launch:
+        """How the agent is started for one prompt. Raises what keeps it from being launched."""
+        try:
+            return self.agent.launch(self.run, context, prompt, resume)
+        except AuthenticationFailed as error:
+            error.hint = self._with_path(error.hint)
+            raise
+
+    def _with_path(self, hint: str | None) -> str | None:
+        """A hint names the program with which one signs in. One that corral installed is not on
+        ``PATH``: it is named by its path."""
+        if not hint or self.program.source != "managed":
+            return hint
+        command = rf"`{re.escape(self.agent.programs[0])}(?=[` ])"
+        return re.sub(command, lambda _: f"`{shlex.quote(self.program.path)}", hint)
 
     def explain(
         self, ended: Exit, stderr: str, finish: TurnEnd | None = None, *, answered: bool = False
@@ -182,6 +200,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
                 return error
         agent = self.agent
         why = agent.explain(ending)
+        if isinstance(why, AuthenticationFailed):
+            why.hint = self._with_path(why.hint)
         if finish is None or type(why) is not ProcessFailed:
             return why
         # An agent may not say, or corral may not know, in which words its service refuses a key.

@@ -175,7 +175,9 @@ class AgentProgram:
             await hook.open()
             context = replace(context, hook_command=hook.command)
         forks = prepared.run.fork and resume == record.meta.forked_from
-        launch = prepared.agent.launch(replace(prepared.run, fork=forks), context, prompt, resume)
+        launch = replace(prepared, run=replace(prepared.run, fork=forks)).launch(
+            context, prompt, resume
+        )
         if self.meter is not None:
             launch = self.meter.described(launch)
         write_private_home(launch, prepared, record)
