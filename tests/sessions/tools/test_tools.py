@@ -517,6 +517,15 @@ async def test_parallel_calls_share_one_budget() -> None:
         call_budget(-1)
 
 
+async def test_a_call_that_an_earlier_hook_denied_is_not_counted() -> None:
+    hooks = [required_order("weather", "echo"), call_budget(echo=1)]
+    tools = Tools([echo, weather], hooks=hooks)
+    assert "comes after weather" in (await tools.call("echo", {"text": "a"})).text
+    assert (await tools.call("weather", {"place": {"city": "Ghent"}})).ok
+    assert (await tools.call("echo", {"text": "a"})).ok
+    assert "may be called 1 time, and was" in (await tools.call("echo", {"text": "a"})).text
+
+
 Mode = Literal["legacy", "auto"]
 """The handshake of 2025, which agents speak, and what came after."""
 

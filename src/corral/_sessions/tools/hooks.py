@@ -32,6 +32,7 @@ from typing import TypeAlias, TypeVar, cast
 
 import msgspec
 
+from corral._core.terminal_text import counted
 from corral._system import fs
 from corral._system.threads import in_own_thread
 from corral.errors import ConfigError
@@ -196,7 +197,7 @@ def required_order(*names: str) -> Hook:
 
 def call_budget(total: int | None = None, **each: int) -> Hook:
     """At most ``total`` calls, and at most the given number for each named tool. Failed calls
-    count.
+    count, but not those that a hook before this one denied.
 
     ::
 
@@ -212,7 +213,8 @@ def call_budget(total: int | None = None, **each: int) -> Hook:
             return Deny(f"all {total} tool calls of this run are made: finish without")
         most = each.get(call.name)
         if most is not None and made[call.name] >= most:
-            return Deny(f"{call.name} may be called {most} times, and was: go on without it")
+            times = counted(most, "time")
+            return Deny(f"{call.name} may be called {times}, and was: go on without it")
         made[call.name] += 1
         return None
 
