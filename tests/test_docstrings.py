@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from support.samples import ROOT, examples, is_code, is_python, public_names
 
-from corral._docs.error_pages import error_page
+from corral._docs.error_pages import error_page, first_line, from_docstring, report
 from corral.errors import CorralError, classes_by_code
 
 NAMES = public_names()
@@ -74,6 +74,18 @@ def test_the_page_of_an_error_has_an_example_that_compiles(code: str) -> None:
     assert samples
     for each in samples:
         compile(each, code, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def test_the_page_that_the_command_line_names_says_more_than_what_happened() -> None:
+    """``corral: …`` ends with ``see: corral docs CODE``: the page says what to do."""
+    named = [found for found in set(classes_by_code().values()) if "docs" in report(found("x"))]
+    short = [found.__name__ for found in named if first_line(found) == text_of(found)]
+    assert len(named) > 30
+    assert short == []
+
+
+def text_of(found: type) -> str:
+    return " ".join(from_docstring(found.__doc__ or "").split())
 
 
 def test_what_needs_other_packages_has_an_example_too() -> None:

@@ -243,7 +243,8 @@ class UnknownProvider(ConfigError, KeyError):
 
 
 class MissingKey(ConfigError):
-    """The API key of a vendor is not set."""
+    """The API key of a vendor is not set. ``corral models list`` names the variable of each
+    vendor."""
 
     code = "missing_key"
     cli_exit = 6
@@ -300,7 +301,8 @@ class RemoteError(CorralError):
 
 
 class NotInstalled(RemoteError):
-    """The agent's program was not found."""
+    """The agent's program was not found. ``corral agents install NAME`` installs the tested
+    version; the option ``program`` names another one."""
 
     code = "not_installed"
     cli_exit = 12
@@ -308,13 +310,15 @@ class NotInstalled(RemoteError):
 
 
 class BrokenInstall(NotInstalled):
-    """The agent's program is there, but does not start."""
+    """The agent's program is there, but does not start. Start it by itself to see why, or remove
+    it and run ``corral agents install NAME``."""
 
     code = "broken_install"
 
 
 class VersionTooOld(RemoteError):
-    """The agent's program is older than corral supports."""
+    """The agent's program is older than corral supports. ``corral agents install NAME`` installs
+    the tested version. The option ``program`` names it if another one comes first on ``PATH``."""
 
     code = "version_too_old"
     cli_exit = 12
@@ -331,7 +335,8 @@ class NotProven(RemoteError):
 
 
 class ResumeLost(RemoteError):
-    """The conversation to continue does not exist any more."""
+    """The conversation to continue does not exist any more. ``corral sessions list`` has those
+    that are stored. Without ``resume`` a new one is started."""
 
     code = "resume_lost"
     cli_exit = 4
@@ -339,7 +344,8 @@ class ResumeLost(RemoteError):
 
 
 class UntrustedFolder(RemoteError):
-    """The agent does not trust the folder."""
+    """The agent does not trust the folder. It has settings that the agent would obey: read them,
+    and set ``inherit="project"`` if you trust them."""
 
     code = "untrusted_folder"
     cli_exit = 5
@@ -347,14 +353,16 @@ class UntrustedFolder(RemoteError):
 
 
 class SandboxFailed(RemoteError):
-    """The requested sandbox is not available here."""
+    """The requested sandbox is not available here. ``corral agents doctor`` says why, and what
+    to do."""
 
     code = "sandbox"
     phase: Phase = "spawn"
 
 
 class SettingsRejected(RemoteError):
-    """The agent rejected its settings."""
+    """The agent rejected its settings. Its version may not be one that corral was tested with:
+    ``corral agents install NAME`` installs that."""
 
     code = "settings_rejected"
     phase: Phase = "handshake"
@@ -369,7 +377,9 @@ class PolicyNotLoaded(RemoteError):
 
 
 class AuthenticationFailed(RemoteError):
-    """The credentials were refused."""
+    """The credentials were refused, or there are none. ``corral agents doctor NAME`` says what the
+    agent accepts and what was found. Most agents take an API key from the environment, or use
+    their own sign-in."""
 
     code = "authentication"
     cli_exit = 6
@@ -377,7 +387,8 @@ class AuthenticationFailed(RemoteError):
 
 
 class AccessDenied(RemoteError):
-    """The credentials are valid, but not for this model or action."""
+    """The credentials are valid, but not for this model or action. Name another model, or let
+    the vendor enable it for your account."""
 
     code = "access_denied"
     cli_exit = 6
@@ -385,7 +396,8 @@ class AccessDenied(RemoteError):
 
 
 class PermissionRefused(RemoteError):
-    """The agent stopped because permission was denied."""
+    """The agent stopped because permission was denied. ``result.denied`` has the calls. Allow
+    more with ``policy``, or answer the requests with ``ask``."""
 
     code = "permission_refused"
     cli_exit = 5
@@ -394,21 +406,22 @@ class PermissionRefused(RemoteError):
 
 
 class ModelNotFound(RemoteError):
-    """The vendor has no such model, or not for this account."""
+    """The vendor has no such model, or not for this account. ``corral models list`` has the
+    models that corral knows."""
 
     code = "model_not_found"
     phase: Phase = "request"
 
 
 class InvalidRequest(RemoteError):
-    """The model's API rejected the request."""
+    """The model's API rejected the request. The message is the API's."""
 
     code = "invalid_request"
     phase: Phase = "request"
 
 
 class InputRejected(RemoteError):
-    """The agent rejected the prompt or an argument."""
+    """The agent rejected the prompt or an argument. The message is the agent's."""
 
     code = "input_rejected"
     phase: Phase = "handshake"
@@ -431,21 +444,24 @@ class QuotaSpent(RateLimited):
 
 
 class ContextLengthExceeded(RemoteError):
-    """The conversation is too long for the model."""
+    """The conversation is too long for the model. Start a new session, send less, or name a
+    model with a larger context window."""
 
     code = "context_length"
     phase: Phase = "request"
 
 
 class ContentRefused(RemoteError):
-    """The model or its vendor refused the prompt or the answer."""
+    """The model or its vendor refused the prompt or the answer. Change the prompt, or name
+    another model."""
 
     code = "content_refused"
     phase: Phase = "response"
 
 
 class EmptyAnswer(RemoteError):
-    """The turn ended without an answer."""
+    """The turn ended without an answer. The agent may have worked: ``result.files`` has what it
+    changed."""
 
     code = "empty_answer"
     phase: Phase = "response"
@@ -453,7 +469,8 @@ class EmptyAnswer(RemoteError):
 
 
 class NetworkFailed(RemoteError):
-    """The server could not be reached, or the connection was lost."""
+    """The server could not be reached, or the connection was lost. Check the network, the proxy
+    (``HTTPS_PROXY``) and the agent's base URL."""
 
     code = "network"
     phase: Phase = "request"
@@ -461,7 +478,7 @@ class NetworkFailed(RemoteError):
 
 
 class ServerFailed(RemoteError):
-    """The vendor's server failed or is overloaded."""
+    """The vendor's server failed or is overloaded. ``retries`` is how often a call is repeated."""
 
     code = "server"
     phase: Phase = "request"
@@ -469,7 +486,8 @@ class ServerFailed(RemoteError):
 
 
 class TimedOut(RemoteError):
-    """A time limit has passed."""
+    """A time limit has passed. The options ``timeout``, ``idle_timeout`` and ``startup_timeout``
+    set the limits."""
 
     code = "timeout"
     cli_exit = 3
@@ -478,26 +496,28 @@ class TimedOut(RemoteError):
 
 
 class StartupTimeout(TimedOut):
-    """The agent did not start in time."""
+    """The agent did not start in time. ``startup_timeout`` is the limit. ``corral agents doctor
+    NAME`` starts the agent with a scripted model."""
 
     code = "startup_timeout"
     phase: Phase = "handshake"
 
 
 class IdleTimeout(TimedOut):
-    """Nothing was received for too long."""
+    """Nothing was received for too long. ``idle_timeout`` is the limit."""
 
     code = "idle_timeout"
 
 
 class TotalTimeout(TimedOut):
-    """The run took longer than ``timeout``."""
+    """The run took longer than ``timeout``. ``resume`` continues the session of a run."""
 
     code = "total_timeout"
 
 
 class TurnLimit(RemoteError):
-    """The agent reached its limit of turns."""
+    """The agent reached its limit of turns. ``max_turns`` is the limit; ``resume`` continues the
+    session."""
 
     code = "turn_limit"
     cli_exit = 8
@@ -506,13 +526,13 @@ class TurnLimit(RemoteError):
 
 
 class RepeatedCalls(TurnLimit):
-    """The model makes the same tool calls over and over."""
+    """The model makes the same tool calls over and over. ``max_repeated_calls`` is the limit."""
 
     code = "repeated_calls"
 
 
 class ToolFailed(RemoteError):
-    """A tool failed that the run needs."""
+    """A tool failed that the run needs. The message names it."""
 
     code = "tool_failed"
     phase: Phase = "tool"
@@ -550,7 +570,8 @@ class StepError(RemoteError):
 
 
 class BudgetExceeded(RemoteError):
-    """The limit on tokens or costs is reached."""
+    """The limit on tokens or costs is reached. ``resume`` continues the session, with a larger
+    budget."""
 
     code = "budget_exceeded"
     cli_exit = 8
@@ -559,7 +580,8 @@ class BudgetExceeded(RemoteError):
 
 
 class PriceUnknown(RemoteError):
-    """The cost is limited, and the price of the model is not known."""
+    """The cost is limited, and the price of the model is not known. Add it to ``models.toml``,
+    or limit the tokens (``max_total_tokens``)."""
 
     code = "price_unknown"
     cli_exit = 8
@@ -567,7 +589,8 @@ class PriceUnknown(RemoteError):
 
 
 class SchemaNotMet(RemoteError):
-    """No answer fitted the requested type or JSON Schema."""
+    """No answer fitted the requested type or JSON Schema. ``repairs`` is how often the agent is
+    asked to correct it."""
 
     code = "schema_not_met"
     cli_exit = 9
@@ -581,7 +604,7 @@ class NoObject(SchemaNotMet):
 
 
 class StreamBroken(RemoteError):
-    """The output ended early or is malformed."""
+    """The output ended early or is malformed. What the agent did until then is kept."""
 
     code = "stream_broken"
     cli_exit = 11
@@ -590,25 +613,28 @@ class StreamBroken(RemoteError):
 
 
 class ReplayMismatch(RemoteError):
-    """The run differs from its recording."""
+    """The run differs from its recording. Record it again with ``record_to``."""
 
     code = "replay_mismatch"
 
 
 class ProcessFailed(RemoteError):
-    """The agent's program failed, and nothing explains why."""
+    """The agent's program failed, and nothing explains why. ``stderr`` and ``exit_code`` are the
+    program's; ``corral agents doctor NAME`` tests it."""
 
     code = "process_failed"
 
 
 class KilledBySignal(ProcessFailed):
-    """The agent's program was killed by a signal."""
+    """The agent's program was killed by a signal. ``signal`` is its number. 9 is often a lack of
+    memory."""
 
     code = "killed_by_signal"
 
 
 class StorageFailed(RemoteError):
-    """A file could not be written: a full disk, or a folder without permission."""
+    """A file could not be written: a full disk, or a folder without permission. ``CORRAL_HOME``
+    names the folder of sessions and runs."""
 
     code = "storage"
     phase: Phase = "spawn"

@@ -469,10 +469,10 @@ def policy_from_table(values: dict[str, object], source: str) -> Policy:
         if not isinstance(preset, str) or preset not in PRESETS:
             raise PolicyError(f"{source}: preset must be reads, edits or all, got: {preset!r}")
         base = PRESETS[preset]
-    known = Policy.__struct_fields__
+    known = ("preset", *Policy.__struct_fields__)
     for key in values:
         if key not in known:
-            hint = nearest(key, (*known, "preset"), f"known: {', '.join(known)}.")
+            hint = nearest(key, known, f"known: {', '.join(known)}.")
             raise PolicyError(f"{source}: unknown key {key!r}", hint=hint[:1].upper() + hint[1:])
     try:
         if values.get("allow_tools") is not None and "network" not in values:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -143,6 +144,12 @@ def test_the_doctor_is_content_with_the_real_gemini(
     done = corral(env, "doctor", name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.rstrip().endswith(f"{name} works here")
+
+
+def test_what_is_shown_about_an_agent_leaves_out_what_is_not_known(env: dict[str, str]) -> None:
+    done = corral(env, "show", "corral")
+    assert re.search(r"^installed +yes$", done.stdout, re.MULTILINE), done.stdout
+    assert not re.search(r" (None|True|False)$", done.stdout, re.MULTILINE)
 
 
 def test_the_doctor_reports_a_service_that_cannot_be_reached(env: dict[str, str]) -> None:

@@ -231,6 +231,7 @@ def test_a_dry_run_shows_everything_and_starts_nothing(workspace: Path) -> None:
     assert not (Path(os.environ["CORRAL_HOME"]) / "sessions").exists()
     plain = run(GOOD, "--dry-run", cwd=workspace)
     assert "ask→deny" in plain.stdout
+    assert "model        the agent's own\n" in plain.stdout
 
 
 def test_a_closed_pipe_ends_the_agent_without_an_error_message(workspace: Path) -> None:
@@ -339,6 +340,7 @@ def test_a_scripted_model_is_served_for_the_given_time(workspace: Path) -> None:
 def test_an_example_script_is_written_and_served_and_not_overwritten(workspace: Path) -> None:
     done = corral("fake", "new", cwd=workspace)
     assert done.returncode == 0, done.stderr
+    assert "--fake fake.toml --approve edits" in done.stdout
     done = corral("fake", "serve", "--seconds", "0.3", cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert "export GOOGLE_GEMINI_BASE_URL=http://127.0.0.1:" in done.stderr

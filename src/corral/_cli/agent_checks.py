@@ -183,10 +183,14 @@ def _seen(there: bool, name: str) -> str:
     return f"{name} is {'there' if there else 'not there'}"
 
 
+_FOUND_BY = {"managed": "corral agents install", "option": "the option program"}
+"""Where a program was found, for a person."""
+
+
 def format_report(report: DoctorReport) -> str:
     """The report for a person."""
     lines = [
-        f"{key.replace('_', ' '):16}{report.get(key)}"
+        f"{key.replace('_', ' '):16}{_FOUND_BY.get(str(report[key]), report[key])}"
         for key in (
             "agent",
             "version",

@@ -100,7 +100,11 @@ def show(name: str, as_json: bool) -> None:
         return
     rows: list[tuple[str, str]] = []
     for key, value in shown.items():
-        if isinstance(value, dict):
+        if value is None or value in ("", []):
+            continue
+        if isinstance(value, bool):
+            rows.append((key, "yes" if value else "no"))
+        elif isinstance(value, dict):
             rows.append((key, ", ".join(f"{name} ({kind})" for name, kind in value.items())))
         elif isinstance(value, list):
             rows.append((key, ", ".join(map(str, value))))

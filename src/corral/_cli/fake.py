@@ -40,7 +40,8 @@ def new(script: Path) -> None:
         raise ConfigError(f"{script} exists already", hint=hint) from error
     except OSError as error:
         raise ConfigError(f"cannot write {script}: {error.strerror}") from error
-    echo(f'wrote {script}; use it: corral run --fake {shlex.quote(str(script))} "Write a greeting"')
+    name = shlex.quote(str(script))
+    echo(f'wrote {script}; use it: corral run --fake {name} --approve edits "Write a greeting"')
 
 
 @command.command(

@@ -276,6 +276,13 @@ INSTEAD = {
 }
 """Words of other programs -> what to write here: commands by their path, and options."""
 
+EXTRA = {
+    "corral chat": "A chat asks for prompts; for one prompt: corral run PROMPT.",
+    "corral docs": 'To search: corral docs --search "WORDS".',
+    "corral models list": "For one vendor: corral models list --provider NAME.",
+}
+"""What to do about an argument too many, by command."""
+
 
 def report(error: click.ClickException) -> str:
     """The text to print for an error of click, like every other error: one line, and what to do.
@@ -325,8 +332,8 @@ def _extra_argument(ctx: click.Context) -> list[str]:
     from corral._agents import registry
     from corral.errors import CorralError
 
-    if ctx.command.name == "chat":
-        return ["A chat asks for prompts; for one prompt: corral run PROMPT."]
+    if instead := EXTRA.get(ctx.command_path):
+        return [instead]
     if all(parameter.name != "prompt" for parameter in ctx.command.params):
         return []
     first = str(ctx.params.get("prompt", ""))

@@ -274,7 +274,8 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
         echo_json(msgspec.json.encode(shown).decode())
         return 0
     for name in ("agent", "version", "model", "program", "cwd", "stdin_bytes", "sandbox"):
-        echo(f"{name:12} {shown[name]}")
+        unset = "the agent's own" if name == "model" else "–"
+        echo(f"{name:12} {unset if shown[name] in (None, '') else shown[name]}")
     echo(f"{'argv':12} {' '.join(shown['argv'])}")
     echo(f"{'env names':12} {' '.join(shown['env'])}")
     echo(f"{'files':12} {' '.join(shown['files'])}")
