@@ -220,20 +220,37 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         agent: str,
         options: Mapping[str, object] | None = None,
         config: Mapping[str, object] | None = None,
-        source: str = "config",
+        source: str = "corral.toml",
     ) -> RunOptions:
         """Build the options. ``options`` win over ``config``.
 
         An unknown option raises ``ConfigError``. An unknown key of a configuration is a warning:
-        the file may be written for a newer version.
+        the file may be written for a newer version. An invalid value in it is an error that names
+        ``source``.
         """
+        if not config:
+            return cls._build(agent, options, {}, source)
+        try:
+            return cls._build(agent, options, config, source)
+        except ConfigError as error:
+            cls._build(agent, options, {}, source)  # raises it if it is not of the configuration
+            raise ConfigError(f"{source}: {error.message}", hint=error.hint) from error
+
+    @classmethod
+    def _build(
+        cls,
+        agent: str,
+        options: Mapping[str, object] | None,
+        config: Mapping[str, object],
+        source: str,
+    ) -> RunOptions:
         given = _drop_unknown(dict(options or {}))
         inline: object = given.pop("config", None) or {}
         if not is_mapping(inline):
             raise ConfigError(f"config must be a table of options, got: {type(inline).__name__}")
         merged: Values = {}
         for layer in (
-            _drop_unknown(dict(config or {}), source),
+            _drop_unknown(dict(config), source),
             _drop_unknown(dict(inline), "config"),
             given,
         ):
@@ -306,7 +323,7 @@ def _drop_unknown(values: Values, source: str | None = None) -> Values:
         advice = nearest(name, ("agent", *KNOWN), "`corral docs configuration` lists all")
         if source is None:
             raise ConfigError(f"unknown option {name!r}: {advice}")
-        warnings.warn(f"{source}: unknown key {name!r}, ignored: {advice}", stacklevel=4)
+        warnings.warn(f"{source}: unknown key {name!r}, ignored: {advice}", stacklevel=5)
         del values[name]
     return values
 

@@ -8,8 +8,8 @@ import pytest
 
 from corral._system import paths
 from corral._system.config import UNTRUSTED_OPTIONS, default_agent, load, read_policy
-from corral.errors import ConfigError, PolicyError
-from corral.options import KNOWN
+from corral.errors import ConfigError, PolicyError, UnknownAgent
+from corral.options import KNOWN, RunOptions
 from corral.policy import Policy
 
 
@@ -225,6 +225,30 @@ def test_a_folders_file_may_not_choose_the_agent() -> None:
     write(Path("corral.toml"), 'agent = "claude"\n')
     assert default_agent() == "gemini-acp"
     with pytest.raises(ConfigError, match="may not set agent"):
+        load("gemini-cli")
+
+
+def test_a_name_that_no_agent_has_says_where_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(paths.user_config(), 'agent = "claud"')
+    with pytest.raises(UnknownAgent, match=r"corral\.toml: agent: no agent is called") as raised:
+        default_agent()
+    assert raised.value.hint == "Did you mean 'claude'?"
+    monkeypatch.setenv("CORRAL_AGENT", "gemni")
+    with pytest.raises(UnknownAgent, match=r"^CORRAL_AGENT: no agent is called 'gemni'"):
+        default_agent()
+
+
+def test_an_invalid_value_says_where_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(paths.user_config(), '[defaults]\ntimeout = "soon"')
+    with pytest.raises(ConfigError, match=r"^corral\.toml: timeout: 'soon' is not a duration"):
+        RunOptions.build("gemini-cli", {}, load("gemini-cli"))
+    with pytest.raises(ConfigError, match=r"^timeout: 'late' is not a duration"):
+        RunOptions.build("gemini-cli", {"timeout": "late"}, load("gemini-cli"))
+    assert RunOptions.build("gemini-cli", {"timeout": 3}, load("gemini-cli")).timeout == 3
+    monkeypatch.setenv("CORRAL_PROBE", "maybe")
+    with pytest.raises(ConfigError, match=r"^CORRAL_PROBE must be one of never, once, require"):
         load("gemini-cli")
 
 

@@ -278,6 +278,7 @@ INSTEAD = {
 
 EXTRA = {
     "corral chat": "A chat asks for prompts; for one prompt: corral run PROMPT.",
+    "corral config show": "For one agent: corral config show --agent NAME.",
     "corral docs": 'To search: corral docs --search "WORDS".',
     "corral models list": "For one vendor: corral models list --provider NAME.",
 }

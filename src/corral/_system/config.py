@@ -27,6 +27,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -37,11 +38,12 @@ from corral._core.nesting import decode_toml
 from corral._option_definitions import with_trait
 from corral._system import paths
 from corral.errors import ConfigError, PolicyError, UnknownAgent
-from corral.options import KNOWN
+from corral.options import KNOWN, ProbeMode
 from corral.policy import Policy, policy_from_table
 from corral.values import JsonObject, as_texts, is_list, is_object
 
 UNTRUSTED_OPTIONS = with_trait("untrusted")
+PROBE_MODES: tuple[str, ...] = get_args(ProbeMode)
 
 
 LARGEST = 1_048_576
@@ -95,15 +97,24 @@ def default_agent(model: str | None = None) -> str:
     ``[defaults]`` decides as if it was given. Raises ``ConfigError`` and ``UnknownProvider``."""
     if model is None or ":" not in agents_registry.full_name(model):
         if named := os.environ.get("CORRAL_AGENT", ""):
-            return named
+            return _known_agent(named, "CORRAL_AGENT")
         for path in reversed(_trusted()):
             tables = read_file(path)
             if named := _default_agent(path, tables):
-                return named
+                return _known_agent(named, f"{path}: agent")
             default = _table(path, tables, "defaults").get("model")
             if model is None and isinstance(default, str):
                 model = default
     return agents_registry.default(model)
+
+
+def _known_agent(name: str, source: str) -> str:
+    """The name, if there is such an agent; the error names where it is written."""
+    try:
+        find_agent(name)
+    except UnknownAgent as error:
+        raise UnknownAgent(f"{source}: {error.message}", hint=error.hint) from error
+    return name
 
 
 def _default_agent(path: Path, tables: JsonObject) -> str:
@@ -121,6 +132,9 @@ def load(agent: str) -> dict[str, object]:
     for path in _trusted():
         values |= _options(path, agent)
     if probe := os.environ.get("CORRAL_PROBE"):
+        if probe not in PROBE_MODES:
+            modes = ", ".join(PROBE_MODES)
+            raise ConfigError(f"CORRAL_PROBE must be one of {modes}, got: {probe!r}")
         values["probe"] = probe
     local = Path("corral.toml")
     if os.environ.get("CORRAL_CONFIG") is not None or not local.is_file():

@@ -180,6 +180,8 @@ async def test_the_total_timeout_also_bounds_the_handshake(workspace: Path) -> N
             workspace, "text x", "--fails", "session/new", "silence", timeout=1
         )
     assert code(result) == "startup_timeout"
+    assert result.error is not None
+    assert (result.error.hint or "").startswith("Raise timeout, or")
 
 
 async def test_what_an_agent_printed_before_it_ended_or_hung_is_in_the_error(

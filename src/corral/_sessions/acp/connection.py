@@ -245,6 +245,12 @@ class AcpConnection:
         return min(self.prepared.run.startup_timeout, self.prepared.run.timeout)
 
     @property
+    def handshake_option(self) -> str:
+        """The option that sets this limit."""
+        run = self.prepared.run
+        return "timeout" if run.timeout < run.startup_timeout else "startup_timeout"
+
+    @property
     def can_load(self) -> bool:
         """Whether a session of an earlier process can be loaded."""
         return self.agent is not None and (self.agent.load_session or self.agent.offers("resume"))
@@ -376,12 +382,13 @@ class AcpConnection:
         if not await self.wait_for_reply(id, timeout):
             self._calls.pop(id, None)
             agent = self.prepared.agent
-            waits = "find out what it waits for: a sign-in, the network, or another program"
-            doctor = f"run `corral agents doctor {agent.name}`"
+            other = f"run `corral agents doctor {agent.name}`"
+            if agent.probe is None:
+                other = "find out what it waits for: a sign-in, the network, or another program"
             late = f"{agent.title} did not answer {self.acp.method_of(id)} within {timeout:g} s"
             raise StartupTimeout(
                 ": ".join((late, *self._printed)),
-                hint=f"Raise startup_timeout, or {waits if agent.probe is None else doctor}.",
+                hint=f"Raise {self.handshake_option}, or {other}.",
             )
         settled = self._calls.pop(id)
         if settled is None or settled.error is not None:

@@ -488,7 +488,7 @@ async def load_session(
         connection.drop_session(session)
         raise StartupTimeout(
             f"the history of the session did not end within {timeout:g}s",
-            hint="Raise startup_timeout, or start a new session.",
+            hint=f"Raise {connection.handshake_option}, or start a new session.",
         )
     session.inbox.clear()
     return session, read_session(settled.result, session_id)
