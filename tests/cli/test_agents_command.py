@@ -110,6 +110,18 @@ def test_the_doctor_says_which_key_is_missing(env: dict[str, str]) -> None:
     assert "corral works here, but cannot be used yet" in done.stdout
 
 
+def test_the_doctor_does_not_condemn_an_agent_that_it_cannot_test(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('[agents.mine]\ncommand = "cat"\ntransport = "stream"\nstrict = false\n')
+    own_env = {**env, "CORRAL_CONFIG": str(own), "PATH": os.environ["PATH"]}
+    done = corral(own_env, "doctor", "mine")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "corral agents check mine runs it with its own model." in done.stdout
+    assert done.stdout.rstrip().endswith("mine was found, but not tested")
+
+
 def test_the_doctor_takes_the_name_of_a_model(env: dict[str, str]) -> None:
     report = json.loads(corral(env, "doctor", "anthropic:claude-sonnet-5", "--json").stdout)
     assert report["accepts"] == ["ANTHROPIC_API_KEY"]

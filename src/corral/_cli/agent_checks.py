@@ -74,6 +74,7 @@ class DoctorReport(TypedDict):
     credential: NotRequired[str | None]
     accepts: NotRequired[tuple[str, ...]]
     usable: NotRequired[bool]
+    can_test: NotRequired[bool]
     environment: NotRequired[list[str]]
     sandbox: NotRequired[str]
     policy: NotRequired[tuple[PolicyRow, ...]]
@@ -120,6 +121,7 @@ async def examine(name: str) -> DoctorReport:
             report["usable"] = ready.missing is None
             if ready.missing is not None:
                 _add_problem(report, ready.missing)
+        report["can_test"] = prepared.agent.probe is not None
         report["checks"] = await _probe(prepared.agent)
         report["works"] = all(check["ok"] for check in report["checks"])
     except CorralError as error:
@@ -135,7 +137,10 @@ def _add_problem(report: DoctorReport, error: CorralError) -> None:
 async def _probe(agent: AgentSpec) -> list[DoctorCheck]:
     probe = agent.probe
     if probe is None:
-        raise ConfigError(f"{agent.name} has no probe: its model cannot be scripted")
+        raise ConfigError(
+            f"no test of {agent.name} was made: corral cannot script its model",
+            hint=f"corral agents check {agent.name} runs it with its own model.",
+        )
     with tempfile.TemporaryDirectory(prefix="corral-doctor-") as folder:
         probe = replace(probe, folder=folder)
         script = [
@@ -220,7 +225,9 @@ def format_report(report: DoctorReport) -> str:
     if "problem" in report:
         lines.append(f"✗ {report['problem']}\n  {report.get('hint') or ''}".rstrip())
     verdict = "works here" if report["works"] else "does not work here"
-    if report["works"] and not report.get("usable"):
+    if not report.get("can_test", True):
+        verdict = "was found, but not tested"
+    elif report["works"] and not report.get("usable"):
         verdict += ", but cannot be used yet: see above"
     lines.append(f"{report['agent']} {verdict}")
     return "\n".join(lines)
