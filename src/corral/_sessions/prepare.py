@@ -485,7 +485,8 @@ def check_narrower(policy: Policy, session: PreparedRun) -> None:
         raise ConfigError(
             "the policy of a prompt may only be narrower than the session's, and this one is wider,"
             " or has rules that cannot be compared with the session's",
-            hint="Give the session the wider policy; or change the session's own:"
+            hint="Start the session with the wider policy; a named one is ended first, by corral"
+            " sessions stop NAME. In Python, a narrower one can be made of the session's own:"
             " msgspec.structs.replace(policy, write='deny').",
         )
 

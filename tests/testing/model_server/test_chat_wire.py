@@ -288,7 +288,10 @@ def test_an_exhausted_script_is_an_error_of_this_wire() -> None:
     with ModelServer([]) as server:
         status, reported = ask(server.lane("mine"))
     assert status == 400
-    assert reported["error"]["message"] == "script exhausted after 0 turns (lane mine)"
+    assert (
+        reported["error"]["message"]
+        == "script exhausted after 0 turns; add one, or set restart (lane mine)"
+    )
     assert reported["error"]["type"] == "invalid_request_error"
 
 

@@ -62,7 +62,10 @@ def test_lanes_do_not_share_their_place_in_the_script() -> None:
         assert own.url == f"{server.url}/lane/own"
         assert [r.lane for r in server.requests] == ["default", "own", "a", "default", "a"]
         assert len(server.lane("a").requests) == 2
-        assert post(own) == (400, "script exhausted after 1 turn (lane own)")
+        assert post(own) == (
+            400,
+            "script exhausted after 1 turn; add one, or set restart (lane own)",
+        )
         assert post(server.lane("own", [say("again")]))[1] == "again"
 
 

@@ -352,5 +352,8 @@ def test_an_exhausted_script_is_a_400_with_the_reason() -> None:
         with pytest.raises(errors.ClientError) as caught:
             ask(server)
         assert (caught.value.code, caught.value.status) == (400, "INVALID_ARGUMENT")
-        assert caught.value.message == "script exhausted after 1 turn (lane default)"
+        assert (
+            caught.value.message
+            == "script exhausted after 1 turn; add one, or set restart (lane default)"
+        )
         assert len(server.failures) == 1

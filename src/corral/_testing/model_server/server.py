@@ -285,9 +285,10 @@ class ModelServer:
                 turn = wire.unscripted(request)
             if turn is None:
                 count = lane.cursor.served
-                return self._fail(
-                    wire, lane, f"script exhausted after {counted(count, 'turn')}", request
+                problem = (
+                    f"script exhausted after {counted(count, 'turn')}; add one, or set restart"
                 )
+                return self._fail(wire, lane, problem, request)
             if turn.expect is not None and (wrong := turn.expect.complaints(request)):
                 return self._fail(wire, lane, f"not as expected: {'; '.join(wrong)}", request)
             turn = lane.for_agent(turn, request)
