@@ -183,7 +183,7 @@ def test_a_checkout_with_changes_is_not_touched(repo: Path) -> None:
     (repo / "list").write_text("mine\n")
     before = git(repo, "rev-parse", "main")
     report = merge(repo, "one")
-    assert "changes or new files that are not committed" in report.pending
+    assert "changes that are not committed: list. To move it: " in report.pending
     assert (repo / "list").read_text() == "mine\n"
     assert git(repo, "rev-parse", "main") == before
     # More is merged behind it, and what the message says works.
@@ -194,6 +194,22 @@ def test_a_checkout_with_changes_is_not_touched(repo: Path) -> None:
     git(repo, *command[3:])
     assert (repo / "one").exists()
     assert (repo / "two").exists()
+
+
+def test_new_files_in_the_checkout_stay_unless_they_are_in_the_way(repo: Path) -> None:
+    add_branch(repo, "one", {"one": "1"})
+    add_branch(repo, "two", {"folder/two": "2"})
+    (repo / "tasks.jsonl").write_text("mine\n")
+    assert merge(repo, "one").pending == ""
+    assert git(repo, "status", "--porcelain") == "?? tasks.jsonl"
+    (repo / "folder").write_text("in the way\n")
+    report = merge(repo, "two")
+    assert "not committed: folder. To move it: " in report.pending
+    assert (repo / "folder").read_text() == "in the way\n"
+    (repo / "folder").unlink()
+    git(repo, "add", "tasks.jsonl")
+    assert "not committed: tasks.jsonl. " in merge(repo, "two").pending
+    assert git(repo, "status", "--porcelain") == "A  tasks.jsonl"
 
 
 def test_the_target_may_move_meanwhile(repo: Path) -> None:

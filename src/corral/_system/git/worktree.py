@@ -122,9 +122,10 @@ def update_checkout(
     top: Path, branch: str, old: str, new: str, *, after_crash: bool = False
 ) -> None:
     """Move a branch forward that is checked out in the work tree ``top``, with its files and index,
-    as ``git merge --ff-only`` does. The files must be as the commit ``old`` has them.
-    ``after_crash``: an earlier call was interrupted, so they may be as ``new`` has them, too.
-    Raises ``StorageFailed``; then nothing was changed, except by an interruption."""
+    as ``git merge --ff-only`` does. The files must be as the commit ``old`` has them; new ones that
+    are not in the way stay. ``after_crash``: an earlier call was interrupted, so they may be as
+    ``new`` has them, too. Raises ``StorageFailed``; then nothing was changed, except by an
+    interruption."""
     if not top.is_dir():
         raise StorageFailed(f"the folder {top} of this work tree is missing")
     layout = repository.locate(top)
@@ -132,17 +133,45 @@ def update_checkout(
         raise StorageFailed(f"{top} is in the middle of a rebase or a merge")
     if repository.is_sparse(layout):
         raise StorageFailed(f"{top} is a sparse checkout")
+    index = {"GIT_INDEX_FILE": str(layout.git_dir / "index")}
     current = _work_tree(top, top, old)
     changes = repository.differences(top, current, new)
     if current != repository.tree_of(top, old):
-        expected = {each.path for each in repository.differences(top, old, new)}
-        if not after_crash or any(each.path not in expected for each in changes):
-            raise StorageFailed(f"{top} has changes or new files that are not committed")
+        merged = {each.path for each in repository.differences(top, old, new)}
+        own = repository.differences(top, old, current)
+        words = ("ls-files", "-z")
+        in_index = repository.checked(words, repository.call(top, *words, env=index)).out
+        spared = _out_of_the_way(own, merged, {*in_index.split(b"\0")})
+        blocking = [each.path for each in own if each.path not in spared]
+        changes = [each for each in changes if each.path not in spared]
+        if blocking and (not after_crash or any(each.path not in merged for each in changes)):
+            name = printable_path(os.fsdecode(blocking[0]))
+            more = f" and {len(blocking) - 1} more" if len(blocking) > 1 else ""
+            raise StorageFailed(f"{top} has changes that are not committed: {name}{more}")
     git_tree.update(top, top, changes, force=False)
-    index = {"GIT_INDEX_FILE": str(layout.git_dir / "index")}
     repository.run(top, "read-tree", new, env=index)
     if repository.commit_of(top, branch) != new:
         repository.run(top, "update-ref", branch, new, old)
+
+
+def _out_of_the_way(
+    own: Sequence[repository.TreeDifference], merged: set[bytes], in_index: set[bytes]
+) -> set[bytes]:
+    """Those of the user's changes that are new files, neither in the index nor at a path that
+    ``merged`` needs for a file or a folder."""
+    needed = merged | {parent for path in merged for parent in _parents(path)}
+    return {
+        each.path
+        for each in own
+        if each.old is None
+        and each.path not in in_index | needed
+        and merged.isdisjoint(_parents(each.path))
+    }
+
+
+def _parents(path: bytes) -> list[bytes]:
+    parts = path.split(b"/")
+    return [b"/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def merged_tree(root: Path, ours: str, theirs: str) -> str:
