@@ -143,7 +143,10 @@ ALLOWED: dict[str, tuple[str, str]] = {
     # Comparisons. Tasks and results are files of the user and of corral's home.
     "_comparison/plan.py": ("file random", "checks and copies the files of tasks; a new name"),
     # Durable runs. Times are written to the database, where several machines compare them.
-    "_engine/agent_host/client.py": ("file random", "jobs and results are files of this folder"),
+    "_engine/agent_host/client.py": (
+        "clock file random",
+        "jobs and results are files of this folder; waits until an idle host has exited",
+    ),
     "_engine/agent_host/server.py": ("clock file process", "the main loop of a daemon"),
     "_engine/batch/tasks.py": ("file", "reads the files that become tasks"),
     "_engine/batch/results.py": ("file", "the results file: appended, synced, locked"),

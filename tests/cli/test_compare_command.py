@@ -48,6 +48,14 @@ def test_every_answer_is_printed_and_a_table_compares_them(workspace: Path) -> N
     assert (quiet.stderr, quiet.stdout.count("hello")) == ("", 2)
 
 
+def test_the_agents_may_have_a_scripted_model(workspace: Path) -> None:
+    (workspace / "fake.toml").write_text('[[turn]]\ntext = "Hi."\nrepeat = "forever"\n')
+    models = "gemini:gemini-2.5-flash,openai:gpt-5"
+    done = run("--agents", models, "--fake", "fake.toml", "--no-durable", cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Hi.") == 2
+
+
 def test_json_has_every_attempt_with_its_verdict_model_and_version(repository: Path) -> None:
     words = (*BOTH, "--verify", "grep -q fixed file", "--approve", "all", "--json", "--repeat", "2")
     done = run(*words, "--no-durable", "--name", "mine", cwd=repository, prompt=WORKS)

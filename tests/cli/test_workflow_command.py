@@ -104,6 +104,21 @@ def test_resume_raises_the_limits_of_the_run(folder: Path) -> None:
     assert shown["budget"]["max_calls"] == 7
 
 
+def test_a_run_with_a_scripted_model_goes_on_with_another_server(workspace: Path) -> None:
+    (workspace / "fake.toml").write_text('[[turn]]\ntext = "Hi."\nrepeat = "forever"\n')
+    (workspace / "flow.py").write_text(
+        HEAD + "@corral.workflow\nasync def two(flow: Flow) -> str:\n"
+        "    first = await flow.generate('gemini:gemini-2.5-flash', 'Greet')\n"
+        "    await flow.ask('Again?', ['yes', 'no'])\n"
+        "    return first + await flow.generate('gemini:gemini-2.5-flash', 'Greet again')\n"
+    )
+    fake = ("--fake", "fake.toml")
+    waits = workflow(workspace, "run", "flow.py", "--run-id", "r", *fake, code=10)
+    assert "then: corral workflow resume r --db runs.db --fake fake.toml\n" in waits.stderr
+    workflow(workspace, "answer", "r", "yes")
+    assert workflow(workspace, "resume", "r", "-q", *fake).stdout == "Hi.Hi.\n"
+
+
 def test_arguments_are_typed(folder: Path) -> None:
     given = ("flow.py", "--auto-approve", "-q", "--arg", "count=3", "--arg", 'name:="B"')
     done = in_memory(folder, *given)
@@ -133,6 +148,12 @@ def test_arguments_are_typed(folder: Path) -> None:
             ["bad.py"],
             2,
             "two",
+        ),
+        (
+            "@corral.workflow\nasync def one(flow: Flow, files: list[str]) -> None: ...",
+            ["bad.py", "--arg", "files=a.txt"],
+            2,
+            "For example: --arg 'files=[",
         ),
     ],
 )

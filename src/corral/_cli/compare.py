@@ -18,6 +18,7 @@ from corral._cli.command_types import (
 from corral._cli.options import (
     DB,
     EVERYWHERE,
+    FAKE,
     JSON,
     NEWEST,
     VERIFICATION,
@@ -149,6 +150,7 @@ class Shown(NamedTuple):
 )
 @option("Output", "--json as_json", "Print the results as one JSON object.")
 @option("Output", "-q --quiet", "Print only the answers or the table.")
+@FAKE
 def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     """Let several agents do the same task and compare the results.
 

@@ -58,6 +58,7 @@ follow_options: Decorator = all_of(
             "Output", "--json as_json", "Print events, one per line; the result is the last line."
         ),
         option("Output", "-q --quiet", "Print only the answer."),
+        FAKE,
     )
 )
 """The options of every command that follows a run."""
@@ -131,7 +132,6 @@ def execution_options(part: str) -> Decorator:
             QUEUE,
             option("Execution", "--no-durable", "Run in memory; cannot be resumed."),
             follow_options,
-            FAKE,
             option(
                 "Tests",
                 "--simulate [=all]",

@@ -375,6 +375,17 @@ def import_modules(modules: Iterable[str]) -> None:
             raise ConfigError(f"the module {name!r} cannot be imported: {reason}") from error
 
 
+def script_option() -> str:
+    """`` --fake FILE`` to append to a printed command, if this command has one; or ``""``."""
+    context = click.get_current_context(silent=True)
+    path = None if context is None else context.meta.get(FAKE_FILE)
+    if path is None:
+        return ""
+    import shlex
+
+    return f" --fake {shlex.quote(path)}"
+
+
 def database_option(db: str | None) -> str:
     """`` --db URL`` to append to a printed command, without the password; or ``""``."""
     if not db:

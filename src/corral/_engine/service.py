@@ -258,6 +258,7 @@ async def resume(run: str, *, db: str | None = None) -> None:
                 if executor_id is None or liveness.is_alive(executor_id):
                     continue
                 target = moved_queue(each.queue, here.queue_names[0], here.all_queues)
+                agent_host_client.retire(each.id)
                 client.resume([each.id], target)
 
     await with_client(database, move)

@@ -32,6 +32,11 @@ R_co = TypeVar("R_co", covariant=True)
 
 _MODULE = "corral_workflow_"
 """How the modules of workflow files are called."""
+_EXAMPLES: dict[object, str] = {
+    **dict.fromkeys((list, tuple, set, frozenset), '["one", "two"]'),
+    dict: '{"key": "value"}',
+}
+"""Of arguments whose texts are JSON."""
 _loading = threading.Lock()
 
 
@@ -124,7 +129,8 @@ class Workflow(Generic[P, R_co]):
         return stored
 
     def args_from_texts(self, given: Mapping[str, str]) -> dict[str, Json]:
-        """Arguments that were written as text: a number for ``int``, JSON for other types."""
+        """Arguments that were written as text: a number for ``int``, JSON for other types. Raises
+        ``ConfigError`` for a list or a dictionary that is no JSON."""
         hints, args = self._hints(), dict[str, Json]()
         for name, text in given.items():
             args[name] = text
@@ -136,8 +142,14 @@ class Workflow(Generic[P, R_co]):
             except (msgspec.ValidationError, TypeError):
                 try:
                     value = msgspec.json.decode(text)
-                except msgspec.DecodeError:
-                    continue  # ``typed_args`` says what is wrong
+                except msgspec.DecodeError as error:
+                    example = _EXAMPLES.get(typing.get_origin(kind) or kind)
+                    if example is None:
+                        continue  # ``typed_args`` says what is wrong
+                    raise ConfigError(
+                        f"the argument {name!r} of {self.name} must be JSON, got {text!r}",
+                        hint=f"For example: --arg '{name}={example}'.",
+                    ) from error
             args[name] = to_json_value(value)
         return args
 

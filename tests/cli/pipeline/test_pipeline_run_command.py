@@ -69,6 +69,10 @@ def test_a_failed_run_exits_with_1_and_prints_the_reason(workspace: Path) -> Non
     assert done.returncode == 1
     assert "work" in done.stderr
     assert "exited with 3: no way" in done.stderr
+    assert "to repeat" not in done.stderr
+    done = pipeline("run", file, "--run-id", "r", "--db", "runs.db", cwd=workspace)
+    line = "  to repeat what has failed: corral pipeline fork r --from work --db runs.db\n"
+    assert done.stderr.endswith(line)
 
 
 def test_the_run_folder_is_the_given_one(workspace: Path) -> None:

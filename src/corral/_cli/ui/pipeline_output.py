@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import msgspec
 
 from corral import events as agent_events
 from corral._cli.command_types import enable_gc
-from corral._cli.options import database_option
+from corral._cli.options import database_option, script_option
 from corral._cli.ui.live_progress import COLORS, LiveProgress
 from corral._cli.ui.progress import describe_call
 from corral._cli.ui.signals import INTERRUPTED, signals
@@ -70,6 +71,7 @@ class PipelinePrinter:
         self._auto_approve = auto_approve
         self._durable = durable
         self._db, self._db_option = db, database_option(db)
+        self._resume_options = self._db_option + script_option()
         self._redactor = SecretRedactor(
             {**named_secrets(os.environ), **bearer_tokens(graph, os.environ)}
         )
@@ -101,7 +103,7 @@ class PipelinePrinter:
             from corral._cli.main import report_error
 
             code = report_error(error)
-            echo(f"  then: {self._command} resume {self.name}{self._db_option}", err=True)
+            echo(f"  then: {self._command} resume {self.name}{self._resume_options}", err=True)
             return code
         return self._print_result(result)
 
@@ -172,10 +174,19 @@ class PipelinePrinter:
             echo(f"corral: {warning}", err=True)
         if result.status != "success" and not self.as_json:
             echo(f"corral: {self._redactor.clean_text(result.reason) or result.status}", err=True)
-            if self._kind == "workflow" and self._durable:
-                line = f"{self._command} resume {result.run}{self._db_option}"
+            if self._durable and (words := self._to_repeat(result)):
+                line = f"{self._command} {words}{self._resume_options}"
                 echo(f"  to repeat what has failed: {line}", err=True)
         return 0 if result.status == "success" else 1
+
+    def _to_repeat(self, result: PipelineResult) -> str:
+        """The command that repeats what has failed, and its arguments; empty if none does."""
+        if self._kind == "workflow":
+            return f"resume {result.run}"
+        last = result.outcomes.get(result.completed[-1]) if result.completed else None
+        if last is None or last.status != "fail":
+            return ""
+        return f"fork {result.run} --from {shlex.quote(result.completed[-1])}"
 
     def _print_questions(self, result: PipelineResult) -> None:
         for question in result.questions:
@@ -190,11 +201,11 @@ class PipelinePrinter:
             if question.deadline is not None:
                 until = clock.time_of_day(question.deadline)
                 echo(f"  answer by {until}; {one_line(question.at_deadline)}", err=True)
-        echo(f"  then: {self._command} resume {result.run}{self._db_option}", err=True)
+        echo(f"  then: {self._command} resume {result.run}{self._resume_options}", err=True)
 
     def _interrupted(self) -> int:
         if self.name and self._durable:
-            line = f"{self._command} resume {self.name}{self._db_option}"
+            line = f"{self._command} resume {self.name}{self._resume_options}"
             echo(f"corral: interrupted; continue with: {line}", err=True)
         else:
             echo("corral: interrupted", err=True)

@@ -26,6 +26,7 @@ import contextlib
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -42,6 +43,9 @@ FIRST_POLL, LAST_POLL = 0.02, 0.25
 """Seconds between two checks for a result: the first pause and the longest."""
 CANCELLED = "cancelled"
 ALL = "all.cancel"
+RETIRE = "idle.exit"
+RETIRE_POLLS = 150
+"""How often ``retire`` looks whether an idle host has exited: for 3 seconds."""
 RESERVED = 64 * 1024
 """Bytes of disk reserved for each job's result before it starts: on a full disk a job could not
 report anything otherwise."""
@@ -288,6 +292,23 @@ def stop(run_id: str, visit: str) -> None:
         for name in os.listdir(files.jobs):
             if name == job_name(visit, int(name.rpartition("#")[2].partition("-")[0])):
                 files.cancel(name)
+
+
+def retire(run_id: str) -> None:
+    """Let the host of a run exit if it has no job: the next one, started by this process, has its
+    environment. Blocking."""
+    files = HostFiles.for_run(run_id)
+    with contextlib.suppress(OSError):
+        with fs.exclusive_lock(files.gate):
+            names = os.listdir(files.jobs)
+            if not fs.is_locked(files.lock) or any(files.result(name) is None for name in names):
+                return
+            (files.requests / RETIRE).touch()
+        daemon.wake_fifo(files.fifo)
+        for _ in range(RETIRE_POLLS):
+            if not fs.is_locked(files.lock):
+                return
+            time.sleep(FIRST_POLL)
 
 
 def close(run_id: str, *, cancel: bool = False) -> None:

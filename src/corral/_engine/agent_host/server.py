@@ -12,10 +12,11 @@ States: starting -> serving -> idle -> exited.
 * starting: it holds ``lock``, reads ``run.json``, imports the modules that register node kinds,
   and ends processes that an earlier host of this run left behind.
 * serving: each file in ``requests/`` is a command: ``NAME`` starts a job, ``NAME.cancel`` cancels
-  it, ``all.cancel`` cancels all. A command file is deleted when it is taken. Jobs run
-  concurrently, as tasks of one event loop, with shared warm agents.
-* idle: no job runs. The host exits when the run has ended (``end``), when it is isolated, or after
-  ``LINGER`` seconds; agents stay warm for the next node until then.
+  it, ``all.cancel`` cancels all, ``idle.exit`` asks the host to exit as soon as it is idle. A
+  command file is deleted when it is taken. Jobs run concurrently, as tasks of one event loop, with
+  shared warm agents.
+* idle: no job runs. The host exits when the run has ended (``end``), when it is isolated, when it
+  was asked to, or after ``LINGER`` seconds; agents stay warm for the next node until then.
 * exited: it decides to exit while it holds ``gate``, so that no job can be submitted between the
   decision and the exit. The next submit starts another host.
 
@@ -44,7 +45,14 @@ import signal
 import time
 from pathlib import Path
 
-from corral._engine.agent_host.client import ALL, HostFiles, Job, StoredOutcome, remove_tree
+from corral._engine.agent_host.client import (
+    ALL,
+    RETIRE,
+    HostFiles,
+    Job,
+    StoredOutcome,
+    remove_tree,
+)
 from corral._engine.dbos.database import Database
 from corral._engine.payloads import RunInput
 from corral._engine.worker import executor, node_workflow
@@ -95,6 +103,7 @@ class _Host:
         self.run_input = decode_as(files.run.read_bytes(), RunInput)
         self.running: dict[str, asyncio.Task[None]] = {}
         self.wake = asyncio.Event()
+        self.is_retired = False
 
     async def serve(self) -> None:
         for module in self.run_input.config.imports:
@@ -115,6 +124,7 @@ class _Host:
                     idle_since = time.monotonic()
                 elif (
                     self.files.is_isolated
+                    or self.is_retired
                     or self.files.end.exists()
                     or time.monotonic() - idle_since > LINGER
                 ) and self._try_exit():
@@ -137,6 +147,8 @@ class _Host:
             (self.files.requests / name).unlink(missing_ok=True)
             if name == ALL:
                 self._end_all()
+            elif name == RETIRE:
+                self.is_retired = True
             elif name.endswith(".cancel"):
                 job = name.removesuffix(".cancel")
                 if job in self.running:
