@@ -18,6 +18,7 @@ class Starter:
     def __init__(self, file: str, text: str) -> None:
         self.file = file
         self.text = text
+        """Names its own file where it shows how to run it."""
         self.name: str = file.rpartition(".")[0].replace("_", "-")
         self.about: str = text.partition("\n")[0].strip('/" ')
 
@@ -48,7 +49,7 @@ def new_command(package: str, suffix: str, about: str, advice: str) -> click.Com
             problem = f"there is no template {name!r}" if name else "name a template"
             raise ConfigError(problem, hint=f"Known: {', '.join(known)}.")
         path = Path(file or starter.file)
-        write_new_file(path, starter.text)
+        write_new_file(path, starter.text.replace(starter.file, str(path)))
         echo(f"{path}")
         echo(advice.format(path), err=True)
 

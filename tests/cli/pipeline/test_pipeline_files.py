@@ -133,6 +133,11 @@ def test_a_new_pipeline_lints_and_replaces_no_file(name: str, workspace: Path) -
     assert name in pipeline("new", "--list", cwd=workspace).stdout
 
 
+def test_a_new_pipeline_shows_how_to_run_it_under_its_own_name(workspace: Path) -> None:
+    assert pipeline("new", "minimal", "first.dot", cwd=workspace).returncode == 0
+    assert "corral pipeline run first.dot --simulate" in (workspace / "first.dot").read_text()
+
+
 def test_an_unknown_template_is_an_error_that_lists_the_known_ones(
     workspace: Path,
 ) -> None:

@@ -1,6 +1,6 @@
 """Fix a failing test.
 
-corral workflow run fix_test.py --arg test="pytest -q tests/test_login.py" --approve edits
+corral workflow run fix_test.py --arg test="pytest -q tests/test_login.py"
 """
 
 import corral
