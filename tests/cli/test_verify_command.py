@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,18 @@ def test_a_receipt_that_does_not_exist(project: Path) -> None:
     assert "there is no receipt" in verify(project, "none.json").stderr
     assert "which receipt?" in verify(project).stderr
     assert verify(project, "20200101-000000-aaaaaa").returncode == 4
+
+
+def test_without_a_sandbox_the_error_names_the_option(
+    project: Path, receipt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "tools" / "bwrap"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    done = corral("verify", str(receipt), cwd=project)
+    assert "If its checks are yours: --sandbox off" in done.stderr
 
 
 @needs_sandbox

@@ -29,7 +29,7 @@ from corral._sessions.sandbox import agent_sandbox, command_sandbox, named_hosts
 from corral._sessions.tools.hooks import ToolRequest
 from corral._system import config
 from corral._system.sandbox.box import SandboxEndpoint
-from corral.errors import ConfigError, PolicyError, PolicyNotEnforceable
+from corral.errors import ConfigError, PolicyError, PolicyNotEnforceable, SandboxFailed
 from corral.options import RunOptions
 
 NO_NETWORK = Policy(write="allow", shell="allow", network="deny")
@@ -129,6 +129,13 @@ def test_a_folder_that_no_sandbox_can_protect_is_refused_with_both_reasons(
 ) -> None:
     with pytest.raises(PolicyNotEnforceable, match=r"network=deny.*could not hide keys"):
         prepared(workspace, policy=NO_NETWORK, cwd=os.path.expanduser("~"))
+
+
+def test_a_run_that_must_hide_something_says_why_it_is_refused(
+    workspace: Path, broken_bwrap: Path
+) -> None:
+    with pytest.raises(SandboxFailed, match=r"scenarios need corral's sandbox; .*No permissions"):
+        prepared(workspace, hidden=[broken_bwrap.parent])
 
 
 def test_without_strict_and_with_off_there_is_no_sandbox(workspace: Path) -> None:

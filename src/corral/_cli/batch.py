@@ -343,7 +343,7 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         }
         echo_json(msgspec.json.encode(line).decode())
         return
-    backend = " · ".join(filter(None, (found.agent, found.model)))
+    agent = "" if ":" in found.model else found.agent  # vendor:model is the built-in agent
     echo(f"batch      {one.name}")
     echo(f"status     {one.status}")
     echo(
@@ -356,7 +356,8 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     echo(f"output     {one.output or '–'}")
     echo(f"folder     {found.folder}")
     if one.kind == "batch":
-        echo(f"prompt     {backend or 'the default agent'}: {_short(found.prompt)}")
+        echo(f"agent      {' · '.join(filter(None, (agent, found.model))) or 'the default agent'}")
+        echo(f"prompt     {_short(found.prompt)}")
     for each in found.report.failures:
         named = ", ".join(each.tasks) + (" …" if each.count > len(each.tasks) else "")
         echo(f"  {each.count:,} × {each.code} ({named}): {_short(each.message)}")

@@ -14,7 +14,7 @@ from corral._cli.options import JSON, resolve_last
 from corral._cli.ui.terminal import echo, echo_err, echo_json
 from corral._cli.verdict import REQUIRE, SUMMARY, VerdictRule, append_summary
 from corral._system import fs, threads
-from corral.errors import ConfigError, ResumeLost, StorageFailed
+from corral.errors import ConfigError, ResumeLost, SandboxFailed, StorageFailed
 from corral.options import RunOptions
 from corral.policy import Policy
 from corral.receipt import Receipt
@@ -201,7 +201,11 @@ def _sandbox(folder: Path) -> Sandbox | None:
 
     policy = Policy(write="allow", shell="allow")
     run = RunOptions.build("corral", {"sandbox": "require", "policy": policy})
-    return for_user_command(run, str(folder), ())
+    try:
+        return for_user_command(run, str(folder), ())
+    except SandboxFailed as error:
+        hint = f"{error.hint or ''} If its checks are yours: --sandbox off runs them as they are."
+        raise SandboxFailed(error.message, hint=hint.strip()) from error
 
 
 def _print(receipt: Receipt, found: Repetition) -> None:

@@ -43,7 +43,7 @@ from corral._agents.report import (
 )
 from corral._agents.spec import AgentSpec, InProcess
 from corral._system import config
-from corral.errors import ConfigError, CorralError, PolicyNotEnforceable
+from corral.errors import ConfigError, CorralError, PolicyNotEnforceable, SandboxFailed
 from corral.options import RunOptions
 
 if TYPE_CHECKING:
@@ -131,7 +131,11 @@ def _hiding(agent: AgentSpec, alone: Decision, cwd: str) -> Decision:
             f"hidden folders need corral's sandbox, and there is none: {why}",
             hint="Leave sandbox out, or set sandbox='require' (--sandbox require).",
         )
-    support = sandbox.find_complete(alone.run, cwd)
+    try:
+        support = sandbox.find_complete(alone.run, cwd)
+    except SandboxFailed as error:
+        what = f"hidden folders and scenarios need corral's sandbox; {error.message}"
+        raise SandboxFailed(what, hint=error.hint) from error
     return _with_sandbox(agent, alone, support, "it hides folders")
 
 

@@ -213,7 +213,7 @@ def check_tasks(
                 known = ", ".join(task.fields) or "none"
                 raise ConfigError(
                     f"task {task.id!r} has no field {hole!r}, which the prompt uses",
-                    hint=f"Its fields: {known}. Write them into the prompt, as {{{{name}}}}.",
+                    hint=f"Its fields: {known}. Write them into --prompt, as {{{{name}}}}.",
                 )
         prompt = templates.fill(template, task.fields)
         if not prompt.strip():
