@@ -97,7 +97,9 @@ def test_the_environment_sets_the_option_and_the_caller_wins(
         prepared(workspace)
     assert prepared(workspace, probe="once").proof.needs_probe
     monkeypatch.setenv("CORRAL_PROBE", "sometimes")
-    with pytest.raises(errors.ConfigError, match="CORRAL_PROBE must be one of never, once, require"):
+    with pytest.raises(
+        errors.ConfigError, match="CORRAL_PROBE must be one of never, once, require"
+    ):
         prepared(workspace)
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from corral._system.environment import SecretRedactor, StreamRedactor
 from corral.errors import ConfigError
 from corral.testing import Lane, ModelServer, Request, Script, Turn, call, hang, say
 
@@ -325,3 +326,13 @@ def test_a_port_that_is_taken_is_a_config_error() -> None:
         assert port
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
             ModelServer(port=port).__enter__()
+
+
+def test_the_default_key_withholds_no_end_of_an_ordinary_text() -> None:
+    """The end of a text that may become a secret is shown late: see ``StreamRedactor``."""
+    for _ in range(50):
+        shown = StreamRedactor(SecretRedactor({"GEMINI_API_KEY": ModelServer().key}))
+        assert shown.add("the quick brown fox jumps over 0123456789") == (
+            "the quick brown fox jumps over 0123456789"
+        )
+        assert [shown.add(letter) for letter in "abcdef0123456789"] == [*"abcdef0123456789"]

@@ -131,7 +131,9 @@ class ModelServer:
     def __init__(self, script: Source = (), *, key: str | None = None, port: int = 0) -> None:
         self._source = script
         self._key = key
-        self._default_key = secrets.token_hex(16)
+        # While a text may end with the beginning of a secret, redaction withholds that end: a key
+        # like "e4..." would withhold the "e" of "there". Scripted texts rarely end with "_".
+        self._default_key = f"_{secrets.token_hex(16)}"
         self._port = port
         self._lock = threading.Lock()
         self._requests: list[Request] = []
