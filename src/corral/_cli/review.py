@@ -21,6 +21,7 @@ from corral._cli.options import (
     run_options,
 )
 from corral._cli.ui.terminal import answer, echo_err
+from corral._core.terminal_text import counted
 from corral._system import paths
 from corral.errors import ConfigError, PromptError
 from corral.run_kwargs import RunKwargs
@@ -229,18 +230,16 @@ def _write_file(path: str, data: bytes) -> None:
 
 
 def _exit_code(found: Review, fail_on: str | None) -> int:
-    import msgspec
-
-    from corral._cli.run_result import FailOn, TypedFlags
+    from corral._cli.run_result import FAILED_ON
     from corral.errors import classes_by_code
 
     if fail_on is not None:
-        condition = FailOn("severity", LEVELS[LEVELS.index(fail_on) :])
-        code = TypedFlags(None, (condition,), is_full=False).exit_code(
-            msgspec.to_builtins(list(found.findings))
-        )
-        if code:
-            return code
+        severe = LEVELS[LEVELS.index(fail_on) :]
+        count = sum(finding.severity in severe for finding in found.findings)
+        if count:
+            what = f"{counted(count, 'finding')} of severity {' or '.join(severe)}"
+            echo_err(f"corral: {what} (--fail-on {fail_on})")
+            return FAILED_ON
     failed = next((run for run in found.runs if run.error), None)
     if failed is None:
         return 0
