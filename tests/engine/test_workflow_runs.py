@@ -297,6 +297,33 @@ def test_two_runs_with_one_id_are_refused(tmp_path: Path, db: str) -> None:
     assert logged(tmp_path) == ["first"]
 
 
+async def test_of_two_runs_that_start_at_once_with_one_id_one_is_refused(
+    tmp_path: Path, db: str
+) -> None:
+    found = workflow_files.load(tmp_path, ASKS)
+    started = [
+        workflows.run(found, name=name, run_id="r", db=db, cwd=tmp_path) for name in ("a", "b")
+    ]
+    ends = await asyncio.gather(*started, return_exceptions=True)
+    refused, waiting = ends if isinstance(ends[0], ConfigError) else ends[::-1]
+    assert isinstance(refused, ConfigError), refused
+    assert refused.message == "the run 'r' already exists"
+    assert isinstance(waiting, workflows.WorkflowResult)
+    assert logged(tmp_path) == ["first"]
+
+
+def test_a_refused_run_does_not_change_the_limits_of_the_run_with_its_id(
+    tmp_path: Path, db: str
+) -> None:
+    start(tmp_path, ASKS, db, run_id="r", options={"max_calls": 3})
+    with pytest.raises(ConfigError, match="already exists"):
+        other = tmp_path / "other"
+        start(tmp_path, ASKS, db, run_id="r", run_dir=other, options={"max_calls": 100})
+    budget = workflows.show_sync("r", db=db).budget
+    assert budget is not None
+    assert budget.limits.max_calls == 3
+
+
 def test_a_workflow_without_a_file_runs_only_in_memory(tmp_path: Path, db: str) -> None:
     code = compile(workflow_files.HEAD + ASKS, "<stdin>", "exec")
     names: dict[str, Any] = {"__name__": "prompt"}

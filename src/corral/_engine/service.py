@@ -88,6 +88,9 @@ async def start(run_input: RunInput, *, db: str | None = None, queue: str | None
     if graph.has_limits:
         from corral._engine import limits
 
+        # Before the limits are stored: they would be those of the other run.
+        if await with_client(database, lambda client: client.state(name)) is not None:
+            raise _exists(name)
         spent = run_input.spent_before
         made = await asyncio.to_thread(
             limits.create_budget, database, name, run_limits(graph), spent, run_input.forked_from
@@ -106,17 +109,19 @@ async def start(run_input: RunInput, *, db: str | None = None, queue: str | None
         at=clock.now(),
         local_nodes=local_nodes,
     )
-    if await with_client(database, lambda client: _submit(client, submitted)):
-        raise ConfigError(
-            f"the run {name!r} already exists", hint="Choose another id, or resume it."
-        )
+    if not await with_client(database, lambda client: _submit(client, submitted)):
+        raise _exists(name)
     return name
 
 
+def _exists(run: str) -> ConfigError:
+    return ConfigError(f"the run {run!r} already exists", hint="Choose another id, or resume it.")
+
+
 def _submit(client: DatabaseClient, run_input: RunInput) -> bool:
-    """Submit the run; returns whether it existed already."""
+    """Submit the run; False: another one has its id."""
     if client.state(run_input.run_id) is not None:
-        return True
+        return False
     client.ensure_queue(run_input.queue)
     labels: dict[str, Json] = {
         "pipeline": run_input.graph.name,
@@ -134,7 +139,9 @@ def _submit(client: DatabaseClient, run_input: RunInput) -> bool:
             labels=labels,
         )
     )
-    return False
+    # Another process may have submitted one at the same time: then that one is stored.
+    stored = client.get_workflow(run_input.run_id)
+    return stored is not None and unpack(stored.input, RunInput).at == run_input.at
 
 
 async def wait(run: str, *, db: str | None = None, timeout: float | None = None) -> PipelineOutput:
