@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,7 @@ def test_a_gate_that_fails_on_the_target_merges_nothing(repo: Path) -> None:
     with pytest.raises(ConfigError, match="the gate fails on main itself: `test -e no`"):
         merge(repo, "one", gates=["test -e no"])
     assert git(repo, "rev-parse", "main") == before
+    assert "corral/" not in git(repo, "branch")
     assert merge(repo, gates=["true"]).merged == 1  # it stayed in the queue
 
 
@@ -393,20 +395,28 @@ def test_a_branch_without_a_common_commit(repo: Path) -> None:
         (["one"], {"into": "none"}, "has no branch 'none'"),
         (["main"], {}, "main cannot be merged into itself"),
         (["one"], {"gates": []}, "no gate"),
-        (["one"], {"gates": [" "]}, "needs a command"),
+        (["one"], {"gates": [" "]}, "a gate is empty"),
+        (["one"], {"gates": "true"}, "gates must be a list of texts, got: 'true'"),
+        ("one", {}, "branches must be a list of texts, got: 'one'"),
+        (["one~0"], {}, "has no branch 'one~0'"),
+        (["one"], {"into": None}, "into must be a text, got: None"),
+        (["one"], {"gate_timeout": 0}, "the timeout of .* must be > 0, got: 0"),
+        (["one"], {"rounds": -1}, "rounds must be at least 0, got: -1"),
+        (["one"], {"agent": "nobody"}, "no agent is called 'nobody'"),
+        (["one"], {"polcy": "all"}, "unknown option 'polcy'"),
         ([], {}, "nothing is queued for main"),
         (["side"], {}, "side is checked out in .* with changes that are not committed"),
     ],
 )
 def test_bad_input_changes_nothing(
-    repo: Path, branches: list[str], more: dict[str, Any], message: str
+    repo: Path, branches: Sequence[str], more: dict[str, Any], message: str
 ) -> None:
     add_branch(repo, "one", {"one": "1"})
     git(repo, "checkout", "-qb", "side")
     (repo / "list").write_text("mine\n")
     before = git(repo, "for-each-ref")
     with pytest.raises(ConfigError, match=message):
-        merge(repo, *branches, **more)
+        merge_queue.run_sync(branches, **{"into": "main", "gates": [GATE], "cwd": repo, **more})
     assert git(repo, "for-each-ref") == before
     store = QueueStore.of(repo, "main")
     assert store.read() is None

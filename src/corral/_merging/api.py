@@ -15,18 +15,20 @@ from typing import Final, Unpack
 
 import msgspec
 
+from corral._core.argument_checks import check_text, check_texts
 from corral._core.display import Card, Displayed
 from corral._merging import owners, queue
 from corral._merging.merger import POLL, Merger, OnEntry, conflict_text
 from corral._merging.owners import Ask, BranchOwner
 from corral._merging.queue import MergeEntry, MergeQueue, QueueStore
 from corral._merging.rebase import HEADS, merged_tip, rebase, tip_of
-from corral._system import fs
+from corral._system import config, fs
 from corral._system.git import repository, source_repository, worktree
 from corral._system.git.worktree import name_part
 from corral._system.threads import in_thread, short_traceback_async, sync_twin
 from corral._verification.command_check import command_succeeds
 from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.options import RunOptions
 from corral.run_kwargs import RunKwargs
 
 TIMEOUT = 1800.0
@@ -135,18 +137,22 @@ async def run(  # noqa: PLR0913
         report = await merge_queue.run(["feature-1", "feature-2"], into="main", gates=["make test"])
     """
     folder = Path(options.pop("cwd", None) or ".")
+    RunOptions.build("corral", {**options})  # raises before anything is merged
+    if agent is not None:
+        config.find_agent(agent)
     order = MergeOrder(
         branches=branches,
         into=into,
         batch=batch,
         gates=gates,
         rounds=ROUNDS if rounds is None else rounds,
-        timeout=gate_timeout or TIMEOUT,
+        timeout=TIMEOUT if gate_timeout is None else gate_timeout,
         sandbox=gate_sandbox or "",
         pass_env=gate_env,
         wait=wait,
     )
     if dry_run:
+        order.check()
         return await in_thread(_try, folder, order)
     return await run_order(
         folder,
@@ -173,15 +179,30 @@ class MergeOrder(msgspec.Struct, frozen=True, kw_only=True):
     pass_env: Sequence[str] = ()
     wait: bool = False
 
+    def check(self) -> None:
+        """Raises ``ConfigError``."""
+        check_text("into", self.into)
+        for what, values in (
+            ("branches", self.branches), ("gates", self.gates), ("gate_env", self.pass_env),
+        ):  # fmt: skip
+            check_texts(what, values)
+        for gate in self.gates:
+            if not gate.strip():
+                raise ConfigError("a gate is empty", hint="Name a command, such as 'make test'.")
+            command_succeeds(gate, timeout=self.timeout)
+        if self.rounds < 0:
+            raise ConfigError(f"rounds must be at least 0, got: {self.rounds}")
+        if self.sandbox not in ("", *GATE_SANDBOXES):
+            modes = " or ".join(GATE_SANDBOXES)
+            raise ConfigError(f"gate_sandbox must be {modes}, got: {self.sandbox!r}")
+
 
 async def run_order(
     folder: Path, order: MergeOrder, on_entry: OnEntry, *, ask: Ask, fallback: BranchOwner | None
 ) -> MergeReport:
     """``run``, with the function that asks the session of a branch, and the owner of branches that
     have none. Raises as ``run``."""
-    if order.sandbox not in ("", *GATE_SANDBOXES):
-        modes = " or ".join(GATE_SANDBOXES)
-        raise ConfigError(f"gate_sandbox must be {modes}, got: {order.sandbox!r}")
+    order.check()
     root = await in_thread(_main_folder, folder)
     wanted = await in_thread(_find_branches, root, order)
     store = QueueStore.of(root, order.into)
@@ -286,8 +307,6 @@ def _add(
                 "no gate: which command must succeed before a branch is merged?",
                 hint="Name one: --gate 'make test' (--gate true checks nothing).",
             )
-        for gate in stored.gates:
-            command_succeeds(gate, timeout=stored.timeout)
         # A process that was killed at its end leaves a queue without open entries.
         if not wanted and known is None:
             raise ConfigError(

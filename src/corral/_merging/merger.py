@@ -118,6 +118,15 @@ class Merger:
             for task in self._asked:
                 task.cancel()
             await asyncio.gather(*self._asked, return_exceptions=True)
+            if self._tip_branch not in ("", self._into):
+                await asyncio.shield(in_thread(self._remove_unused))
+
+    def _remove_unused(self) -> None:
+        """Remove the branch for a target that is checked out, if nothing was merged."""
+        with contextlib.suppress(StorageFailed):
+            tip = tip_of(self._root, self._into)
+            if tip is not None and tip_of(self._root, self._tip_branch) == tip:
+                self._source.advance(self._tip_branch, None, tip)
 
     async def _merge_all(self, own: set[int]) -> None:
         while True:

@@ -35,6 +35,8 @@ def reference(branch: str) -> str:
 
 def tip_of(root: Path, branch: str) -> str | None:
     """The commit of a branch; None if there is no such branch. Raises ``StorageFailed``."""
+    if {*branch} & {*"^~:"} or "@{" in branch:
+        return None  # an expression of git that names a commit
     name = f"{reference(branch)}^{{commit}}"
     answer = repository.call(root, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
     return None if answer.code else answer.text.strip()

@@ -221,7 +221,11 @@ class TaskWorktree(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     async def make(cls, root: Path, commit: str, place: Path) -> TaskWorktree:
         """Make a worktree at this commit. What an earlier one left at the place is removed. Raises
-        ``StorageFailed``."""
+        ``StorageFailed``, also if the repository cannot take the work."""
+        for part in ("objects", "refs"):
+            folder = Path(repository.locate(root).common, part)
+            if not paths.is_writable(folder):
+                raise StorageFailed(f"{folder} cannot be written: the work would be lost")
         git_dir = place.with_name(f"{place.name}.git")
         await in_thread(_add, root, place, git_dir, files=commit, head=commit)
         return cls(root=root, commit=commit, place=place, git_dir=git_dir)
