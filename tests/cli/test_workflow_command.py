@@ -155,6 +155,14 @@ def test_arguments_are_typed(folder: Path) -> None:
             2,
             "For example: --arg 'files=[",
         ),
+        (
+            "@corral.workflow\nasync def one(flow: Flow) -> str:\n    return 'a'\n"
+            "corral.workflows.run_sync(one)",
+            ["bad.py"],
+            2,
+            "bad.py:8: a run is started while bad.py is imported",
+        ),
+        ("\0", ["bad.py"], 2, "is not Python: source code"),
     ],
 )
 def test_bad_files_get_one_clear_error(

@@ -106,6 +106,7 @@ class Dog(msgspec.Struct, tag="dog"):
         (Annotated[str, msgspec.Meta(pattern="^a")], "ab", "ab"),
         ({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 1}, {"a": 1}),
         (Any, {"any": ["thing"]}, {"any": ["thing"]}),
+        (dict[str, object], {"any": ["thing"]}, {"any": ["thing"]}),
     ],
     ids=str,
 )

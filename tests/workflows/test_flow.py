@@ -276,6 +276,18 @@ async def works(flow: Flow) -> str:
         ("bad(flow)", "flow.py:10: the workflow 'bad' did not run: write await"),
         ("await bad(3)", "flow.py:10: the workflow 'bad' was called with 3 instead of a flow"),
         ("return {1: float('nan')}", "the result of bad is not JSON"),
+        (
+            "await flow.command(['ls'])",
+            "the text of the step 'command' must be a text, got: ['ls']",
+        ),
+        ("await flow.command('x', env={'A': 1})", "env['A'] must be a text, got: 1"),
+        ("await flow.command('x', name='')", "'' cannot be the name of a step"),
+        ("await flow.ask('?', 'yes')", "choices must be a list of texts, got: 'yes'"),
+        ("await flow.merge([None], into='a', gates=['b'])", "branches must be a list of texts"),
+        (
+            "corral.run_sync('corral', 'hi', model='x:y')",
+            "flow.py:10: the code between the steps of a workflow used a thread",
+        ),
     ],
 )
 def test_what_goes_wrong_is_one_clear_reason(tmp_path: Path, code: str, reason: str) -> None:
@@ -289,8 +301,25 @@ async def bad(flow: Flow):
     )
     assert result.status == "fail"
     assert reason in result.reason
+    assert result.reason.count("flow.py:") <= 1
     with pytest.raises(ProcessFailed, match="ended as fail"):
         print(result.output)
+
+
+def test_a_result_of_another_type_fails_the_run(tmp_path: Path) -> None:
+    body = """
+@corral.workflow
+async def wrong(flow: Flow) -> {kind}:
+    await flow.command("echo >> log")
+    return "text"
+"""
+    result = workflow_files.run(tmp_path, body.format(kind="int"))
+    assert result.status == "fail"
+    assert result.reason.startswith("flow.py:8: the result of wrong: the value does not fit int")
+    (tmp_path / "log").unlink()
+    with pytest.raises(ConfigError, match=r"flow.py:8: the result of wrong: complex cannot be"):
+        workflow_files.run(tmp_path, body.format(kind="complex"))
+    assert not (tmp_path / "log").exists()
 
 
 def test_cancelled_code_can_clean_up(tmp_path: Path) -> None:
@@ -320,11 +349,28 @@ def test_a_step_outside_of_a_run_is_refused(tmp_path: Path) -> None:
     found = workflow_files.load(
         tmp_path,
         """
+import contextvars, threading
 kept = []
 
 @corral.workflow
-async def keeps(flow: Flow) -> None:
+async def keeps(flow: Flow, use: bool = False) -> str:
     kept.append(flow)
+    if not use:
+        return ""
+    errors = []
+    def call(own):
+        try:
+            own.command("true")
+        except corral.errors.ConfigError as error:
+            errors.append(error.message)
+    call(kept[0])
+    async def in_its_loop():
+        call(flow)
+    context = contextvars.copy_context()
+    thread = threading.Thread(target=lambda: context.run(asyncio.run, in_its_loop()))
+    thread.start()
+    thread.join()
+    return "; ".join(errors)
 """,
     )
     workflows.run_sync(found, durable=False, cwd=tmp_path)
@@ -332,3 +378,8 @@ async def keeps(flow: Flow) -> None:
     for call in (lambda: flow.command("true"), lambda: found(flow)):
         with pytest.raises(ConfigError, match="outside of a run"):
             call()
+    result = workflows.run_sync(found, use=True, durable=False, cwd=tmp_path)
+    assert result.output == (
+        f"the step 'command' is called on the flow of another run, {flow.run_id};"
+        " the step 'command' is called in another event loop"
+    )

@@ -43,7 +43,7 @@ from corral._pipelines.scheduler.commands import Answered, Message
 from corral._pipelines.simulation import SimulateMode
 from corral._system import fs
 from corral._system.threads import in_own_thread, short_traceback_async, sync_twin
-from corral._workflows.definition import Workflow, load_text, read_file
+from corral._workflows.definition import Workflow, check_not_importing, load_text, read_file
 from corral._workflows.drafted import find_bounds
 from corral._workflows.program import RunningProgram
 from corral._workflows.program_turn import (
@@ -173,6 +173,8 @@ async def start(
     workflow: Workflow[..., object], args: dict[str, Json], request: RunRequest
 ) -> PipelineResult:
     """Execute a workflow with arguments that were checked."""
+    check_not_importing()
+    workflow.check_types()
     program = StoredProgram(
         path=workflow.file, name=workflow.name, text="", args=args, writes=_writes(request.options)
     )
@@ -287,6 +289,7 @@ async def _new_run(
     try:
         program = replace(program, known=known)
         workflow = await in_own_thread(lambda: load_text(program.path, program.text, program.name))
+        workflow.check_types()
     except ConfigError as error:
         raise ConfigError(f"{run} cannot go on: {error.message}", hint=error.hint) from error
     try:

@@ -387,6 +387,8 @@ def schema_of(of: object, name: str | None = None) -> Schema:
         )
     label = name or getattr(of, "__name__", None) or "result"
     try:
+        if of is object:
+            raise TypeError("it has no type")
         if is_model(of):
             json = of.model_json_schema()
         else:
@@ -420,8 +422,10 @@ def is_model(kind: object) -> TypeGuard[type[PydanticModel]]:
 
 
 def _model_schema(kind: object) -> JsonObject:
+    if kind is object:  # within another type; msgspec takes no empty schema
+        return {"description": "any value"}
     if not is_model(kind):
-        raise NotImplementedError
+        raise TypeError(f"the type {getattr(kind, '__qualname__', kind)} is not supported")
     return kind.model_json_schema()
 
 
@@ -475,6 +479,8 @@ def _type_reader(kind: object, json: JsonObject) -> Read[object]:
 
 
 def _decoded_model(kind: type, value: Json) -> object:
+    if kind is object:
+        return value
     if not is_model(kind):
         raise NotImplementedError(f"{kind.__name__} cannot be made of JSON")
     typed, errors = _model_reader(kind)(value)

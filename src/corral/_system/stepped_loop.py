@@ -189,6 +189,10 @@ class _Loop(asyncio.SelectorEventLoop):
         raise self._refuse("a timer")
 
     def run_in_executor(self, executor: object, func: object, *args: object) -> NoReturn:
+        self.refuse_thread()
+
+    def refuse_thread(self) -> NoReturn:
+        """``threads.blocking`` would start one."""
         raise self._refuse("a thread")
 
     async def subprocess_exec(self, *_args: object, **_options: object) -> NoReturn:

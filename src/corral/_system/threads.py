@@ -162,8 +162,13 @@ def sync_twin(function: Callable[P, Awaitable[T]]) -> Callable[P, T]:
 def blocking(work: Coroutine[Any, Any, T], name: str = "") -> T:
     """The outcome of async work. ``name`` is the async function that the caller of its twin could
     use inside a loop; without it there is no warning."""
-    if not _has_running_loop():
+    if _running_loop() is None:
         return run_event_loop(work)
+    try:
+        require_threads()
+    except BaseException:
+        work.close()
+        raise
     if name:
         warn_of_blocking(name, stacklevel=4)
     with LoopThread() as thread:
@@ -182,6 +187,7 @@ class LoopThread:
     """An event loop in another thread. Close it, or use ``with``."""
 
     def __init__(self) -> None:
+        require_threads()
         self._ready: Future[asyncio.AbstractEventLoop] = Future()
         # Not thread.join(): interrupted once, it takes the thread for ended (before Python 3.13).
         self._ended = threading.Event()
@@ -271,18 +277,24 @@ class LoopThread:
         self.close()
 
 
-def _has_running_loop() -> bool:
+def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return None
+
+
+def require_threads() -> None:
+    """Raise if the running event loop refuses other threads, as ``SteppedLoop`` does."""
+    refuse: object = getattr(_running_loop(), "refuse_thread", None)
+    if callable(refuse):
+        refuse()
 
 
 def warn_of_blocking(name: str, *, stacklevel: int) -> None:
     """Inside a running loop, say how to avoid that it waits. A cell of a notebook has nothing else
     to run."""
-    if hasattr(builtins, "__IPYTHON__") or not _has_running_loop():
+    if hasattr(builtins, "__IPYTHON__") or _running_loop() is None:
         return
     warnings.warn(
         f"{name}_sync stops the running event loop until it returns."

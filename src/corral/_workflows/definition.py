@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from hashlib import blake2b
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -19,7 +20,7 @@ import msgspec
 
 from corral._system import fs
 from corral._workflows.drafted import find_bounds
-from corral._workflows.stored_values import to_json_value, typed_value
+from corral._workflows.stored_values import check_type, to_json_value, typed_value
 from corral._workflows.syntax_rules import find_problems
 from corral.errors import ConfigError, CorralError
 from corral.values import Json, convert_to
@@ -38,6 +39,8 @@ _EXAMPLES: dict[object, str] = {
 }
 """Of arguments whose texts are JSON."""
 _loading = threading.Lock()
+_imported: ContextVar[str] = ContextVar("imported", default="")
+"""The workflow file that is being imported; empty: none."""
 
 
 class Workflow(Generic[P, R_co]):
@@ -109,12 +112,22 @@ class Workflow(Generic[P, R_co]):
             return typing.get_type_hints(self.function, include_extras=True)
         except Exception as error:  # annotations may contain anything
             raise ConfigError(
-                f"the types of the workflow {self.name!r} cannot be read: {error}"
+                f"{self._line}: the types of the workflow {self.name!r} cannot be read: {error}"
             ) from error
 
+    @property
+    def _line(self) -> str:
+        code = self.function.__code__
+        return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+
     def check_types(self) -> None:
-        """Raises ``ConfigError`` if its types cannot be read."""
-        self._hints()
+        """Raises ``ConfigError`` if its types cannot be read, or its arguments or its result could
+        not be stored as these types."""
+        for name, kind in self._hints().items():
+            of = "the result" if name == "return" else f"the argument {name!r}"
+            what = f"{self._line}: {of} of {self.name}"
+            if name == "return" or name in {each.name for each in self.parameters}:
+                check_type(kind, what)
 
     def stored_args(self, given: Mapping[str, object]) -> dict[str, Json]:
         """The arguments as JSON. Raises ``ConfigError`` if one is missing, unknown, of another
@@ -232,12 +245,23 @@ def load_text(path: str, text: str, name: str = "") -> Workflow[Any, Any]:
             raise ConfigError(f"{shown} has no workflow {name!r}", hint=f"It has: {known}.")
         return found[name]
     if len(found) != 1:
-        hint = "Decorate an async function with @corral.workflow."
+        hint = "Decorate an async function at its top level with @corral.workflow."
         if found:
             hint = f"Choose one: {shown}:NAME. It has: {', '.join(found)}."
         count = "several workflows" if found else "no workflow"
         raise ConfigError(f"{shown} has {count}", hint=hint)
     return next(iter(found.values()))
+
+
+def check_not_importing() -> None:
+    """Raises ``ConfigError`` if a workflow file starts a run while it is imported. Each run imports
+    its file: such runs would never end."""
+    if path := _imported.get():
+        raise ConfigError(
+            f"a run is started while {os.path.basename(path)} is imported",
+            hint="Each run of a workflow imports its file. Start runs only under"
+            ' `if __name__ == "__main__":`.',
+        )
 
 
 def check_drafted(path: str, text: str) -> None:
@@ -257,6 +281,7 @@ def check_drafted(path: str, text: str) -> None:
 
 def _module_of(path: str, text: str) -> types.ModuleType:
     name = f"{_MODULE}{text_digest(path + chr(0) + text)}"
+    check_not_importing()
     with _loading:
         if name in sys.modules:
             return sys.modules[name]
@@ -264,12 +289,14 @@ def _module_of(path: str, text: str) -> types.ModuleType:
         try:
             code = compile(text, path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError) as error:
-            where = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+            line = getattr(error, "lineno", None)
+            where = "" if line is None else f":{line}"
             why = error.msg if isinstance(error, SyntaxError) else str(error)
             raise ConfigError(f"{shown}{where} is not Python: {why}") from error
         module = types.ModuleType(name)
         module.__file__ = path
         sys.modules[name] = module  # dataclasses look their module up
+        importing = _imported.set(path)
         try:
             with _importable(os.path.dirname(path)):
                 exec(code, module.__dict__)  # noqa: S102 (the user's own file, as Python would run it)
@@ -283,10 +310,12 @@ def _module_of(path: str, text: str) -> types.ModuleType:
             hint = ""
             if isinstance(error, ModuleNotFoundError):
                 hint = "Modules are found beside the file, in PYTHONPATH, and beside corral."
+            why = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise ConfigError(
-                f"{shown} cannot be imported: {line or shown}: {type(error).__name__}: {error}",
-                hint=hint,
+                f"{shown} cannot be imported: {line or shown}: {why}", hint=hint
             ) from error
+        finally:
+            _imported.reset(importing)
         return module
 
 

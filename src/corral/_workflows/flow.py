@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast, get_args,
 
 import msgspec
 
+from corral._core.argument_checks import check_text, check_texts
 from corral._core.durations import seconds
 from corral._core.nesting import decode_json
 from corral._pipelines import node_kinds
@@ -17,7 +18,7 @@ from corral._pipelines.scheduler.commands import Question
 from corral._pipelines.scheduler.human_gate import question_choices
 from corral._protocol.schema import schema_of
 from corral._workflows.program_turn import Step, StepEnd, StepKind, digest_of
-from corral._workflows.step_calls import StepCalls, check_inside, error_of
+from corral._workflows.step_calls import StepCalls, error_of
 from corral._workflows.stored_values import to_json_value
 from corral.errors import ConfigError
 from corral.values import (
@@ -192,6 +193,7 @@ class Flow:
         a step that a crash interrupted: it starts again (``rerun``), continues in its session
         (``resume``), or fails.
         """
+        check_text("agent", agent)
         given: dict[str, object] = {k: v for k, v in options.items() if v is not None}
         attrs: dict[str, Value] = {"agent": agent, "on_crash": on_crash}
         if max_retries:
@@ -320,6 +322,8 @@ class Flow:
     ) -> Coroutine[Any, Any, CommandStep]:
         """Run a command in a shell in the workspace. With ``check`` an exit code other than 0
         raises ``StepError``; without it, it is in the result."""
+        for key, value in (env or {}).items():
+            check_text(f"env[{key!r}]", value)
         attrs: dict[str, Value | None] = {
             "timeout": None if timeout is None else seconds(timeout),
             "policy": policy,
@@ -369,8 +373,8 @@ class Flow:
         raises ``StepError`` then. It also does if nothing can be merged at all: an unknown branch,
         or a gate that fails on ``into`` itself."""
         for what, given in (("branches", branches), ("gates", gates), ("gate_env", gate_env)):
-            if isinstance(given, str):
-                raise ConfigError(f"{what} must be a list of texts, got: {given!r}")
+            check_texts(what, given)
+        check_text("into", into)
         wrong = next((each for each in branches if not each or {*each} & {*"*?["}), None)
         if wrong is not None:
             raise ConfigError(
@@ -502,6 +506,7 @@ class Flow:
         ``first`` (the later one is left out), ``ask`` (a person chooses the one that stays),
         ``resume`` (the session that made the later one resolves the conflict). What is not merged
         stays as a git branch."""
+        self.calls.check_inside("parallel")
         works = list(steps)
         if max_parallel < 1:
             raise ConfigError(f"max_parallel must be at least 1, got: {max_parallel}")
@@ -582,8 +587,7 @@ class Flow:
         try:
             stored = as_object(to_json_value(inputs))
         except TypeError as error:
-            line = self.calls.line()
-            raise ConfigError(f"{line}: an argument of the step {name!r} {error}") from error
+            raise ConfigError(f"an argument of the step {name!r} {error}") from error
         return self._step(
             name,
             "visit",
@@ -605,6 +609,7 @@ class Flow:
         default: str | None,
         timeout: Duration | None,
     ) -> Step:
+        check_texts("choices", choices)
         offered = question_choices(choices)
         limit = None if timeout is None else seconds(timeout)
         if default is not None and choices and default not in choices:
@@ -628,14 +633,16 @@ class Flow:
         **fields: Any,
     ) -> Step:
         """A step that gets its path now. ``hashed``: what its digest is made of."""
-        check_inside(name)
-        if slug(name, limit=MAX_NAME, allowed="_-") != name:
+        self.calls.check_inside(name)
+        check_text("the name of a step", name)
+        if not name or slug(name, limit=MAX_NAME, allowed="_-") != name:
             raise ConfigError(
                 f"{name!r} cannot be the name of a step",
                 hint=f"It has letters, digits, '_' and '-', at most {MAX_NAME}.",
             )
         path = self.calls.path_of(name)
         node: Node | None = None
+        check_text(f"the text of the step {path!r}", label)
         if kind_name:
             short = " ".join(label.split())
             short = short if len(short) <= MAX_LABEL else f"{short[: MAX_LABEL - 1]}…"

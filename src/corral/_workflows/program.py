@@ -114,10 +114,15 @@ class Program:
             self._fail(missed)
             return
         try:
-            self._end = ProgramEnd(result=to_json_value(result))
-            self._calls.is_over = True
+            stored = to_json_value(result)
+            self._workflow.typed_result(stored)
         except TypeError as error:
             self._fail(f"{line}: the result of {self._workflow.name} {error}")
+        except ConfigError as error:
+            self._fail(f"{line}: {error.message}")
+        else:
+            self._end = ProgramEnd(result=stored)
+            self._calls.is_over = True
 
     def _fail(self, reason: str) -> None:
         self._end = ProgramEnd(ok=False, reason=reason)

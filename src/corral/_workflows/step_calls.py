@@ -73,12 +73,16 @@ class StepCalls:
         self._steps: list[Step] = []
         self._stopped: list[str] = []
         self._after: tuple[str, ...] = ()
+        self._main: Scope | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     # For the program.
 
     def begin(self) -> None:
         """The current task is the main one."""
-        _scope.set(Scope("", None))
+        self._loop = asyncio.get_running_loop()
+        self._main = Scope("", None)
+        _scope.set(self._main)
 
     def deliver(self, ends: Sequence[StepEnd]) -> None:
         """Wake what waits for these ends."""
@@ -111,6 +115,29 @@ class StepCalls:
         return task
 
     # For ``Flow``.
+
+    def check_inside(self, name: str) -> None:
+        """Raises ``ConfigError`` if a step is not called by the program that it belongs to."""
+        scope = _scope.get(None)
+        if scope is None:
+            raise ConfigError(
+                f"the step {name!r} is outside of a run of its workflow",
+                hint="Steps run only in a function with @corral.workflow, while"
+                " corral.workflows.run runs it.",
+            )
+        while scope.parent is not None:
+            scope = scope.parent
+        if scope is not self._main:
+            raise ConfigError(
+                f"the step {name!r} is called on the flow of another run, {self.run_id}",
+                hint="Use the flow that the function of this run got.",
+            )
+        if asyncio.get_running_loop() is not self._loop:
+            raise ConfigError(
+                f"the step {name!r} is called in another event loop",
+                hint="Call steps in the function of the workflow itself: threads and loops of its"
+                " own cannot wait for them.",
+            )
 
     def path_of(self, name: str) -> str:
         """The path of what has this name here, with a number if the name was used before."""
@@ -147,7 +174,7 @@ class StepCalls:
         self, name: str, call: Callable[[], Coroutine[Any, Any, T]]
     ) -> Coroutine[Any, Any, T]:
         """Run a sub-workflow in its own scope, which gets its path now."""
-        check_inside(name)
+        self.check_inside(name)
         path = self.path_of(name)
         work = _run_in(f"{path}.", call)
         return self.called(path, self.line(), f"the workflow {name!r}", work)
@@ -181,6 +208,7 @@ class StepCalls:
     async def end_of(self, step: Step, *, reads: bool, writes: bool) -> StepEnd:
         """``step``, also if it has failed."""
         self._called.pop(step.id, None)
+        self.check_inside(step.name)
         if self.is_over:
             raise asyncio.CancelledError
         scope = _scope.get()
@@ -221,16 +249,6 @@ def error_of(step: Step, end: StepEnd) -> StepError:
         step=step.name,
         failure_class=end.failure_class,
     )
-
-
-def check_inside(name: str) -> None:
-    """Raises ``ConfigError`` if a step is called outside of the run of its workflow."""
-    if _scope.get(None) is None:
-        raise ConfigError(
-            f"the step {name!r} is outside of a run of its workflow",
-            hint="Steps run only in a function with @corral.workflow, while"
-            " corral.workflows.run runs it.",
-        )
 
 
 async def _run_in(prefix: str, call: Callable[[], Awaitable[T]]) -> T:

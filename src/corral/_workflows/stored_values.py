@@ -42,10 +42,22 @@ def _encode(value: object) -> object:
     )
 
 
+_UNTYPED = (None, type(None), Any, object, inspect.Parameter.empty)
+
+
+def check_type(kind: object, what: str) -> None:
+    """Raises ``ConfigError``, which names ``what``, if no value can be stored as this type."""
+    if kind not in _UNTYPED:
+        try:
+            schema_of(kind)
+        except SchemaInvalid as error:
+            raise ConfigError(f"{what}: {error.message}", hint=error.hint) from error
+
+
 def typed_value(value: Json, kind: object, what: str) -> Any:
     """The value of this type that is stored as this JSON. Raises ``ConfigError``, which names
     ``what``."""
-    if kind in (None, type(None), Any, object, inspect.Parameter.empty):
+    if kind in _UNTYPED:
         return value
     try:
         return schema_of(kind).typed_value(value)
