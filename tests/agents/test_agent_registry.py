@@ -80,6 +80,7 @@ def test_the_spec_of_an_agent_is_complete(agent: AgentSpec) -> None:
     assert registry.find(agent.name) is agent
     for alias in agent.aliases:
         assert registry.find(alias) is agent
+    assert not re.search(r"\w- \w", agent.notes), "a word is cut at its hyphen"
     assert agent.supports <= set(KNOWN)
     for name in agent.secret_env:
         patterns = (

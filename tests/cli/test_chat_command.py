@@ -287,9 +287,10 @@ def test_the_effort_reaches_the_model(chat: ChatSetup) -> None:
 def test_a_missing_key_is_an_error_that_names_the_variable(chat: ChatSetup) -> None:
     for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
         chat.env.pop(name, None)
-    done = chat.corral("run", *MODEL, "hi")
-    assert done.returncode == 6
-    assert "GEMINI_API_KEY" in done.stderr
+    for words in (("run", *MODEL, "hi"), ("chat", *MODEL)):  # a chat asks for no prompt before
+        done = chat.corral(*words)
+        assert done.returncode == 6, words
+        assert "GEMINI_API_KEY" in done.stderr
     assert chat.server.requests == []
 
 

@@ -196,13 +196,13 @@ AGENTS = (
         description="Google's Antigravity, persistent (ACP), with an API key: asks for permission",
         notes=(
             "With `GEMINI_API_KEY` only: Google's terms do not permit other programs to "
-            "use its sign-in. corral starts the program of the PyPI package `google- "
-            "antigravity`, whose package needs the Python that corral runs in. It asks "
+            "use its sign-in. corral starts the program of the PyPI package "
+            "`google-antigravity`, which needs the Python that corral runs in. It asks "
             "before every call. Commands are run by a tool of corral's, `shell`, without "
             "input and for 10 minutes at most: of its own tool for commands, one part "
             "never asks. What its tools read is reported as a summary. Control characters "
-            "in a prompt or an attached text are refused: it would replace them. No sub- "
-            "agents, workflows, schedules, skills or generated images. It obeys no file "
+            "in a prompt or an attached text are refused: it would replace them. No "
+            "sub-agents, workflows, schedules, skills or generated images. It obeys no file "
             "of a repository. A cancelled prompt ends its process; the next prompt starts "
             "another."
         ),

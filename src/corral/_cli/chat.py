@@ -37,6 +37,7 @@ from corral._cli.ui.turn_output import answer_printer, exit_code, print_turn
 from corral._core.terminal_text import clean
 from corral._runs import transcript
 from corral._sessions import store
+from corral._sessions.credentials import check_ready
 from corral._sessions.session import Session
 from corral._system import config, paths
 from corral._system.git.file_history import FileHistory
@@ -83,6 +84,7 @@ def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
         chat = Chat(runner, agent, options, quiet=flags["quiet"])
         chat.open()
         try:
+            check_ready(chat.session.prepared, chat.session.id)
             code = _converse(chat, options, quiet=flags["quiet"])
         finally:
             chat.close()

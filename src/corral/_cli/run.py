@@ -198,13 +198,13 @@ async def _run(
     progress: TurnProgress,
     end: _RunEnd,
 ) -> int:
-    from corral._sessions.credentials import check_model_key
+    from corral._sessions.credentials import check_ready
     from corral._sessions.session import Session
 
     typed, rule = end.typed, end.rule
     asker = terminal_asker(progress, options.get("cwd"))
     async with Session(agent, {**options}, asker) as session:
-        check_model_key(session.prepared.agent, session.prepared.run)
+        check_ready(session.prepared, session.id)
         remote = session.prepared.run.is_answered_remotely
         can_ask = session.prepared.asks and (asker is not None or remote)
         progress.begin(session.prepared, asks=can_ask)

@@ -6,7 +6,7 @@ otherwise the caller could pay per token without knowing it.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +17,9 @@ from corral._system import config, environment, fs, paths
 from corral._system.environment import Environment
 from corral.errors import AuthenticationFailed, ConfigError
 from corral.options import RunOptions
+
+if TYPE_CHECKING:
+    from corral._sessions.prepared_run import PreparedRun
 
 CredentialKind = Literal["api_key", "subscription"]
 
@@ -77,6 +80,15 @@ def check_model_key(agent: AgentSpec, run: RunOptions) -> None:
         from corral._system import api_keys
 
         api_keys.access(registry.split_model(run.model)[0], environment.variables(run.env))
+
+
+def check_ready(prepared: PreparedRun, session: str) -> None:
+    """Raise what would keep the first prompt of a session from being sent, such as missing
+    credentials. Nothing is started or written."""
+    if isinstance(prepared.agent.transport, InProcess):
+        check_model_key(prepared.agent, prepared.run)
+    elif prepared.run.replay is None:
+        prepared.check_launch(paths.sessions() / session)
 
 
 def needed(agent: AgentSpec) -> bool:

@@ -131,6 +131,6 @@ def _not_probed(agent: AgentSpec, program: FoundProgram) -> NotProven:
     return NotProven(
         f"{agent.title} {program.version or ''} at {program.path} was not tested with corral, and"
         " no probe of it is stored (probe=require)",
-        hint=f"Run: corral agents probe {agent.name}   (or {programs.install_command(agent)})",
+        hint=f"Run: corral agents probe {agent.name}, or: {programs.install_command(agent)}",
         agent_version=program.version,
     )
