@@ -9,8 +9,10 @@ set -e
 files=$1 prompt=$2 gate=$3
 shift 3
 git switch -q migration 2>/dev/null || git switch -q -c migration
-corral batch --files "$files" --prompt "@$prompt" --name migration --worktree --approve edits "$@" ||
+corral batch --files "$files" --prompt "@$prompt" --name migration --retry-failed --worktree \
+  --approve edits "$@" ||
   test $? = 1 # some files have failed: what is done is merged, the next call repeats them
-corral merge --batch migration --into migration --gate "$gate"
+corral merge --batch migration --into migration --gate "$gate" ||
+  test $? = 1 # some branches have failed: the others are merged
 git push -q -u origin migration
 gh pr view >/dev/null 2>&1 || gh pr create --fill --title "Migrate $files"

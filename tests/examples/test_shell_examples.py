@@ -120,8 +120,13 @@ def test_a_session_is_found_read_and_written_to_a_document(workspace: Path) -> N
 def test_many_files_are_migrated_and_become_one_pull_request(
     workspace: Path, model_server: ModelServer, tmp_path: Path
 ) -> None:
+    refused: list[str] = []
+
     def migrate(request: Request) -> Turn:
         name = re.findall(r"Migrate (\w+\.txt)", "\n".join(request.texts))[0]
+        if name == "b.txt" and not refused:
+            refused.append(name)
+            return Turn(status=400)
         if request.tool_results:
             return say("Migrated.")
         return call("write_file", file_path=name, content="new\n")
@@ -143,22 +148,24 @@ def test_many_files_are_migrated_and_become_one_pull_request(
     lane = model_server.lane("migrate-files", migrate)
     path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
     env = {"GOOGLE_GEMINI_BASE_URL": lane.url, "GEMINI_API_KEY": KEY, "PATH": os.pathsep.join(path)}
-    done = subprocess.run(
-        [
-            *("sh", str(EXAMPLES / "migrate_files.sh"), "*.txt", "migrate.md", "grep . *.txt"),
-            *("--model", "gemini:gemini-2.5-flash"),
-        ],
-        cwd=workspace,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert done.returncode == 0, done.stderr
+    for commits in ("2", "3"):  # what failed in the first night is repeated in the second
+        done = subprocess.run(
+            [
+                *("sh", str(EXAMPLES / "migrate_files.sh"), "*.txt", "migrate.md", "grep . *.txt"),
+                *("--model", "gemini:gemini-2.5-flash"),
+            ],
+            cwd=workspace,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=110,
+        )
+        assert done.returncode == 0, done.stderr
+        assert git(origin, "rev-list", "--count", "migration") == commits
     assert git(origin, "show", "migration:a.txt") == git(origin, "show", "migration:b.txt") == "new"
-    assert git(origin, "rev-list", "--count", "migration") == "3"
-    assert asked.read_text().splitlines() == ["pr view", "pr create --fill --title Migrate *.txt"]
+    asks = ["pr view", "pr create --fill --title Migrate *.txt"]
+    assert asked.read_text().splitlines() == asks * 2
 
 
 def worker(request: Request) -> Turn:

@@ -330,7 +330,7 @@ async def _run_one(job: _Job, choice: AgentChoice, part: int, options: _Options)
         session=None if result is None else result.resume_token,
         tokens=None if result is None else result.usage.total,
         cost_usd=None if result is None else result.cost.usd,
-        error="" if error is None else one_line(error.message),
+        error="" if error is None else one_line(" ".join(error.message.split())),
         error_code="" if error is None else error.code,
     )
     if error is not None or result is None:
