@@ -61,7 +61,7 @@ MADE: dict[tuple[str, str], str | Examples] = {
     ("corral._builtin.tools.search", "fnmatch.translate(part)"): Examples(
         "match", *map(fnmatch.translate, ("a*b", "*a*a*b", "?*?*?", "[a-c]*[!a]*x"))
     ),
-    ("corral._docs.pages", "f'(?<![a-z0-9]){re.escape(begin)}'"): Examples(
+    ("corral._docs.pages", "f'(?<![a-z0-9]){re.escape(begin)}{end}'"): Examples(
         "finditer", "(?<![a-z0-9])policy"
     ),
     ("corral._runs.redactor", r"re.escape(self._home) + b'(?![\\w.-])'"): Examples(

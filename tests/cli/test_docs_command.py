@@ -61,6 +61,20 @@ def test_a_section_names_the_words_that_it_does_not_have(monkeypatch: pytest.Mon
     assert {line.partition("  ")[2] for line in lines[::2]} == {"(without: xyzzyx)"}
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("how do I set a budget", "costs: Budgets"),  # "set" is in most sections
+        ("ci", "review: What the reviewer gets"),  # not the beginning of "circle"
+        ("resume after a crash", "command-line: corral "),
+    ],
+)
+def test_the_best_section_is_first(
+    words: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_in_process(f"docs --search '{words}'", monkeypatch).stdout.startswith(expected)
+
+
 def test_a_search_counts_the_sections_that_it_does_not_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,7 +6,9 @@ them. The site, which ``make docs`` builds of them, is in a wheel that was built
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,8 +25,9 @@ NO_SITE_HINT = (
 )
 _HEADING = re.compile(r"(#{1,6}) +(.*)")
 _WORDS_OF_QUESTIONS = {
-    *("a", "an", "and", "are", "can", "do", "does", "for", "how", "i", "in", "is", "it", "my"),
-    *("of", "on", "or", "the", "to", "what", "when", "where", "which", "with"),
+    *("a", "after", "an", "and", "are", "as", "can", "do", "does", "for", "from", "how", "i", "if"),
+    *("in", "is", "it", "my", "of", "on", "or", "the", "to", "what", "when", "where", "which"),
+    "with",
 }
 """Words of a search that say nothing about its subject."""
 _OFTEN = 5
@@ -104,49 +107,53 @@ def _pages_in(folder: Path) -> dict[str, Path]:
 
 
 def search(words: Sequence[str], pages: Sequence[Page]) -> list[Match]:
-    """The sections that have one of the words or more, best first: those with the most words, of
-    these the changelog last; a word in the heading counts most, then one in the page's title, then
-    each in the text. A word is found by its beginning: ``budget`` finds ``Budgets``."""
+    """The sections that have one of the words or more, best first; those of the changelog last. A
+    word in the heading counts most, then one in the page's title, then each in the text; a word
+    that few sections have counts more than a frequent one. A word is found by its beginning:
+    ``budget`` finds ``Budgets``."""
     asked = dict.fromkeys(word.lower() for word in words if word.strip())
     wanted = [word for word in asked if word not in _WORDS_OF_QUESTIONS] or [*asked]
-    found = [
-        match
-        for page in pages
-        for heading, text in page.sections()
-        if (match := _match(wanted, page, heading, text)).words
-    ]
+    sections = [(page, *section) for page in pages for section in page.sections()]
+    found = [(*section, _find(wanted, *section)) for section in sections]
+    having = Counter(word for *_, scores in found for word in scores)
+    rarity = {word: math.log(1 + len(sections) / max(1, having[word])) for word in wanted}
 
-    def order(match: Match) -> tuple[object, ...]:
-        name = match.page.name
-        return len(match.missing), name == "changelog", -match.score, name
+    def match(page: Page, heading: str, text: str, scores: dict[str, float]) -> Match:
+        # A section with a part of the words counts as much as that part.
+        part = sum(rarity[word] for word in scores) / sum(rarity.values())
+        score = part * sum(rarity[word] * scores[word] for word in scores)
+        missing = tuple(word for word in wanted if word not in scores)
+        return Match(page, heading, text, tuple(scores), missing, score)
 
-    return sorted(found, key=order)
+    matches = [match(*section) for section in found if section[-1]]
+    return sorted(matches, key=lambda one: (one.page.name == "changelog", -one.score))
 
 
 def _singular(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and word[-2] != "s" else word
 
 
-def _match(wanted: Sequence[str], page: Page, heading: str, text: str) -> Match:
+def _find(wanted: Sequence[str], page: Page, heading: str, text: str) -> dict[str, float]:
+    """The words that a section has, each with a number for where and how often."""
     about, head, body = f"{page.name} {page.title}".lower(), heading.lower(), text.lower()
-    score, words = 0.0, list[str]()
+    scores: dict[str, float] = {}
     for word in wanted:
         in_head, in_about, in_body = _count(word, head), _count(word, about), _count(word, body)
         if in_head or in_about or in_body:
-            words.append(word)
             # A long section has more words of every kind.
             often = min(in_body, _OFTEN) * 2 / (1 + len(body) / _LONG)
-            score += 40 * (in_head > 0) + 20 * (in_about > 0) + often
-    missing = tuple(word for word in wanted if word not in words)
-    return Match(page, heading, text, tuple(words), missing, score)
+            scores[word] = 40 * (in_head > 0) + 20 * (in_about > 0) + often
+    return scores
 
 
 def _count(word: str, text: str) -> int:
-    """How many words of a text begin with this one, both in lower case."""
+    """How many words of a text begin with this one, both in lower case; are this one if it has less
+    than three letters."""
     begin = _singular(word)
     if begin not in text:  # much faster than the pattern
         return 0
-    return len(re.findall(rf"(?<![a-z0-9]){re.escape(begin)}", text))
+    end = r"\b" if len(begin) < 3 else ""
+    return len(re.findall(rf"(?<![a-z0-9]){re.escape(begin)}{end}", text))
 
 
 def site_folder() -> Path | None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -177,8 +176,10 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         ``PATH``: it is named by its path."""
         if not hint or self.program.source != "managed":
             return hint
-        command = rf"`{re.escape(self.agent.programs[0])}(?=[` ])"
-        return re.sub(command, lambda _: f"`{shlex.quote(self.program.path)}", hint)
+        name, path = self.agent.programs[0], shlex.quote(self.program.path)
+        for end in (" ", "`"):
+            hint = hint.replace(f"`{name}{end}", f"`{path}{end}")
+        return hint
 
     def explain(
         self, ended: Exit, stderr: str, finish: TurnEnd | None = None, *, answered: bool = False
