@@ -257,7 +257,7 @@ def _print(found: ComparisonSummary, *, as_json: bool, err: bool = False) -> Non
         return
     from corral._cli.ui.compare_report import report_lines
 
-    for line in report_lines(found):
+    for line in report_lines(found, rates=not err):
         echo(line, err=err)
 
 

@@ -63,8 +63,9 @@ class CompareProgress(BatchProgress):
             self.print_line(f"{_MARKS[record.verdict]} {result.id}{reason}")
 
 
-def report_lines(found: ComparisonSummary) -> Iterator[str]:
-    """The results as text."""
+def report_lines(found: ComparisonSummary, *, rates: bool = True) -> Iterator[str]:
+    """The results as text. ``rates``: how often each agent passed; of one question without a
+    verifier that says nothing."""
     if len(found.attempts) <= MOST_ROWS:
         columns = ("attempt", "verdict", "time", "tokens", "cost", "files", "reason")
         yield table(
@@ -83,24 +84,25 @@ def report_lines(found: ComparisonSummary) -> Iterator[str]:
             ],
         )
         yield ""
-    head = ("agent", "pass rate (95 %)", "passed", "missing", "time", "tokens", "cost", "model")
-    rows = [
-        (
-            row.agent,
-            rate_text(row.rate),
-            f"{row.rate.passed}/{row.rate.attempts}",
-            str(row.missing + row.pending),
-            _seconds(row.median_seconds),
-            format_count(row.tokens),
-            format_cost(row.cost_usd),
-            " · ".join(filter(None, (", ".join(row.models) or "–", ", ".join(row.versions)))),
-        )
-        for row in found.agents
-    ]
-    yield table(head, rows)
-    for each in found.differences:
-        clear = " *" if each.is_clear else ""
-        yield f"{each.first} − {each.second}: {difference_text(each)}{clear}"
+    if rates:
+        head = ("agent", "pass rate (95 %)", "passed", "missing", "time", "tokens", "cost", "model")
+        rows = [
+            (
+                row.agent,
+                rate_text(row.rate),
+                f"{row.rate.passed}/{row.rate.attempts}",
+                str(row.missing + row.pending),
+                _seconds(row.median_seconds),
+                format_count(row.tokens),
+                format_cost(row.cost_usd),
+                " · ".join(filter(None, (", ".join(row.models) or "–", ", ".join(row.versions)))),
+            )
+            for row in found.agents
+        ]
+        yield table(head, rows)
+        for each in found.differences:
+            clear = " *" if each.is_clear else ""
+            yield f"{each.first} − {each.second}: {difference_text(each)}{clear}"
     for row in found.missing:
         some = ", ".join(row.attempts) + (", …" if row.count > len(row.attempts) else "")
         yield f"missing: {row.count} × {row.code} ({some}): {row.reason}"
