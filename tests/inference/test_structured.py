@@ -95,6 +95,7 @@ async def test_after_the_last_repair_the_error_contains_the_text(streamed: bool)
             else:
                 await models.generate_object(MODEL, Point, "go", client=made, repairs=1)
         assert len(server.requests) == 2
+    assert "does not fit Point:\n- there is no JSON" in caught.value.message
     assert caught.value.frame == "still no"
     assert caught.value.provider == "gemini"
 

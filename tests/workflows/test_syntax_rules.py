@@ -228,6 +228,11 @@ def test_a_file_that_cannot_be_a_workflow_is_refused(text: str) -> None:
     assert find_problems(text)
 
 
+def test_a_merge_is_refused_with_the_command_that_does_it() -> None:
+    (problem,) = find_problems(in_body("await flow.merge(['a'])"), BOUNDS.agents)
+    assert "`corral merge`" in problem.message
+
+
 def test_a_drafted_file_is_checked_when_it_is_loaded() -> None:
     loaded = definition.load_text("x/fix.py", with_mark(GOOD, BOUNDS))
     assert loaded.name == "fix"

@@ -110,12 +110,13 @@ class ObjectTarget:
         if self._repairs_left and response.finish_reason.reason != "content_filter":
             self._repairs_left -= 1
             return False
-        cut = {"length": "was cut short", "content_filter": "was filtered"}
-        how = cut.get(response.finish_reason.reason, "does not fit")
+        reason = response.finish_reason.reason
+        cut = {"length": "was cut short: no", "content_filter": "was filtered: no"}
+        how = cut.get(reason, "does not fit")
         listed = "".join(f"\n- {complaint}" for complaint in self._complaints)
         raise NoObject(
-            f"the answer of {response.model} {how}: no {self._schema.name}:{listed}",
-            hint="Raise max_tokens." if how == "was cut short" else None,
+            f"the answer of {response.model} {how} {self._schema.name}:{listed}",
+            hint="Raise max_tokens." if reason == "length" else None,
             frame=response.text,
             provider=response.provider,
         )

@@ -450,7 +450,8 @@ class _Checker:
             if node.attr not in self._fields:
                 self._refuse(node, f"the attribute {node.attr} cannot be set")
         elif node.attr not in ATTRIBUTES and node.attr not in self._fields:
-            self._refuse(node, f"the attribute {node.attr} is not allowed")
+            instead = ": `corral merge` merges branches" if node.attr == "merge" else ""
+            self._refuse(node, f"the attribute {node.attr} is not allowed{instead}")
         if node.attr.startswith("_"):
             self._refuse(node, f"the attribute {node.attr} is not allowed")
 
