@@ -101,6 +101,21 @@ def test_a_repair_that_leaves_markers_is_not_taken(
     report = merge(repo, name, agent=agent, policy="all")
     assert reason in report.entries[0].reason
     assert git(repo, "rev-parse", name) == before
+    _, _, kept = report.entries[0].reason.partition("; what it did is ")
+    assert bool(kept) == (how == "markers")
+    if kept:
+        assert git(repo, "show", f"{kept}:more") == "more"
+
+
+def test_a_branch_that_moves_while_it_is_repaired_stays_there(repo: Path, tmp_path: Path) -> None:
+    """What the session did is kept."""
+    (name,) = add_branches(repo, clean=0, textual=1, semantic=0)
+    agent = repairing_agent(tmp_path / "log", "moves")
+    report = merge(repo, name, agent=agent, policy="all", rounds=1)
+    moved, _, kept = report.entries[0].reason.partition("; what its session did is ")
+    assert moved.endswith("the branch was moved meanwhile")
+    assert git(repo, "rev-parse", name) != git(repo, "rev-parse", kept)
+    assert "text-0" in git(repo, "show", f"{kept}:list")
 
 
 def test_the_session_that_made_a_branch_is_resumed_in_its_folder(

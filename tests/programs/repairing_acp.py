@@ -2,12 +2,14 @@
 gives a file of ``ids/`` with an id that occurs twice another id. ``write NAME TEXT`` writes a file,
 as the task of a batch. Each prompt is a line of the file
 that it is called with: the session, the folder, and the first line of the prompt. With a second
-argument it does something else: ``nothing``, or ``markers``, which leaves conflict markers."""
+argument it does something else: ``nothing``; ``markers`` leaves conflict markers; ``moves`` also
+moves the branch to ``main``, in the repository beside the log."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,9 @@ def repair(folder: Path, prompt: str) -> None:
         if path.is_file() and ".git" not in path.parts:
             keep_both(path)
     branch = prompt.split()[2]
+    if HOW == "moves":
+        words = ("git", "-C", LOG.parent / "repo", "update-ref", f"refs/heads/{branch}", "main")
+        subprocess.run(words, check=True)
     own = folder / "ids" / branch.rpartition("/")[2]
     if own.exists():
         own.write_text(f"{branch}\n")

@@ -68,14 +68,19 @@ async def _take(root: Path, entry: MergeEntry, worktree: TaskWorktree) -> str:
     change = await worktree.commit_to(aside, f"{REPAIR}{entry.branch}")
     left = await in_thread(_with_markers, worktree.place, entry.files)
     if left:
-        return f"its session left conflict markers in {', '.join(left)}"
+        done = f"; what it did is {aside}" if change is not None else ""
+        return f"its session left conflict markers in {', '.join(left)}{done}"
     if change is None:
         return "its session changed nothing"
-    words = ("update-ref", reference(entry.branch), change.commit, entry.commit)
-    moved = await in_thread(repository.call, root, *words)
+    # One transaction: if this process is killed, the commit is at one of the two.
+    moves = (
+        f"update {reference(entry.branch)} {change.commit} {entry.commit}\n",
+        f"delete {aside} {change.commit}\n",
+    )
+    feed = [line.encode("utf-8", "surrogateescape") for line in moves]
+    moved = await in_thread(repository.call, root, "update-ref", "--stdin", feed=feed)
     if moved.code:
         return f"the branch was moved meanwhile; what its session did is {aside}"
-    await in_thread(repository.run, root, "update-ref", "-d", aside)
     return ""
 
 
