@@ -83,10 +83,10 @@ def test_a_checkout_that_was_moved_in_part_is_completed(
     repo = make_repository(tmp_path / "repo")
     add_branches(repo, clean=2, textual=0, semantic=0)
     git(repo, "checkout", "-q", "main")
-    (repo / "mine").write_text("mine")
+    (repo / "list").write_text("mine")
     report = merge_queue.run_sync(["work/*"], into="main", gates=[GATE], cwd=repo)
     assert report.pending
-    (repo / "mine").unlink()
+    git(repo, "checkout", "-q", "--", "list")
     store = QueueStore.of(repo, "main")
     store.change(lambda queue: setattr(queue, "updating", report.tip))
     (repo / "files").mkdir()

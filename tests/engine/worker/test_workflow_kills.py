@@ -140,11 +140,14 @@ def test_a_workflow_continues_after_a_kill(
     killed = Killed(file_processes, CountingModel(model_server, request.node.name))
     at = 1 + share * (moments - 1) // (SHARES - 1)
     code = file_processes.wait(killed.run(kill_at=at))
-    if code != -signal.SIGKILL:  # it had fewer moments than the run that counted them
+    if code == -signal.SIGKILL:
+        moment = file_processes.moments.read_text()
+        assert file_processes.wait(killed.run()) == 0, file_processes.output()
+    else:  # it had fewer moments than the run that counted them
+        moment = "end"
         assert code == 0, file_processes.output()
-        assert int(file_processes.moments.read_text()) < at
-    assert file_processes.wait(killed.run()) == 0, file_processes.output()
-    killed.check(file_processes.moments.read_text())
+        assert share > SHARES * 0.9
+    killed.check(moment)
 
 
 @pytest.mark.postgres
