@@ -297,6 +297,13 @@ def test_two_runs_with_one_id_are_refused(tmp_path: Path, db: str) -> None:
     assert logged(tmp_path) == ["first"]
 
 
+@pytest.mark.parametrize("run_id", ["a/b", "..", "-x", "last"])
+def test_what_cannot_be_the_id_of_a_run_is_refused(tmp_path: Path, run_id: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be the id of a run"):
+        workflow_files.run(tmp_path, ASKS, run_id=run_id)
+    assert logged(tmp_path) == []
+
+
 async def test_of_two_runs_that_start_at_once_with_one_id_one_is_refused(
     tmp_path: Path, db: str
 ) -> None:

@@ -99,10 +99,12 @@ class RunRequest:
         if self.artifacts:
             workspace_artifacts.check(self.artifacts)
         run_id = self.run_id
-        if run_id is not None and slug(run_id, limit=100, allowed="._") != run_id:
+        is_name = run_id is None or slug(run_id, limit=100, allowed="._") == run_id
+        if not is_name or run_id == "last":
             raise ConfigError(
                 f"{run_id!r} cannot be the id of a run",
-                hint="It has letters, digits, '.', '_' and '-', at most 100.",
+                hint="It has letters, digits, '.', '_' and '-', at most 100, and a letter or digit"
+                " first. last is the newest run.",
             )
 
 

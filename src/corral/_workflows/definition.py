@@ -141,10 +141,10 @@ class Workflow(Generic[P, R_co]):
         self.typed_args(stored)
         return stored
 
-    def args_from_texts(self, given: Mapping[str, str]) -> dict[str, Json]:
+    def args_from_texts(self, given: Mapping[str, str]) -> dict[str, object]:
         """Arguments that were written as text: a number for ``int``, JSON for other types. Raises
         ``ConfigError`` for a list or a dictionary that is no JSON."""
-        hints, args = self._hints(), dict[str, Json]()
+        hints, args = self._hints(), dict[str, object]()
         for name, text in given.items():
             args[name] = text
             kind = hints.get(name, str)
@@ -163,7 +163,7 @@ class Workflow(Generic[P, R_co]):
                         f"the argument {name!r} of {self.name} must be JSON, got {text!r}",
                         hint=f"For example: --arg '{name}={example}'.",
                     ) from error
-            args[name] = to_json_value(value)
+            args[name] = value
         return args
 
     def typed_args(self, stored: Mapping[str, Json]) -> dict[str, Any]:

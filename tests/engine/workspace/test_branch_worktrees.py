@@ -208,7 +208,7 @@ def test_without_a_repository_nothing_starts(tmp_path: Path) -> None:
         fork("fail", "touch a", "touch b"),
         'e [type=for_each, items="x", worktree=branch, tool_command="touch a"]; start -> e -> exit',
     ):
-        with pytest.raises(ConfigError, match="worktree=branch: a worktree needs a git repository"):
+        with pytest.raises(ConfigError, match="worktree=branch: this needs a git repository"):
             run(graph, tmp_path / "plain", tmp_path)
     assert list((tmp_path / "plain").iterdir()) == []
 

@@ -372,7 +372,7 @@ def repository_root(folder: Path) -> tuple[Path, str]:
 
 def _no_commit(folder: Path, hint: str) -> ConfigError:
     return ConfigError(
-        f"a worktree needs a git repository with a commit, got: {folder.absolute()}", hint=hint
+        f"this needs a git repository with a commit, got: {folder.absolute()}", hint=hint
     )
 
 
