@@ -102,7 +102,7 @@ def _check(agent: AgentSpec, path: str, source: Source) -> FoundProgram:
         oldest = agent.package.minimum
         raise VersionTooOld(
             f"{agent.title} {version} at {path} is too old: {oldest} or newer is needed",
-            hint=f"Run: {install_command(agent)}, or: {agent.package.install_by_hand}",
+            hint=f"Run: {install_command(agent)}, or {agent.package.install_by_hand}",
             agent_version=version,
         )
     return FoundProgram(path, argv, version, source, packaged is not None)
@@ -192,7 +192,7 @@ def _path(agent: AgentSpec, program: str | None) -> tuple[str, Source]:
     raise NotInstalled(
         f"{agent.title} was not found: no {' or '.join(agent.programs)} on PATH,"
         " and none was installed by corral",
-        hint=f"Run: {install_command(agent)}, or: {agent.package.install_by_hand}",
+        hint=f"Run: {install_command(agent)}, or {agent.package.install_by_hand}",
     )
 
 

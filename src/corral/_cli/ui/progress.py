@@ -238,7 +238,8 @@ class TurnProgress(LiveProgress):
             path = file.path.removeprefix(f"{self._cwd}{os.sep}") if self._cwd else file.path
             self.print_line(f"{file.kind:8} {path}{added}{removed}")
         if not done.files_complete:
-            self.print_line("the list of files may be incomplete")
+            why = "the folder is large, or another run works in it"
+            self.print_line(f"the list of files may be incomplete: {why}")
         for call in done.denied:
             why = f": {call.reason}" if call.reason else ""
             self.print_line(f"denied   {shorten(call.title or call.name, LONGEST_TITLE)}{why}")

@@ -20,7 +20,7 @@ from corral._cli.ui.spans import Line
 from corral._core.terminal_text import Cleaner, json_line
 from corral._system.terminal import is_interactive
 from corral.errors import classes_by_code
-from corral.events import Done, Event, Text, hand_over_of, to_json
+from corral.events import Done, Event, Text, Thinking, hand_over_of, to_json
 
 if TYPE_CHECKING:
     import os
@@ -98,6 +98,29 @@ class Printer:
         return ""
 
 
+class _MessagePrinter(Printer):
+    """Prints the messages of the answer, which are those of ``Result.text``."""
+
+    def __init__(self) -> None:
+        self._is_open = False
+        """Whether a message is open."""
+        self._message_id: str | None = None
+
+    def end_message(self) -> str:
+        """End the open message, if any; returns what to write."""
+        raise NotImplementedError
+
+    def _end_another(self, piece: Text) -> str:
+        """What to write before a piece of another message than the open one. A piece without an id
+        continues the message before it."""
+        id = piece.message_id
+        is_another = self._is_open and id is not None and id != self._message_id
+        ended = self.end_message() if is_another else ""
+        if not self._is_open:
+            self._message_id = id
+        return ended
+
+
 def answer_printer(*, progress: bool) -> Printer:
     """The printer of an answer, for what stdout is. ``progress``: lines of progress are printed on
     the same screen."""
@@ -106,12 +129,12 @@ def answer_printer(*, progress: bool) -> Printer:
     return AnswerPrinter()
 
 
-class AnswerPrinter(Printer):
+class AnswerPrinter(_MessagePrinter):
     """The answer's text as it comes, a blank line between messages."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._cleaner = Cleaner() if sys.stdout.isatty() else None
-        self._is_open = False
         self._separator = ""
         """Written before the next message."""
         self._ends_line = True
@@ -120,12 +143,16 @@ class AnswerPrinter(Printer):
         if event.parent is not None:
             return ""  # the text of a sub-agent is not the answer
         if isinstance(event, Text) and event.delta:
+            ended = self._end_another(event)
             delta = self._cleaner.add(event.delta) if self._cleaner else event.delta
             separator = "" if self._is_open else self._separator
             self._is_open = True
             self._ends_line = event.delta.endswith("\n")
-            return separator + delta
-        if not self._is_open or not _ends_message(event):
+            return ended + separator + delta
+        return self.end_message() if _ends_message(event) else ""
+
+    def end_message(self) -> str:
+        if not self._is_open:
             return ""
         self._is_open = False
         self._separator = "\n"
@@ -136,17 +163,17 @@ class AnswerPrinter(Printer):
         return "" if ended else "\n"
 
 
-class RenderedAnswer(Printer):
+class RenderedAnswer(_MessagePrinter):
     """The answer as rendered Markdown, complete lines only. ``separated``: a blank line before and
     after each message."""
 
     def __init__(self, *, separated: bool) -> None:
         from corral._cli.ui.markdown import MarkdownStream  # not needed for a pipe
 
+        super().__init__()
         self._separated = separated
         self._cleaner = Cleaner()
         self._markdown = MarkdownStream()
-        self._is_open = False
         self._is_first = True
         self._last_is_blank = False
 
@@ -154,12 +181,16 @@ class RenderedAnswer(Printer):
         if event.parent is not None:
             return ""  # the text of a sub-agent is not the answer
         if isinstance(event, Text) and event.delta:
+            ended = self._end_another(event)
             begins, self._is_open = not self._is_open, True
             is_separated = begins and (self._separated or not self._is_first)
             self._is_first = False
             lines = self._markdown.add(self._cleaner.add(event.delta), _columns())
-            return ("\n" if is_separated else "") + self._lines(lines)
-        return self.end() if _ends_message(event) else ""
+            return ended + ("\n" if is_separated else "") + self._lines(lines)
+        return self.end_message() if _ends_message(event) else ""
+
+    def end_message(self) -> str:
+        return self.end()
 
     def tail(self, columns: int) -> Sequence[Line]:
         return self._markdown.tail(columns)
@@ -179,9 +210,9 @@ class RenderedAnswer(Printer):
 
 
 def _ends_message(event: Event) -> bool:
-    """Whether text after this event is another message: after a tool call, of another agent, or of
-    another turn."""
-    if getattr(event, "call_id", None) is not None or isinstance(event, Done):
+    """Whether text after this event is another message: after a tool call or a thought, of another
+    agent, or of another turn."""
+    if getattr(event, "call_id", None) is not None or isinstance(event, Done | Thinking):
         return True
     return hand_over_of(event) is not None
 
