@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from corral._engine import service
 from corral._engine.payloads import PipelineOutput, RunConfig, RunInput, RunWorktree
 from corral._pipelines import loader
+from corral._workflows.program_turn import StoredProgram
 
 T = TypeVar("T")
 TIMEOUT = 60.0
@@ -183,6 +184,7 @@ def submit(
     simulate: bool = False,
     tree: RunWorktree | None = None,
     artifacts_url: str = "",
+    program: StoredProgram | None = None,
 ) -> str:
     """Start a run on the queue ``default``; returns its id."""
 
@@ -199,6 +201,7 @@ def submit(
                 artifacts_url=artifacts_url,
             ),
             values={"log": str(processes.log)},
+            program=program,
         )
         return await service.start(run_input, db=processes.db, queue="default")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from support.durable_processes import CHAIN, DurableProcesses, submit, wait_until
 
 from corral._engine import run_list
+from corral._workflows.program_turn import StoredProgram
 
 
 def test_a_deleted_run_directory_is_written_again(file_processes: DurableProcesses) -> None:
@@ -39,6 +40,20 @@ def test_a_run_directory_that_cannot_be_written_does_not_stop_the_run(
     (processes.folder / "r").write_text("in the way")
     assert processes.wait(processes.run(CHAIN)) == 0, processes.output()
     assert "cannot write the run folder" in processes.wait_for_run().outcomes["a"].failure_reason
+
+
+def test_a_worker_that_cannot_import_a_workflow_says_so_in_one_line(
+    file_processes: DurableProcesses,
+) -> None:
+    processes = file_processes
+    program = StoredProgram(path="/f.py", name="f", text="import no_such_module")
+    submit(processes, CHAIN, program=program)
+    processes.worker()
+    output = processes.wait_for_run()
+    assert output.status == "fail"
+    assert "f.py:1: ModuleNotFoundError: No module named 'no_such_module'" in output.reason
+    assert "no_such_module" in processes.output()
+    assert "Traceback" not in processes.output()
 
 
 def test_a_nested_pipeline_is_a_separate_run(processes: DurableProcesses) -> None:

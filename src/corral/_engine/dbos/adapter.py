@@ -27,7 +27,7 @@ from corral._core import stored_formats
 from corral._engine.dbos import connections, database, private_calls
 from corral._engine.dbos.database import State, from_library
 from corral._system import clock, threads
-from corral.errors import lacks_descriptors
+from corral.errors import ConfigError, ReplayMismatch, lacks_descriptors
 from corral.values import Json
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ def _is_news(record: logging.LogRecord) -> bool:
     """Whether to log it. These errors need no traceback: a cancelled workflow; a database that
     cannot be used, which the executor itself reports; a failed start, which is raised; a workflow
     that started while the library was being closed, which stays pending. Missing descriptors and
-    threads, and records that cannot be read, are one line: they are not a defect, and the workflow
-    has recorded them."""
+    threads, records that cannot be read, and workflow files that cannot be imported here, are one
+    line: they are not a defect, and the workflow has recorded them."""
     error = record.exc_info[1] if record.exc_info else None
     text = record.getMessage()
     unusable = connections.is_unusable(error) or any(each in text for each in connections.UNUSABLE)
     if error is not None and (
-        lacks_descriptors(error) or threads.is_thread_limit(error) or _is_of_a_row(error)
+        lacks_descriptors(error) or threads.is_thread_limit(error) or _is_of_a_run(error)
     ):
         record.msg, record.args, record.exc_info = f"{text} {error}", (), None
     closing = isinstance(error, RuntimeError) and "after shutdown" in str(error)
@@ -80,12 +80,13 @@ def _is_news(record: logging.LogRecord) -> bool:
     return "Cancelled" not in type(error).__name__ and not (unusable or closing or raised)
 
 
-def _is_of_a_row(error: BaseException) -> bool:
-    """Whether a record could not be read, by corral or by the library."""
+def _is_of_a_run(error: BaseException) -> bool:
+    """Whether a record could not be read, by corral or by the library, or a program not be run."""
     from dbos import error as errors
 
     kinds = (
-        database.UnreadableRecord,
+        ConfigError,
+        ReplayMismatch,
         JSONDecodeError,
         RecursionError,
         UnicodeError,
