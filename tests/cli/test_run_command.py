@@ -234,6 +234,19 @@ def test_a_dry_run_shows_everything_and_starts_nothing(workspace: Path) -> None:
     assert "model        the agent's own\n" in plain.stdout
 
 
+def test_a_dry_run_without_credentials_shows_the_policy_and_then_what_is_missing(
+    workspace: Path,
+) -> None:
+    env = {"GEMINI_API_KEY": "", "GOOGLE_API_KEY": "", "HOME": str(workspace)}
+    words = ("run", "x", "--dry-run", "--approve", "edits", "--program", str(PROGRAM))
+    done = corral(*words, cwd=workspace, env=env)
+    assert done.returncode == 6, done.stderr
+    assert "Set GEMINI_API_KEY" in done.stderr
+    assert "write       allow" in done.stdout
+    in_json = corral(*words, "--json", cwd=workspace, env=env)
+    assert (in_json.returncode, in_json.stdout) == (6, "")
+
+
 def test_a_closed_pipe_ends_the_agent_without_an_error_message(workspace: Path) -> None:
     running = Running("init\ntext x\nmany 200000\nhang", cwd=workspace)
     assert running.stdout.readline()

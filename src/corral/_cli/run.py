@@ -38,7 +38,7 @@ from corral._cli.ui.turn_output import (
 from corral._cli.verdict import VerdictFlags, VerdictRule, verdict_options
 from corral._system import threads
 from corral._system.terminal import is_interactive
-from corral.errors import ConfigError, PromptError
+from corral.errors import AuthenticationFailed, ConfigError, PromptError
 from corral.values import as_object
 
 if TYPE_CHECKING:
@@ -229,8 +229,8 @@ async def _run(
 
 
 def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool) -> int:
-    """Make all checks of a real run and print what would be started. Nothing is written or
-    started."""
+    """Make all checks of a real run and print what would be started, also if only credentials are
+    missing. Nothing is written or started."""
     from corral._cli.ui.tables import policy_table, sandbox_table
     from corral._sessions.limits.handover import split_resume
     from corral._sessions.prepare import prepare
@@ -248,11 +248,15 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
         if record.handover is not None:
             prompt = first_prompt(record.handover, prompt, prepared)
     rows = sandbox_report(prepared)
-    if isinstance(prepared.agent.transport, InProcess):
-        launch = Launch(argv=(), env={}, stdin=b"")
-    else:
-        context = prepared.launch_context(sessions() / "SESSION")
-        launch = prepared.launch(context, prompt)
+    launch = Launch(argv=(), env={}, stdin=b"")
+    missing: AuthenticationFailed | None = None
+    if not isinstance(prepared.agent.transport, InProcess):
+        try:
+            launch = prepared.launch(prepared.launch_context(sessions() / "SESSION"), prompt)
+        except AuthenticationFailed as error:
+            if as_json:
+                raise
+            missing = error
     shown: _LaunchReport = {
         "agent": prepared.agent.name,
         "version": prepared.program.version,
@@ -276,14 +280,17 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     for name in ("agent", "version", "model", "program", "cwd", "stdin_bytes", "sandbox"):
         unset = "the agent's own" if name == "model" else "–"
         echo(f"{name:12} {unset if shown[name] in (None, '') else shown[name]}")
-    echo(f"{'argv':12} {' '.join(shown['argv'])}")
-    echo(f"{'env names':12} {' '.join(shown['env'])}")
-    echo(f"{'files':12} {' '.join(shown['files'])}")
+    if missing is None:
+        echo(f"{'argv':12} {' '.join(shown['argv']) or '–'}")
+        echo(f"{'env names':12} {' '.join(shown['env'])}")
+        echo(f"{'files':12} {' '.join(shown['files']) or '–'}")
     for note in shown["notes"]:
         echo(f"{'note':12} {note}")
     echo(policy_table(prepared.compiled.report))
     if rows:
         echo(sandbox_table(rows))
+    if missing is not None:
+        raise missing
     return 0
 
 
