@@ -229,6 +229,22 @@ def test_new_files_in_the_checkout_stay_unless_they_are_in_the_way(repo: Path) -
     assert git(repo, "status", "--porcelain") == "A  tasks.jsonl"
 
 
+@pytest.mark.parametrize("lock", ["index.lock", "refs/heads/main.lock"])
+def test_a_checkout_that_another_program_locks_stays_as_it_is(repo: Path, lock: str) -> None:
+    add_branch(repo, "one", {"one": "1", "list": "changed\n"})
+    git(repo, "rm", "-q", "ids/main")
+    git(repo, "commit", "-qm", "second")
+    path = repo / ".git" / lock
+    path.touch()
+    report = merge(repo, "one", gates=["true"])
+    assert (report.merged, "File exists. To move it" in report.pending) == (1, True)
+    assert git(repo, "status", "--porcelain") == ""
+    path.unlink()
+    assert merge(repo).pending == ""
+    assert git(repo, "status", "--porcelain") == ""
+    assert (repo / "list").read_text() == "changed\n"
+
+
 def test_the_target_may_move_meanwhile(repo: Path) -> None:
     names = add_branches(repo, clean=2, textual=0, semantic=0)
     moved: list[str] = []
@@ -381,6 +397,16 @@ def test_linked_work_trees(repo: Path, tmp_path: Path) -> None:
     git(repo, "worktree", "unlock", str(linked))
     assert merge(repo).pending == ""
     assert "two" in git(repo, "ls-tree", "--name-only", "main").split()
+
+
+def test_a_branch_named_corral_is_in_the_way_of_a_checked_out_target(repo: Path) -> None:
+    add_branch(repo, "one", {"one": "1"})
+    git(repo, "branch", "corral")
+    with pytest.raises(StorageFailed, match="has a branch named corral") as refused:
+        merge(repo, "one")
+    assert refused.value.hint == "Rename it: git branch -m corral NAME"
+    git(repo, "checkout", "-q", "--detach")
+    assert merge(repo).merged == 1
 
 
 def test_names_that_look_like_options(repo: Path) -> None:

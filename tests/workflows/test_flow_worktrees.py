@@ -117,6 +117,18 @@ def test_after_an_edit_what_a_branch_has_done_is_kept(repo: Path) -> None:
     assert (repo.parent / "count").read_text() == "x\n"
 
 
+def test_a_branch_named_corral_is_refused_before_the_agent_runs(repo: Path) -> None:
+    git(repo, "branch", "corral")
+    body = """
+@corral.workflow
+async def own(flow: Flow) -> str:
+    return (await flow.run("/nowhere/agent", "hi", worktree=True, name="w")).branch
+"""
+    result = workflow_files.run(repo, body)
+    assert "the step 'w' failed" in result.reason
+    assert "has a branch named corral" in result.reason
+
+
 def test_without_a_repository_the_step_says_so(tmp_path: Path) -> None:
     body = two("true", "true", "fail")
     result = workflow_files.run(tmp_path, body)

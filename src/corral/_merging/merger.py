@@ -172,6 +172,7 @@ class Merger:
             self._tip_branch = into
         else:
             if staged is None:
+                worktree.check_branches(self._root)
                 self._source.advance(staging, tip, None)
             self._tip_branch = staging
         end = tip_of(self._root, self._tip_branch) or tip
@@ -229,7 +230,7 @@ class Merger:
                 worktree.update_checkout(top, reference(into), tip, staged)
             except StorageFailed as error:
                 pending = (
-                    f"{into} is checked out, and was not moved: {error.message}."
+                    f"{into} is checked out, and was not moved: {error.message.rstrip('.')}."
                     f" To move it: git -C {top} merge --ff-only {self._tip_branch}"
                 )
 

@@ -39,7 +39,7 @@ from corral._pipelines.scheduler.state import BRANCHES
 from corral._pipelines.simulation import SIMULATED, runs_nothing
 from corral._pipelines.templates import as_text, find
 from corral._system.git import worktree
-from corral._system.git.worktree import TaskWorktree, branch_name
+from corral._system.git.worktree import TaskWorktree, branch_name, check_branches
 from corral._system.threads import in_thread
 from corral.errors import ConfigError, CorralError
 from corral.values import Json, JsonObject
@@ -118,6 +118,7 @@ class ItemWorktrees(msgspec.Struct, kw_only=True):
         name = f"{self.work.visit.id}-{index}"
         run_id = self.work.run_id
         place = worktree.task_folder(self.root, run_id, name, "")
+        await in_thread(check_branches, self.root)
         tree = await TaskWorktree.make(self.root, self.base, place)
         sessions: list[BranchOwner] = []
         item_work = msgspec.structs.replace(

@@ -23,7 +23,7 @@ from corral._pipelines.execution.agent_call import AgentCall
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.scheduler.outcome import Outcome, failed, outcome_of_error
 from corral._system.clock import Stopwatch
-from corral._system.git.worktree import TaskWorktree, branch_name, task_folder
+from corral._system.git.worktree import TaskWorktree, branch_name, check_branches, task_folder
 from corral._system.threads import in_thread
 from corral.errors import CorralError, StorageFailed
 from corral.result import Result
@@ -134,6 +134,7 @@ async def _workspace(
         return
     root = Path(work.node.text("repository"))
     names = (work.node.text("batch"), work.visit.id, str(work.folder))
+    await in_thread(check_branches, root)
     tree = await TaskWorktree.make(root, commit, task_folder(root, *names))
     try:
         yield tree.place / work.workspace.relative_to(root), tree

@@ -113,9 +113,13 @@ def write_merged(root: Path, place: Path, ours: str, merged: str) -> None:
         git_tree.update(root, place, changes, force=False)
     except StorageFailed:
         if _work_tree(root, place, ours) != repository.tree_of(root, ours):
-            undone = [repository.TreeDifference(path=c.path, old=c.new, new=c.old) for c in changes]
-            git_tree.update(root, place, undone, force=True)
+            _undo(root, place, changes)
         raise
+
+
+def _undo(root: Path, place: Path, changes: Sequence[repository.TreeDifference]) -> None:
+    undone = [repository.TreeDifference(path=c.path, old=c.new, new=c.old) for c in changes]
+    git_tree.update(root, place, undone, force=True)
 
 
 def update_checkout(
@@ -148,10 +152,19 @@ def update_checkout(
             name = printable_path(os.fsdecode(blocking[0]))
             more = f" and {len(blocking) - 1} more" if len(blocking) > 1 else ""
             raise StorageFailed(f"{top} has changes that are not committed: {name}{more}")
-    git_tree.update(top, top, changes, force=False)
-    repository.run(top, "read-tree", new, env=index)
-    if repository.commit_of(top, branch) != new:
-        repository.run(top, "update-ref", branch, new, old)
+    is_indexed = False
+    try:
+        git_tree.update(top, top, changes, force=False)
+        repository.run(top, "read-tree", new, env=index)
+        is_indexed = True
+        if repository.commit_of(top, branch) != new:
+            repository.run(top, "update-ref", branch, new, old)
+    except StorageFailed:  # another program has locked the index or the branch, or the disk is full
+        if _work_tree(top, top, old) != current:
+            _undo(top, top, changes)
+        if is_indexed:
+            repository.run(top, "read-tree", old, env=index)
+        raise
 
 
 def _out_of_the_way(
@@ -374,6 +387,16 @@ def _no_commit(folder: Path, hint: str) -> ConfigError:
     return ConfigError(
         f"this needs a git repository with a commit, got: {folder.absolute()}", hint=hint
     )
+
+
+def check_branches(root: Path) -> None:
+    """Raises ``StorageFailed`` if git can make no branch with a ``branch_name``. Blocks."""
+    words = ("show-ref", "--verify", "--quiet", "refs/heads/corral")
+    if not repository.call(root, *words).code:
+        raise StorageFailed(
+            f"{root} has a branch named corral, so git can make none that begins with corral/",
+            hint="Rename it: git branch -m corral NAME",
+        )
 
 
 def branch_name(*parts: str) -> str:
