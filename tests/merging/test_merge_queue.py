@@ -18,6 +18,7 @@ from support.merge_queues import (
     make_repository,
     repairing_agent,
 )
+from support.pipeline_command import corral as corral_command
 from support.repositories import git
 
 import corral
@@ -211,6 +212,12 @@ def test_a_checkout_with_changes_is_not_touched(repo: Path) -> None:
     git(repo, *command[3:])
     assert (repo / "one").exists()
     assert (repo / "two").exists()
+
+
+def test_a_merge_without_branches_says_that_nothing_is_queued(repo: Path) -> None:
+    merge(repo, *add_branches(repo, clean=1, textual=0, semantic=0))
+    done = corral_command("merge", "--into", "main", cwd=repo)
+    assert (done.returncode, done.stdout) == (0, "nothing is queued for main\n")
 
 
 def test_new_files_in_the_checkout_stay_unless_they_are_in_the_way(repo: Path) -> None:

@@ -164,7 +164,10 @@ def _print(report: MergeReport, *, is_trial: bool) -> None:
         echo(f"another process merges into {report.into}; {counted(waiting, 'branch')} wait there")
         return
     spent = f" · {format_cost(report.cost_usd)}" if report.cost_usd else ""
-    echo(f"{report.merged} merged into {report.into}, {report.failed} failed{spent}")
+    if report.entries:
+        echo(f"{report.merged} merged into {report.into}, {report.failed} failed{spent}")
+    else:
+        echo(f"nothing is queued for {report.into}")
     if report.pending:
         echo(visible(report.pending))
 

@@ -111,8 +111,8 @@ def find(name: str, *, db: str | None = None) -> FoundRun:
     if stored is None:
         raise ResumeLost(
             f"no session or run is called {name!r}",
-            hint="`corral sessions list`, `corral pipeline runs` and `corral batches list` list"
-            " them; a path is a file of events or a folder.",
+            hint="`corral sessions list`, `corral pipeline runs`, `corral workflow runs` and"
+            " `corral batches list` list them; a path is a file of events or a folder.",
         )
     return stored
 
