@@ -180,13 +180,17 @@ def pending_of(
     return replace(pending, title=shorten(redactor.clean_text(title), LONGEST_TITLE))
 
 
+NO_ONE = "no one, in time"
+"""Who answered a question that timed out, or whose run was cancelled."""
+
+
 async def _first_answer(
     entry: LiveEntry, question: LiveQuestion, local: asyncio.Future[AnswerLike] | None
 ) -> tuple[AnswerLike, str]:
     """The first answer, and who gave it. ``local`` is the caller's own question, if it has one; it
     is cancelled with a message if the answer comes from elsewhere."""
     entry.open_question(question)
-    by = "no one, in time"
+    by = NO_ONE
     try:
         waiting: set[asyncio.Future[AnswerLike] | asyncio.Future[tuple[AnswerLike, str]]]
         waiting = {question.answer} if local is None else {question.answer, local}
@@ -200,5 +204,6 @@ async def _first_answer(
     finally:
         entry.close_question(question, by)
         if local is not None and not local.done():
-            local.cancel(f"answered: {question.winner or by}")
+            who = question.winner
+            local.cancel("not answered" if who == NO_ONE else f"answered: {who}")
             await asyncio.wait([local], timeout=CLEANUP)

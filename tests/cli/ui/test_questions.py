@@ -71,6 +71,18 @@ def test_the_end_of_the_input_declines(workspace: Path) -> None:
     assert "(no answer)" in shown.text
 
 
+def test_an_interruption_at_a_question_is_not_reported_as_an_answer(workspace: Path) -> None:
+    with (
+        ModelServer(script("Which color?", options=OPTIONS)) as server,
+        screen("run", *MODEL, "Go", cwd=workspace, env=server.env) as shown,
+    ):
+        shown.until("a number or a text: ")
+        shown.interrupt()
+        assert shown.end() == 130
+    assert "not answered" in shown.text
+    assert "answered: " not in shown.text
+
+
 @pytest.mark.parametrize("term", ["dumb", "xterm-256color"])
 def test_a_chat_asks_and_input_typed_before_does_not_answer(workspace: Path, term: str) -> None:
     with (
