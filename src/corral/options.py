@@ -487,7 +487,8 @@ def _server(server: object) -> object:
     settings = dict(word.split("=", 1) for word in words[:count])
     command = () if count is None else tuple(words[count:])
     if bool(url) == bool(command):
-        raise ConfigError(f"an MCP server is NAME=COMMAND or NAME=URL, got: {name}=…",
+        shown = f"{name}=…" if "=" in server else repr(server)  # a value may be a secret
+        raise ConfigError(f"an MCP server is NAME=COMMAND or NAME=URL, got: {shown}",
                           hint=_SERVER_EXAMPLES)  # fmt: skip
     if url is None:
         return McpServer(name, command, env=settings)

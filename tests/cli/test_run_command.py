@@ -234,6 +234,14 @@ def test_a_dry_run_shows_everything_and_starts_nothing(workspace: Path) -> None:
     assert "model        the agent's own\n" in plain.stdout
 
 
+def test_a_variable_to_pass_on_that_is_not_set_is_a_warning(workspace: Path) -> None:
+    words = ("--env", "PATH", "--env", "NO_SUCH_VARIABLE", "--dry-run")
+    done = run(GOOD, *words, cwd=workspace)
+    assert done.returncode == 0
+    assert "--env NO_SUCH_VARIABLE: this variable is not set here" in done.stderr
+    assert "--env PATH" not in done.stderr
+
+
 def test_a_dry_run_without_credentials_shows_the_policy_and_then_what_is_missing(
     workspace: Path,
 ) -> None:

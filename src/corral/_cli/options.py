@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -24,7 +25,7 @@ from corral._core.lookup import LAST
 from corral._core.spending import LIMITS
 from corral._option_definitions import BY_NAME, DEFINITIONS, Kind
 from corral.errors import ConfigError, PromptError
-from corral.values import is_sequence, text_or_none
+from corral.values import as_texts, is_sequence, text_or_none
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -503,4 +504,7 @@ def read_options(flags: PolicyFlags) -> RunKwargs:
     if isinstance(resume := given.get("resume"), str):
         given["resume"] = resolve_last(resume, "session", cwd=text_or_none(values.get("cwd")))
     given["policy"] = choose_policy(flags)
+    for name in as_texts(given.get("pass_env")):
+        if name.isidentifier() and name not in os.environ:
+            warnings.warn(f"--env {name}: this variable is not set here", stacklevel=2)
     return given_options(given)

@@ -163,6 +163,17 @@ def test_the_end_repeats_no_verdict_of_the_last_round(capsys: pytest.CaptureFixt
     ]
 
 
+def test_a_turn_that_failed_before_it_did_anything_has_no_note_on_files(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    progress = TurnProgress(enabled=True)
+    progress.summary(Done(status="error", files_complete=False))
+    assert "may be incomplete" not in capsys.readouterr().err
+    progress.show(ToolUse("1", "shell", input={"command": "make"}))
+    progress.summary(Done(status="error", files_complete=False))
+    assert "may be incomplete: the folder is large" in capsys.readouterr().err
+
+
 def test_log_lines_of_libraries_are_printed_above_the_live_area() -> None:
     code = (
         "import logging, sys, time; from corral._cli.ui import terminal\n"

@@ -60,6 +60,8 @@ class TurnProgress(LiveProgress):
         self.tail: Callable[[int], Sequence[Line]] | None = None
         self._begins = begins
         self._titles: dict[str, str] = {}
+        self._called = False
+        """Whether the agent has made a tool call."""
         self._cwd = ""
         self._activity = "starting"
         self._tokens: int | None = None
@@ -134,6 +136,7 @@ class TurnProgress(LiveProgress):
             case Init() | Vendor():
                 self._show_start(event, notes)
             case ToolUse():
+                self._called = True
                 self._activity = self._titles[event.call_id] = describe_call(event, self._cwd)
             case ToolResult():
                 self._show_result(event)
@@ -237,7 +240,7 @@ class TurnProgress(LiveProgress):
             removed = f" -{file.lines_removed}" if file.lines_removed is not None else ""
             path = file.path.removeprefix(f"{self._cwd}{os.sep}") if self._cwd else file.path
             self.print_line(f"{file.kind:8} {path}{added}{removed}")
-        if not done.files_complete:
+        if not done.files_complete and (self._called or done.status == "success"):
             why = "the folder is large, or another run works in it"
             self.print_line(f"the list of files may be incomplete: {why}")
         for call in done.denied:
