@@ -118,6 +118,10 @@ def test_the_prompt_and_the_schema_are_read_from_files(
         (("t.jsonl", "-p", "{{n}}", "-o", "no/such/r.jsonl"), "results cannot be written"),
         (("t.jsonl", "-p", "{{n}}", "-o", "notes.txt"), "is not a batch result"),
         (("t.jsonl", "-p", "{{n}}", "--no-durable", "--queue", "q"), "both given"),
+        (
+            ("t.jsonl", "-p", "{{n}}", "--fake", "fake.toml", "--queue", "q"),
+            "for this command only",
+        ),
         (("t.jsonl", "-p", "{{n}}", "--agent", "nobody-cli"), "nobody-cli"),
         (("t.jsonl", "-p", "{{n}}", "--concurrency", "0"), "concurrency"),
     ],
@@ -128,6 +132,7 @@ def test_bad_input_is_an_error_before_anything_is_started(
     put(workspace, 2, "t.jsonl")
     (workspace / "bad.jsonl").write_text('"a"\n{"n": \n')
     (workspace / "empty.jsonl").touch()
+    (workspace / "fake.toml").write_text('[[turn]]\ntext = "Hi."\n')
     (workspace / "notes.txt").write_text("mine\n")
     simulated = () if "--agent" in words else ("--simulate",)
     done = batch(*words, *simulated, cwd=workspace)

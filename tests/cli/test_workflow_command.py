@@ -113,6 +113,8 @@ def test_a_run_with_a_scripted_model_goes_on_with_another_server(workspace: Path
         "    return first + await flow.generate('gemini:gemini-2.5-flash', 'Greet again')\n"
     )
     fake = ("--fake", "fake.toml")
+    refused = workflow(workspace, "run", "flow.py", "--queue", "default", *fake, code=2)
+    assert "for this command only" in refused.stderr
     waits = workflow(workspace, "run", "flow.py", "--run-id", "r", *fake, code=10)
     assert "then: corral workflow resume r --db runs.db --fake fake.toml\n" in waits.stderr
     workflow(workspace, "answer", "r", "yes")

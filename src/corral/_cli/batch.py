@@ -23,6 +23,7 @@ from corral._cli.options import (
     VERIFICATION,
     PolicyFlags,
     agent_option,
+    check_queue,
     completing,
     count_option,
     database_option,
@@ -171,6 +172,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     )
     if flags["no_durable"] and (flags["db"] or flags["queue"]):
         raise ConfigError("--no-durable and --db or --queue are both given")
+    check_queue(flags["queue"])
     output = flags["output"]
     progress = BatchProgress(enabled=not flags["quiet"])
     progress.announce_probes()

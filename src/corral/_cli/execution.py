@@ -18,6 +18,7 @@ from corral._cli.options import (
     PolicyFlags,
     agent_option,
     check_output_flags,
+    check_queue,
     limit_texts,
     policy_options,
     read_options,
@@ -150,6 +151,7 @@ def read_request(flags: ExecutionFlags) -> RunRequest:
         raise ConfigError("--no-durable and --db or --queue are both given")
     if flags["queue"] is not None and not flags["queue"].strip():
         raise ConfigError("a queue needs a name")
+    check_queue(flags["queue"])
     from corral._engine.start_run import RunRequest
 
     options = read_options(flags)

@@ -376,6 +376,15 @@ def import_modules(modules: Iterable[str]) -> None:
             raise ConfigError(f"the module {name!r} cannot be imported: {reason}") from error
 
 
+def check_queue(queue: str | None) -> None:
+    """Raises ``ConfigError`` for ``--queue`` with ``--fake``: workers would call real models."""
+    if queue is not None and script_option():
+        raise ConfigError(
+            "--queue and --fake are both given: the model of --fake is for this command only",
+            hint="Start the worker with the variables that `corral fake serve` prints.",
+        )
+
+
 def script_option() -> str:
     """`` --fake FILE`` to append to a printed command, if this command has one; or ``""``."""
     context = click.get_current_context(silent=True)
