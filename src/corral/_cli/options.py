@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -515,5 +514,7 @@ def read_options(flags: PolicyFlags) -> RunKwargs:
     given["policy"] = choose_policy(flags)
     for name in as_texts(given.get("pass_env")):
         if name.isidentifier() and name not in os.environ:
-            warnings.warn(f"--env {name}: this variable is not set here", stacklevel=2)
+            from corral._cli.ui.terminal import echo
+
+            echo(f"corral: --env {name}: this variable is not set here", err=True)
     return given_options(given)
