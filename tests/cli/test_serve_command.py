@@ -136,6 +136,7 @@ def test_a_wrong_client_is_an_error_before_the_server_starts(
         ("not toml [", "not valid"),
         ("", "[clients.NAME]"),
         ('[clients."a: b"]\n', "a name has"),
+        ("[clients.a]\nmax_cots = 1.0", "unknown key 'max_cots', did you mean 'max_cost'?"),
         (f'[clients.a]\ntoken_sha256="{"0" * 64}"\n[clients.b]\ntoken_sha256="{"0" * 64}"', "same"),
     ],
 )

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from corral._core.lookup import check_keys
 from corral._core.nesting import decode_toml
 from corral._serving.allowance import Narrowing
 from corral._system import clock, fs
@@ -97,6 +98,7 @@ def _read_client(name: str, given: object, path: Path) -> ServiceClient:
         raise ConfigError(f"{where}: a name has letters, digits, '_', '.' and '-', up to 64")
     if not is_object(given):
         raise ConfigError(f"{where} must be a table")
+    check_keys(f"{where}:", given, ClientSettings.__struct_fields__)
     plain = {
         key: value.isoformat() if isinstance(value, datetime.date) else value
         for key, value in given.items()
