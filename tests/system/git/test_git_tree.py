@@ -16,8 +16,8 @@ import pytest
 from support.hostile_git import git, make_repository
 
 from corral._system.fs import open_regular, parent_below
-from corral._system.git import changes, command, scan
-from corral._system.git.repository import checked
+from corral._system.git import changes, command, scan, tree
+from corral._system.git.repository import checked, differences
 from corral._system.git.worktree import Change, SharedWorktree, TaskWorktree, repository_root
 from corral.errors import StorageFailed
 from corral.values import path_from_printable, printable_path
@@ -369,3 +369,28 @@ def test_git_that_cannot_write_a_file_hints_at_a_full_disk() -> None:
     with pytest.raises(StorageFailed) as caught:
         checked(["read-tree"], other)
     assert caught.value.hint is None
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_an_update_is_undone_except_what_somebody_has_changed_since(
+    repository: Path, is_written: bool
+) -> None:
+    """``is_written``: all of it was written; otherwise it has failed before it began."""
+
+    def commit(shell: str) -> str:
+        subprocess.run(["sh", "-ec", shell], cwd=repository, check=True, timeout=60)
+        git(repository, "add", "--all")
+        git(repository, "commit", "-qm", shell)
+        return git(repository, "rev-parse", "HEAD")
+
+    old = commit("echo 1 > changed; echo 1 > edited; echo 1 > removed; echo 1 > folder")
+    new = commit(
+        "echo 2 > changed; echo 2 > edited; rm removed folder; mkdir folder; echo > folder/new"
+    )
+    if not is_written:
+        git(repository, "checkout", "-q", old)
+    (repository / "edited").write_text("of a person")
+    tree.revert(repository, repository, differences(repository, old, new))
+    found = {name: (repository / name).read_text() for name in ("changed", "removed", "folder")}
+    assert found == dict.fromkeys(found, "1\n")
+    assert (repository / "edited").read_text() == "of a person"

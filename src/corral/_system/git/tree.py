@@ -341,6 +341,26 @@ def update(root: Path, place: Path, changes: Sequence[TreeDifference], *, force:
         raise StorageFailed(f"{place} cannot be updated: {error}") from error
 
 
+def revert(root: Path, place: Path, changes: Sequence[TreeDifference]) -> None:
+    """Undo an ``update`` that has failed, or one that has not. A file that somebody has changed
+    since then stays as it is. Raises ``StorageFailed``."""
+    undone = [TreeDifference(path=each.path, old=each.new, new=each.old) for each in changes]
+    # First what is removed: a file may have been where a folder is now.
+    removed = [each for each in undone if each.new is None]
+    written = [each for each in undone if each.new is not None]
+    for part in (removed, written):
+        own: list[TreeDifference] = []
+        try:
+            with fs.opened_folder(place, follow=True) as top:
+                for change in part:
+                    with contextlib.suppress(StorageFailed):
+                        _verify(top, place, change)
+                        own.append(change)
+        except OSError as error:
+            raise StorageFailed(f"{place} cannot be updated: {error}") from error
+        update(root, place, own, force=False)
+
+
 def _verify(top: int, place: Path, change: TreeDifference) -> None:
     """Raise ``StorageFailed`` unless the file is as before or after the change."""
     try:

@@ -113,13 +113,8 @@ def write_merged(root: Path, place: Path, ours: str, merged: str) -> None:
         git_tree.update(root, place, changes, force=False)
     except StorageFailed:
         if _work_tree(root, place, ours) != repository.tree_of(root, ours):
-            _undo(root, place, changes)
+            git_tree.revert(root, place, changes)
         raise
-
-
-def _undo(root: Path, place: Path, changes: Sequence[repository.TreeDifference]) -> None:
-    undone = [repository.TreeDifference(path=c.path, old=c.new, new=c.old) for c in changes]
-    git_tree.update(root, place, undone, force=True)
 
 
 def update_checkout(
@@ -161,7 +156,7 @@ def update_checkout(
             repository.run(top, "update-ref", branch, new, old)
     except StorageFailed:  # another program has locked the index or the branch, or the disk is full
         if _work_tree(top, top, old) != current:
-            _undo(top, top, changes)
+            git_tree.revert(top, top, changes)
         if is_indexed:
             repository.run(top, "read-tree", old, env=index)
         raise
