@@ -39,6 +39,8 @@ def test_an_answer_sent_while_no_worker_runs_is_received(processes: DurableProce
     # The list is updated a moment after the question.
     wait_until(lambda: asyncio.run(run_list.list_runs(db=processes.db))[0].asks == 1, "the list")
     processes.kill(worker)
+    with pytest.raises(open_questions.NoSuchQuestion, match="no open question 'nope'"):
+        asyncio.run(open_questions.answer("r", "n", gate="nope", db=processes.db))
     reply(processes, "n")
     with pytest.raises(open_questions.NoSuchQuestion, match="already answered"):
         reply(processes, "y")  # the first one counts, although no worker has received it

@@ -126,7 +126,10 @@ def _choose(run: str, found: list[RunQuestion], gate: str | None) -> RunQuestion
     names = ", ".join(each.id.removeprefix(f"{run}/") for each in found)
     if not names:
         raise NoSuchQuestion(f"{run} has no open question")
-    raise NoSuchQuestion(f"which question of {run}?", hint=f"Choose one with --gate: {names}.")
+    hint = f"Choose one with --gate: {names}."
+    if gate is not None and not matching:
+        raise NoSuchQuestion(f"{run} has no open question {gate!r}", hint=hint)
+    raise NoSuchQuestion(f"which question of {run}?", hint=hint)
 
 
 async def send_answer(
