@@ -112,7 +112,7 @@ async def until_done(  # noqa: PLR0913
                     return combined
                 if not left:
                     message = f"not done after {rounds} further rounds: {complaint}"
-                    hint = "Raise rounds, or resume the session."
+                    hint = "Raise rounds (--rounds), or resume the session."
                     return _with_error(combined, TurnLimit(message, hint=hint))
                 if spent := _budget_error(combined, result, max_total_tokens, complaint):
                     return _with_error(combined, spent)
