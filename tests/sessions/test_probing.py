@@ -377,6 +377,8 @@ def test_a_line_on_stderr_says_that_a_program_is_probed(
     garbage_program.write_text(f"{garbage_program.read_text()}# another\n")
     assert begin not in corral_command(*words, "--quiet", cwd=workspace).stderr
     assert len([*(paths.home() / "proofs").rglob("*.json")]) == 2
+    asked = ("agents", "probe", "codex-cli", "--program", str(garbage_program))
+    assert "probing Codex 0.999.0 (about" in corral_command(*asked, cwd=workspace).stderr
 
 
 async def test_where_nothing_can_be_stored_nothing_is_probed(

@@ -55,9 +55,8 @@ async def probe(agent: AgentSpec, program: FoundProgram, *, renew: bool = False)
             return known
         name = f"{agent.title} {program.version or ''}".strip()
         # The command line prints this message (``LiveProgress.announce_probes``).
-        _log.info(
-            "probing %s, once: it was not tested with corral (about 10 s, no key is used)", name
-        )
+        why = "" if renew else ", once: it was not tested with corral"
+        _log.info("probing %s%s (about 10 s, no key is used)", name, why)
         watch = clock.Stopwatch()
         checks = await _run_probe(agent, program)
         verdict = Verdict(
