@@ -88,7 +88,7 @@ def check_ready(prepared: PreparedRun, session: str) -> None:
     if isinstance(prepared.agent.transport, InProcess):
         check_model_key(prepared.agent, prepared.run)
     elif prepared.run.replay is None:
-        prepared.check_launch(paths.sessions() / session)
+        prepared.launch(prepared.launch_context(paths.sessions() / session, find_links=False))
 
 
 def needed(agent: AgentSpec) -> bool:

@@ -137,9 +137,10 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             and not (asks and row.enforcer == "wire")
         )
 
-    def launch_context(self, folder: Path) -> LaunchContext:
-        """What the agent's launch needs to know, for a session stored in ``folder``."""
-        needs_links = self.agent.needs_links and not self.run.policy.is_unlimited
+    def launch_context(self, folder: Path, *, find_links: bool = True) -> LaunchContext:
+        """What the agent's launch needs to know, for a session stored in ``folder``. Without
+        ``find_links``, which walks through all folders, only credentials and files are checked."""
+        needs_links = find_links and self.agent.needs_links and not self.run.policy.is_unlimited
         links = self.guard.links() if needs_links else Links()
         return LaunchContext(
             program=self.program.argv,
