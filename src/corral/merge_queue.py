@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from corral._merging.api import (
         MergeReport as MergeReport,
         queues as queues,
+        remove as remove,
         run as run,
         run_sync as run_sync,
     )
     from corral._merging.queue import MergeEntry as MergeEntry, MergeQueue as MergeQueue
 
 _HOMES = {
-    "corral._merging.api": "MergeReport queues run run_sync",
+    "corral._merging.api": "MergeReport queues remove run run_sync",
     "corral._merging.queue": "MergeEntry MergeQueue",
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_in_process import run_in_process
 from support.merge_queues import (
     GATE,
     add_branch,
@@ -250,6 +251,78 @@ def test_a_checkout_that_another_program_locks_stays_as_it_is(repo: Path, lock: 
     assert merge(repo).pending == ""
     assert git(repo, "status", "--porcelain") == ""
     assert (repo / "list").read_text() == "changed\n"
+
+
+def test_a_branch_where_merged_commits_are_kept_is_not_taken_for_them(repo: Path) -> None:
+    """``main`` is checked out, so what is merged is kept in ``corral/merge/main``."""
+    add_branch(repo, "corral/merge/main", {"not-checked": "1"})
+    add_branch(repo, "good", {"good": "1"})
+    with pytest.raises(ConfigError, match="corral/merge/main has commits that this merge queue"):
+        merge(repo, "good")
+    git(repo, "checkout", "-q", "--detach")
+    with pytest.raises(ConfigError, match="corral/merge/main has commits that this merge queue"):
+        merge(repo)
+    git(repo, "branch", "-m", "corral/merge/main", "mine")
+    assert merge(repo).merged == 1
+    assert git(repo, "ls-tree", "--name-only", "main", "not-checked", "good") == "good"
+
+
+def test_a_branch_is_removed_from_the_queue(repo: Path) -> None:
+    for name in ("one", "two"):
+        add_branch(repo, name, {name: "1"})
+    (repo / "list").write_text("red\n")
+    git(repo, "commit", "-qam", "red")
+    with pytest.raises(ConfigError, match="the gate fails on main itself"):
+        merge(repo, "one", "two", gates=["! grep red list"])
+    with pytest.raises(ConfigError, match="'three' is not queued for main") as caught:
+        merge_queue.remove(["one", "three"], into="main", cwd=repo)
+    assert caught.value.hint == "Queued: one, two."
+    (removed,) = merge_queue.remove(["two"], into="main", cwd=repo)
+    assert (removed.state, removed.reason) == ("failed", "removed from the queue")
+    report = merge(repo, gates=["true"])
+    assert states(report) == {"one": "merged"}
+    assert git(repo, "rev-parse", "--verify", "-q", "two")
+    assert not (repo / "two").exists()
+
+
+def test_the_commands_show_a_queue_and_remove_a_branch(
+    repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        add_branch(repo, name, {name: "1"})
+    monkeypatch.chdir(repo)
+    done = run_in_process("merge one two --into main --gate false", monkeypatch)
+    assert (done.returncode, "the gate fails on main itself" in done.stderr) == (2, True)
+    assert run_in_process("merges list", monkeypatch).stdout.splitlines()[1].split()[1:3] == [
+        "main",
+        "2",
+    ]
+    removed = run_in_process("merges remove last two", monkeypatch)
+    assert removed.stdout == "two failed: removed from the queue\n"
+    shown = run_in_process("merges show last", monkeypatch).stdout
+    assert "✗" in shown
+    assert shown.endswith("continue   corral merge --into main\n")
+    again = run_in_process("merges remove last two", monkeypatch)
+    assert (again.returncode, "'two' is not queued for main" in again.stderr) == (2, True)
+
+
+def test_what_another_process_merges_is_not_removed(repo: Path) -> None:
+    """What waits there is."""
+    for name in ("one", "two"):
+        add_branch(repo, name, {name: "1"})
+    seen: list[str] = []
+
+    def remove(entry: MergeEntry) -> None:
+        if entry.state == "checking" and entry.branch == "one" and not seen:
+            with pytest.raises(ConfigError, match="another process is merging one") as caught:
+                merge_queue.remove(["two", "one"], into="main", cwd=repo)
+            seen.append(caught.value.message)
+            merge_queue.remove(["two"], into="main", cwd=repo)
+
+    report = merge(repo, "one", "two", on_entry=remove)
+    assert seen
+    assert states(report) == {"one": "merged", "two": "failed"}
+    assert not (repo / "two").exists()
 
 
 def test_the_target_may_move_meanwhile(repo: Path) -> None:

@@ -34,7 +34,7 @@ COMMANDS = {
     "batch": ("corral._cli.batch", "Run one prompt for many tasks."),
     "batches": ("corral._cli.batch:batches", "List, show, resume and cancel batches."),
     "merge": ("corral._cli.merge", "Merge finished branches behind a gate."),
-    "merges": ("corral._cli.merge:merges", "List and show merge queues."),
+    "merges": ("corral._cli.merge:merges", "List, show and change merge queues."),
     "worker": ("corral._cli.worker", "Run a worker for pipelines and batches."),
     "sessions": ("corral._cli.sessions", "List, show, answer and delete sessions."),
     "usage": ("corral._cli.usage", "Show what sessions have used: tokens and cost."),

@@ -179,7 +179,7 @@ def _line(entry: MergeEntry) -> str:
 
 @click.group("merges")
 def merges() -> None:
-    """List and show merge queues.
+    """List, show and change merge queues.
 
     `corral merge` adds to one and merges.
     """
@@ -235,6 +235,21 @@ def show_queue(name: str, as_json: bool) -> None:
         echo(visible(queue.pending))
     if queue.open:
         echo(f"continue   corral merge --into {queue.into}")
+
+
+@merges.command("remove")
+@click.argument("name", metavar="QUEUE")
+@click.argument("branches", nargs=-1, required=True, metavar="BRANCH...")
+def remove_branches(name: str, branches: tuple[str, ...]) -> None:
+    """Take each BRANCH out of QUEUE, so that it is not merged. The branch itself stays.
+
+    QUEUE is an id of `corral merges list`, a unique beginning of one, or 'last'.
+    """
+    from corral._merging.api import remove
+
+    found = _find(name)
+    for entry in remove(branches, into=found.into, cwd=found.repository):
+        echo(_line(entry))
 
 
 def _find(name: str) -> MergeQueue:

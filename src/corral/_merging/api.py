@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -31,6 +32,7 @@ from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.options import RunOptions
 from corral.run_kwargs import RunKwargs
 
+REMOVED = "removed from the queue"
 TIMEOUT = 1800.0
 """Default of seconds for a gate command."""
 ROUNDS = 2
@@ -250,6 +252,38 @@ def queues() -> list[MergeQueue]:
     return found
 
 
+def remove(
+    branches: Sequence[str], *, into: str, cwd: str | os.PathLike[str] = "."
+) -> list[MergeEntry]:
+    """Take branches out of the merge queue of ``into``; the branches stay. Raises ``ConfigError``
+    if one is not queued, or another process is merging it.
+
+    ::
+
+        merge_queue.remove(["feature-2"], into="main")
+    """
+    check_texts("branches", branches)
+    store = QueueStore.of(_main_folder(Path(cwd)), into)
+    with store.working() as is_ours:
+
+        def change(stored: MergeQueue) -> list[MergeEntry]:
+            by_name = {entry.branch: entry for entry in stored.open}
+            for name in branches:
+                entry = by_name.get(name)
+                if entry is None:
+                    raise ConfigError(
+                        f"the branch {name!r} is not queued for {into}",
+                        hint=f"Queued: {', '.join(by_name) or 'none'}.",
+                    )
+                if entry.state != "queued" and not is_ours:
+                    raise ConfigError(
+                        f"another process is merging {name}", hint="Interrupt it first, or wait."
+                    )
+            return [queue.end(by_name[name], "failed", REMOVED) for name in branches]
+
+        return store.change(change)
+
+
 def _find_branches(root: Path, order: MergeOrder) -> dict[str, str]:
     """The branches and their commits. Raises ``ConfigError``."""
     branches, batch, into = order.branches, order.batch, order.into
@@ -299,9 +333,12 @@ def _add(
         known = store.read()
         stored = known or MergeQueue(id=store.id, repository=str(root), into=order.into)
         if order.gates:
+            before = stored.gates, stored.pass_env, stored.sandbox
             stored.gates, stored.pass_env = list(order.gates), list(order.pass_env)
             stored.rounds, stored.timeout = order.rounds, order.timeout
-            stored.sandbox, stored.green = order.sandbox, ""
+            stored.sandbox = order.sandbox
+            if before != (stored.gates, stored.pass_env, stored.sandbox):
+                stored.green = ""
         if not stored.gates:
             raise ConfigError(
                 "no gate: which command must succeed before a branch is merged?",
@@ -312,8 +349,8 @@ def _add(
             raise ConfigError(
                 f"nothing is queued for {stored.into}", hint="Name the branches to merge."
             )
-        before = stored.entries if order.id else []
-        of_order = {entry.branch: entry for entry in before if entry.order == order.id}
+        earlier = stored.entries if order.id else []
+        of_order = {entry.branch: entry for entry in earlier if entry.order == order.id}
         for branch, commit in wanted.items():
             if branch not in of_order:
                 owner = owners.find(root, branch) or fallback

@@ -163,6 +163,12 @@ class Merger:
         tip, staged = tip_of(self._root, into), tip_of(self._root, staging)
         if tip is None:
             raise ConfigError(f"the branch {into} was deleted")
+        if staged is not None and not self._is_own(stored, staged, tip):
+            raise ConfigError(
+                f"the branch {staging} has commits that this merge queue has not merged",
+                hint=f"It is where corral keeps what is merged until {into} is moved. Rename it:"
+                f" git branch -m {staging} NAME",
+            )
         if staged is not None and not repository.is_ancestor(self._root, tip, staged):
             self._source.advance(staging, None, staged)  # the target has moved since
             staged = None
@@ -192,6 +198,12 @@ class Merger:
                 entry.staged = entry.staged and self._checkout is not None
 
         self._store.change(correct)
+
+    def _is_own(self, stored: MergeQueue, staged: str, tip: str) -> bool:
+        """Whether a commit is one that the gate has let in, or has nothing that the target does not
+        have."""
+        merged = {entry.result for entry in stored.entries if entry.state == "merged"}
+        return staged in {stored.green, *merged} or repository.is_ancestor(self._root, staged, tip)
 
     async def _check_target(self) -> None:
         """Raises ``ConfigError`` if the gate fails on the target itself."""
@@ -249,7 +261,9 @@ class Merger:
     async def _step(self, number: int) -> None:
         """Merge an entry, or find out why it cannot be merged."""
         root = self._root
-        entry = self._set(number, state="rebasing")
+        entry = self._begin(number)
+        if entry is None:
+            return
         commit = await in_thread(tip_of, root, entry.branch)
         if commit is None:
             self._end(number, "failed", f"the branch was deleted; it was at {entry.commit}")
@@ -295,11 +309,11 @@ class Merger:
         if await in_thread(tip_of, root, entry.branch) != entry.commit:
             self._try_again(number, entry.branch)  # it was moved or deleted meanwhile
             return
+        self._set_green(done.commit)  # first: after a crash the tip is known as one of this queue
         if not await in_thread(self._source.advance, self._tip_branch, done.commit, tip):
             self._try_again(number, self._into)  # it was moved meanwhile
             return
         self._in_vain = 0
-        self._set_green(done.commit)
         self._set(number, staged=self._checkout is not None, output="", files=())
         self._end(number, "merged")
 
@@ -314,6 +328,21 @@ class Merger:
     def _is_checkout_elsewhere(self) -> bool:
         """Whether the target was checked out, or left, since ``_recover``."""
         return repository.checkouts(self._root).get(reference(self._into)) != self._checkout
+
+    def _begin(self, number: int) -> MergeEntry | None:
+        """None if the entry was removed from the queue meanwhile."""
+
+        def change(stored: MergeQueue) -> MergeEntry | None:
+            entry = stored.find(number)
+            if entry.state != "queued":
+                return None
+            entry.state = "rebasing"
+            return entry
+
+        entry = self._store.change(change)
+        if entry is not None:
+            self._on_entry(entry)
+        return entry
 
     def _set(self, number: int, **fields: object) -> MergeEntry:
         """Store these fields of an entry."""
