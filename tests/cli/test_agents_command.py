@@ -164,6 +164,16 @@ def test_what_is_shown_about_an_agent_leaves_out_what_is_not_known(env: dict[str
     assert not re.search(r" (None|True|False)$", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.gemini_cli
+def test_an_installation_names_the_doctor(env: dict[str, str]) -> None:
+    installed("gemini-cli")
+    env |= {"CORRAL_HOME": MANAGED, "PATH": os.environ["PATH"]}
+    done = corral(env, "install", "gemini")
+    assert done.returncode == 0, done.stderr
+    assert "corral agents doctor gemini says what is missing to use it.\n" in done.stderr
+    assert corral(env, "install", "gemini", "--quiet").stderr == ""
+
+
 def test_the_doctor_reports_a_service_that_cannot_be_reached(env: dict[str, str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -142,6 +142,8 @@ def install_agent(name: str, quiet: bool) -> None:
                 f"the agent is installed; its compile cache is not used: {error.message}", err=True
             )
     echo(found.path if quiet else f"{agent.title} {found.version}: {found.path}")
+    if not quiet:
+        echo(f"corral agents doctor {name} says what is missing to use it.", err=True)
 
 
 @command.command("policy")
