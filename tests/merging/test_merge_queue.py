@@ -302,8 +302,8 @@ def test_the_commands_show_a_queue_and_remove_a_branch(
     shown = run_in_process("merges show last", monkeypatch).stdout
     assert "✗" in shown
     assert shown.endswith("continue   corral merge --into main\n")
-    again = run_in_process("merges remove last two", monkeypatch)
-    assert (again.returncode, "'two' is not queued for main" in again.stderr) == (2, True)
+    refused = run_in_process("merges remove last two", monkeypatch)
+    assert (refused.returncode, "'two' is not queued for main" in refused.stderr) == (2, True)
 
 
 def test_what_another_process_merges_is_not_removed(repo: Path) -> None:
