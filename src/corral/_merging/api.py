@@ -333,12 +333,9 @@ def _add(
         known = store.read()
         stored = known or MergeQueue(id=store.id, repository=str(root), into=order.into)
         if order.gates:
-            before = stored.gates, stored.pass_env, stored.sandbox
             stored.gates, stored.pass_env = list(order.gates), list(order.pass_env)
             stored.rounds, stored.timeout = order.rounds, order.timeout
-            stored.sandbox = order.sandbox
-            if before != (stored.gates, stored.pass_env, stored.sandbox):
-                stored.green = ""
+            stored.sandbox, stored.green = order.sandbox, ""
         if not stored.gates:
             raise ConfigError(
                 "no gate: which command must succeed before a branch is merged?",
@@ -349,8 +346,8 @@ def _add(
             raise ConfigError(
                 f"nothing is queued for {stored.into}", hint="Name the branches to merge."
             )
-        earlier = stored.entries if order.id else []
-        of_order = {entry.branch: entry for entry in earlier if entry.order == order.id}
+        before = stored.entries if order.id else []
+        of_order = {entry.branch: entry for entry in before if entry.order == order.id}
         for branch, commit in wanted.items():
             if branch not in of_order:
                 owner = owners.find(root, branch) or fallback

@@ -200,10 +200,9 @@ class Merger:
         self._store.change(correct)
 
     def _is_own(self, stored: MergeQueue, staged: str, tip: str) -> bool:
-        """Whether a commit is one that the gate has let in, or has nothing that the target does not
-        have."""
-        merged = {entry.result for entry in stored.entries if entry.state == "merged"}
-        return staged in {stored.green, *merged} or repository.is_ancestor(self._root, staged, tip)
+        """Whether a commit was made by this queue, or has nothing that the target does not have."""
+        made = {entry.result for entry in stored.entries}
+        return staged in made or repository.is_ancestor(self._root, staged, tip)
 
     async def _check_target(self) -> None:
         """Raises ``ConfigError`` if the gate fails on the target itself."""
@@ -309,11 +308,11 @@ class Merger:
         if await in_thread(tip_of, root, entry.branch) != entry.commit:
             self._try_again(number, entry.branch)  # it was moved or deleted meanwhile
             return
-        self._set_green(done.commit)  # first: after a crash the tip is known as one of this queue
         if not await in_thread(self._source.advance, self._tip_branch, done.commit, tip):
             self._try_again(number, self._into)  # it was moved meanwhile
             return
         self._in_vain = 0
+        self._set_green(done.commit)
         self._set(number, staged=self._checkout is not None, output="", files=())
         self._end(number, "merged")
 
