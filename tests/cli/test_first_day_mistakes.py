@@ -104,7 +104,7 @@ MISTAKES = [
     ("chat --agent gemni", 2, "no agent is called 'gemni'", "Did you mean 'gemini'?"),
     ("batch absent.jsonl", 2, "absent.jsonl: No such file", ""),
     ("batch empty.jsonl", 2, "empty.jsonl contains no tasks", ""),
-    ("batch tasks.jsonl", 2, "task '1' has no field 'task'", "into the prompt, as {{name}}."),
+    ("batch tasks.jsonl", 2, "task '1' has no field 'task'", "into --prompt, as {{name}}."),
     ("batch tasks.jsonl -p '{{nam}}'", 2, "task '1' has no field 'nam'", "Its fields: name"),
     ("batch tasks.jsonl --schema array.json", 2, "not a JSON Schema", ""),
     ("pipeline run absent.dot", 2, "cannot read the pipeline 'absent.dot'", "A pipeline is a file"),
