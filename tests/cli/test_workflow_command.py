@@ -93,6 +93,10 @@ def test_after_an_edit_resume_says_what_it_repeats(folder: Path) -> None:
     assert (folder / "log").read_text() == "x\nsecond\n"
     workflow(folder, "resume", "r", "-q")
     assert (folder / "log").read_text() == "x\nsecond\nother\n"
+    new = json.loads(workflow(folder, "show", "r", "--json").stdout)["continued_as"]
+    assert f"continued  as {new}\n" in workflow(folder, "show", "r").stdout
+    shown = workflow(folder, "resume", "r", "--dry-run").stderr
+    assert shown.startswith(f"r was continued as {new}\n{new} has ended: nothing would be repeated")
 
 
 def test_resume_raises_the_limits_of_the_run(folder: Path) -> None:

@@ -199,6 +199,74 @@ async def fails(flow: Flow) -> str:
     assert logged(tmp_path) == ["first", "second", "second"]
 
 
+CONTINUED = (
+    LOGGED
+    + """
+@corral.workflow
+async def fails(flow: Flow) -> str:
+    await step(flow, "first", "test -f one", check=True)
+    await step(flow, "second", "test -f two", check=True)
+    return "done"
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "database", ["db", pytest.param("new_postgres", marks=pytest.mark.postgres)]
+)
+def test_of_a_continued_run_the_newest_continuation_goes_on(
+    tmp_path: Path, database: str, request: pytest.FixtureRequest
+) -> None:
+    db = str(request.getfixturevalue(database))
+    assert start(tmp_path, CONTINUED, db, run_id="r").status == "fail"
+    (tmp_path / "one").touch()
+    second = workflows.resume_sync("r", db=db)
+    assert second.status == "fail"
+    plan = workflows.plan_resume_sync("r", db=db)
+    assert (plan.run, plan.kept, plan.repeated) == (second.run, ["first"], ["second"])
+    (tmp_path / "two").touch()
+    third = workflows.resume_sync("r", db=db)
+    assert third.output == "done"
+    assert logged(tmp_path) == ["first", "first", "second", "second"]
+    later = {run: workflows.show_sync(run, db=db).continued_as for run in ("r", second.run)}
+    assert later == {"r": second.run, second.run: third.run}
+
+
+def test_a_continuation_that_has_succeeded_is_not_repeated(tmp_path: Path, db: str) -> None:
+    start(tmp_path, CONTINUED, db, run_id="r")
+    (tmp_path / "one").touch()
+    (tmp_path / "two").touch()
+    done = workflows.resume_sync("r", db=db)
+    resumed = workflows.resume_sync("r", db=db)
+    assert (resumed.run, resumed.output) == (done.run, "done")
+    assert logged(tmp_path) == ["first", "first", "second"]
+    assert workflows.plan_resume_sync("r", db=db).has_ended
+    # After an edit the continuation goes on, with its results.
+    rewrite(tmp_path, ('"test -f two"', '"test -f two  # edited"'))
+    third = workflows.resume_sync("r", db=db)
+    assert third.run != done.run
+    assert logged(tmp_path) == ["first", "first", "second", "second"]
+
+
+def test_a_continuation_that_waits_goes_on(tmp_path: Path, db: str) -> None:
+    start(tmp_path, ASKS, db, run_id="r")
+    rewrite(tmp_path, ('step(flow, "second")', 'step(flow, "third")'))
+    waiting = workflows.resume_sync("r", db=db)
+    assert waiting.status == "waiting"
+    assert workflows.resume_sync("r", db=db).run == waiting.run
+    workflows.answer_sync(waiting.run, "yes", db=db)
+    assert workflows.resume_sync("r", db=db).output == "x yes"
+    assert logged(tmp_path) == ["first", "third"]
+
+
+def test_a_fork_is_no_continuation(tmp_path: Path, db: str) -> None:
+    start(tmp_path, CONTINUED, db, run_id="r")
+    forked = workflows.fork_sync("r", "first", db=db)
+    assert workflows.show_sync("r", db=db).continued_as == ""
+    assert workflows.plan_resume_sync("r", db=db).run == "r"
+    assert workflows.show_sync(forked.run, db=db).run_input.forked_from == "r"
+
+
 def test_a_fork_repeats_a_step_and_all_after_it(tmp_path: Path, db: str) -> None:
     interviewer = pipelines.Queued(["yes", "no"])
     assert start(tmp_path, ASKS, db, run_id="r", interviewer=interviewer).output == "x yes"

@@ -25,6 +25,7 @@ from corral._cli.options import (
     run_options,
     task_limit_options,
 )
+from corral._cli.ui.terminal import echo
 from corral._core.spending import LIMITS, BudgetLimits
 from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
@@ -214,16 +215,21 @@ def execute(
 
 
 def find_continuation(
-    name: str, db: str | None, prepare: Callable[[str], Coroutine[Any, Any, ContinuationT]]
+    name: str, flags: FollowFlags, prepare: Callable[[str], Coroutine[Any, Any, ContinuationT]]
 ) -> ContinuationT:
-    """How the durable run that a person named goes on. ``prepare`` gets its id."""
+    """How the durable run that a person named goes on. ``prepare`` gets its id. Prints the name of
+    the run that goes on for it, if there is one."""
     from corral._engine.dbos import database
     from corral._system import threads  # late: asyncio loads ssl, which --help does not need
 
     database.load()
     from corral._runs.find import find_pipeline_run
 
-    return threads.run_event_loop(prepare(find_pipeline_run(name, db)))
+    run = find_pipeline_run(name, flags["db"])
+    found = threads.run_event_loop(prepare(run))
+    if found.run.id != run and not flags["quiet"]:
+        echo(f"{run} was continued as {found.run.id}", err=True)
+    return found
 
 
 def follow_continuation(

@@ -149,7 +149,8 @@ async def _begin(
         program=new.program,
     )
     async with worktree:
-        await service.start(run_input, db=db, queue=queue)
+        continues = "" if new.is_fork else other.run_id
+        await service.start(run_input, db=db, queue=queue, continues=continues)
 
 
 async def read_replay(run: str, db: str | None) -> Replay:

@@ -173,6 +173,7 @@ async def resume(
 
     If the pipeline's file has changed since the run started, this raises ``ConfigError``; with
     ``accept_changed_graph`` a new run continues with the new graph, from all that has finished.
+    For a run that was continued so, its newest continuation goes on; ``result.run`` is its id.
 
     ::
 
@@ -222,7 +223,8 @@ async def prepare_resume(
     run: str, *, accept_changed_graph: bool = False, db: str | None = None
 ) -> Continuation:
     """How ``resume`` continues a run. Nothing is changed. Raises ``ConfigError``."""
-    shown = await _show(run, db)
+    shown = await query.show_newest(run, db=db)
+    _check_pipeline(shown)
     now = None if shown.output else current_graph(shown)
     if now is None or is_same_graph(now, shown.graph):
         return Continuation(run=shown)
@@ -242,7 +244,8 @@ async def prepare_fork(
     run: str, node: str, *, graph: Graph | None = None, db: str | None = None
 ) -> Continuation:
     """How ``fork`` continues a run. Nothing is changed. Raises ``ConfigError``."""
-    shown = await _show(run, db)
+    shown = await query.show(run, db=db)
+    _check_pipeline(shown)
     now = graph or current_graph(shown) or shown.graph
     if node not in now.nodes:
         raise ConfigError(
@@ -253,15 +256,13 @@ async def prepare_fork(
     return Continuation(run=shown, new=NewRun(replay=replay, known=known, graph=now, is_fork=True))
 
 
-async def _show(run: str, db: str | None) -> query.RunDetails:
-    """Raises ``ConfigError`` if there is no such run, or if it is of a workflow."""
-    shown = await query.show(run, db=db)
+def _check_pipeline(shown: query.RunDetails) -> None:
+    """Raises ``ConfigError`` if the run is of a workflow."""
     if shown.run_input.program is not None:
         raise ConfigError(
             f"{shown.id} is a run of a workflow",
             hint="Use `corral workflow resume` and `corral workflow fork` (corral.workflows).",
         )
-    return shown
 
 
 def prepare(

@@ -21,6 +21,7 @@ from corral._engine.dbos.client import (
     DatabaseClient,
     JournalEntry,
     WorkflowInfo,
+    list_labelled,
     open_client,
     with_client,
 )
@@ -28,6 +29,7 @@ from corral._engine.dbos.database import ENDED_STATES, find, is_there, reading
 from corral._engine.dbos.leases import ExecutorLiveness
 from corral._engine.node_runner import Retrying
 from corral._engine.payloads import (
+    CONTINUES,
     RUN_WORKFLOW,
     AgentAsks,
     NodesStep,
@@ -98,6 +100,9 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of every visit that has ended, by its id."""
     graph: Graph
     """Of a workflow: its steps so far, and which followed which."""
+    continued_as: str = ""
+    """The run that goes on for this one, which has failed or was cancelled, or whose file has
+    changed; ``resume`` continues that one."""
 
     @property
     def folder(self) -> str:
@@ -135,6 +140,7 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
     def read(client: DatabaseClient) -> RunDetails:
         row, replay = replay_run(client, run)
         output = run_output(client, run)
+        later = [] if output is None else list_labelled(database, RUN_WORKFLOW, CONTINUES, run)
         budget = open_budgets(database, [] if row.has_ended else [run]).get(run)
         with closing(ExecutorLiveness(database)) as liveness:
             return RunDetails(
@@ -152,9 +158,18 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
                 visits={
                     each.id: each.outcome for each in replay.messages if isinstance(each, Ended)
                 },
+                continued_as=later[0] if later else "",
             )
 
     return await with_client(database, read)
+
+
+async def show_newest(run: str, *, db: str | None = None) -> RunDetails:
+    """The state of the run that goes on for this one; of this one itself, if none does."""
+    shown = await show(run, db=db)
+    while shown.continued_as:
+        shown = await show(shown.continued_as, db=db)
+    return shown
 
 
 def replay_run(client: DatabaseClient, run: str) -> tuple[WorkflowInfo, Replay]:

@@ -38,6 +38,7 @@ from corral._engine.dbos.leases import ExecutorLiveness
 from corral._engine.payloads import (
     BATCH_CLOSED,
     BATCH_WORKFLOW,
+    CONTINUES,
     RUN_WORKFLOW,
     PipelineOutput,
     RunConfig,
@@ -69,9 +70,11 @@ def new_id(name: str) -> str:
     return f"{plain}-{clock.timestamp()}-{random_hex(2)}"
 
 
-async def start(run_input: RunInput, *, db: str | None = None, queue: str | None = None) -> str:
+async def start(
+    run_input: RunInput, *, db: str | None = None, queue: str | None = None, continues: str = ""
+) -> str:
     """Start a run; returns its id, a new one if ``run_input`` has none. ``queue``: its workers
-    execute the run; None: this process does."""
+    execute the run; None: this process does. ``continues``: the run that it goes on for."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
     graph, config = run_input.graph, run_input.config
@@ -109,7 +112,7 @@ async def start(run_input: RunInput, *, db: str | None = None, queue: str | None
         at=clock.now(),
         local_nodes=local_nodes,
     )
-    if not await with_client(database, lambda client: _submit(client, submitted)):
+    if not await with_client(database, lambda client: _submit(client, submitted, continues)):
         raise _exists(name)
     return name
 
@@ -118,7 +121,7 @@ def _exists(run: str) -> ConfigError:
     return ConfigError(f"the run {run!r} already exists", hint="Choose another id, or resume it.")
 
 
-def _submit(client: DatabaseClient, run_input: RunInput) -> bool:
+def _submit(client: DatabaseClient, run_input: RunInput, continues: str) -> bool:
     """Submit the run; False: another one has its id."""
     if client.state(run_input.run_id) is not None:
         return False
@@ -130,6 +133,8 @@ def _submit(client: DatabaseClient, run_input: RunInput) -> bool:
         "folder": run_input.config.folder,
         "workspace": run_input.config.workspace,
     }
+    if continues:
+        labels[CONTINUES] = continues
     client.submit(
         WorkflowSubmission(
             name=RUN_WORKFLOW,

@@ -214,17 +214,16 @@ def _writes(options: RunKwargs | None) -> bool:
 # Continuing a run.
 
 
-async def _show(run: str, db: str | None) -> tuple[query.RunDetails, StoredProgram]:
-    """The run, and its program with the current text of its file. Raises ``ConfigError`` if there
-    is no such run, or if it is of a pipeline."""
-    shown = await query.show(run, db=db)
+def _with_current_text(shown: query.RunDetails) -> StoredProgram:
+    """The program of a run with the current text of its file. Raises ``ConfigError`` if the run is
+    of a pipeline."""
     if (program := shown.run_input.program) is None:
         raise ConfigError(
-            f"{run} is a run of a pipeline", hint="Use the commands of `corral pipeline`."
+            f"{shown.id} is a run of a pipeline", hint="Use the commands of `corral pipeline`."
         )
     if fs.is_file(Path(program.path)):
         program = replace(program, text=read_file(program.path))
-    return shown, program
+    return program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +240,8 @@ async def prepare_resume(
 ) -> PlannedContinuation:
     """How ``resume`` continues a run. Nothing is changed. Raises ``ConfigError`` and
     ``ReplayMismatch``."""
-    shown, program = await _show(run, db)
+    shown = await query.show_newest(run, db=db)
+    run, program = shown.id, _with_current_text(shown)
     output, has_changed = shown.output, program != shown.run_input.program
     if not (has_changed or new_run or (output is not None and not output.ok)):
         if output is None:
@@ -262,7 +262,8 @@ async def prepare_resume(
 
 async def prepare_fork(run: str, step: str, *, db: str | None = None) -> PlannedContinuation:
     """How ``fork`` continues a run before this step. Nothing is changed. Raises ``ConfigError``."""
-    shown, program = await _show(run, db)
+    shown = await query.show(run, db=db)
+    program = _with_current_text(shown)
     replay = await read_replay(run, db)
     before, is_found = set[str](), False
     for turn, ends in replay.turns:
@@ -416,7 +417,8 @@ async def resume(
 
     If the file has changed since the run started, or the run has failed or was cancelled, a new run
     with the current text continues it: only the steps without a result are run, those whose inputs
-    have changed, and what depends on them. ``new_run`` does so in any case.
+    have changed, and what depends on them. ``new_run`` does so in any case. For a run that was
+    continued so, its newest continuation goes on; ``result.run`` is its id.
 
     ::
 

@@ -333,7 +333,11 @@ def test_a_changed_pipeline_is_an_error_unless_it_is_accepted(workspace: Path) -
     assert shown(name, workspace)["status"] == "cancelled"
     assert (workspace / "done.txt").read_text() == "first\n"
 
-    name = newest(workspace)
+    first, name = name, newest(workspace)
+    assert shown(first, workspace)["continued_as"] == name
+    resumed = pipeline("resume", first, cwd=workspace)
+    assert resumed.returncode == 10, resumed.stderr
+    assert f"{first} was continued as {name}\n" in resumed.stderr
     found = shown(name, workspace)
     assert (Path(found["folder"]).name, found["budget"]["max_calls"]) == (name, 7)
     assert pipeline("answer", name, "Y", cwd=workspace).returncode == 0

@@ -139,15 +139,15 @@ def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
     """Continue RUN after it was killed or interrupted, or when it waits for an answer. RUN is its
     id, a unique beginning of it, its run folder, or 'last'.
 
-    Finished nodes are not repeated. A run that a worker executes is only followed. The exit
-    codes are those of run.
+    Finished nodes are not repeated. A run that a worker executes is only followed. If a new run
+    continues RUN, that one goes on. The exit codes are those of run.
     """
     import_modules(flags["modules"])
     from corral._engine import pipeline_runs
 
     accept, db = flags["accept"], flags["db"]
     found = find_continuation(
-        name, db, partial(pipeline_runs.prepare_resume, accept_changed_graph=accept, db=db)
+        name, flags, partial(pipeline_runs.prepare_resume, accept_changed_graph=accept, db=db)
     )
     return follow_continuation(found, flags, "pipeline", limits=read_limits(flags))
 
@@ -172,7 +172,7 @@ def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
     from corral._engine import pipeline_runs
 
     found = find_continuation(
-        name, flags["db"], partial(pipeline_runs.prepare_fork, node=node, db=flags["db"])
+        name, flags, partial(pipeline_runs.prepare_fork, node=node, db=flags["db"])
     )
     return follow_continuation(found, flags, "pipeline", run_dir=flags["run_dir"])
 

@@ -88,6 +88,8 @@ def show(name: str, db: str | None, as_json: bool) -> None:
     reason = found.output.reason if found.output else ""
     echo(f"run        {found.id}")
     echo(f"status     {state}{': ' + reason if reason else ''}")
+    if found.continued_as:
+        echo(f"continued  as {found.continued_as}")
     kind, command = "pipeline", "corral pipeline"
     if found.run_input.program is not None:
         kind, command = "workflow", "corral workflow"
@@ -194,6 +196,7 @@ def _to_dict(found: RunDetails, questions: list[RunQuestion]) -> dict[str, objec
         "repository": config.tree.repository if config.tree else "",
         **msgspec.structs.asdict(saved_work(found.output.saved if found.output else {})),
         "forked_from": found.run_input.forked_from,
+        "continued_as": found.continued_as,
         "created": found.created,
         "ended": found.ended,
         "current_node": found.state.current_node,

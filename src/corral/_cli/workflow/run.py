@@ -105,13 +105,14 @@ def resume(name: str, **flags: Unpack[WorkflowResumeFlags]) -> int:
 
     Finished steps are not repeated. If the file has changed, or the run has failed or was
     cancelled, a new run continues it: it repeats only the steps whose inputs have changed and
-    what depends on them, and prints them before. The exit codes are those of run.
+    what depends on them, and prints them before. If RUN was continued so, its newest
+    continuation goes on. The exit codes are those of run.
     """
     from corral._engine import workflow_runs
 
     db = flags["db"]
     found = find_continuation(
-        name, db, partial(workflow_runs.prepare_resume, new_run=flags["new_run"], db=db)
+        name, flags, partial(workflow_runs.prepare_resume, new_run=flags["new_run"], db=db)
     )
     if flags["dry_run"] and flags["as_json"]:
         echo_json(msgspec.json.encode(found.plan).decode())
@@ -136,7 +137,7 @@ def fork(name: str, step: str, **flags: Unpack[WorkflowForkFlags]) -> int:
     from corral._engine import workflow_runs
 
     found = find_continuation(
-        name, flags["db"], partial(workflow_runs.prepare_fork, step=step, db=flags["db"])
+        name, flags, partial(workflow_runs.prepare_fork, step=step, db=flags["db"])
     )
     return follow_continuation(found, flags, "workflow", run_dir=flags["run_dir"])
 

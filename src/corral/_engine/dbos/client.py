@@ -187,10 +187,12 @@ class DatabaseClient:
         name: str | None = None,
         states: Sequence[State] | None = None,
         queues: Sequence[str] | None = None,
+        labels: dict[str, Json] | None = None,
         limit: int | None = None,
         top: bool = False,
     ) -> list[WorkflowInfo]:
-        """Newest first; ``top``: only those that no other workflow started. Inputs and outputs
+        """Newest first; ``top``: only those that no other workflow started. ``labels``: only those
+        that have these; not with a database file (``list_labelled``). Inputs and outputs
         are not decoded, so rows that another program wrote can do no harm. A row that cannot be
         read is left out and logged; if it is the only one of ``ids``, it raises
         ``UnreadableRecord``."""
@@ -202,6 +204,7 @@ class DatabaseClient:
                 name=name,
                 status=to_library(states) if states is not None else None,
                 queue_name=list(queues) if queues is not None else None,
+                attributes=labels,
                 limit=limit,
                 sort_desc=True,
                 has_parent=False if top else None,
@@ -363,6 +366,15 @@ def list_nested(database: Database, name: str) -> list[str]:
             rows = client.list_workflows(name=name, states=OPEN_STATES)
             return sorted(row.id for row in rows if "/" in row.id)
     return private_calls.read_nested_ids(database.path, name, to_library(OPEN_STATES))
+
+
+def list_labelled(database: Database, name: str, label: str, value: str) -> list[str]:
+    """The ids of the workflows with this name whose label has this value, newest first. Blocking,
+    as ``list_top``."""
+    if database.path is None:
+        with connect(database) as client:
+            return [row.id for row in client.list_workflows(name=name, labels={label: value})]
+    return private_calls.read_labelled_ids(database.path, name, label, value)
 
 
 def _labels(stored: object) -> dict[str, Json]:

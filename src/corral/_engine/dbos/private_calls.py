@@ -181,6 +181,18 @@ def read_top_rows(file: Path, columns: str, name: str, limit: int | None) -> lis
         return opened.execute(statement, (name, -1 if limit is None else limit)).fetchall()
 
 
+def read_labelled_ids(file: Path, name: str, label: str, value: str) -> list[str]:
+    """The ids of the workflows with this name in a database file whose label has this value,
+    newest first. What is no JSON counts as no labels."""
+    statement = (
+        "SELECT workflow_uuid FROM workflow_status WHERE name = ? AND"
+        " CASE WHEN json_valid(attributes) THEN json_extract(attributes, '$.' || ?) END = ?"
+        " ORDER BY created_at DESC"
+    )
+    with closing(sqlite3.connect(file, timeout=30)) as opened:
+        return [str(row[0]) for row in opened.execute(statement, (name, label, value))]
+
+
 def read_nested_ids(file: Path, name: str, states: Sequence[str]) -> list[str]:
     """The ids of the workflows with this name in a database file that another workflow started and
     that are in one of these states."""
