@@ -14,6 +14,9 @@ from support.workflow_files import LOGGED, logged
 
 from corral import pipelines, workflows
 from corral._engine import process_engine, service
+from corral._engine.continue_run import continue_run
+from corral._engine.follow_run import FollowOptions
+from corral._engine.workflow_runs import prepare_resume
 from corral._workflows import definition
 from corral.errors import ConfigError, ReplayMismatch
 from corral.run_kwargs import RunKwargs
@@ -257,6 +260,15 @@ def test_a_continuation_that_waits_goes_on(tmp_path: Path, db: str) -> None:
     workflows.answer_sync(waiting.run, "yes", db=db)
     assert workflows.resume_sync("r", db=db).output == "x yes"
     assert logged(tmp_path) == ["first", "third"]
+
+
+def test_of_two_continuations_that_start_at_once_one_is_refused(tmp_path: Path, db: str) -> None:
+    start(tmp_path, CONTINUED, db, run_id="r")
+    late = asyncio.run(prepare_resume("r", db=db))
+    first = workflows.resume_sync("r", db=db)
+    with pytest.raises(ConfigError, match=f"r was just continued as {first.run}"):
+        asyncio.run(continue_run(late, FollowOptions(db=db)))
+    assert logged(tmp_path) == ["first", "first"]
 
 
 def test_a_fork_is_no_continuation(tmp_path: Path, db: str) -> None:

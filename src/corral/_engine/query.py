@@ -25,7 +25,7 @@ from corral._engine.dbos.client import (
     open_client,
     with_client,
 )
-from corral._engine.dbos.database import ENDED_STATES, find, is_there, reading
+from corral._engine.dbos.database import ENDED_STATES, Database, find, is_there, reading
 from corral._engine.dbos.leases import ExecutorLiveness
 from corral._engine.node_runner import Retrying
 from corral._engine.payloads import (
@@ -140,7 +140,6 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
     def read(client: DatabaseClient) -> RunDetails:
         row, replay = replay_run(client, run)
         output = run_output(client, run)
-        later = [] if output is None else list_labelled(database, RUN_WORKFLOW, CONTINUES, run)
         budget = open_budgets(database, [] if row.has_ended else [run]).get(run)
         with closing(ExecutorLiveness(database)) as liveness:
             return RunDetails(
@@ -158,10 +157,15 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
                 visits={
                     each.id: each.outcome for each in replay.messages if isinstance(each, Ended)
                 },
-                continued_as=later[0] if later else "",
+                continued_as=find_continuation(database, run) if output is not None else "",
             )
 
     return await with_client(database, read)
+
+
+def find_continuation(database: Database, run: str) -> str:
+    """The run that goes on for this one; empty: none does. Blocking."""
+    return next(iter(list_labelled(database, RUN_WORKFLOW, CONTINUES, run)), "")
 
 
 async def show_newest(run: str, *, db: str | None = None) -> RunDetails:

@@ -74,9 +74,14 @@ async def start(
     run_input: RunInput, *, db: str | None = None, queue: str | None = None, continues: str = ""
 ) -> str:
     """Start a run; returns its id, a new one if ``run_input`` has none. ``queue``: its workers
-    execute the run; None: this process does. ``continues``: the run that it goes on for."""
+    execute the run; None: this process does. ``continues``: the run that it goes on for. Raises
+    ``ConfigError`` if another one does."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
+    if continues and (
+        other := await asyncio.to_thread(query.find_continuation, database, continues)
+    ):
+        raise ConfigError(f"{continues} was just continued as {other}", hint="Resume that one.")
     graph, config = run_input.graph, run_input.config
     name = run_input.run_id or new_id(graph.name)
     if config.detached is None:
