@@ -201,21 +201,29 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
             replay = Replay(unpack(row.input, RunInput))
         agent_events = AgentEventReader(replay)
         count, last_numbers = 0, set[int]()
-        pause = FIRST_POLL
-        while True:
-            state = await asyncio.to_thread(client.state, run)
-            is_over = state is None or state in ENDED_STATES
-            offset = max(0, count - LATE)
-            found = await asyncio.to_thread(client.journal, run, offset=offset)
+
+        async def read_new() -> bool:
+            """Whether there were new entries."""
+            nonlocal count, last_numbers
+            found = await asyncio.to_thread(client.journal, run, offset=max(0, count - LATE))
             # What was read before and is in these entries was in the last ones, too.
             entries = [entry for entry in found if entry.number not in last_numbers]
             last_numbers, count = {entry.number for entry in found}, count + len(entries)
             for entry in entries:
                 with reading(run, row.format):
                     replay.feed(entry)
-            if is_over:
-                replay.take_reported()
-            is_quiet = not entries
+            return bool(entries)
+
+        pause = FIRST_POLL
+        while True:
+            is_quiet, is_over = not await read_new(), False
+            # While a run records steps, its state is not asked for: that takes as long.
+            if is_quiet or replay.scheduler.state.finish is not None:
+                state = await asyncio.to_thread(client.state, run)
+                is_over = state is None or state in ENDED_STATES
+                if is_over:
+                    await read_new()  # what it recorded before it ended
+                    replay.take_reported()
             for event in agent_events.merge(replay.take_events()):
                 is_quiet = False
                 yield event
