@@ -536,8 +536,9 @@ def test_bad_input_changes_nothing(
     git(repo, "checkout", "-qb", "side")
     (repo / "list").write_text("mine\n")
     before = git(repo, "for-each-ref")
+    more = {"into": "main", "gates": [GATE], "cwd": repo, **more}
     with pytest.raises(ConfigError, match=message):
-        merge_queue.run_sync(branches, **{"into": "main", "gates": [GATE], "cwd": repo, **more})
+        merge_queue.run_sync(branches, **more)
     assert git(repo, "for-each-ref") == before
     store = QueueStore.of(repo, "main")
     assert store.read() is None

@@ -194,19 +194,17 @@ _FOUND_BY = {"managed": "corral agents install", "option": "the option program"}
 
 def format_report(report: DoctorReport) -> str:
     """The report for a person."""
-    lines = [
-        f"{key.replace('_', ' '):16}{_FOUND_BY.get(str(report[key]), report[key])}"
-        for key in (
-            "agent",
-            "version",
-            "tested_version",
-            "proof",
-            "program",
-            "found_by",
-            "compile_cache",
-        )
-        if report.get(key)
-    ]
+    keys = (
+        "agent",
+        "version",
+        "tested_version",
+        "proof",
+        "program",
+        "found_by",
+        "compile_cache",
+    )
+    facts = [(key.replace("_", " "), report.get(key)) for key in keys]
+    lines = [f"{name:16}{_FOUND_BY.get(str(fact), fact)}" for name, fact in facts if fact]
     for check in report.get("failed_checks", ()):
         lines.append(f"✗ probe: {check.check}: {check.seen}")
     if warning := report.get("version_warning"):
