@@ -47,21 +47,20 @@ LIBRARY = [Page(name, text) for name, text in TEXTS.items()]
         ("BUDGET pause", ["All about the budget", "Pauses", "Costs without pause"]),
         ("pause budget", ["All about the budget", "Pauses", "Costs without pause"]),
         ("budget budgets", ["All about the budget", "Costs", "Pauses"]),
-        ("nothing budget", ["All about the budget without nothing", "Costs without nothing",
-                            "Pauses without nothing", "Other without budget"]),
+        ("nothing budget", ["All about the budget without nothing", "Other without budget",
+                            "Costs without nothing", "Pauses without nothing"]),
         ("how to pause", ["Pauses", "All about the budget"]),
         ("to", ["Rates"]),
         ("limits", ["Rates"]),
         ("rate", ["Rates", "Long"]),
-        ("rate text", ["Long", "Rates without text"]),
+        ("rate text", ["Rates without text", "Long"]),
         ("udget", []),
         ("missing", []),
         ("", []),
     ],
 )  # fmt: skip
-def test_a_search_finds_sections_with_the_most_words_best_first(
-    words: str, expected: list[str]
-) -> None:
+def test_a_search_finds_sections_best_first(words: str, expected: list[str]) -> None:
+    """A rare word counts more than a frequent one, and a heading more than a text."""
     found = pages.search(words.split(), LIBRARY)
     assert [
         match.heading + "".join(f" without {word}" for word in match.missing) for match in found
@@ -75,7 +74,7 @@ def test_a_search_finds_sections_with_the_most_words_best_first(
         ("rate limits", "limits"),
         ("network hosts", "policy"),
         ("typed answer dataclass", "cookbook/typed-extraction"),
-        ("cost of a batch", "costs"),
+        ("what a run costs", "costs"),
         ("install xyzzyx", "cookbook/installation"),
     ],
 )

@@ -117,8 +117,9 @@ class Workflow(Generic[P, R_co]):
 
     @property
     def _line(self) -> str:
-        code = self.function.__code__
-        return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+        code = getattr(self.function, "__code__", None)
+        name = os.path.basename(inspect.getfile(self.function))
+        return f"{name}:{getattr(code, 'co_firstlineno', 0)}"
 
     def check_types(self) -> None:
         """Raises ``ConfigError`` if its types cannot be read, or its arguments or its result could
