@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import msgspec
 import pydantic
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from corral import errors
@@ -243,7 +243,12 @@ def test_an_unknown_keyword_is_an_annotation() -> None:
     assert schema.typed_value("no email") == "no email"
 
 
-SCALARS = st.none() | st.booleans() | st.integers(-5, 5) | st.sampled_from([0.5, 1.0, "a", "bb"])
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.sampled_from([0.5, 1.0, "a", "bb", 10**18 + 1, 10**20, 2**64 - 1, 2**64, 10**400 + 1])
+)
 VALUES = st.recursive(
     SCALARS,
     lambda below: (
@@ -260,6 +265,9 @@ SIMPLE = st.sampled_from(
         {"const": 1},
         {"minimum": 0, "exclusiveMaximum": 2},
         {"multipleOf": 0.5},
+        {"multipleOf": 10},
+        {"multipleOf": 2**64},
+        {"maximum": 2**64, "exclusiveMinimum": 2**64 - 1},
         {"pattern": "^a"},
         {"maxItems": 1, "uniqueItems": True},
         {"maxProperties": 1},
@@ -285,6 +293,24 @@ def deeper(below: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             }
         )
     )
+
+
+@given(st.integers(-(10**8), 10**8), st.integers(1, 10**6), st.integers(0, 1), st.integers(0, 12))
+@example(12_345_671, 7, 0, 2)
+def test_a_decimal_number_is_a_multiple_as_its_digits_say(
+    times: int, unit: int, more: int, digits: int
+) -> None:
+    value, of = msgspec.json.decode(f"[{times * unit + more}e-{digits},{unit}e-{digits}]")
+    expected = (times * unit + more) % unit == 0
+    assert (schema_of({"multipleOf": of}).fit(value)[1] == ()) == expected
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, 10**18 + 1, 2**64, 10**20 + 4, 10**310 + 1])
+@pytest.mark.parametrize("unit", [2, 3, 10, 2**64, 0.5])
+def test_large_integers_are_compared_by_all_their_digits(value: int, unit: float) -> None:
+    expected = unit == 0.5 or value % int(unit) == 0
+    assert (schema_of({"multipleOf": unit}).fit(value)[1] == ()) == expected
+    assert schema_of({"type": "integer", "maximum": value}).fit(value + 1)[1]
 
 
 @given(st.recursive(SIMPLE, deeper, max_leaves=5), VALUES)

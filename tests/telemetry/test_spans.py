@@ -291,3 +291,11 @@ def test_spans_are_written_as_otlp_json() -> None:
     assert (span["traceId"], span["parentSpanId"]) == (PARENT.trace_id, PARENT.span_id)
     assert (span["startTimeUnixNano"], span["endTimeUnixNano"]) == ("1500000000", "2000000000")
     assert {"key": "corral.files.changed", "value": {"intValue": "0"}} in span["attributes"]
+
+
+def test_an_integer_that_otlp_cannot_hold_is_written_as_a_number() -> None:
+    used = UsageReport(Usage(input=2**63, output=2**63 - 1))
+    events: list[Event] = [Init(run_id="s.1", agent="codex-cli"), Text("Hi."), used]
+    written = as_otlp_json(list(spans_of([*events, Done(status="success")], PARENT)))
+    assert b'"intValue":"9223372036854775807"' in written
+    assert b'"doubleValue":9223372036854775808' in written

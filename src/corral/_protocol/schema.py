@@ -91,7 +91,16 @@ LENGTH_LIMITS = {
 
 
 def _is_multiple(value: float, of: float) -> bool:
-    return round(value / of, 9) % 1 == 0
+    """Exact for the numbers as they are written: 0.07 is a multiple of 0.01, and no digit of a
+    large integer is lost in a float."""
+    if isinstance(value, int) and isinstance(of, int):
+        return value % of == 0
+    from fractions import Fraction  # slow to import, and rarely needed
+
+    try:
+        return Fraction(repr(value)) % Fraction(repr(of)) == 0
+    except ValueError:  # infinite
+        return False
 
 
 LIMITS: dict[str, LimitKeyword] = {

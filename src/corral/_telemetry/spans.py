@@ -527,9 +527,9 @@ def _attributes(values: dict[str, Value]) -> list[Json]:
         match value:
             case bool():
                 typed = {"boolValue": value}
-            case int():
+            case int() if -(2**63) <= value < 2**63:
                 typed = {"intValue": str(value)}
-            case float():
+            case int() | float():
                 typed = {"doubleValue": value}
             case str():
                 typed = {"stringValue": value}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Literal, TypeGuard
 
 import msgspec
@@ -169,7 +170,8 @@ def not_json(value: object, depth: int = 0) -> str | None:
                 return "has a lone surrogate: it cannot be encoded"
             return None
         case int():
-            return None if -(2**63) <= value < 2**64 else "is a number beyond 64 bits"
+            # Readers in other languages have floats only.
+            return None if abs(value) <= sys.float_info.max else "is a number over 1.8e308"
         case float():
             return None if math.isfinite(value) else f"is {value}"
         case _:
