@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from corral._engine.workspace.branch_worktrees import RunPlace
     from corral._metering.budget import Budget
     from corral._pipelines.run_spans import LivePipelineSpans
-    from corral._workflows.program import RunningProgram
+    from corral._workflows.program import Program
 
 
 STOP_TIMEOUT = 30.0
@@ -103,7 +103,7 @@ class MemoryRun:
         parent: MemoryRun | None = None,
         tree: RunWorktree | None = None,
         budget: Budget | None = None,
-        program: RunningProgram | None = None,
+        program: Program | None = None,
     ) -> None:
         """``interviewer`` answers the questions of human gates; without one, a question without a
         timeout fails. Without a ``folder`` nothing is written. ``parent``: the run that this one is

@@ -68,7 +68,7 @@ from corral.errors import ReplayMismatch
 
 if TYPE_CHECKING:
     from corral._pipelines.run_spans import LivePipelineSpans
-    from corral._workflows.program import RunningProgram
+    from corral._workflows.program import Program
 
 
 class Journal(Protocol):
@@ -173,7 +173,7 @@ class ProgramLoop(RunLoop):
     def __init__(
         self,
         scheduler: WorkflowScheduler,
-        program: RunningProgram,
+        program: Program,
         journal: Journal,
         projection: Projection,
     ) -> None:

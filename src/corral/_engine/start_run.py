@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._sessions.permissions import Asker
     from corral._workflows.definition import Workflow
-    from corral._workflows.program import RunningProgram
+    from corral._workflows.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,15 +211,9 @@ def _preflight(
         preflight.check(graph, resources, workspace, values)
 
 
-async def _memory_program(request: RunRequest, run_id: str) -> RunningProgram | None:
+async def _memory_program(request: RunRequest, run_id: str) -> Program | None:
     if request.program is None or request.workflow is None:
         return None
-    from corral._workflows.drafted import find_bounds
-
-    if find_bounds(request.program.text) is not None:
-        from corral._workflows.sandboxed_program import load_any_program
-
-        return await load_any_program(request.program, run_id)
     from corral._workflows.program import Program
 
     args, writes = request.program.args, request.program.writes

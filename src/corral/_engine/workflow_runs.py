@@ -44,8 +44,7 @@ from corral._pipelines.simulation import SimulateMode
 from corral._system import fs
 from corral._system.threads import in_own_thread, short_traceback_async, sync_twin
 from corral._workflows.definition import Workflow, check_not_importing, load_text, read_file
-from corral._workflows.drafted import find_bounds
-from corral._workflows.program import RunningProgram
+from corral._workflows.program import Program, load_program
 from corral._workflows.program_turn import (
     DRAWN,
     KnownStep,
@@ -53,7 +52,6 @@ from corral._workflows.program_turn import (
     StoredProgram,
     first_difference,
 )
-from corral._workflows.sandboxed_program import load_any_program, sandbox
 from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError
 from corral.options import RunOptions
@@ -181,9 +179,6 @@ async def start(
     text = workflow.text
     if not text and fs.is_file(Path(workflow.file)):
         text = read_file(workflow.file)
-    if (bounds := find_bounds(text)) is not None:
-        await in_own_thread(sandbox)  # before anything is started
-        program = replace(program, text=text)
     if request.durable:
         if not workflow.file:
             raise ConfigError(
@@ -196,8 +191,6 @@ async def start(
     words = (f"{key}={as_text(value) or value}" for key, value in args.items())
     goal = shorten(" ".join(", ".join(words).split()) or workflow.goal, service.GOAL)
     graph = Graph(name=workflow.name, attrs={"goal": goal} if goal else {})
-    if bounds is not None:
-        graph.attrs["max_cost"] = bounds.cost
     request = dataclass_replace(
         request, program=program, workflow=workflow, source=workflow.file, goal=None
     )
@@ -304,7 +297,7 @@ async def _new_run(
             hint=f"It was started with {given or 'no arguments'}. Give the function parameters for"
             " them (a new one needs a default), or start a new run.",
         ) from error
-    plan = await _plan(run, await load_any_program(program, run), known)
+    plan = await _plan(run, await load_program(program, run), known)
     new = NewRun(
         replay=replay,
         known={id: each.message for id, each in known.items() if each.message is not None},
@@ -347,7 +340,7 @@ async def verify(replay: Replay) -> None:
     run_input = replay.run_input
     if run_input.program is None:
         return
-    program = await load_any_program(run_input.program, run_input.run_id)
+    program = await load_program(run_input.program, run_input.run_id)
     try:
         for turn, ends in replay.turns:
             if difference := first_difference(turn, await program.advance(ends)):
@@ -356,7 +349,7 @@ async def verify(replay: Replay) -> None:
         await program.close()
 
 
-async def _plan(run: str, program: RunningProgram, known: dict[str, KnownStep]) -> ResumePlan:
+async def _plan(run: str, program: Program, known: dict[str, KnownStep]) -> ResumePlan:
     """Run the program with the known results, without a step. A step that is repeated has its old
     result here, so that the steps after it are found as far as possible."""
     plan = ResumePlan(run=run, is_new_run=True)

@@ -8,20 +8,17 @@ import sys
 import threading
 import types
 import typing
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import msgspec
 
 from corral._system import fs
-from corral._workflows.drafted import find_bounds
 from corral._workflows.stored_values import check_type, to_json_value, typed_value
-from corral._workflows.syntax_rules import find_problems
 from corral.errors import ConfigError, CorralError
 from corral.values import Json, convert_to
 
@@ -228,9 +225,7 @@ def read_file(path: str | os.PathLike[str]) -> str:
 
 def load_text(path: str, text: str, name: str = "") -> Workflow[Any, Any]:
     """The workflow of this name in the text of a file, which is executed as a module once in this
-    process; without a name the only one. A drafted file is checked before. Raises
-    ``ConfigError``."""
-    check_drafted(path, text)
+    process; without a name the only one. Raises ``ConfigError``."""
     module = _module_of(path, text)
     found: dict[str, Workflow[Any, Any]] = {
         key: each
@@ -262,21 +257,6 @@ def check_not_importing() -> None:
             f"a run is started while {os.path.basename(path)} is imported",
             hint="Each run of a workflow imports its file. Start runs only under"
             ' `if __name__ == "__main__":`.',
-        )
-
-
-def check_drafted(path: str, text: str) -> None:
-    """Raises ``ConfigError`` if the file is drafted, and has what these must not contain."""
-    bounds = find_bounds(text)
-    if bounds is None:
-        return
-    if problems := find_problems(text, bounds.agents):
-        shown, rest = os.path.basename(path), len(problems) - 1
-        more = f" (and {rest} more)" if rest else ""
-        raise ConfigError(
-            f"{shown}:{problems[0].line}: {problems[0].message}{more}",
-            hint="The file was drafted by a model, so it is checked. If you have read it and want"
-            " to run it as your own code, remove the line `# corral: drafted …`.",
         )
 
 
@@ -322,39 +302,15 @@ def _module_of(path: str, text: str) -> types.ModuleType:
 
 @contextmanager
 def _importable(folder: str) -> Generator[None]:
-    """Modules beside the file can be imported, as if Python ran it; drafted ones cannot."""
+    """Modules beside the file can be imported, as if Python ran it."""
     added = folder not in sys.path
     if added:
         sys.path.insert(0, folder)
-    sys.meta_path.insert(0, drafts := _DraftedModules(folder))
     try:
         yield
     finally:
-        sys.meta_path.remove(drafts)
         if added and folder in sys.path:
             sys.path.remove(folder)
-
-
-class _DraftedModules(MetaPathFinder):
-    """Finds no module. Raises ``ConfigError`` for a drafted file: imported, it would run without
-    its bounds and its sandbox."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
-    ) -> None:
-        for place in [self._folder] if path is None else path:
-            file = Path(place, f"{name.rpartition('.')[2]}.py")
-            if not file.is_relative_to(self._folder) or not fs.is_file(file):
-                continue
-            if find_bounds(fs.read_bytes(file).decode(errors="replace")) is not None:
-                raise ConfigError(
-                    f"{file.name} was drafted by a model, so it cannot be imported",
-                    hint="Run it on its own: corral workflow run. If you have read it and want to"
-                    " import it as your own code, remove the line `# corral: drafted …`.",
-                )
 
 
 def line_of_error(error: BaseException, path: str) -> str:

@@ -22,7 +22,7 @@ import inspect
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from corral._system.stepped_loop import Blocked, SteppedLoop
 from corral._system.threads import in_own_thread
@@ -38,18 +38,6 @@ LIMIT = 60.0
 """Seconds that the program may take from one step to the next."""
 END_LIMIT = 10.0
 """Seconds that it has to end when the run was cancelled."""
-
-
-class RunningProgram(Protocol):
-    """A program as the engine sees it."""
-
-    async def advance(self, ends: Sequence[StepEnd], /) -> ProgramTurn:
-        """Tell the program these ends, and return what it does."""
-        ...
-
-    async def close(self) -> None:
-        """The run is over: end what the program still does."""
-        ...
 
 
 class Program:

@@ -13,7 +13,6 @@ COMMANDS = {
     "graph": ("corral._cli.pipeline.files:graph", "Draw a pipeline."),
     "paths": ("corral._cli.pipeline.files:paths", "List the paths that a run can take."),
     "new": ("corral._cli.pipeline.files:new", "Write a pipeline to start with."),
-    "draft": ("corral._cli.draft:pipeline", "Let a model write a pipeline."),
     "runs": ("corral._cli.pipeline.runs:pipeline_runs", "List the runs of a database."),
     "show": ("corral._cli.pipeline.runs:show", "Show what a run did and what it waits for."),
     "answer": ("corral._cli.pipeline.runs:answer", "Answer a question of a run."),

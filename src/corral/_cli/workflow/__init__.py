@@ -10,7 +10,6 @@ COMMANDS = {
     "run": ("corral._cli.workflow.run:run", "Run a workflow."),
     "resume": ("corral._cli.workflow.run:resume", "Continue a run."),
     "new": ("corral._cli.workflow.new:new", "Write a workflow to start with."),
-    "draft": ("corral._cli.draft:workflow", "Let a model write a workflow."),
     "runs": ("corral._cli.pipeline.runs:workflow_runs", "List the runs of a database."),
     "show": ("corral._cli.pipeline.runs:show", "Show what a run did and what it waits for."),
     "answer": ("corral._cli.pipeline.runs:answer", "Answer a question of a run."),

@@ -104,8 +104,8 @@ from corral._pipelines.scheduler.merge import has_lanes
 from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.scheduler.state import State
 from corral._system import fs
+from corral._workflows.program import load_program
 from corral._workflows.program_turn import KnownStep, ProgramTurn, first_difference
-from corral._workflows.sandboxed_program import load_any_program
 from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.values import Json, as_list, as_object
@@ -151,7 +151,7 @@ async def _run_to_end(run_input: RunInput) -> Json:
     try:
         loop = RunLoop(scheduler, journal, projection)
         if run_input.program is not None and isinstance(scheduler, WorkflowScheduler):
-            program = await load_any_program(run_input.program, run_input.run_id)
+            program = await load_program(run_input.program, run_input.run_id)
             loop = ProgramLoop(scheduler, program, journal, projection)
         finish = await loop.run()
         return pack(await journal.finish(finish, scheduler.state, projection))
