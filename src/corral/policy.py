@@ -242,7 +242,8 @@ class Ruling(msgspec.Struct, frozen=True):
 
 def is_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind] | None = None) -> bool:
     """Whether ``policy`` allows nothing that ``than`` does not allow, and asks about nothing that
-    ``than`` denies. Equal policies are narrower than each other.
+    ``than`` denies. Equal policies are narrower than each other. Each writable folder must be one
+    of ``than`` or below it, also if ``than`` allows everything: a sandbox shows these folders only.
 
     The answer is safe, not complete: ``True`` is always right, ``False`` may be given for rules
     that cannot be compared. A command is taken to belong to a tool of the shell. ``tools`` are the
@@ -255,7 +256,7 @@ def is_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind] | No
     """
     if "native" in (policy.mode, than.mode):
         return policy == than
-    if than.is_unlimited or policy == than:
+    if policy == than:
         return True
     if policy.is_unlimited or (than.mode == "plan" and policy.mode != "plan"):
         return False
@@ -267,7 +268,7 @@ def is_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKind] | No
     return (
         capabilities
         and (than.network == "allow" or set(policy.network_hosts) <= set(than.network_hosts))
-        and set(policy.writable) <= set(than.writable)
+        and all(_is_below(folder, than.writable) for folder in policy.writable)
         and _tools_are_narrower(policy, than, tools or {})
         and _commands_are_narrower(policy, than, tools or {})
     )
@@ -281,15 +282,26 @@ def _tools_are_narrower(policy: Policy, than: Policy, tools: Mapping[str, ToolKi
         return False
     if than.allow_tools is not None:
         return listed <= set(than.allow_tools)
-    # The capability of each tool must be allowed, of the caller's own server or not.
-    capabilities: set[Capability | None] = {
-        CAPABILITY_OF[tools[name]] for name in listed & tools.keys()
-    }
-    return listed <= tools.keys() and all(
+    # The capability of each tool must be allowed, of the caller's own server or not. An unknown
+    # tool may have any.
+    return all(
         than.verdict(capability, own=own) == "allow"
-        for capability in capabilities
+        for name in listed
+        for capability in ((CAPABILITY_OF[tools[name]],) if name in tools else CAPABILITIES)
         if capability is not None
         for own in (False, True)
+    )
+
+
+def _is_below(folder: str, roots: Iterable[str]) -> bool:
+    """Whether a folder is one of ``roots`` or below it, compared as text. What ``..`` means depends
+    on links: such a folder must be one of them."""
+    if folder in roots:
+        return True
+    parts = folder.split("/")
+    return ".." not in parts and any(
+        root != "." and parts[: len(root.rstrip("/").split("/"))] == root.rstrip("/").split("/")
+        for root in roots
     )
 
 
@@ -423,8 +435,8 @@ def _shell_ruling(rules: Sequence[ShellRule], command: str) -> Ruling | None:
 
 def _parse_list(policy: Policy, name: str) -> None:
     """Bring a list of the policy into its normal form."""
-    items: Iterable[object] | None = getattr(policy, name)
-    if items is None:
+    items = getattr(policy, name)
+    if items is None and name == "allow_tools":
         return
     # The order of rules matters.
     is_set = isinstance(items, set | frozenset) and name != "shell_rules"

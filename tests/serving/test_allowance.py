@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,8 @@ from corral._serving.allowance import (
     RunRequest,
     read_request,
 )
-from corral.errors import ConfigError, CorralError, NotPermitted, PromptError
-from corral.policy import Policy
+from corral.errors import ConfigError, CorralError, NotPermitted, PolicyError, PromptError
+from corral.policy import Policy, policy_from_table
 
 STARTER = "the one who started corral mcp"
 
@@ -133,7 +136,6 @@ def test_a_narrower_policy_is_taken(workspace: Path, policy: Any) -> None:
     "policy",
     ["edits", "all", {"write": "allow"}, {"mode": "native"}, {"shell_rules": ["allow ls"]},
      {"network_hosts": ["example.org"], "shell": "allow"},
-     {"preset": "reads", "writable": ["/tmp"]},
      {"preset": "reads", "allow_tools": ["run_shell_command"]}],
 )  # fmt: skip
 def test_a_wider_policy_is_refused_with_who_set_the_limit(workspace: Path, policy: Any) -> None:
@@ -267,3 +269,164 @@ def test_an_agent_that_is_permitted_as_a_model_runs_on_no_other(workspace: Path)
         given.narrowed(Narrowing(agents=("openai:gpt-5",)), "ann")
     bound = allowance(workspace).narrowed(Narrowing(agents=(cheap,)), "ann")
     assert "gpt-5" in refused(bound, agent="openai:gpt-5")
+
+
+# A small model of what a policy lets an agent do, written without the functions under test.
+
+KINDS = {"read_file": "read", "write_file": "write", "run_shell_command": "shell",
+         "web_fetch": "network", "mcp_server_tool": "mcp"}  # fmt: skip
+LEVELS = ("deny", "ask", "allow")
+COMMANDS = ("git status", "git push origin", "rm a", "make")
+HOSTS = ("pypi.org", "evil.example")
+
+
+def tool_level(policy: Policy, tool: str, *, own: bool) -> int:
+    if tool in policy.deny_tools:
+        return 0
+    if policy.allow_tools is not None:
+        return 2 if tool in policy.allow_tools else 0
+    verdict = getattr(policy, KINDS[tool])
+    if KINDS[tool] == "mcp" and own and policy.own_mcp is not None:
+        verdict = policy.own_mcp
+    return LEVELS.index(verdict or "ask")
+
+
+def command_level(policy: Policy, command: str) -> int:
+    tool = tool_level(policy, "run_shell_command", own=False)
+    if "run_shell_command" in policy.deny_tools:
+        return 0
+    if policy.allow_tools is not None and "run_shell_command" not in policy.allow_tools:
+        return 0
+    for rule in policy.shell_rules:
+        verdict, _, pattern = rule.partition(" ")
+        if fnmatchcase(command, pattern):
+            return LEVELS.index(verdict)
+    return tool
+
+
+def effects(
+    policy: Policy, folders: tuple[str, ...], paths: list[str]
+) -> Iterator[tuple[str, int]]:
+    """Each effect with what the policy says about it, for runs that work in these folders."""
+    for tool in KINDS:
+        for own in (False, True):
+            yield f"tool {tool} {own}", tool_level(policy, tool, own=own)
+    any_command = max(command_level(policy, command) for command in COMMANDS)
+    for command in COMMANDS:
+        yield f"command {command}", command_level(policy, command)
+    by_tool = tool_level(policy, "write_file", own=False)
+    for path in paths:
+        roots = [root for root in (*folders, *policy.writable) if f"{path}/".startswith(f"{root}/")]
+        below = path[len(max(roots, key=len, default="")) :].split("/")
+        writes = any_command if by_tool == 0 else max(by_tool, any_command)
+        if not roots or (".git" in below and policy != Policy.all()):
+            writes = 0
+        yield f"write {path}", writes
+        reads = max(tool_level(policy, "read_file", own=False), any_command)
+        yield f"read {path}", reads if roots else 0
+    for host in HOSTS:
+        by_tool = tool_level(policy, "web_fetch", own=False)
+        is_open = host in policy.network_hosts or policy.network == "allow"
+        yield f"host {host}", max(by_tool, any_command if is_open else 0)
+
+
+def random_table(draw: random.Random, folders: list[str]) -> dict[str, Any]:
+    """Some fields of a policy."""
+    lists: dict[str, list[str]] = {
+        "allow_tools": [*KINDS],
+        "deny_tools": [*KINDS],
+        "shell_rules": ["allow git *", "deny git push *", "allow rm a", "deny rm *", "allow *"],
+        "writable": folders,
+        "network_hosts": [*HOSTS],
+    }
+    table: dict[str, Any] = {}
+    for name in ("read", "write", "shell", "network", "mcp", "own_mcp"):
+        if draw.random() < 0.3:
+            table[name] = draw.choice([*LEVELS, None])
+    for name, values in lists.items():
+        if draw.random() < 0.25:
+            table[name] = draw.sample(values, draw.randint(0, 2))
+    if draw.random() < 0.1:
+        table["mode"] = draw.choice(["plan", None])
+    if draw.random() < 0.7:
+        table["preset"] = draw.choice(["reads", "edits", "all", "all"])
+    return table
+
+
+def test_no_effect_that_the_allowance_forbids_in_10_000_random_pairs(workspace: Path) -> None:
+    """What is judged is the option ``policy`` of the permitted run. Half of the policies of callers
+    are presets with changes, the others change the allowance's own in a few fields."""
+    draw = random.Random(43)
+    root = str(workspace.resolve())
+    inside, outside = f"{root}/a", str(workspace.resolve().parent / "b")
+    for folder in (inside, f"{inside}/out", f"{inside}/.git", outside, f"{outside}/sub"):
+        os.makedirs(folder)
+    places = [inside, f"{inside}/out", f"{inside}/.git", outside, f"{outside}/sub", root]
+    paths = [f"{place}/file" for place in places]
+    taken = 0
+    for number in range(10_000):
+        if number % 20 == 0:
+            table = random_table(draw, [f"{outside}/sub", f"{inside}/out"])
+            given = allowance(
+                workspace, agents=("gemini-cli",), folders=(inside,),
+                policy=policy_from_table({**table}, "the allowance"),
+            )  # fmt: skip
+            permitted = dict(effects(given.policy, (inside,), paths))
+        asked = random_table(draw, places)
+        try:
+            options = given.check(request(policy=asked)).options
+        except CorralError:
+            continue
+        policy = options["policy"]
+        assert isinstance(policy, Policy)
+        taken += 1
+        for effect, level in effects(policy, (inside,), paths):
+            assert level <= permitted[effect], f"{table} lets a caller have {asked}: {effect}"
+    assert taken > 1_000
+
+
+@pytest.mark.parametrize("policy", [Policy.all(), Policy.edits(), Policy(write="allow")])
+def test_folders_of_a_callers_policy_stand_inside_the_allowance(
+    workspace: Path, policy: Policy
+) -> None:
+    for name in ("a/out", "a/.git", "b"):
+        (workspace / name).mkdir(parents=True)
+    (workspace / "a" / "link").symlink_to(workspace / "b")
+    given = allowance(workspace, folders=(str(workspace / "a"),), policy=policy)
+    preset = "all" if policy.is_unlimited else "edits"
+    for folder in (str(workspace / "b"), "../b", "link", "/", f"{workspace}/a/../b"):
+        text = refused(given, policy={"preset": preset, "writable": [folder]})
+        assert f"the writable folder {folder!r} is not permitted" in text
+    asked = {"writable": ["out", str(workspace / "a")]}
+    chosen = given.check(request(policy=asked)).options["policy"]
+    assert isinstance(chosen, Policy)
+    assert chosen.writable == (str(workspace.resolve() / "a/out"), str(workspace.resolve() / "a"))
+
+
+def test_a_protected_folder_is_no_working_folder_of_a_caller(workspace: Path) -> None:
+    """In it, none of its files would be protected."""
+    (workspace / ".git" / "hooks").mkdir(parents=True)
+    given = allowance(workspace, policy=Policy.edits())
+    for folder in (".git", ".git/hooks"):
+        assert "git runs programs that are named there" in refused(given, cwd=folder)
+        assert "it is protected" in refused(given, policy={"writable": [folder]})
+    given.check(request(cwd=str(workspace)))
+    named = allowance(workspace, policy=Policy.edits(), folders=(str(workspace / ".git"),))
+    named.check(request(cwd="hooks"))
+
+
+def test_relative_paths_of_the_starter_do_not_move_with_the_caller(workspace: Path) -> None:
+    """Neither what is hidden nor what may be read depends on the folder that a caller chooses."""
+    (workspace / "a" / "sub").mkdir(parents=True)
+    options: Any = {"hidden": ["secret"], "include_directories": ["../lib"]}
+    given = allowance(workspace, folders=(str(workspace / "a"),), options=options)
+    chosen = given.check(request(cwd="sub")).options
+    root = workspace.resolve()
+    assert chosen["hidden"] == (str(root / "a/secret"),)
+    assert chosen["include_directories"] == (str(root / "lib"),)
+
+
+@pytest.mark.parametrize("field", ["deny_tools", "shell_rules", "writable", "network_hosts"])
+def test_a_list_that_is_null_is_refused(workspace: Path, field: str) -> None:
+    with pytest.raises(PolicyError, match=f"{field} must be a list"):
+        allowance(workspace, policy=Policy.all()).check(request(policy={field: None}))

@@ -3,7 +3,6 @@ what a caller may do at most, read into an ``Allowance``."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -157,11 +156,8 @@ def read_agent_allowance(
 
     name = config.find_agent(agent).name
     run = RunOptions.build(name, options, config.load(name), "corral.toml")
-    policy = run.policy
-    if not flags["folders"]:  # else they are relative to the first one
-        policy = replace(policy, writable=tuple(map(os.path.abspath, policy.writable)))
     limits = {name: getattr(run, name) for name in LIMITS}
-    options = {**options, **limits, "policy": policy, "timeout": run.timeout}  # type: ignore[typeddict-item]
+    options = {**options, **limits, "policy": run.policy, "timeout": run.timeout}  # type: ignore[typeddict-item]
     return replace(
         _read_common(flags, options, command, flags["folders"] or ("/",)), agents=(agent,)
     ), run

@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
@@ -37,6 +37,7 @@ from corral._core.durations import seconds
 from corral._core.durations import text as duration_text
 from corral._core.lookup import nearest
 from corral._core.nesting import TOO_DEEP, is_too_deep
+from corral._core.protected_paths import protection_of
 from corral._core.spending import LIMITS, BudgetLimits
 from corral._sessions.session_link import PERSON
 from corral._system import config, fs
@@ -135,6 +136,12 @@ class CheckedRun(msgspec.Struct, frozen=True):
     agent: str
     options: RunKwargs
 
+    @property
+    def writable(self) -> tuple[str, ...]:
+        """The real paths of the folders that the run may write."""
+        policy = cast("Policy", self.options["policy"])
+        return (str(self.options["cwd"]), *policy.writable)
+
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller may do. Folders are real paths. Raises ``ConfigError`` for wrong values."""
@@ -176,8 +183,15 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
             if not fs.is_dir(folder):
                 raise ConfigError(f"the folder of callers does not exist: {folder}")
         force_setattr(self, "folders", tuple(map(fs.real_path, folders)))
-        writable = tuple(os.path.join(self.folders[0], each) for each in self.policy.writable)
+        # Relative paths do not move with the folder that a caller chooses.
+        writable = self._absolute(self.policy.writable)
         force_setattr(self, "policy", replace(self.policy, writable=writable))
+        options: RunKwargs = {**self.options}
+        if (paths := options.get("include_directories")) is not None:
+            options["include_directories"] = self._absolute(paths)
+        if (paths := options.get("hidden")) is not None:
+            options["hidden"] = self._absolute(paths)
+        force_setattr(self, "options", options)
         force_setattr(self, "digests", {n: self.digests.get(n) or _digest(f)
                                         for n, f in self.pipelines.items()})  # fmt: skip
         for name in ("concurrency", "depth"):
@@ -186,6 +200,12 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
         if not self.timeout > 0:
             raise ConfigError(f"timeout must be > 0, got: {self.timeout:g}")
         current_depth()  # while the processes above this one are there
+
+    def _absolute(self, paths: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
+        """Real paths; relative ones are below the first folder, or below the current one if any
+        folder is permitted."""
+        base = "" if self.folders[0] == "/" else self.folders[0]
+        return tuple(fs.real_path(os.path.join(base, os.path.expanduser(path))) for path in paths)
 
     def check(self, request: RunRequest) -> CheckedRun:
         """The options of a permitted run. Whether its session is one of the caller is not checked
@@ -212,7 +232,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
                 " it must be started again"
             )
         agent, model = self._agent_and_model(RunRequest(prompt=""))
-        options = self._options(request, request.cwd, agent)
+        options = self._options(request, request.cwd, None)  # its nodes may have other agents
         if model is not None:
             options["model"] = model
         return CheckedRun(agent, options)
@@ -332,7 +352,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
             return spec.name
         raise self.refusal("agents", asked, self.agents)
 
-    def _options(self, request: Limits, cwd: str | None, agent: str) -> RunKwargs:
+    def _options(self, request: Limits, cwd: str | None, agent: str | None) -> RunKwargs:
         """The options of a run: those of the allowance, and what the caller narrowed."""
         depth = current_depth() + 1
         if depth > self.depth:
@@ -365,10 +385,19 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
             real = resolve(asked, self.folders[0])
         except PathRefused as error:
             raise self.refusal("folders", f"the folder {asked!r}", str(error)) from error
-        if not any(is_inside(real, folder) for folder in self.folders):
-            inside = f"it must be inside {' or '.join(self.folders)}"
-            raise self.refusal("folders", f"the folder {asked!r}", inside)
+        if reason := self._outside(real, self.folders):
+            raise self.refusal("folders", f"the folder {asked!r}", reason)
         return real
+
+    def _outside(self, real: str, roots: Sequence[str]) -> str:
+        """Why a real path is not one of these folders or below one; empty if it is. What is
+        protected in a folder cannot be chosen: its files would no longer be protected."""
+        root = max((each for each in roots if is_inside(real, each)), key=len, default=None)
+        if root is None:
+            return f"it must be inside {' or '.join(roots)}"
+        protects = root != "/" and not self.policy.is_unlimited  # "/" means any folder
+        protection = protection_of(real[len(root) :]) if protects else None
+        return "" if protection is None else f"it is protected: {protection.reason}"
 
     def _policy(self, asked: str | JsonObject, agent: str | None, cwd: str) -> Policy:
         if isinstance(asked, str):
@@ -382,19 +411,31 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
             policy = policy_from_table(dict(asked), "policy")
             if "preset" not in asked:  # what it does not name stays as it is
                 policy = replace(self.policy, **{name: getattr(policy, name) for name in asked})
+        permitted = self.policy
         if policy.writable:
-            try:
-                writable = tuple(resolve(each, cwd) for each in policy.writable)
-            except PathRefused as error:
-                raise self.refusal("policy", "the policy", str(error)) from error
-            policy = replace(policy, writable=writable)
+            policy = replace(policy, writable=self._writable(policy.writable, cwd))
+            # A run could work in these folders instead.
+            permitted = replace(permitted, writable=(*permitted.writable, *self.folders))
         tools: Mapping[str, ToolKind] = {}
         if agent is not None:
             tools = config.find_agent(agent).tools
-        if not is_narrower(policy, self.policy, tools):
-            permitted = f"at most {policy_text(self.policy)}"
-            raise self.refusal("policy", f"the policy {policy_text(policy)}", permitted)
+        if policy != self.policy and not is_narrower(policy, permitted, tools):
+            most = f"at most {policy_text(self.policy)}"
+            raise self.refusal("policy", f"the policy {policy_text(policy)}", most)
         return policy
+
+    def _writable(self, asked: Iterable[str], cwd: str) -> tuple[str, ...]:
+        """The real paths of the folders that a caller's policy makes writable."""
+        real: list[str] = []
+        for folder in asked:
+            try:
+                real.append(resolve(folder, cwd))
+                reason = self._outside(real[-1], (*self.folders, *self.policy.writable))
+            except PathRefused as error:
+                reason = str(error)
+            if reason:
+                raise self.refusal("policy", f"the writable folder {folder!r}", reason)
+        return tuple(real)
 
     def _timeout(self, asked: float | str) -> float:
         try:

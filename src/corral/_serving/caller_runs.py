@@ -583,9 +583,10 @@ class CallerRuns:
             async with api.session(
                 checked.agent, ask=run.asker(), budget=part, **checked.options
             ) as session:
-                if session.prepared.cwd != checked.options.get("cwd"):
-                    # A folder was replaced by a link since it was checked.
-                    self.allowance.folder(session.prepared.cwd)
+                if session.prepared.guard.writable != checked.writable:
+                    raise NotPermitted(
+                        "a folder of the run was replaced by a link since it was checked"
+                    )
                 self._open(run, session.id, redactor_of(session.prepared.environment))
                 return outcome_of(await _prompt(run, session, request))
         finally:
