@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from corral import models
+from corral.errors import ConfigError
 from corral.models import Message, Request, Text, Thinking, ToolCall, ToolNamed, ToolResult
 from corral.testing import Call, ModelServer, Turn, say
 
@@ -49,6 +50,7 @@ async def test_consecutive_messages_of_one_role_are_one_entry() -> None:
     assert [(e["role"], len(e["parts"])) for e in body["contents"]] == [("user", 2), ("model", 2)]
 
 
+BLUE = ToolResult("c1", "blue")
 CALLED = Message("assistant", (ToolCall("c1", "look", {"at": "sky"}),), "gemini")
 
 
@@ -73,6 +75,56 @@ async def test_a_result_is_sent_with_the_name_of_its_call(
         "role": "user",
         "parts": [{"functionResponse": {"name": "look", "response": response}}],
     }
+
+
+async def test_a_call_id_of_two_turns_means_the_call_before_the_result() -> None:
+    second = Message("assistant", (ToolCall("c1", "hear", {}, item_id="i2"),), "gemini")
+    foreign = Message("assistant", (ToolCall("c1", "smell", {}, item_id="i3"),), "openai")
+    messages = [m for call in (CALLED, second, foreign) for m in (call, Message.tool(BLUE))]
+    body = await sent(USER, *messages)
+    results = [body["contents"][at]["parts"][0]["functionResponse"] for at in (2, 4, 6)]
+    assert [(result["name"], result.get("id")) for result in results] == [
+        ("look", None),
+        ("hear", "i2"),
+        ("smell", None),
+    ]
+
+
+async def test_empty_texts_are_not_sent() -> None:
+    empty = Text("")
+    body = await sent(
+        Message.system(""),
+        Message("user", (Text("hi"), empty)),
+        Message("assistant", (empty,)),
+        Message("assistant", (Text("", "sig"), empty), "gemini"),
+        Message("user", (empty, Text("bye"))),
+        Message("assistant", (Text("", "sig"),), "openai"),
+        Message("user", (Text("now"),)),
+    )
+    assert "systemInstruction" not in body
+    assert body["contents"] == [
+        {"role": "user", "parts": [{"text": "hi"}]},
+        {"role": "model", "parts": [{"text": "", "thoughtSignature": "sig"}]},
+        {"role": "user", "parts": [{"text": "bye"}, {"text": "now"}]},
+    ]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_alternatives_of_a_tools_parameters_arrive(parts: int) -> None:
+    kinds: list[Any] = [
+        {"type": "object", "properties": {name: {"type": "string"}}} for name in "ab"
+    ]
+    schema: dict[str, Any] = {"anyOf": kinds} if parts == 1 else {"allOf": kinds}
+    body = await sent(USER, tools=(models.ToolSpec("look", "", schema),))
+    (tool,) = body["tools"][0]["functionDeclarations"]
+    text = {"type": "STRING"}
+    assert tool["parameters"] == {"type": "OBJECT", "properties": {"a": text, "b": text}}
+    assert len(body["warnings"]) == (parts == 1)
+
+
+async def test_a_tool_whose_parameters_are_no_object_is_refused_before_the_call() -> None:
+    with pytest.raises(ConfigError, match="the tool 'look': its parameters are no object"):
+        await sent(USER, tools=(models.ToolSpec("look", "", {"type": "string"}),))
 
 
 SIGNED = (

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from corral import errors, models
+from corral._models.gemini.spec import PROVIDERS, WIRE
+from corral._protocol.response_builder import ResponseBuilder
 from corral.models import FinishReason, Text, Thinking, ToolCall, Usage
 from corral.testing import Call, ModelServer, Turn
 
@@ -84,3 +89,63 @@ async def test_missing_counts_are_unknown_and_not_zero() -> None:
 async def test_calls_without_ids_get_ids_that_are_not_their_names() -> None:
     ids = [call.id for call in (await both(Turn(calls=[Call("f"), Call("f")]))).tool_calls]
     assert len({*ids, "f"}) == 3
+
+
+def from_chunks(*calls: dict[str, Any] | None) -> models.Response:
+    """The response of a stream with these function calls; None ends it."""
+    parts = ResponseBuilder("gemini", "gemini-3-pro")
+    translate = WIRE.translator(PROVIDERS[0])
+    for call in calls:
+        content: dict[str, Any] = {"parts": [] if call is None else [{"functionCall": call}]}
+        candidate = {"content": content, "finishReason": None if call is not None else "STOP"}
+        translate([json.dumps({"candidates": [candidate]}).encode()], parts)
+    return parts.response()
+
+
+def piece(path: str, **value: Any) -> dict[str, Any]:
+    return {"partialArgs": [{"jsonPath": path, **value}], "willContinue": True}
+
+
+def test_arguments_that_arrive_in_pieces_are_joined() -> None:
+    response = from_chunks(
+        {"name": "look", "id": "i", "willContinue": True},
+        piece("$.at", stringValue="San ", willContinue=True),
+        piece("$.at", stringValue="Jose"),
+        piece("$.box.size[0].x", numberValue=2),
+        piece("$.box.size[0].y", numberValue=0.5),
+        piece("$.box.size[1].x", numberValue=3),
+        piece("$['a b'][\"c\"]", boolValue=False),
+        piece("$.none", nullValue="NULL_VALUE"),
+        {},
+        {"name": "look", "willContinue": True, **piece("$.at", stringValue="x")},
+        {"name": "plain", "args": {"a": 1}},
+        {"name": "last", **piece("$.at", stringValue="y")},
+        None,
+    )
+    assert [(call.name, call.arguments) for call in response.tool_calls] == [
+        (
+            "look",
+            {
+                "at": "San Jose",
+                "box": {"size": [{"x": 2, "y": 0.5}, {"x": 3}]},
+                "a b": {"c": False},
+                "none": None,
+            },
+        ),
+        ("look", {"at": "x"}),
+        ("plain", {"a": 1}),
+        ("last", {"at": "y"}),
+    ]
+    assert (response.tool_calls[0].id, response.finish_reason.reason) == ("i", "tool_calls")
+
+
+@pytest.mark.parametrize("path", ["", "$", "$.", "at", "$[3]", "$.a[999999999]"])
+def test_pieces_with_an_odd_path_do_no_harm(path: str) -> None:
+    odd = piece(path, stringValue="x")
+    response = from_chunks(odd, {"name": "look", **odd}, odd, {}, None)
+    assert [call.name for call in response.tool_calls] == ["look"]
+
+
+def test_an_argument_that_is_nested_too_deep_is_an_error() -> None:
+    with pytest.raises(errors.StreamBroken, match="nested"):
+        from_chunks({"name": "look", **piece("$" + ".a" * 2000, stringValue="x")})

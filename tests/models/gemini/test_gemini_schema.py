@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from corral._models.gemini.schema import to_gemini_schema
+from corral._models.gemini.schema import to_gemini_parameters, to_gemini_schema
+from corral.errors import ConfigError
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"type": "string", "description": "d"}, {"type": "STRING", "description": "d"}),
@@ -67,10 +68,152 @@ def test_rejected_settings_are_left_out_with_a_warning(key: str) -> None:
     assert [key in warning for warning in warnings] == [True]
 
 
-def test_an_all_of_with_several_schemas_is_left_out_with_a_warning() -> None:
-    converted, warnings = to_gemini_schema({"allOf": [{"type": "string"}, {"minLength": 1}]})
-    assert converted == {}
-    assert "allOf" in warnings[0]
+MERGED: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
+    ([{"type": "string"}, {"minLength": 1}], {"type": "STRING", "minLength": 1}),
+    (
+        [{"minLength": 1, "maxLength": 9}, {"type": "string", "minLength": 2, "maxLength": 10}],
+        {"type": "STRING", "minLength": 2, "maxLength": 9},
+    ),
+    ([{"type": "number"}, {"type": "integer"}], {"type": "INTEGER"}),
+    ([{"type": ["string", "null"]}, {"type": "string"}], {"type": "STRING"}),
+    (
+        [{"type": ["string", "null"]}, {"enum": ["a", None]}],
+        {"type": "STRING", "enum": ["a"], "nullable": True},
+    ),
+    ([{"enum": ["a", "b"]}, {"enum": ["b", "c"]}], {"type": "STRING", "enum": ["b"]}),
+    (
+        [
+            {"properties": {"a": {"type": "string"}}, "required": ["b"]},
+            {"properties": {"b": {"type": "string"}, "a": {"minLength": 1}}, "required": ["a"]},
+            {"type": "object", "allOf": [{"$ref": "#/$defs/C"}, {"$ref": "#/$defs/C"}]},
+        ],
+        {
+            "type": "OBJECT",
+            "properties": {
+                "a": {"type": "STRING", "minLength": 1},
+                "b": {"type": "STRING"},
+                "c": {"type": "BOOLEAN"},
+            },
+            "required": ["b", "a"],
+        },
+    ),
+    (
+        [{"type": "array", "items": {"type": "string"}}, {"items": {"minLength": 1}}],
+        {"type": "ARRAY", "items": {"type": "STRING", "minLength": 1}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts", "converted"), MERGED)
+def test_the_schemas_of_an_all_of_are_merged(
+    parts: list[dict[str, Any]], converted: dict[str, Any]
+) -> None:
+    defs = {"C": {"type": "object", "properties": {"c": {"type": "boolean"}}}}
+    schema: dict[str, Any] = {"allOf": parts, "$defs": defs, "title": "t"}
+    assert to_gemini_schema(schema) == ({**converted, "title": "t"}, [])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"type": "string"}, {"type": "object"}),
+        ({"pattern": "a"}, {"pattern": "b"}),
+        ({"enum": ["a"]}, {"enum": ["b"]}),
+        (
+            {"anyOf": [{"type": "string"}, {"type": "number"}]},
+            {"anyOf": [{"type": "string"}, {"type": "boolean"}]},
+        ),
+    ],
+)
+def test_what_cannot_be_merged_is_left_out_with_a_warning(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    converted, warnings = to_gemini_schema({"allOf": [one, other]})
+    assert converted == to_gemini_schema(one)[0]
+    assert ["of an allOf" in warning for warning in warnings] == [True]
+
+
+def test_properties_beside_a_reference_are_added_to_those_of_its_target() -> None:
+    base: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
+    schema: dict[str, Any] = {
+        "$ref": "#/$defs/Base",
+        "$defs": {"Base": base},
+        "properties": {"b": {"$ref": "#/$defs/Base"}},
+    }
+    converted, warnings = to_gemini_schema(schema)
+    plain = {"type": "OBJECT", "properties": {"a": {"type": "STRING"}}}
+    assert converted["properties"] == {"a": {"type": "STRING"}, "b": plain}
+    assert warnings == []
+
+
+def test_alternatives_that_only_require_properties_are_left_out_with_a_warning() -> None:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+    }
+    converted, warnings = to_gemini_schema(schema)
+    assert converted == {
+        "type": "OBJECT",
+        "properties": {"a": {"type": "STRING"}, "b": {"type": "STRING"}},
+    }
+    assert "anyOf" in warnings[0]
+
+
+def test_the_only_alternative_is_merged_with_what_stands_beside_it() -> None:
+    one, other = (dict[str, Any]({"properties": {name: {"type": "string"}}}) for name in "ab")
+    text = {"type": "STRING"}
+    converted, warnings = to_gemini_schema({"anyOf": [other, {"type": "null"}], **one})
+    assert converted == {"properties": {"a": text, "b": text}, "nullable": True}
+    assert warnings == []
+
+
+def kind(name: str, **fields: Any) -> dict[str, Any]:
+    properties = {"kind": {"const": name, "title": name}, **fields}
+    return {"type": "object", "properties": properties, "required": [*properties]}
+
+
+@pytest.mark.parametrize("key", ["anyOf", "oneOf"])
+def test_the_alternatives_of_a_tools_parameters_are_one_object(key: str) -> None:
+    text, number, flag = ({"type": name} for name in ("string", "integer", "boolean"))
+    inner = {"$ref": "#/$defs/Z"}
+    schema: dict[str, Any] = {
+        key: [kind("x", a=text, both=text), kind("y", both=number), inner, {"type": "null"}],
+        "$defs": {"Z": {"anyOf": [kind("z", both=text), kind("zz", both=number, d=flag)]}},
+        "properties": {"always": text},
+        "required": ["always"],
+    }
+    converted, (warning,) = to_gemini_parameters("look", schema)
+    assert converted["type"] == "OBJECT"
+    assert converted["properties"] == {
+        "always": {"type": "STRING"},
+        "kind": {"type": "STRING", "enum": ["x", "y", "z", "zz"]},
+        "a": {"type": "STRING"},
+        "both": {"anyOf": [{"type": "STRING"}, {"type": "INTEGER"}]},
+        "d": {"type": "BOOLEAN"},
+    }
+    assert converted["required"] == ["always", "both", "kind"]
+    assert warning.startswith("look: the alternatives")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}},
+        {"anyOf": [{"type": "object"}, {"type": "string"}]},
+        {"type": "integer", "anyOf": [{"minimum": 1}, {"maximum": -1}]},
+        {"$ref": "#/$defs/A", "$defs": {"A": {"enum": ["a"]}}},
+    ],
+)
+def test_parameters_that_are_no_object_are_refused_with_the_tool(schema: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="the tool 'look': its parameters are no object"):
+        to_gemini_parameters("look", schema)
+
+
+@pytest.mark.parametrize("schema", [{}, {"type": "object"}, {"properties": {}}, {"type": "null"}])
+def test_a_tool_without_parameters_has_none(schema: dict[str, Any]) -> None:
+    assert to_gemini_parameters("look", schema) == ({}, [])
 
 
 def test_a_property_may_have_the_name_of_a_keyword() -> None:

@@ -7,7 +7,9 @@ from base64 import b64encode
 from functools import lru_cache
 from urllib.parse import quote
 
-from corral._models.gemini.schema import to_gemini_schema
+import msgspec
+
+from corral._models.gemini.schema import to_gemini_parameters, to_gemini_schema
 from corral._models.spec import (
     Encoded,
     Provider,
@@ -43,16 +45,16 @@ _VERSION = re.compile(r"gemini-(\d+(?:\.\d+)?)")
 def encode(request: Request, provider: Provider, streamed: bool) -> Encoded:
     path = _path(provider.traits.model_path, request.model, streamed)
     body: JsonObject = {"contents": _contents(request, provider)}
-    if texts := instructions(request):
+    if texts := [text for text in instructions(request) if text]:
         body["systemInstruction"] = {"parts": [{"text": text} for text in texts]}
     warnings: list[str] = []
     if request.tools:
         declared: list[Json] = []
         for tool in request.tools:
-            parameters, lost = to_gemini_schema(tool.parameters)
-            warnings += [f"{tool.name}: {each}" for each in lost]
+            parameters, lost = to_gemini_parameters(tool.name, tool.parameters)
+            warnings += lost
             function: JsonObject = {"name": tool.name, "description": tool.description}
-            if parameters.get("properties"):
+            if parameters:
                 function["parameters"] = parameters
             declared.append(function)
         body["tools"] = [{"functionDeclarations": declared}]
@@ -123,26 +125,20 @@ def thinking_config(model: str, effort: str) -> JsonObject:
 
 def _contents(request: Request, provider: Provider) -> list[Json]:
     """The history. Consecutive messages of one role become one entry."""
-    # A tool result has only the id of its call.
-    names = {call.id: call for message in request.messages for call in message.tool_calls}
-    foreign_calls: set[str] = set()
-    signed = False
-    if names:
-        foreign_calls = {
-            call.id
-            for message in request.messages
-            if message.provider not in (None, provider.name)
-            for call in message.tool_calls
-        }
-        found = _VERSION.search(request.model)
-        signed = found is not None and float(found[1]) >= 3
+    # A tool result has only the id of its call. Another turn may use the id again.
+    calls: dict[str, ToolCall] = {}
+    version = _VERSION.search(request.model)
+    signed = version is not None and float(version[1]) >= 3
     contents: list[Json] = []
     last_role, last_parts = "", list[Json]()
     for message in request.messages:
         if message.role in ("system", "developer"):
             continue
         role = "model" if message.role == "assistant" else "user"
-        parts = _encode_message(message, provider, names, foreign_calls, signed)
+        own = message.provider in (None, provider.name)
+        for call in message.tool_calls:  # the ids of other vendors' calls are not sent
+            calls[call.id] = call if own else msgspec.structs.replace(call, item_id=None)
+        parts = _encode_message(message, own, calls, signed)
         if contents and role == last_role:
             last_parts.extend(parts)
         elif parts:
@@ -152,22 +148,17 @@ def _contents(request: Request, provider: Provider) -> list[Json]:
 
 
 def _encode_message(
-    message: Message,
-    provider: Provider,
-    names: dict[str, ToolCall],
-    foreign_calls: set[str],
-    signed: bool,
+    message: Message, own: bool, calls: dict[str, ToolCall], signed: bool
 ) -> list[Json]:
-    """The parts of one message. ``foreign_calls`` are calls of other vendors' models, whose ids
-    are not sent."""
-    own = message.provider in (None, provider.name)
+    """The parts of one message. ``own``: this vendor's model wrote it, or nobody says whose."""
     is_first_call = True
     parts: list[Json] = []
     for part in message.content:
-        if type(part) is Text and part.signature is None:
-            parts.append({"text": part.text})
+        if type(part) is Text and not (own and part.signature):
+            if part.text:  # the vendor refuses an empty one
+                parts.append({"text": part.text})
             continue
-        entry = _encode_part(part, own, names, foreign_calls)
+        entry = _encode_part(part, own, calls)
         if entry is None:
             continue
         signature: str | None = getattr(part, "signature", None)
@@ -180,9 +171,7 @@ def _encode_message(
     return parts
 
 
-def _encode_part(
-    part: Part, own: bool, names: dict[str, ToolCall], foreign_calls: set[str]
-) -> JsonObject | None:
+def _encode_part(part: Part, own: bool, calls: dict[str, ToolCall]) -> JsonObject | None:
     match part:
         case Text():
             return {"text": part.text}
@@ -198,14 +187,14 @@ def _encode_part(
                 call["id"] = part.item_id
             return {"functionCall": call}
         case ToolResult():
-            made = names.get(part.call_id)
+            made = calls.get(part.call_id)
             content = part.content
             response: Json = content if isinstance(content, dict) else {"result": content}
             returned: JsonObject = {
                 "name": part.name or (made.name if made else part.call_id),
                 "response": {"error": content} if part.is_error else response,
             }
-            if made is not None and made.item_id and made.id not in foreign_calls:
+            if made is not None and made.item_id:
                 returned["id"] = made.item_id
             return {"functionResponse": returned}
         case Image() | Audio() | Document():

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 
 import msgspec
 
+from corral._core.nesting import MAX_DEPTH, TOO_DEEP
 from corral._models.errors import VendorFacts, error_from_failure, next_midnight, vendor_error
 from corral._models.spec import FailedResponse, Provider, Translate
 from corral._protocol.response_builder import ResponseBuilder
 from corral.errors import ContentRefused, CorralError, StreamBroken
 from corral.model_types import Reason
-from corral.values import Json, JsonObject, Usage, convert_to, decode_or_none, decoder_for
+from corral.values import (
+    Json,
+    JsonObject,
+    Usage,
+    convert_to,
+    decode_or_none,
+    decoder_for,
+    is_object,
+)
 
 FINISHES: dict[str, Reason] = {
     "STOP": "stop",
@@ -32,10 +42,24 @@ FINISHES: dict[str, Reason] = {
 }
 
 
+class _PartialArgument(msgspec.Struct, rename="camel", gc=False):
+    json_path: str = ""
+    string_value: str | None = None
+    number_value: float | int | None = None
+    bool_value: bool | None = None
+
+    @property
+    def value(self) -> Json:
+        values = (self.string_value, self.number_value, self.bool_value)
+        return next((value for value in values if value is not None), None)
+
+
 class _GeminiCall(msgspec.Struct, rename="camel", gc=False):
-    name: str = ""
+    name: str | None = None
     args: Json = None
     id: str | None = None
+    partial_args: list[_PartialArgument] | None = None
+    will_continue: bool | None = None
 
 
 class _GeminiPart(msgspec.Struct, rename="camel", gc=False):
@@ -92,12 +116,73 @@ class _GeminiChunk(msgspec.Struct, rename="camel", gc=False):
 _decode = decoder_for(_GeminiChunk).decode
 
 
+class _StreamedCall(msgspec.Struct, eq=False):
+    """The tool call whose arguments arrive in several chunks, as
+    ``streamFunctionCallArguments`` asks for. The last chunk is without ``willContinue``."""
+
+    is_open: bool = False
+    arguments: JsonObject = {}
+
+    def add(self, made: _GeminiCall, signature: str | None, parts: ResponseBuilder) -> None:
+        if made.name:
+            self.end(parts)
+            parts.start_call(self, made.name, made.id, signature=signature, item_id=made.id)
+            self.is_open, self.arguments = True, {}
+        if is_object(made.args):
+            self.arguments |= made.args
+        for piece in made.partial_args or ():
+            _set_argument(self.arguments, piece)
+        if not made.will_continue:
+            self.end(parts)
+
+    def end(self, parts: ResponseBuilder) -> None:
+        if self.is_open:
+            self.is_open = False
+            parts.add_arguments(self, msgspec.json.encode(self.arguments).decode())
+            parts.end_call(self)
+
+
+_PATH_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\['([^']*)'\]|\["([^"]*)"\]""")
+
+
+def _set_argument(arguments: JsonObject, piece: _PartialArgument) -> None:
+    """Set the value at the piece's path. A string continues the one that is there."""
+    here: Json = arguments
+    steps: list[str | int] = [
+        int(step[2]) if step[2] is not None else step[1] or step[3] or step[4] or ""
+        for step in _PATH_STEP.finditer(piece.json_path)
+    ]
+    if len(steps) >= MAX_DEPTH:
+        raise StreamBroken(f"an argument cannot be read: {TOO_DEEP}", hint="Try again.")
+    for at, step in enumerate(steps):
+        is_last = at == len(steps) - 1
+        new: Json = piece.value if is_last else [] if isinstance(steps[at + 1], int) else {}
+        if isinstance(here, list) and isinstance(step, int):
+            index = min(step, len(here))
+            if index == len(here):
+                here.append(None)
+            here[index] = _continued(here[index], new)
+            here = here[index]
+        elif isinstance(here, dict):
+            name = str(step)
+            here[name] = _continued(here.get(name), new)
+            here = here[name]
+
+
+def _continued(old: Json, new: Json) -> Json:
+    if isinstance(old, str) and isinstance(new, str):
+        return old + new
+    return old if isinstance(old, dict | list) and type(old) is type(new) else new
+
+
 def translator(provider: Provider) -> Translate:
+    streamed = _StreamedCall()
+
     def translate(datas: list[bytes], parts: ResponseBuilder) -> None:
         counted: _GeminiUsage | None = None
         for data in datas:
             chunk = _chunk(data, provider)
-            _handle_chunk(chunk, parts, provider)
+            _handle_chunk(chunk, parts, provider, streamed)
             # Each covers the response so far: the last is enough.
             counted = chunk.usage_metadata or counted
         _count(counted, parts)
@@ -107,7 +192,7 @@ def translator(provider: Provider) -> Translate:
 
 def read(body: bytes, parts: ResponseBuilder, provider: Provider) -> None:
     chunk = _chunk(body, provider)
-    _handle_chunk(chunk, parts, provider)
+    _handle_chunk(chunk, parts, provider, _StreamedCall())
     _count(chunk.usage_metadata, parts)
 
 
@@ -123,7 +208,9 @@ def _chunk(data: bytes, provider: Provider) -> _GeminiChunk:
         ) from error
 
 
-def _handle_chunk(chunk: _GeminiChunk, parts: ResponseBuilder, provider: Provider) -> None:
+def _handle_chunk(
+    chunk: _GeminiChunk, parts: ResponseBuilder, provider: Provider, streamed: _StreamedCall
+) -> None:
     if chunk.error is not None:
         raise _error(provider, chunk.error, parts.model)
     feedback = chunk.prompt_feedback
@@ -143,22 +230,26 @@ def _handle_chunk(chunk: _GeminiChunk, parts: ResponseBuilder, provider: Provide
             continue  # only one answer was requested
         if candidate.content is not None:
             for piece in candidate.content.parts:
-                _handle_piece(piece, parts)
+                _handle_piece(piece, parts, streamed)
         if candidate.grounding_metadata is not None:
             parts.add_provider_event("groundingMetadata", candidate.grounding_metadata)
         raw = candidate.finish_reason
         if raw is not None:
+            streamed.end(parts)
             parts.set_finish(FINISHES.get(raw, "other"), raw)
             if candidate.finish_message:
                 parts.warnings.append(candidate.finish_message)
 
 
-def _handle_piece(piece: _GeminiPart, parts: ResponseBuilder) -> None:
+def _handle_piece(piece: _GeminiPart, parts: ResponseBuilder, streamed: _StreamedCall) -> None:
     if piece.function_call is not None:
-        made = piece.function_call
+        made, signature = piece.function_call, piece.thought_signature
+        if made.will_continue or made.partial_args or (streamed.is_open and not made.name):
+            streamed.add(made, signature, parts)
+            return
+        streamed.end(parts)
         args: Json = {} if made.args is None else made.args
-        signature = piece.thought_signature
-        parts.add_call(made.name, args, made.id, signature=signature, item_id=made.id)
+        parts.add_call(made.name or "", args, made.id, signature=signature, item_id=made.id)
         return
     text = piece.text
     if text is not None:

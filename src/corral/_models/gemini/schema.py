@@ -1,13 +1,19 @@
-"""Converts a JSON Schema to Gemini's format: a subset of OpenAPI's, without references."""
+"""Converts a JSON Schema to Gemini's format: a subset of OpenAPI's, without references and
+``allOf``. The parameters of a tool are one object there: its alternatives are merged."""
 
 from __future__ import annotations
 
+from functools import reduce
+
 import msgspec
 
-from corral.values import Json, JsonObject, as_object
+from corral.errors import ConfigError
+from corral.values import Json, JsonObject, as_list, as_object, as_objects, as_texts
 
 MAX_REFERENCES = 2000
 """References that are replaced by their target; recursive types would need infinitely many."""
+MAX_DEPTH = 64
+"""References within one another that are replaced."""
 TYPES = {"string", "number", "integer", "boolean", "array", "object"}
 COPIED_KEYWORDS = frozenset(
     {
@@ -32,6 +38,7 @@ COPIED_KEYWORDS = frozenset(
 """Keywords that are copied unchanged."""
 IGNORED_KEYWORDS = frozenset({"$defs", "definitions", "$comment", "examples", "deprecated"})
 """Keywords that are left out without a warning: they do not constrain the value."""
+_DESCRIPTIVE = frozenset({"default", "description", "example", "propertyOrdering", "title"})
 
 
 def to_gemini_schema(schema: JsonObject) -> tuple[JsonObject, list[str]]:
@@ -43,6 +50,57 @@ def to_gemini_schema(schema: JsonObject) -> tuple[JsonObject, list[str]]:
     ]
 
 
+def to_gemini_parameters(tool: str, schema: JsonObject) -> tuple[JsonObject, list[str]]:
+    """The parameters of a tool, and a warning for each keyword that was left out; ``{}`` for a tool
+    without parameters. Raises ``ConfigError``, which names the tool, if they are no object."""
+    converted, warnings = to_gemini_schema(schema)
+    if converted.get("anyOf"):
+        warnings.append("the alternatives of the parameters are one object: Gemini takes no others")
+    merged = _merge_alternatives(converted)
+    if merged.get("type", "OBJECT") != "OBJECT":
+        raise ConfigError(
+            f"the tool {tool!r}: its parameters are no object, which Gemini requires",
+            hint="Wrap the value: {'type': 'object', 'properties': {'value': …}}.",
+        )
+    parameters = {"type": "OBJECT", **merged} if merged.get("properties") else {}
+    return parameters, [f"{tool}: {warning}" for warning in warnings]
+
+
+def _merge_alternatives(schema: JsonObject) -> JsonObject:
+    """One object that all alternatives of this one fit. It requires what all of them require. The
+    type of an alternative that is no object is the type of the result."""
+    merged = {key: value for key, value in schema.items() if key != "anyOf"}
+    choices = [_merge_alternatives(choice) for choice in as_objects(schema.get("anyOf"))]
+    if not choices or merged.get("type", "OBJECT") != "OBJECT":
+        return merged
+    properties = {**as_object(merged.get("properties"))}
+    for choice in choices:
+        if choice.get("type", "OBJECT") != "OBJECT":
+            return choice
+        for name, field in as_object(choice.get("properties")).items():
+            properties[name] = _either(as_object(properties.get(name, field)), as_object(field))
+    common = [{*as_texts(choice.get("required"))} for choice in choices]
+    required = [*as_texts(merged.get("required"))]
+    required += sorted(set.intersection(*common) - {*required})
+    merged |= {"type": "OBJECT", "properties": properties}
+    return {**merged, "required": [*required]} if required else merged
+
+
+def _either(one: JsonObject, other: JsonObject) -> JsonObject:
+    """What fits one of both."""
+    if one == other:
+        return one
+    if one.get("enum") and other.get("enum"):  # such as the names of the alternatives
+        names = dict.fromkeys((*as_texts(one["enum"]), *as_texts(other["enum"])))
+        return {"type": "STRING", "enum": [*names]}
+    choices = [
+        choice
+        for schema in (one, other)
+        for choice in (as_list(schema["anyOf"]) if schema.keys() == {"anyOf"} else [schema])
+    ]
+    return {"anyOf": [choice for at, choice in enumerate(choices) if choice not in choices[:at]]}
+
+
 class _Conversion:
     def __init__(self, root: JsonObject) -> None:
         self._root = root
@@ -50,21 +108,51 @@ class _Conversion:
         self._left = MAX_REFERENCES
 
     def convert(self, schema: JsonObject, inside: tuple[str, ...]) -> JsonObject:
-        schema, inside = self._resolve_references(schema, inside)
+        out = self._convert_parts(schema, inside)
+        if required := as_list(out.pop("required", None)):
+            defined = as_object(out.get("properties"))
+            if listed := [name for name in dict.fromkeys(as_texts(required)) if name in defined]:
+                out["required"] = [*listed]
+        if out.get("type") == "ARRAY" and "items" not in out:
+            out["items"] = {}  # without it the API rejects the request
+        return out
+
+    def _convert_parts(self, schema: JsonObject, inside: tuple[str, ...]) -> JsonObject:
+        """The schema merged with those of its ``allOf`` and with the target of its reference: one
+        of them may require what another one defines."""
+        own = {key: value for key, value in schema.items() if key not in ("allOf", "$ref")}
+        parts = [self._convert_parts(part, inside) for part in as_objects(schema.get("allOf"))]
+        if isinstance(reference := schema.get("$ref"), str):
+            parts.append(self._convert_target(reference, inside))
+        return reduce(self._merge, parts, self._convert_keywords(own, inside))
+
+    def _convert_target(self, reference: str, inside: tuple[str, ...]) -> JsonObject:
+        """A recursive reference becomes an object of any kind."""
+        target = _find_target(reference, self._root)
+        deep = reference in inside or len(inside) > MAX_DEPTH or self._left <= 0
+        self._left -= 1
+        if deep or target is None:
+            self.lost["recursive $ref" if deep else "dangling $ref"] = None
+            return {"type": "OBJECT"}
+        return self._convert_parts(target, (*inside, reference))
+
+    def _convert_keywords(self, schema: JsonObject, inside: tuple[str, ...]) -> JsonObject:
         out: JsonObject = {}
 
         def below(value: Json) -> JsonObject:
             return self.convert(value, inside) if isinstance(value, dict) else {}
 
-        # The description first: enum values that are not strings are appended to it.
-        for key, value in sorted(schema.items(), key=lambda entry: entry[0] != "description"):
+        # The description first: enum values that are not strings are appended to it. Alternatives
+        # last: they are merged with what stands beside them.
+        order = {"description": 0, "anyOf": 2, "oneOf": 2}
+        for key, value in sorted(schema.items(), key=lambda entry: order.get(entry[0], 1)):
             match key:
                 case "properties" if isinstance(value, dict):
                     out["properties"] = {name: below(each) for name, each in value.items()}
                 case "items":
                     out["items"] = below(value)
                 case "anyOf" | "oneOf" if isinstance(value, list):
-                    _add_alternatives(out, [below(each) for each in value])
+                    out = self._with_alternatives(out, key, value, inside)
                 case "type":
                     out.update(_type(value))
                 case "enum" if isinstance(value, list):
@@ -72,39 +160,64 @@ class _Conversion:
                 case "const":
                     _add_enum(out, [value])
                 case "required" if isinstance(value, list):
-                    known = as_object(schema.get("properties"))
-                    out["required"] = [name for name in value if name in known]
+                    out["required"] = value
                 case _ if key in COPIED_KEYWORDS:
                     out[key] = value
                 case _:
                     self.lost |= {} if key in IGNORED_KEYWORDS else {key: None}
-        if out.get("required") == []:
-            del out["required"]
-        if out.get("type") == "ARRAY" and "items" not in out:
-            out["items"] = {}  # without it the API rejects the request
         return out
 
-    def _resolve_references(
-        self, schema: JsonObject, inside: tuple[str, ...]
-    ) -> tuple[JsonObject, tuple[str, ...]]:
-        """The schema with references and an ``allOf`` of one element replaced by their target. A
-        recursive reference becomes an object of any kind."""
-        for _ in range(64):
-            only = schema.get("allOf")
-            if isinstance(only, list) and len(only) == 1 and isinstance(only[0], dict):
-                schema = {**only[0], **{k: v for k, v in schema.items() if k != "allOf"}}
-            reference = schema.get("$ref")
-            if not isinstance(reference, str):
-                return schema, inside
-            beside = {key: value for key, value in schema.items() if key != "$ref"}
-            target = _find_target(reference, self._root)
-            deep = reference in inside or self._left <= 0
-            self._left -= 1
-            if deep or target is None:
-                self.lost["recursive $ref" if deep else "dangling $ref"] = None
-                return {"type": "object", **beside}, inside
-            schema, inside = {**target, **beside}, (*inside, reference)
-        return {}, inside
+    def _with_alternatives(
+        self, out: JsonObject, key: str, values: list[Json], inside: tuple[str, ...]
+    ) -> JsonObject:
+        """With null, ``anyOf`` becomes the other alternative, nullable."""
+        choices: list[JsonObject] = []
+        for value in as_objects(values):
+            choices.append(self.convert(value, inside))
+            if value and not choices[-1]:  # such as one that only requires a property
+                self.lost[key] = None
+        real = [choice for choice in choices if choice not in ({"nullable": True}, {})]
+        if real:
+            out = self._merge(out, real[0] if len(real) == 1 else {"anyOf": [*real]})
+        if {"nullable": True} in choices:
+            out["nullable"] = True
+        return out
+
+    def _merge(self, one: JsonObject, other: JsonObject) -> JsonObject:
+        """What fits both. A keyword that cannot hold for both is that of the first."""
+        both: JsonObject = {**other, **one}
+        for key in one.keys() & other.keys():
+            mine, theirs = one[key], other[key]
+            if mine == theirs or key in _DESCRIPTIVE:
+                continue
+            if isinstance(mine, dict) and isinstance(theirs, dict):
+                both[key] = (
+                    self._merge_properties(mine, theirs)
+                    if key == "properties"
+                    else self._merge(mine, theirs)
+                )
+            elif key == "required":
+                both[key] = [*as_list(mine), *as_list(theirs)]
+            elif key == "enum" and (common := [v for v in as_list(mine) if v in as_list(theirs)]):
+                both[key] = common
+            elif isinstance(mine, int | float) and isinstance(theirs, int | float):
+                both[key] = (max if key.startswith("min") else min)(mine, theirs)
+            elif (mine, theirs) in (("INTEGER", "NUMBER"), ("NUMBER", "INTEGER")):
+                both[key] = "INTEGER"
+            else:
+                self.lost[f"second {key} of an allOf"] = None
+        # A part with a type refuses null; one without may be an annotation of OpenAPI.
+        typed = [part for part in (one, other) if part.keys() & {"type", "enum", "anyOf"}]
+        if len(typed) == 2 and not (one.get("nullable") and other.get("nullable")):
+            both.pop("nullable", None)
+        return both
+
+    def _merge_properties(self, one: JsonObject, other: JsonObject) -> JsonObject:
+        return {**one, **other} | {
+            name: self._merge(as_object(one[name]), as_object(other[name]))
+            for name in one
+            if name in other
+        }
 
 
 def _find_target(reference: str, root: JsonObject) -> JsonObject | None:
@@ -125,18 +238,6 @@ def _type(value: Json) -> JsonObject:
     if known:
         return {"anyOf": [{"type": name} for name in known], **nullable}
     return nullable  # an unknown type is left out
-
-
-def _add_alternatives(out: JsonObject, choices: list[JsonObject]) -> None:
-    """Write the alternatives. ``anyOf`` with null becomes the other alternative, nullable."""
-    real = [choice for choice in choices if choice not in ({"nullable": True}, {})]
-    if {"nullable": True} in choices:
-        out["nullable"] = True
-    if len(real) == 1:
-        for key, value in real[0].items():
-            out.setdefault(key, value)
-    elif real:
-        out["anyOf"] = [*real]
 
 
 def _add_enum(out: JsonObject, values: list[Json]) -> None:
