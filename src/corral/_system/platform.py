@@ -264,6 +264,14 @@ def enter_namespace(number: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
+def owner_of_namespace(number: int) -> int:
+    """A descriptor of the user namespace whose rights count in a namespace. Raises ``OSError``."""
+    import fcntl
+
+    get_owner = 0xB701  # NS_GET_USERNS, ioctl_ns(2)
+    return fcntl.ioctl(number, get_owner)
+
+
 def can_fork(largest: int) -> bool:
     """Whether a fork of this process is safe and cheap: it has one thread, and at most this many
     bytes of memory."""

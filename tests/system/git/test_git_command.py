@@ -1,17 +1,30 @@
-"""Nothing that a repository or an agent put into a git folder runs when corral calls git."""
+"""Nothing that a repository or an agent put into a git folder runs when corral calls git, and
+nothing changes what git answers."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.hostile_git import Traps, git, make_repository
+from support.sandbox import needs_sandbox
 
-from corral._system.git import changes, dangerous_settings, source_repository
+from corral._system.git import (
+    changes,
+    command,
+    dangerous_settings,
+    scan,
+    source_repository,
+)
+from corral._system.git import (
+    repository as repositories,
+)
 from corral._system.git.worktree import SharedWorktree, TaskWorktree, repository_root
+from corral._system.sandbox.sandbox import find_support
 
 
 @pytest.fixture
@@ -235,3 +248,88 @@ def test_settings_that_start_a_program_when_git_only_reads(
     with (tmp_path / ".git" / "config").open("a") as file:
         file.write(f"{setting}\n")
     assert [each.name for each in dangerous_settings.starts_programs(tmp_path)] == found
+
+
+def test_an_object_that_was_replaced_is_read_as_it_was(repository: Path) -> None:
+    """``refs/replace`` gives any object the content of another one. An agent may write there."""
+    file = git(repository, "rev-parse", "HEAD:file")
+    git(repository, "replace", file, git(repository, "rev-parse", "HEAD:dir/inner"))
+    assert git(repository, "cat-file", "blob", file) == "inner"
+    assert repositories.blobs(repository, [file], 99) == {file: b"one\n"}
+
+
+def test_a_missing_object_is_not_fetched(repository: Path, traps: Traps) -> None:
+    """The settings name a program that git would start for that."""
+    text = f"""
+[core]
+    repositoryformatversion = 1
+[extensions]
+    partialClone = there
+[remote "there"]
+    promisor = true
+    url = {repository}
+    uploadpack = {traps.program("uploadpack", copies=False)}
+"""
+    (repository / ".git" / "config").write_text(text)
+    words = ("cat-file", "-e", "1" * 40)
+    for name, is_obeyed in (("UNUSED", True), ("GIT_NO_LAZY_FETCH", False)):
+        traps.forget()
+        env = {**os.environ, name: "1"}
+        subprocess.run(["git", *words], cwd=repository, env=env, capture_output=True, timeout=60)
+        if bool(traps.ran) is not is_obeyed:
+            pytest.skip("this git does not know the variable")
+    answer = command.call(repository / ".git", *words, access=command.REMOTE)
+    assert answer.code != 0
+    assert traps.ran == []
+
+
+def test_a_name_with_a_star_is_one_file(repository: Path) -> None:
+    old = git(repository, "rev-parse", "HEAD")
+    for name in ("d*", "f*", "fast"):
+        (repository / name).write_text("new\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "-q", "-m", "second")
+    new = git(repository, "rev-parse", "HEAD")
+    found = repositories.diff(repository, old, new, 10_000, as_text="f*").decode()
+    assert [line for line in found.splitlines() if line.startswith("+++")] == ["+++ b/f*"]
+    layout = scan.find_repository(repository)
+    assert layout is not None
+    assert repositories.index_names(layout, b"d*") == {b"d*"}
+
+
+CONFIGURED = """
+import sys
+from pathlib import Path
+from corral._system.git import command
+git_dir, home = map(Path, sys.argv[1:])
+for words in (("config", "--get-all", "user.name"), ("check-attr", "filter", "--", "file")):
+    print(command.call(git_dir, *words, env={"HOME": str(home)}).text.strip(), end=",")
+"""
+
+
+@needs_sandbox
+def test_git_reads_no_settings_of_the_system_and_of_the_user(
+    repository: Path, tmp_path: Path
+) -> None:
+    """Also where its home is named. Here ``/etc`` is another one."""
+    system, home = tmp_path / "etc", tmp_path / "home"
+    for folder, name in ((system, "gitconfig"), (home, ".gitconfig")):
+        folder.mkdir()
+        (folder / name).write_text(f"[user]\n name = of {name}\n")
+    (system / "gitattributes").write_text("* filter=of-the-system\n")
+    machine = [find_support().program, "--dev-bind", "/", "/", "--bind", str(system), "/etc"]
+    git_dir = repository / ".git"
+    env = {**os.environ, "HOME": str(home)}
+
+    def lines(*words: str) -> list[str]:
+        done = subprocess.run(
+            [*machine, *words], cwd=git_dir, env=env, capture_output=True, text=True, timeout=60
+        )
+        return done.stdout.splitlines()
+
+    plain = ("git", f"--git-dir={git_dir}")
+    assert lines(*plain, "config", "--get-all", "user.name") == ["of gitconfig", "of .gitconfig"]
+    attribute = lines(*plain, "check-attr", "filter", "--", "file")
+    assert attribute == ["file: filter: of-the-system"]
+    program = [sys.executable, "-c", CONFIGURED, str(git_dir), str(home)]
+    assert lines(*program) == [",file: filter: unspecified,"]

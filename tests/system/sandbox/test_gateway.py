@@ -114,6 +114,53 @@ def test_a_fork_opens_them_where_a_thread_may_not(other_network: int) -> None:
     assert result.stdout.splitlines() == [addresses, "2", "True", "no child is left"]
 
 
+LATE = """
+import os, subprocess, sys, time
+from pathlib import Path
+from corral._system import platform
+from corral._system.sandbox import bubblewrap, gateway
+from corral._system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
+assert not platform.can_enter_networks() and gateway.can_enter_cheaply()
+box = Box(cwd="/", readable=interpreter_folders(), endpoints=(SandboxEndpoint("a", 443),))
+wrapped = bubblewrap.wrap(sys.argv[1], box, os.path.expanduser("~"), can_enter=True)
+argv = [*wrapped.argv, "sh", "-c", "cat /proc/net/tcp"]
+with subprocess.Popen(argv, pass_fds=wrapped.passed) as sandbox:
+    text = b""
+    while (info := gateway.parse_info(text)) is None:
+        text += wrapped.control.recv(4096)
+    process = Path(f"/proc/{info.pid}")
+    first = os.readlink(process / "ns/user")
+    # Without rights: it waits for corral.
+    while "CapEff:\t0000000000000000" not in (process / "status").read_text():
+        time.sleep(0.001)
+    print(first != os.readlink(process / "ns/user"), flush=True)
+    try:
+        opened = gateway.open_inside(info, wrapped.addresses)
+    finally:
+        wrapped.control.send(b".")
+"""
+
+
+def test_a_sandbox_that_is_ready_before_corral_can_be_entered() -> None:
+    """On a busy machine corral comes late: for an ordinary user, bubblewrap has gone on to a second
+    user namespace, which has no rights in the network."""
+    enter = "from support.chaos import namespace; namespace.enter()"
+    then = (
+        f"import os, sys; os.execv(sys.executable, [sys.executable, '-c', {LATE!r}, *sys.argv[1:]])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{enter}; {then}", find_support().program],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    lines = done.stdout.splitlines()
+    assert lines[:1] == ["True"], done.stderr
+    assert [line.split()[1] for line in lines[2:]] == ["0101007F:01BB"], done.stderr
+
+
 def test_an_address_in_use_is_an_error_and_leaves_nothing_open(other_network: int) -> None:
     before = os.listdir("/proc/self/fd")
     with pytest.raises(SandboxFailed, match="Address already in use"):

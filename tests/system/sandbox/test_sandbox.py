@@ -181,6 +181,38 @@ async def test_it_opens_no_unix_socket_and_reads_no_key_of_the_kernel(workspace:
     assert output.splitlines() == ["pair", "packets", "internet"], stderr
 
 
+NAMESPACES = """
+import ctypes, os, subprocess, threading
+libc = ctypes.CDLL(None, use_errno=True)
+new_user, vm, signal = 0x10000000, 0x100, 17
+def attempt(name, *call):
+    result = libc.syscall(*call)
+    if result == 0 and name != "unshare":
+        os._exit(0)
+    print(name, "works" if result >= 0 else os.strerror(ctypes.get_errno()), flush=True)
+for flags in (0, 0x00020000, 0x40000000):  # alone, with that of mounts, with that of networks
+    attempt("unshare", {unshare}, new_user | flags)
+    attempt("clone", {clone}, new_user | flags | signal, 0, 0, 0, 0)
+arguments = (ctypes.c_uint64 * 8)(new_user, 0, 0, 0, signal, 0, 0, 0)
+attempt("clone3", 435, arguments, 64)
+thread = threading.Thread(target=print, args=("a thread",), kwargs={"flush": True})
+thread.start()
+thread.join()
+subprocess.run(["echo", "a process"])
+"""
+
+
+async def test_nothing_makes_a_user_namespace_inside(workspace: Path) -> None:
+    """With one it would have all rights in it, and could reach what the kernel keeps for root."""
+    clone, unshare = {"x86_64": ("56", "272"), "aarch64": ("220", "97")}[os.uname().machine]
+    program = NAMESPACES.replace("{clone}", clone).replace("{unshare}", unshare)
+    (workspace / "namespaces.py").write_text(program)
+    _, output, stderr = await run(f"{sys.executable} namespaces.py", box(workspace))
+    refused = ["unshare Operation not permitted", "clone Operation not permitted"]
+    expected = [*3 * refused, "clone3 Function not implemented", "a thread", "a process"]
+    assert output.splitlines() == expected, stderr
+
+
 FIRST_PROCESS = """
 import ctypes, os, signal, sys, time
 libc = ctypes.CDLL(None, use_errno=True)

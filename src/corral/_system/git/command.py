@@ -104,11 +104,7 @@ _ALWAYS = {
     "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",  # corral reads the messages
 }
-_NO_USER = {
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_SYSTEM": "/dev/null",
-}
+_NO_USER = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
 # Kept as text: re compiles them when first needed.
 _URL_LOGIN = r"(?<=://)[^/\s]+@"
 _SCP_LOGIN = r"(?<![^\s'\"])[^\s/'\"@:]*:[^\s/'\"]*@"

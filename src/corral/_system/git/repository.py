@@ -416,11 +416,7 @@ def _list_index(found: RepositoryLayout, below: bytes, *options: str) -> bytes |
     words = ("ls-files", "-z", "--cached", *options, *folder)
     try:
         place = stub.blank(settings.object_format(found.common))
-        env = {
-            "GIT_INDEX_FILE": str(path),
-            "GIT_WORK_TREE": str(place),
-            "GIT_LITERAL_PATHSPECS": "1",
-        }
+        env = {"GIT_INDEX_FILE": str(path), "GIT_WORK_TREE": str(place)}
         answer = command.call(place, *words, env=env, limits=GitLimits(seconds=INDEX_SECONDS))
     except StorageFailed:
         return None

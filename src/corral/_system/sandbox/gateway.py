@@ -16,9 +16,10 @@ before the program runs, and no part of corral runs inside.
 
 - With the right to do that (root, unless its container forbids it) a thread enters, opens the
   sockets and ends. The other threads stay where they are.
-- Without it, the user namespace of the sandbox must be entered first, which gives all rights inside
-  and none outside. The kernel allows that only to a process with one thread. So a fork of corral
-  does it and sends the sockets back.
+- Without it, the user namespace that owns this network must be entered first, which gives all
+  rights inside and none outside. The kernel says which one that is: before ``bwrap`` waits, the
+  process inside goes on to a second user namespace, which owns nothing. The kernel lets only a
+  process with one thread enter. So a fork of corral does it and sends the sockets back.
 - A fork copies the tables of all memory, and a fork of a process with threads may block for ever.
   So a large corral, and one with threads, uses the program ``inner`` instead. It takes four times
   the CPU time of a fork of a small process.
@@ -82,17 +83,15 @@ def open_inside(info: SandboxInfo, addresses: Sequence[InnerAddress]) -> list[so
     milliseconds. Raises ``SandboxFailed`` if that is not permitted."""
     try:
         with contextlib.ExitStack() as files:
-            names = ("net",) if platform.can_enter_networks() else ("user", "net")
-            spaces: list[int] = []
-            for name in names:
-                path = f"/proc/{info.pid}/ns/{name}"
-                spaces.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-                files.callback(os.close, spaces[-1])
-            if os.fstat(spaces[-1]).st_ino != info.network:
+            network = os.open(f"/proc/{info.pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            files.callback(os.close, network)
+            if os.fstat(network).st_ino != info.network:
                 return []  # it ended, and another process got its number
-            if len(spaces) == 1:
-                return _in_thread(spaces, addresses)
-            return _in_fork(spaces, addresses)
+            if platform.can_enter_networks():
+                return _in_thread((network,), addresses)
+            owner = platform.owner_of_namespace(network)
+            files.callback(os.close, owner)
+            return _in_fork((owner, network), addresses)
     except (FileNotFoundError, ProcessLookupError):
         return []
     except OSError as error:

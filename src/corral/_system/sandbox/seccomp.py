@@ -11,6 +11,11 @@
   A process that stops or changes it would keep the sandbox from ending. ``ptrace`` of others stays
   allowed: debuggers and leak detectors need it. Signals are no danger: the kernel ignores those
   that a first process does not handle. ``/proc/1`` is hidden by a mount.
+- Further user namespaces: in one a program has all rights, and reaches parts of the kernel that
+  only root reaches elsewhere. The flags of ``clone3`` are in memory, which a filter cannot read. So
+  this call does not exist inside, and C libraries use ``clone``, as in containers. bubblewrap's
+  ``--disable-userns`` (from version 0.8) is not used: with it the program is in a second user
+  namespace, which has no right to the low ports that ``inner`` opens.
 """
 
 from __future__ import annotations
@@ -34,8 +39,13 @@ _ARGUMENTS = (16, 24)
 """Offsets of the first two arguments. Both supported machines are little-endian, so the low half
 comes first. The kernel uses no more than that of the arguments that are checked."""
 _ALLOW = 0x7FFF0000
-_DENY = 0x00050000 | errno.EPERM
+_ERROR = 0x00050000
+_DENY = _ERROR | errno.EPERM
+_NEW_USER = 0x10000000
+"""The flag for a new user namespace."""
 _ALL_BITS = 0xFFFFFFFF
+_CLONE3 = 435
+"""On every machine."""
 _OTHER_ABI = 0x40000000
 """Numbers from here on are those of the x32 ABI on x86-64."""
 
@@ -52,6 +62,7 @@ class _Check(msgspec.Struct, frozen=True):
 
 _FAMILIES = _Check(0, (2, 10, 16))
 """IPv4, IPv6 and netlink, which programs ask for the addresses of the machine."""
+_NO_NEW_USER = _Check(0, (0,), mask=_NEW_USER)
 _UNIX = _Check(0, (1,))
 _CONNECTED = _Check(1, (1, 5), mask=0xF)
 """Streams and sequenced packets. The bits above are flags."""
@@ -70,6 +81,8 @@ class _Machine(msgspec.Struct, frozen=True):
     ptrace: int
     by_pid: tuple[int, ...]
     """``process_vm_readv``, ``process_vm_writev``, ``pidfd_open``: the pid comes first."""
+    by_flags: tuple[int, ...]
+    """``clone``, ``unshare``: the flags come first."""
 
 
 _MACHINES: Mapping[str, _Machine] = {
@@ -80,6 +93,7 @@ _MACHINES: Mapping[str, _Machine] = {
         socketpair=53,
         ptrace=101,
         by_pid=(310, 311, 434),
+        by_flags=(56, 272),
     ),
     "aarch64": _Machine(
         architecture=0xC00000B7,
@@ -88,6 +102,7 @@ _MACHINES: Mapping[str, _Machine] = {
         socketpair=199,
         ptrace=117,
         by_pid=(270, 271, 434),
+        by_flags=(220, 97),
     ),
 }
 
@@ -104,6 +119,7 @@ def build_filter() -> bytes:
         machine.socketpair: (_UNIX, _CONNECTED),
         machine.ptrace: (_NOT_FIRST_AS_SECOND,),
         **dict.fromkeys(machine.by_pid, (_NOT_FIRST,)),
+        **dict.fromkeys(machine.by_flags, (_NO_NEW_USER,)),
     }
     steps = [
         _step(_LOAD, _ARCHITECTURE),
@@ -113,8 +129,9 @@ def build_filter() -> bytes:
         _step(_AT_LEAST, _OTHER_ABI, no=1),
         _step(_RETURN, _DENY),
     ]
-    for number in machine.denied:
-        steps += [_step(_EQUAL, number, no=1), _step(_RETURN, _DENY)]
+    answers = {**dict.fromkeys(machine.denied, _DENY), _CLONE3: _ERROR | errno.ENOSYS}
+    for number, answer in answers.items():
+        steps += [_step(_EQUAL, number, no=1), _step(_RETURN, answer)]
     for number, each in checks.items():
         block = [step for check in each for step in _checked(check)]
         steps += [_step(_EQUAL, number, no=len(block) + 1), *block, _step(_RETURN, _ALLOW)]
