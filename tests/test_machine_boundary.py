@@ -171,7 +171,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "_publishing/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
     "_pipelines/execution/interviewers.py": ("file", "reads answers from a descriptor"),
-    "_pipelines/execution/verifier.py": ("file", "copies the tests of a task, reads its reward"),
+    "_pipelines/execution/verifier.py": ("file", "copies the tests of a task"),
     "_pipelines/execution/run_dir.py": ("clock file", "a run's folder"),
     "_pipelines/nodes/data.py": ("file", "the nodes read_file and write_file"),
     # Metering.

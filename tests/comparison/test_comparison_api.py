@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from support.comparisons import FLASH, PRO, WORKS, by_task, compare, use_scripted_agents
+from support.pipeline_command import EXAMPLES
 from support.repositories import git, repository
 from support.sandbox import needs_sandbox
 
@@ -215,47 +218,9 @@ def test_missing_attempts_are_repeated_on_request_and_others_never(repository: P
         compare(tasks, [FLASH, PRO], repository, name="again")
 
 
-def harbor_task(folder: Path, config: str = "", environment: str | None = "start\n") -> Path:
-    (folder / "tests").mkdir(parents=True)
-    (folder / "task.toml").write_text(f'schema_version = "1.4"\n{config}')
-    (folder / "instruction.md").write_text("init\nsh echo done > /app/out\ntext x\nresult")
-    (folder / "tests" / "test.sh").write_text(
-        "#!/bin/bash\n"
-        "if grep -q done /app/out && [ -f /tests/data ]; then r=1; else r=0; fi\n"
-        "echo checked\necho $r > /logs/verifier/reward.txt\n"
-    )
-    (folder / "tests" / "data").write_text("")
-    if environment is not None:
-        (folder / "environment").mkdir()
-        (folder / "environment" / "given").write_text(environment)
-    return folder
-
-
 @needs_sandbox
-def test_harbor_tasks_without_an_image_run_and_the_others_are_reported(
-    tmp_path: Path, workspace: Path
-) -> None:
-    tasks = tmp_path / "tasks"
-    harbor_task(tasks / "good", '[environment]\nworkdir = "/app"\n[verifier]\ntimeout_sec = 60\n')
-    harbor_task(tasks / "image", '[environment]\ndocker_image = "debian:12"\n')
-    built = harbor_task(tasks / "built")
-    (built / "environment" / "Dockerfile").write_text("FROM scratch\n")
-    bad = harbor_task(tasks / "bad", '[environment]\nworkdir = "/app"\n', environment=None)
-    (bad / "instruction.md").write_text("init\ntext nothing\nresult")
-    found = compare(tasks, [FLASH], workspace)
-    rows = by_task(found)
-    assert {name: (row.verdict, row.reward) for name, row in rows.items()} == {
-        "good": ("passed", 1.0),
-        "bad": ("failed", 0.0),
-    }
-    assert [each.task for each in found.skipped] == ["built", "image"]
-    assert "Dockerfile" in found.skipped[0].reason
-    assert "debian:12" in found.skipped[1].reason
-    assert (Path(rows["good"].folder) / "verifier.txt").read_text() == "checked\n"
-
-
-def test_an_exercise_is_given_without_its_tests(tmp_path: Path, workspace: Path) -> None:
-    folder = tmp_path / "exercises" / "two-fer"
+def test_the_example_makes_a_list_of_tasks_of_exercises(tmp_path: Path, workspace: Path) -> None:
+    exercise, script = tmp_path / "exercises" / "two-fer", EXAMPLES / "exercism_tasks.py"
     for path, text in {
         ".docs/instructions.md": "init\nsh ls -A > seen\nsh echo 'X = 2' > two_fer.py\nresult",
         ".meta/config.json": json.dumps(
@@ -265,17 +230,13 @@ def test_an_exercise_is_given_without_its_tests(tmp_path: Path, workspace: Path)
         "two_fer.py": "X = 1\n",
         "two_fer_test.py": "import two_fer\n\n\ndef test_x():\n    assert two_fer.X == 2\n",
     }.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
+        (exercise / path).parent.mkdir(parents=True, exist_ok=True)
+        (exercise / path).write_text(text)
     check = "python3 -c 'import two_fer_test; two_fer_test.test_x()'"
-    from corral._comparison.task_folders import read_exercise
-
-    task = read_exercise(folder)
-    assert task is not None
-    assert task.usual_verify == "python3 -m pytest -q ."
-    (row,) = compare(folder.parent, [FLASH], workspace, verify=check).attempts
-    assert row.verdict == "passed"
-    assert {"seen", "two_fer.py"} <= set(row.files)
+    words = [sys.executable, str(script), str(exercise.parent), str(tmp_path / "tasks"), check]
+    subprocess.run(words, check=True)
+    (row,) = compare(tmp_path / "tasks" / "tasks.jsonl", [FLASH], workspace).attempts
+    assert (row.task, row.verdict) == ("two-fer", "passed"), row.reason
     listed = (Path(row.folder) / "changes.patch").read_text()
     assert "+two_fer.py" in listed
     assert "_test.py" not in listed
@@ -339,45 +300,15 @@ def test_the_script_of_a_task_is_copied_only_if_it_is_in_the_files_of_the_task(
 
 
 @needs_sandbox
-def test_a_harbor_task_gets_no_more_network_and_time_than_the_caller_allows(
-    tmp_path: Path, workspace: Path
-) -> None:
-    tasks = tmp_path / "tasks"
-    public = '[environment]\nworkdir = "/app"\n[verifier]\nnetwork_mode = "public"\n'
-    harbor_task(tasks / "public", public)
-    slow = '[environment]\nworkdir = "/app"\n[agent]\ntimeout_sec = inf\n'
-    harbor_task(tasks / "slow", f"{slow}[verifier]\ntimeout_sec = 1e9\n")
-    found = compare(tasks, [FLASH], workspace, policy="edits", name="narrow")
-    assert [each.task for each in found.skipped] == ["public"]
-    assert "asks for the network" in found.skipped[0].reason
+def test_a_task_gets_no_more_time_than_the_caller_allows(repository: Path, tmp_path: Path) -> None:
+    tasks = task_file(tmp_path, verify="true", timeout="2h", verify_timeout=1e9)
+    found = compare(tasks, [FLASH], repository, policy="edits", name="narrow")
     (task,) = load_plan("narrow").tasks
-    assert (task.timeout, task.verifier.timeout, task.verifier.network) == (3600, 600, False)
-    assert sum("slow" in note and "ask for more time" in note for note in found.notes) == 2
-    compare(tasks, [FLASH], workspace, policy="edits", name="wide", trust_tasks=True)
-    public_task, slow_task = load_plan("wide").tasks
-    assert public_task.verifier.network
-    assert slow_task.verifier.timeout == 1e9
-
-
-REWARDS = {
-    "link": "ln -s /etc/hostname /logs/verifier/reward.txt",
-    "folder": "rm -r /logs/verifier; mkdir /logs/x; echo 1 > /logs/x/reward.txt;"
-    " ln -s /logs/x /logs/verifier",
-    "fifo": "mkfifo /logs/verifier/reward.txt /logs/verifier/reward.json",
-    "endless": "ln -s /dev/zero /logs/verifier/reward.txt",
-    "good": "echo 1 > /logs/verifier/reward.txt",
-}
-
-
-@needs_sandbox
-def test_a_reward_that_is_no_regular_file_is_not_read(tmp_path: Path, workspace: Path) -> None:
-    tasks = tmp_path / "tasks"
-    for name, command in REWARDS.items():
-        task = harbor_task(tasks / name, '[environment]\nworkdir = "/app"\n')
-        (task / "tests" / "test.sh").write_text(f"#!/bin/sh\n{command}\n")
-    rows = by_task(compare(tasks, [FLASH], workspace, concurrency=8, attempts=1))
-    verdicts = {name: rows[name].verdict for name in REWARDS}
-    assert verdicts == {**dict.fromkeys(REWARDS, "missing"), "good": "passed"}
+    assert (task.timeout, task.verifier.timeout) == (3600, 600)
+    assert sum("one" in note and "ask for more time" in note for note in found.notes) == 2
+    compare(tasks, [FLASH], repository, policy="edits", name="wide", trust_tasks=True)
+    (task,) = load_plan("wide").tasks
+    assert (task.timeout, task.verifier.timeout) == (7200, 1e9)
 
 
 def test_special_files_of_a_task_do_not_block_the_comparison(

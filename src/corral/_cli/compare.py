@@ -154,7 +154,7 @@ class Shown(NamedTuple):
 def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     """Let several agents do the same task and compare the results.
 
-    PROMPT is for all agents. TASKS is a file (.jsonl, .csv, .toml) or a folder of tasks. Each
+    PROMPT is for all agents. TASKS is a file of tasks (.jsonl, .csv, .toml). Each
     attempt works in its own git worktree at HEAD. --verify decides whether it passes; without it,
     an attempt passes if the agent's turn succeeds. Pass rates have 95 % intervals. An attempt that
     says nothing about the agent (network, rate limit, not installed) is missing, not failed.

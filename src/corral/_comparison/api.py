@@ -69,8 +69,8 @@ def compare(  # noqa: PLR0913
     """Let several agents do the same tasks, verify their work, and count: ``await`` it for the
     ``ComparisonSummary``.
 
-    ``task``: a prompt; the path of a file of tasks (``.jsonl``, ``.csv``, ``.toml``) or of a folder
-    of task folders; or a list of tasks (dicts with ``prompt``, ``verify``, ``tests``, ...).
+    ``task``: a prompt; the path of a file of tasks (``.jsonl``, ``.csv``, ``.toml``); or a list of
+    tasks (dicts with ``prompt``, ``verify``, ``tests``, ...).
     ``agents``: names; ``vendor:model`` is the built-in agent on that model, ``AGENT@MODEL`` an
     agent with a model. ``repeat``: attempts by each agent at each task. ``verify``: a shell command
     that is run when the agent has ended, in a clean tree of what it left; exit code 0 passes.
@@ -85,7 +85,7 @@ def compare(  # noqa: PLR0913
     is in no repository; with ``include_uncommitted`` also with the changes that are not committed.
     If no agent may change files, and nothing verifies, all work in the folder itself.
 
-    Tasks of a file or folder may be a stranger's. Their paths must stay in that folder and lead
+    Tasks of a file may be a stranger's. Their paths must stay in its folder and lead
     through no link; their commands, and yours on their files, run in the sandbox, with the network
     only if the policy allows it; they get at most an hour, and 10 minutes for the verifier, unless
     ``timeout`` and ``verify_timeout`` say more. ``trust_tasks``: they are your own, and none of

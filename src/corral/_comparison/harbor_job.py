@@ -80,11 +80,8 @@ def _write_trial(plan: ComparisonPlan, row: AttemptRow, job: Path) -> None:
         fs.make_folder(folder / name)
     task = next(task for task in plan.tasks if task.id == row.task)
     choice = next(agent for agent in plan.agents if agent.name == row.agent)
-    path = f"{task.folder}/{row.task}"
-    if task.verifier.layout:  # a task of harbor: the folder that has its tests
-        path = str(Path(task.verifier.tests).parent)
     config: JsonObject = {
-        "task": {"path": path},
+        "task": {"path": f"{task.folder}/{row.task}"},
         "trial_name": folder.name,
         "trials_dir": str(job),
         "agent": {"name": choice.backend, "model_name": row.model or choice.model or None},
@@ -120,7 +117,7 @@ def _trial_name(row: AttemptRow) -> str:
 def _reward(row: AttemptRow) -> float | None:
     if row.verdict == "missing":
         return None
-    return row.reward if row.reward is not None else float(row.verdict == "passed")
+    return float(row.verdict == "passed")
 
 
 def _trial_result(

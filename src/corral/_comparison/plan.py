@@ -20,8 +20,8 @@ from typing import cast
 import msgspec
 
 from corral._agents import registry
-from corral._comparison import store, task_folders
-from corral._comparison.task_folders import CompareTask
+from corral._comparison import store
+from corral._comparison.tasks import CompareTask, kind_of
 from corral._core import durations, stored_formats
 from corral._core.stored_formats import COMPARISON
 from corral._engine.batch.spec import AgentChoice
@@ -265,7 +265,7 @@ def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> 
     name = options.name or f"compare-{secrets.token_hex(3)}"
     store.check_name(name)
     builder = _Builder(name, cwd, options, agents)
-    verified = [builder.with_refusal(task) for task in verified]
+    verified = [msgspec.structs.replace(task, skipped=_no_sandbox(task)) for task in verified]
     runnable = [task for task in verified if not task.skipped]
     planned = tuple(builder.plan(task) for task in runnable)
     if not planned:
@@ -296,12 +296,12 @@ def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> 
 
 def _with_defaults(task: CompareTask, options: CompareOptions, cwd: Path) -> CompareTask:
     """The task with the verifier and the limits of the comparison. Raises ``ConfigError``."""
-    verify, tests = task.verify or options.verify or task.usual_verify, task.tests
+    verify, tests = task.verify or options.verify or "", task.tests
     if not tests and options.tests is not None:
         tests = str(cwd / options.tests)
         if not os.path.lexists(tests):
             raise ConfigError(f"there are no tests at {tests}")
-    if tests and not verify and not task.layout:
+    if tests and not verify:
         script = Path(tests, "test.sh")
         if not script.is_file():
             raise ConfigError(
@@ -318,17 +318,12 @@ def _no_sandbox(task: CompareTask) -> str:
     """Why the commands of a task cannot run on this machine; empty if they can."""
     from corral._system.sandbox.sandbox import find_support
 
-    if not task.layout and not task.is_confined:
+    if not task.is_confined or (support := find_support()).is_complete:
         return ""
-    support = find_support()
-    if task.layout and support.method != "bubblewrap":
-        return f"it needs bubblewrap, which provides /tests and /logs: {support.reason}"
-    if task.is_confined and not support.is_complete:
-        return (
-            f"its commands need a sandbox, and this machine has none: {support.reason}"
-            " (--trust-tasks runs them without, if the tasks are yours)"
-        )
-    return ""
+    return (
+        f"its commands need a sandbox, and this machine has none: {support.reason}"
+        " (--trust-tasks runs them without, if the tasks are yours)"
+    )
 
 
 def _target(tests: str, cwd: Path) -> str:
@@ -348,8 +343,7 @@ class _Builder:
         self, name: str, cwd: Path, options: CompareOptions, agents: Sequence[AgentChoice]
     ) -> None:
         self._name, self._cwd, self._options, self._agents = name, cwd, options, agents
-        self._sources: dict[tuple[str, tuple[str, ...]], tuple[Path, str, str]] = {}
-        self._has_network = False
+        self._sources: dict[str, tuple[Path, str, str]] = {}
         # Make every check of a real run, for each agent. Returns whether one may change files, so
         # that each attempt needs its own.
         from corral._sessions.credentials import check_model_key
@@ -362,22 +356,11 @@ class _Builder:
             run = {key: each for key, each in self._options.run.items() if key != "max_cost"}
             prepared = prepare(agent.backend, {**run, **model})
             check_model_key(prepared.agent, prepared.run)
-            self._has_network = prepared.run.policy.network == "allow"
             report = prepared.compiled.report
             allowed |= {row.capability for row in report if not row.is_denied}
         self._writes = bool(allowed & WRITING)
         self.notes: list[str] = []
         self._shortened: dict[str, list[str]] = {}
-
-    def with_refusal(self, task: CompareTask) -> CompareTask:
-        """The task, skipped if it asks for more than the caller allows, or than there is here."""
-        reason = task.skipped or _no_sandbox(task)
-        if not reason and task.network and task.is_confined and not self._has_network:
-            reason = (
-                "it asks for the network, which the policy does not allow"
-                " (--approve all allows it, --trust-tasks gives it to the verifier)"
-            )
-        return msgspec.structs.replace(task, skipped=reason)
 
     def all_notes(self) -> tuple[str, ...]:
         shortened = (
@@ -400,12 +383,11 @@ class _Builder:
     def plan(self, task: CompareTask) -> PlannedTask:
         verifier = self._verifier(task)
         source = (Path(), "", "")
-        if verifier.is_given or task.folder or task.is_empty or self._writes:
-            key = (task.folder or ("" if task.is_empty else str(self._cwd)), task.hidden)
+        if verifier.is_given or task.folder or self._writes:
+            key = task.folder or str(self._cwd)
             if key not in self._sources:
                 command.require("a comparison in which agents change files")
-                own = not task.folder and not task.is_empty
-                self._sources[key] = self._from_repository() if own else self._copy(task)
+                self._sources[key] = self._copy(key) if task.folder else self._from_repository()
             source = self._sources[key]
             self._check_hidden(task, *source)
             if verifier.is_given and not self._writes and READ_ONLY not in self.notes:
@@ -429,27 +411,23 @@ class _Builder:
         limit = self._options.verify_timeout or self._limit(
             task, task.verify_timeout, TIMEOUT, "--verify-timeout"
         )
-        tests, target, files = task.tests, "", task.test_files
+        tests, target = task.tests, ""
         # Files of the agent judge nothing if the task brings its own after the run.
-        hides_tests = bool(tests or task.layout)
+        hides_tests = bool(tests)
         if not tests and (script := self._script(task)):
             # A script of the user is the verifier: it runs as it is now, whatever agents do to it.
             tests, target = str(Path(task.folder or self._cwd, script)), script
         elif tests:
-            target = "." if files else _target(tests, self._cwd)
+            target = _target(tests, self._cwd)
         try:
-            digest = digest_of(Path(tests), files) if tests else ""
+            digest = digest_of(Path(tests)) if tests else ""
         except OSError as error:
             raise ConfigError(f"{tests} cannot be read: {error}") from error
         return Verifier(
             command=task.verify,
             tests=tests,
-            files=files,
             target=target,
             digest=digest,
-            layout=task.layout,
-            workdir=task.workdir,
-            network=task.network and not task.is_confined,
             is_confined=task.is_confined,
             timeout=limit or TIMEOUT,
             verify_from=self._options.verify_from or ("after" if hides_tests else "before"),
@@ -470,7 +448,7 @@ class _Builder:
         if path.split("/")[0] == ".." or not (folder / path).is_file():
             return ""
         if task.is_confined and task.folder:
-            task_folders.kind_of(task.id, folder, path)
+            kind_of(task.id, folder, path)
         return path
 
     def _from_repository(self) -> tuple[Path, str, str]:
@@ -481,7 +459,7 @@ class _Builder:
             with suppress(StorageFailed):
                 if command.is_installed() and repository.locate(self._cwd).top is not None:
                     raise  # without a commit
-            return self._copy(CompareTask(id="", prompt="", folder=str(self._cwd)))
+            return self._copy(str(self._cwd))
         inside = str(self._cwd.resolve().relative_to(root.resolve()))
         if self._options.include_uncommitted:
             return root, worktree.snapshot_of(root, head), inside
@@ -493,34 +471,20 @@ class _Builder:
                 )
         return root, head, inside
 
-    def _copy(self, task: CompareTask) -> tuple[Path, str, str]:
+    def _copy(self, folder: str) -> tuple[Path, str, str]:
         """A repository of our own with the files of a folder."""
         own = store.folder_of(self._name) / "sources" / str(len(self._sources))
-        draft = own.with_name(f"{own.name}.files")
         try:
             paths.make_dir(own.parent)
-            shutil.rmtree(draft, ignore_errors=True)
-            if task.is_empty:
-                draft.mkdir()
-            elif task.hidden:
-                hidden = {os.path.join(task.folder, name) for name in task.hidden}
-
-                def ignored(folder: str, names: list[str]) -> list[str]:
-                    return [name for name in names if os.path.join(folder, name) in hidden]
-
-                shutil.copytree(task.folder, draft, symlinks=True, ignore=ignored)
-            source = draft if task.is_empty or task.hidden else Path(task.folder)
-            commit = worktree.folder_repository(own, source)
+            commit = worktree.folder_repository(own, Path(folder))
         except OSError as error:
-            raise StorageFailed(f"{task.folder} cannot be copied: {error}") from error
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            raise StorageFailed(f"{folder} cannot be copied: {error}") from error
         return own, commit, ""
 
     def _check_hidden(self, task: CompareTask, root: Path, commit: str, inside: str) -> None:
         """Tests that are in the agents' files are not hidden. Raises ``ConfigError``."""
         tests = task.tests or (self._options.tests or "")
-        if not tests or task.layout or task.test_files:
+        if not tests:
             return
         place = os.path.normpath(os.path.join(inside, _target(tests, self._cwd)))
         wanted = os.fsencode(place)

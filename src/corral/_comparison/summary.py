@@ -43,7 +43,6 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of the agent's turn."""
     text: str = ""
     """The agent's answer."""
-    reward: float | None = None
     exit_code: int | None = None
     """Of the verifier."""
     model: str = ""
@@ -76,8 +75,6 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     """The models that were used. More than one: the attempts are not all comparable."""
     versions: tuple[str, ...] = ()
-    reward: float | None = None
-    """The mean reward, if verifiers give rewards."""
     cost_usd: float | None = None
     """The sum; None if no attempt reports its cost."""
     unpriced: int = 0
@@ -185,7 +182,7 @@ def summarize(plan: ComparisonPlan, results: Mapping[str, BatchResult]) -> Compa
             TaskRow(
                 task=task.id,
                 prompt=task.prompt[:MOST_TEXT],
-                verify=task.verifier.command or task.verifier.layout,
+                verify=task.verifier.command,
                 attempts=tuple(by_task[task.id]),
             )
             for task in plan.tasks
@@ -251,7 +248,6 @@ def _agent(name: str, rows: Sequence[AttemptRow]) -> AgentRow:
     costs = _reported(row.cost_usd for row in judged)
     tokens = _reported(row.tokens for row in judged)
     seconds = _reported(row.seconds for row in judged)
-    rewards = _reported(row.reward for row in judged)
     return AgentRow(
         agent=name,
         rate=statistics.pass_rate(_verdicts(rows)),
@@ -259,7 +255,6 @@ def _agent(name: str, rows: Sequence[AttemptRow]) -> AgentRow:
         pending=counts["pending"],
         models=tuple(sorted({row.model for row in judged} - {""})),
         versions=tuple(sorted({row.agent_version for row in judged} - {""})),
-        reward=fmean(rewards) if rewards else None,
         cost_usd=round(sum(costs), 6) if costs else None,
         unpriced=len(judged) - len(costs),
         tokens=sum(tokens) if tokens else None,

@@ -1,44 +1,71 @@
-"""The tasks of a comparison: one prompt, a file of tasks, or a folder of them.
+"""The tasks of a comparison: one prompt, a file of tasks, or the tasks themselves.
 
 A file is ``.jsonl`` (one task per line), ``.csv`` (with a header) or ``.toml`` (``[[tasks]]``). Its
-tasks have the fields of ``FIELDS``; other fields are ignored. A folder contains task folders, or is
-one itself: harbor's or exercism's (``task_folders``). Every error names the file and the line, or
-the task.
+tasks have the fields of ``FIELDS``; other fields are ignored. Every error names the file and the
+line, or the task.
 
-Tasks in a file or a folder may be a stranger's, unless the caller trusts them. Their paths stay in
-that folder (``task_folders``), and what they run is run in a sandbox (``CompareTask.is_confined``).
-Tasks that the caller's own program passes are the caller's.
+Tasks in a file may be a stranger's, unless the caller trusts them. Their paths name regular files
+or folders below the folder of the file: relative, without ``..``, without links at any component. A
+link could name any file of the user, whose content would then be in the workspace or in the
+verifier's sandbox; a FIFO would never end. What is below such a folder is copied without following
+links (``corral._system.git`` stores a link as a link, and so does
+``corral._pipelines.execution.verifier``). What such tasks run is run in a sandbox
+(``CompareTask.is_confined``). Tasks that the caller's own program passes are the caller's.
 """
 
 from __future__ import annotations
 
 import os
+import stat
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
-from corral._comparison import task_folders
-from corral._comparison.task_folders import CompareTask
 from corral._core.durations import seconds
 from corral._engine.batch import tasks as batch_tasks
 from corral._engine.batch.tasks import TEXT_FIELD, BatchTask, TaskInput
 from corral._system import fs
 from corral.errors import ConfigError, PromptError
-from corral.values import Json, is_object, is_sequence
+from corral.values import Json, as_object, is_object, is_sequence
 
 SUFFIXES = (".jsonl", ".csv", ".toml")
 FIELDS = ("id", "prompt", "verify", "tests", "folder", "timeout", "verify_timeout")
 """The fields of a task in a file. Paths are relative to the file."""
+MAX_PATH = 1_000
+"""Characters of a path in a task."""
 
+Kind = Literal["file", "folder"]
 Tasks: TypeAlias = str | os.PathLike[str] | Iterable[TaskInput]
-"""A prompt; the path of a file or folder of tasks; or the tasks themselves."""
+"""A prompt; the path of a file of tasks; or the tasks themselves."""
+
+
+class CompareTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task of a comparison, however it was written."""
+
+    id: str
+    prompt: str
+    verify: str = ""
+    """A command that verifies the work; empty: that of the comparison, if there is one."""
+    tests: str = ""
+    """A file or folder that is copied into the workspace before it is verified."""
+    folder: str = ""
+    """The files that the agent starts with; empty: those of the comparison's working directory."""
+    timeout: float | None = None
+    """Seconds for the agent."""
+    verify_timeout: float | None = None
+    is_confined: bool = False
+    """Whether its commands, and commands on its files, run in a sandbox only, with what the policy
+    of the comparison allows: the task may be a stranger's."""
+    skipped: str = ""
+    """Why it cannot be run here; empty if it can."""
 
 
 def read(given: Tasks, cwd: Path, *, trusted: bool = False) -> list[CompareTask]:
     """The tasks. ``cwd``: what paths of tasks that are in no file are relative to. ``trusted``:
-    those of a file or a folder are the caller's own. Raises ``ConfigError``."""
+    those of a file are the caller's own. Raises ``ConfigError``."""
     if isinstance(given, str) and not is_path(given):
         if not given.strip():
             raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
@@ -51,10 +78,7 @@ def read(given: Tasks, cwd: Path, *, trusted: bool = False) -> list[CompareTask]
         # is a prompt, nothing is run.
         return [
             msgspec.structs.replace(
-                task,
-                is_confined=bool(
-                    task.verify or task.usual_verify or task.tests or task.folder or task.layout
-                ),
+                task, is_confined=bool(task.verify or task.tests or task.folder)
             )
             for task in tasks
         ]
@@ -62,8 +86,8 @@ def read(given: Tasks, cwd: Path, *, trusted: bool = False) -> list[CompareTask]
 
 
 def is_path(text: str) -> bool:
-    """Whether the text names tasks, and is no prompt: a folder, or a file with one of the
-    suffixes. Such a file need not exist: then it is a mistake, and no prompt either."""
+    """Whether the text names tasks, and is no prompt: a file with one of the suffixes. Such a file
+    need not exist: then it is a mistake, and no prompt either, as is a folder."""
     try:
         if fs.is_dir(text):
             return True
@@ -73,15 +97,15 @@ def is_path(text: str) -> bool:
 
 
 def _read_path(path: Path, *, trusted: bool) -> list[CompareTask]:
-    if fs.is_dir(path):
-        return _checked(_read_folder(path), str(path))
     if path.suffix == ".toml":
         found = batch_tasks.make_tasks(_toml(path))
     elif path.suffix in SUFFIXES:
         found = batch_tasks.read_tasks(path)
     else:
         raise ConfigError(
-            f"{path} is not a file of tasks", hint=f"Use one of {', '.join(SUFFIXES)}, or a folder."
+            f"{path} is not a file of tasks",
+            hint=f"Use one of {', '.join(SUFFIXES)}. A line of a .jsonl is a task: an object with"
+            " prompt, and maybe id, verify, tests and folder.",
         )
     return _checked(_made(found, path.absolute().parent, trusted=trusted), path.name)
 
@@ -93,7 +117,10 @@ def _toml(path: Path) -> list[tuple[str, dict[str, Json]]]:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path.name} is not TOML: {error}") from error
-    tables = task_folders.read_toml(path, text).get("tasks")
+    try:
+        tables = as_object(tomllib.loads(text)).get("tasks")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{path.name} is not TOML: {error}") from error
     if not is_sequence(tables):
         raise ConfigError(f"{path.name} contains no tasks", hint="Write each as [[tasks]].")
     found: list[tuple[str, dict[str, Json]]] = []
@@ -124,7 +151,7 @@ def _from_fields(task: BatchTask, folder: Path, *, trusted: bool) -> CompareTask
     tests, files = (texts[key].removesuffix("/") for key in ("tests", "folder"))
     for path in (tests, files):
         if path and not trusted:
-            task_folders.kind_of(name, folder, path)
+            kind_of(name, folder, path)
     return CompareTask(
         id=name,
         prompt=prompt,
@@ -147,34 +174,45 @@ def _duration(task: str, key: str, value: Json) -> float | None:
         raise ConfigError(f"task {task!r}: {key}: {error}") from error
 
 
-def _read_folder(path: Path) -> list[CompareTask]:
-    """The task in a folder, or those in the folders below it. The folder itself is the caller's
-    choice and may be a link; what is in it may not."""
-    if (task := _task_folder(path.resolve())) is not None:
-        return [task]
-    found: list[CompareTask] = []
-    for each in sorted(path.resolve() / name for name in fs.list_names(path)):
-        if fs.is_dir(each) and not each.name.startswith("."):
-            task_folders.check_id(each.name)
-            task_folders.kind_of(each.name, each.parent, each.name)
-            task = _task_folder(each)
-            if task is not None:
-                found.append(task)
-    if not found:
+def check_path(task: str, path: str) -> str:
+    """A path in a task, as it is. Raises ``ConfigError``."""
+    parts = path.split("/")
+    wrong = {
+        "is empty": not path,
+        f"has more than {MAX_PATH} characters": len(path) > MAX_PATH,
+        "is not printable": not path.isprintable(),
+        "is not relative": path.startswith(("/", "~")),
+        "leads out of the task": ".." in parts,
+        "has an empty part": bool(path) and ("" in parts[:-1] or "." in parts or parts[-1] == ""),
+    }
+    reason = next((reason for reason, applies in wrong.items() if applies), None)
+    if reason is not None:
         raise ConfigError(
-            f"{path} contains no tasks",
-            hint="A task is a folder with task.toml and instruction.md (harbor), or with"
-            " .docs/instructions.md and .meta/config.json (exercism).",
+            f"task {task!r}: the path {path[:80]!r} {reason}",
+            hint="Paths of a task name files in its own folder, such as tests/test.sh.",
         )
-    return found
+    return path
 
 
-def _task_folder(path: Path) -> CompareTask | None:
-    for reader in (task_folders.read_harbor_task, task_folders.read_exercise):
-        if (task := reader(path)) is not None:
-            task_folders.check_id(task.id)
-            return task
-    return None
+def kind_of(task: str, folder: Path, path: str) -> Kind | None:
+    """What a path of a task names below a folder; None if there is nothing. Raises ``ConfigError``
+    for anything but a regular file or a folder, and for a link on the way."""
+    try:
+        mode = fs.mode_below(folder, check_path(task, path))
+    except OSError as error:
+        raise ConfigError(f"task {task!r}: {folder / path}: {error.strerror or error}") from error
+    if mode is None:
+        return None
+    if stat.S_ISLNK(mode):
+        raise ConfigError(
+            f"task {task!r}: {folder / path} leads through a link",
+            hint="Links of a task are not followed: put the files themselves there.",
+        )
+    if stat.S_ISDIR(mode):
+        return "folder"
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"task {task!r}: {folder / path} is neither a file nor a folder")
+    return "file"
 
 
 def _checked(tasks: list[CompareTask], where: str) -> list[CompareTask]:

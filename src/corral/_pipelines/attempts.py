@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import msgspec
@@ -24,17 +23,10 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     command: str = ""
     tests: str = ""
     """A file or folder that is copied into the workspace first."""
-    files: tuple[str, ...] = ()
-    """Of the folder ``tests``, the files that are copied; empty: all."""
     target: str = ""
     """Where in the workspace ``tests`` are copied to."""
     digest: str = ""
     """Of ``tests`` when the comparison was started."""
-    layout: Literal["", "harbor"] = ""
-    workdir: str = ""
-    """With the layout of harbor: another name of the workspace, such as ``/app``."""
-    network: bool = False
-    """Whether it gets the network, whatever the policy says: a trusted task asks for it."""
     is_confined: bool = False
     """Whether it runs in a sandbox only: the task may be a stranger's."""
     timeout: float = TIMEOUT
@@ -48,14 +40,7 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_given(self) -> bool:
-        return bool(self.command or self.layout or self.scenarios)
-
-
-def with_real_path(prompt: str, name: str, path: str) -> str:
-    """The prompt with the real path of a folder in place of another name that only the verifier's
-    sandbox has, such as ``/app``."""
-    pattern = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w-])")
-    return pattern.sub(lambda _: path, prompt)
+        return bool(self.command or self.scenarios)
 
 
 class AttemptTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,7 +76,6 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     reason: str = ""
     status: str = ""
     """Of the agent's turn."""
-    reward: float | None = None
     exit_code: int | None = None
     """Of the verifier."""
     agent_version: str = ""

@@ -3,33 +3,25 @@
 It is a check of ``corral._verification``: it runs when the agent and all its processes have ended,
 in a clean tree of what the agent left. Files that judge are as before the run, unless the task
 brings its own. Those are put into the clean tree only, so an agent cannot read or change them. It
-is one of:
-
-* a command. Exit code 0 passes, any other one fails. ``CORRAL_ANSWER`` names a file with the
-  agent's answer.
-* ``/tests/test.sh`` of a harbor task. It writes the reward to ``/logs/verifier/reward.txt`` (a
-  number) or ``reward.json`` (numbers by name; ``reward`` counts). A reward of 1 or more passes.
-  The paths exist in the sandbox, which such a task needs.
+is a command: exit code 0 passes, any other one fails. ``CORRAL_ANSWER`` names a file with the
+agent's answer.
 
 Held-out scenarios may be added. If a check cannot be made, there is no verdict: the shell does not
-find the command (exit code 127 or 126), a signal kills it, or no reward is written. A verifier that
-does not end in its time is ended, and the attempt has failed: programs that never end are wrong.
+find the command (exit code 127 or 126), or a signal kills it. A verifier that does not end in its
+time is ended, and the attempt has failed: programs that never end are wrong.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
 
-from corral._core.nesting import decode_json
 from corral._pipelines.attempts import Verdict, Verifier
 from corral._pipelines.execution import node_options
 from corral._pipelines.execution.handlers import NodeContext
@@ -37,7 +29,6 @@ from corral._pipelines.execution.node_options import sandbox_for
 from corral._system import fs
 from corral._system.clock import Stopwatch
 from corral._system.environment import QUIET
-from corral._system.sandbox.box import Bind
 from corral._system.sandbox.sandbox import Sandbox
 from corral._system.threads import in_thread
 from corral._verification.check import Check, CheckContext
@@ -48,16 +39,12 @@ from corral._verification.verification import (
     VerifyOptions,
     find_gaps,
 )
-from corral.errors import SandboxFailed, StorageFailed
+from corral.errors import StorageFailed
 from corral.policy import Policy
 from corral.receipt import CheckKind, Evidence, Outcome, Receipt, RunFacts
 from corral.result import Result
-from corral.values import JsonObject, is_object, number_or_none
+from corral.values import JsonObject
 
-PASSING = 1.0
-"""The least reward that passes."""
-MAX_REWARD = 64 * 1024
-"""Bytes of the file with the reward that are read."""
 MAX_OUTPUT = 200_000
 """Characters of the verifier's output that are stored."""
 
@@ -68,16 +55,15 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     reason: str = ""
     exit_code: int | None = None
-    reward: float | None = None
     output: str = ""
     seconds: float = 0.0
 
 
-def digest_of(path: Path, only: Sequence[str] = ()) -> str:
-    """The digest of a file, or of the files of a folder with their names: all, or ``only`` these.
-    Raises ``OSError``, also for what is neither a regular file nor a link."""
+def digest_of(path: Path) -> str:
+    """The digest of a file, or of the files of a folder with their names. Raises ``OSError``, also
+    for what is neither a regular file nor a link."""
     digest = blake2b(digest_size=12)
-    for file in _files(path, only):
+    for file in _files(path):
         name = file.relative_to(path) if file != path else Path(path.name)
         if file.is_symlink():
             content = os.readlink(file).encode()
@@ -88,10 +74,7 @@ def digest_of(path: Path, only: Sequence[str] = ()) -> str:
     return digest.hexdigest()
 
 
-def _files(path: Path, only: Sequence[str] = ()) -> Iterator[Path]:
-    if only:
-        yield from (file for name in only for file in _files(path / name))
-        return
+def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir() or path.is_symlink():
         yield path
         return
@@ -114,7 +97,7 @@ class AttemptCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return self.verifier.command or "tests/test.sh"
+        return self.verifier.command
 
     @property
     def reads_files(self) -> bool:
@@ -130,54 +113,24 @@ class AttemptCheck(msgspec.Struct, frozen=True, kw_only=True):
         if not await in_thread(_put_files, verifier, context.host_folder, answer, own):
             reason = f"{verifier.tests} has changed since the comparison was started"
             return Evidence(kind=self.kind, name=self.name, outcome="missing", reason=reason)
-        command = verifier.command
-        if verifier.layout:
-            command = "chmod +x /tests/test.sh && /tests/test.sh"
         check = CommandCheck(
-            argv=("sh", "-c", command),
-            command=command,
+            argv=("sh", "-c", verifier.command),
+            command=verifier.command,
             timeout=verifier.timeout,
             env={**QUIET, "CORRAL_ANSWER": str(own / "answer.txt")},
             tail=MAX_OUTPUT,
         )
-        sandbox = self._with_harbor(context) if verifier.layout else context.sandbox
-        found = await check.run(msgspec.structs.replace(context, sandbox=sandbox))
+        found = await check.run(context)
         if found.reason:
             found = msgspec.structs.replace(found, reason=f"the verifier {found.reason}")
-        if verifier.layout and not found.reason.startswith("the verifier did not end"):
-            return await in_thread(_with_reward, found, own)
         return found
-
-    def _with_harbor(self, context: CheckContext) -> Sandbox | None:
-        """The sandbox, in which ``/tests``, ``/logs`` and the working directory of the task
-        exist."""
-        sandbox = context.sandbox
-        if sandbox is None:
-            raise TypeError("a task of harbor has a sandbox")
-        binds = [Bind(str(self.own / "tests"), "/tests"), Bind(str(self.own / "logs"), "/logs")]
-        if self.verifier.workdir:
-            binds.append(Bind(str(context.host_folder), self.verifier.workdir))
-        box = msgspec.structs.replace(sandbox.box, binds=(*sandbox.box.binds, *binds))
-        return msgspec.structs.replace(sandbox, box=box)
-
-
-def _with_reward(found: Evidence, own: Path) -> Evidence:
-    """The evidence of a harbor verifier that has ended."""
-    reward = read_reward(own, "logs/verifier")
-    outcome: Outcome = "missing"
-    reason = f"the verifier wrote no reward: {found.reason or 'it exited with 0'}"
-    if reward is not None:
-        outcome = "passed" if reward >= PASSING else "failed"
-        reason = "" if outcome == "passed" else f"the reward is {reward:g}"
-    details: JsonObject = {**found.details, "reward": reward}
-    return msgspec.structs.replace(found, outcome=outcome, reason=reason, details=details)
 
 
 def verification_of(work: NodeContext, verifier: Verifier, own: Path, trees: Path) -> Verification:
     """What verifies an attempt. ``own`` and ``trees`` are empty folders: for the verifier's files,
     and the states of the workspace. Raises ``ConfigError`` for scenarios that cannot be read."""
     checks: list[Check] = []
-    if verifier.command or verifier.layout:
+    if verifier.command:
         checks.append(AttemptCheck(verifier=verifier, own=own))
     if verifier.scenarios:
         from corral._verification.scenarios.scenario_check import scenarios
@@ -213,14 +166,11 @@ async def judge(
     facts = RunFacts(run_id=result.run_id, agent=result.agent, status=result.status)
     receipt = await verification.conclude(result, facts, setting)
     evidence = receipt.evidence
-    first = evidence[0]
-    reward = number_or_none(first.details.get("reward"))
     return Judgement(
         verdict=_verdict(receipt),
         reason=_reason(receipt),
-        reward=reward,
         output="".join(f"{each.output}\n" for each in evidence if each.output),
-        exit_code=first.exit_code,
+        exit_code=evidence[0].exit_code,
         seconds=round(stopwatch.seconds, 3),
     )
 
@@ -237,8 +187,8 @@ def _verdict(receipt: Receipt) -> Verdict:
 def _outcome(evidence: Evidence) -> Outcome:
     """A command that exits with 0, and shows too few tests that passed, is not missing: the work
     may have made it so."""
-    is_shown = evidence.exit_code == 0 and "reward" not in evidence.details
-    return "failed" if evidence.outcome == "missing" and is_shown else evidence.outcome
+    is_shown = evidence.outcome == "missing" and evidence.exit_code == 0
+    return "failed" if is_shown else evidence.outcome
 
 
 def _other_gaps(receipt: Receipt) -> list[str]:
@@ -261,7 +211,7 @@ def _put_files(verifier: Verifier, workspace: Path, answer: str, own: Path) -> b
     """Copy the verifier's files. False: they have changed since the comparison was started."""
     tests = Path(verifier.tests)
     try:
-        if verifier.tests and digest_of(tests, verifier.files) != verifier.digest:
+        if verifier.tests and digest_of(tests) != verifier.digest:
             return False
     except OSError as error:
         raise StorageFailed(f"the tests cannot be read: {error}") from error
@@ -269,71 +219,29 @@ def _put_files(verifier: Verifier, workspace: Path, answer: str, own: Path) -> b
         own.mkdir(parents=True, exist_ok=True)
         (own / "answer.txt").write_text(answer, "utf-8", "replace")
         if verifier.tests:
-            root = own if verifier.layout else workspace
-            target = root / ("tests" if verifier.layout else verifier.target)
-            copy_into(tests, target, root, verifier.files)
-        for name in ("verifier", "agent", "artifacts") if verifier.layout else ():
-            (own / "logs" / name).mkdir(parents=True, exist_ok=True)
+            copy_into(tests, workspace / verifier.target, workspace)
     except OSError as error:
         raise StorageFailed(f"the verifier cannot be copied: {error}") from error
     return True
 
 
-def read_reward(root: Path, folder: str) -> float | None:
-    """The reward that a harbor verifier wrote to a folder below ``root``; None if there is none
-    that is a number. The verifier can write there, so only a regular file is read, through no
-    link."""
-    with contextlib.suppress(OSError, ValueError):
-        return _finite(float(_read_below(root, f"{folder}/reward.txt").decode().strip()))
-    with contextlib.suppress(OSError, UnicodeDecodeError, msgspec.DecodeError):
-        rewards = decode_json(_read_below(root, f"{folder}/reward.json"))
-        if not is_object(rewards):
-            return _finite(number_or_none(rewards))
-        numbers = [number_or_none(value) for value in rewards.values()]
-        only = numbers[0] if len(numbers) == 1 else None
-        return _finite(number_or_none(rewards.get("reward")) if "reward" in rewards else only)
-    return None
-
-
-def _read_below(root: Path, path: str) -> bytes:
-    """The beginning of a regular file. Raises ``OSError``."""
-    with (
-        fs.opened_folder(root) as top,
-        fs.parent_below(top, path.encode()) as (folder, name),
-        fs.open_regular(name, dir_fd=folder) as file,
-    ):
-        return file.read(MAX_REWARD)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 def _sandbox(work: NodeContext, verifier: Verifier, result: Result, own: Path) -> Sandbox | None:
     """The sandbox of the verifier; None if it runs without one. Raises ``SandboxFailed``."""
-    if not (verifier.layout or verifier.is_confined):
+    if not verifier.is_confined:
         return sandbox_for(work, (str(own),), default="auto" if result.sandbox else None)
     policy = node_options.policy_of(work) or Policy()
-    if verifier.is_confined:
-        # A stranger's command gets the workspace and the permitted network, and nothing else of
-        # the policy: neither the repository's .git nor further folders.
-        network, hosts = policy.network, policy.network_hosts
-        policy = Policy(write="allow", shell="allow", network=network, network_hosts=hosts)
-    sandbox = sandbox_for(work, (str(own),), forced="require", policy=policy)
-    if sandbox is None or not verifier.layout:
-        return sandbox
-    if sandbox.support.method != "bubblewrap":
-        raise SandboxFailed("a harbor task needs bubblewrap: it provides /tests and /logs")
-    has_network = verifier.network or sandbox.box.network
-    box = msgspec.structs.replace(sandbox.box, network=has_network)
-    return msgspec.structs.replace(sandbox, box=box)
+    # A stranger's command gets the workspace and the permitted network, and nothing else of the
+    # policy: neither the repository's .git nor further folders.
+    network, hosts = policy.network, policy.network_hosts
+    policy = Policy(write="allow", shell="allow", network=network, network_hosts=hosts)
+    return sandbox_for(work, (str(own),), forced="require", policy=policy)
 
 
-def copy_into(source: Path, target: Path, root: Path, only: Sequence[str] = ()) -> None:
-    """Copy a file or the files of a folder (all, or ``only`` these) to ``target``, which is in the
-    folder ``root``. What is there is replaced. Links that an agent made in the way are removed,
-    never followed. Raises ``OSError``, also for a path that leads out of ``root``."""
-    for file in _files(source, only):
+def copy_into(source: Path, target: Path, root: Path) -> None:
+    """Copy a file or the files of a folder to ``target``, which is in the folder ``root``. What is
+    there is replaced. Links that an agent made in the way are removed, never followed. Raises
+    ``OSError``, also for a path that leads out of ``root``."""
+    for file in _files(source):
         copy = target if file == source else target / file.relative_to(source)
         if ".." in copy.relative_to(root).parts:
             raise OSError(errno.EINVAL, "leads out of the workspace", str(copy))

@@ -39,7 +39,6 @@ from corral._pipelines.attempts import (
     VERIFIER_LOG,
     AttemptRecord,
     AttemptTask,
-    with_real_path,
 )
 from corral._pipelines.execution import agent_call, verifier
 from corral._pipelines.execution.handlers import NodeContext
@@ -202,7 +201,6 @@ async def _run(
             record,
             verdict=judgement.verdict,
             reason=judgement.reason,
-            reward=judgement.reward,
             exit_code=judgement.exit_code,
             verifier_seconds=judgement.seconds,
         )
@@ -221,12 +219,9 @@ async def _run_agent(work: NodeContext, task: AttemptTask) -> tuple[Result, Bran
     options = call.options.copy()
     options["keep"] = options["record"] = True
     options["label"] = options.get("label") or task.id
-    prompt = task.prompt
-    if task.verifier.workdir:
-        prompt = with_real_path(prompt, task.verifier.workdir, str(work.workspace))
     result = await run(
         call.agent,
-        work.resources.redactor.clean_text(prompt),
+        work.resources.redactor.clean_text(task.prompt),
         on_event=work.emit,
         budget=work.budget,
         output=None if call.schema is None else schema_of(call.schema),

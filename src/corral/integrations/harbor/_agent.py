@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -40,7 +41,6 @@ from pydantic import ConfigDict
 from corral._agents import registry
 from corral._comparison.harbor_job import EXCEPTIONS
 from corral._export import atif
-from corral._pipelines.attempts import with_real_path
 from corral._pipelines.events import PipelineEvent
 from corral._pipelines.nodes.compare_attempt import MISSING
 from corral._runs import stored_run
@@ -281,3 +281,10 @@ def _model_usage(usage: Usage, cost: float | None) -> ModelUsage:
         n_output_tokens=usage.output or 0,
         cost_usd=cost,
     )
+
+
+def with_real_path(prompt: str, name: str, path: str) -> str:
+    """The prompt with the real path of a folder in place of the name that it has in the sandbox of
+    the trial, such as ``/app``."""
+    pattern = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w-])")
+    return pattern.sub(lambda _: path, prompt)

@@ -35,7 +35,6 @@ from harbor.environments.capabilities import (
 from harbor.models.task.config import NetworkMode, NetworkPolicy
 from msgspec.structs import replace
 
-from corral._comparison.task_folders import why_no_sandbox
 from corral._pipelines.execution.node_options import BUILT_IN
 from corral._pipelines.execution.shell import run_shell_command
 from corral._pipelines.execution.verifier import copy_into
@@ -43,7 +42,7 @@ from corral._sessions import sandbox
 from corral._system import fs, paths
 from corral._system.git.worktree import name_part
 from corral._system.paths import is_inside
-from corral._system.sandbox.box import Bind
+from corral._system.sandbox.box import SYSTEM, Bind, interpreter_folders
 from corral._system.sandbox.sandbox import Sandbox, find_support
 from corral._system.threads import in_thread
 from corral.errors import ConfigError, SandboxFailed
@@ -57,6 +56,16 @@ NO_TIMEOUT = 365 * 86_400.0
 LOCK = "lock"
 USERS = (None, "root", 0, "0")
 """Users that harbor names and that are not the task's. In the sandbox there is one user."""
+RESERVED = ("/dev", "/proc", "/run", "/runtime", "/tests", "/logs", "/solution")
+"""Folders that the sandbox has, besides those of the system."""
+TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108
+IMAGE_FILES = (
+    "Dockerfile",
+    "docker-compose.yaml",
+    "docker-compose.yml",
+    "compose.yaml",
+    "compose.yml",
+)
 
 
 class SandboxEnvironment(BaseEnvironment):
@@ -302,3 +311,32 @@ def _regular_files(folder: Path) -> Iterator[Path]:
     for top, _, names in os.walk(folder):
         files = (Path(top, name) for name in names)
         yield from (file for file in files if fs.is_file(file) and not fs.is_link(file))
+
+
+def _is_free(workdir: str) -> bool:
+    """Whether the workspace can be mounted there. What the sandbox needs must stay what it is: the
+    system, Python, the homes. Temporary folders may contain it, but not be it."""
+    place = workdir.rstrip("/") or "/"
+    if not place.isprintable() or place.startswith("//") or os.path.normpath(place) != place:
+        return False
+    homes = (str(paths.user_home()), str(paths.home()))
+    taken = (*SYSTEM, *RESERVED, *homes, *interpreter_folders())
+    return (
+        os.path.isabs(place)
+        and not any(is_inside(place, folder) or is_inside(folder, place) for folder in taken)
+        and not any(is_inside(folder, place) for folder in TEMPORARY)
+    )
+
+
+def why_no_sandbox(folder: Path, *, image: str, os: str, workdir: str) -> str:
+    """Why an environment of harbor cannot be a sandbox of this machine; empty if it can. ``folder``
+    has its files."""
+    found = next((name for name in IMAGE_FILES if fs.exists(folder / name)), None)
+    reasons = {
+        f"it needs the image {image}": image,
+        f"it builds an image ({folder.name}/{found})": found,
+        f"it is for {os}": os.lower() not in ("", "linux"),
+        f"its workdir cannot be another name of a folder here: {workdir!r}": workdir
+        and not _is_free(workdir),
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
