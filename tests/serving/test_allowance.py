@@ -224,6 +224,28 @@ def test_only_named_pipelines_run(workspace: Path) -> None:
         given.check_pipeline(asked)
 
 
+@pytest.mark.parametrize("name", ["child.dot", "grandchild.dot", "plan.md", "answer.json"])
+def test_a_pipeline_is_refused_if_a_file_that_it_loads_has_changed(
+    workspace: Path, name: str
+) -> None:
+    files = {
+        "main.dot": 'digraph { c [type=include, dotfile="child.dot"] }',
+        "child.dot": 'digraph { c [type=include, dotfile="grandchild.dot"] p [prompt="@plan.md"] }',
+        "grandchild.dot": 'digraph { a [prompt=x, output_schema="answer.json"] }',
+        "plan.md": "the plan",
+        "answer.json": "{}",
+    }
+    for file, text in files.items():
+        (workspace / file).write_text(text)
+    given = allowance(workspace, pipelines={"main": str(workspace / "main.dot")})
+    asked = PipelineRequest(pipeline="main")
+    given.check_pipeline(asked)
+    (workspace / name).write_text(files[name] + " ")
+    for _ in given, given.narrowed(Narrowing(), "ci"):
+        with pytest.raises(NotPermitted, match=f"{name} of the pipeline main has changed since"):
+            given.check_pipeline(asked)
+
+
 def test_a_client_gets_less_and_the_error_names_its_settings(workspace: Path) -> None:
     (workspace / "docs").mkdir()
     server = allowance(workspace, policy=Policy.edits(), label="corral serve", concurrency=4,

@@ -288,6 +288,59 @@ async def test_a_gate_is_answered_by_a_caller_that_may(ours: BuiltinAgent, answe
         assert outcome(await runs.wait(run.id, 30)).ok
 
 
+CHANGING = """digraph {
+    start [shape=Mdiamond]; done [shape=Msquare]
+    change [shape=parallelogram, tool_command="cp evil.dot child.dot && mv evil.md plan.md"]
+    child [type=include, dotfile="child.dot"]
+    ask [prompt="@plan.md"]
+    start -> change -> child -> ask -> done
+}"""
+
+
+async def test_a_run_does_not_change_the_pipeline_that_it_follows(ours: BuiltinAgent) -> None:
+    """What it loads is what the server has read when it started."""
+    files = {
+        "main.dot": CHANGING,
+        "child.dot": PIPELINE.replace("Look at: $goal", "@first.md"),
+        "evil.dot": PIPELINE.replace("Look at: $goal", "evil child"),
+        "plan.md": "the plan",
+        "first.md": "the first step",
+        "evil.md": "evil plan",
+    }
+    for name, text in files.items():
+        (ours.workspace / name).write_text(text)
+    given = allowance(ours, saying_fine, policy=Policy.all(),
+                      pipelines={"main": str(ours.workspace / "main.dot")})  # fmt: skip
+    async with CallerRuns(given) as runs:
+        run = await runs.start_pipeline(PipelineRequest(pipeline="main", goal="x"))
+        assert outcome(await runs.wait(run.id, 60)).ok
+    assert not (ours.workspace / "evil.md").exists()
+    bodies = [str(sent.body) for sent in ours.requests]
+    assert len(bodies) == 2
+    assert "the first step" in bodies[0]
+    assert "the plan" in bodies[1]
+    with pytest.raises(NotPermitted, match="of the pipeline main has changed"):
+        given.check_pipeline(PipelineRequest(pipeline="main"))
+
+
+async def test_a_caller_does_not_choose_the_file_of_a_child_pipeline(ours: BuiltinAgent) -> None:
+    evil = ours.workspace / "evil.dot"
+    evil.write_text(PIPELINE)
+    file = ours.workspace / "main.dot"
+    file.write_text("""digraph {
+        start [shape=Mdiamond]; done [shape=Msquare]
+        child [type=include, dotfile="{{which}}"]
+        start -> child -> done
+    }""")
+    given = allowance(ours, saying_fine, pipelines={"main": str(file)})
+    async with CallerRuns(given) as runs:
+        asked = PipelineRequest(pipeline="main", values={"which": str(evil)})
+        run = await runs.start_pipeline(asked)
+        ended = outcome(await runs.wait(run.id, 60))
+    assert "not a file that the pipeline loaded" in ended.error
+    assert ours.requests == []
+
+
 async def test_a_run_that_is_starting_ends_with_its_revoked_caller(ours: BuiltinAgent) -> None:
     async with CallerRuns(allowance(ours, hanging)) as runs:
         starting = asyncio.create_task(runs.start(RunRequest(prompt="x")))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 
 from corral._core.display import short_traceback
@@ -23,6 +26,72 @@ MAX_PROMPT_FILE = 1024 * 1024
 """Bytes of a prompt file."""
 MAX_DEPTH = 20
 """How deep pipelines may be nested: a deeper one probably includes itself."""
+
+
+class LoadedFiles(dict[str, bytes]):
+    """The files that a pipeline loads, by their absolute paths."""
+
+    is_complete = False
+    """Nothing else is loaded, and nothing again from disk."""
+
+
+_files: ContextVar[LoadedFiles | None] = ContextVar("_files", default=None)
+
+
+@contextlib.contextmanager
+def only(files: LoadedFiles | None) -> Iterator[None]:
+    """Within the block, pipelines load these files if they are complete, else they add those that
+    they load. What happens to a file meanwhile has no effect on the run."""
+    token = _files.set(files)
+    try:
+        yield
+    finally:
+        _files.reset(token)
+
+
+def loaded_files(path: Path, workspace: Path) -> LoadedFiles:
+    """All that the pipeline of this file loads: itself, prompts, schemas, and the same of its child
+    pipelines. What has a placeholder in its name is not known before a run and not among them.
+    Raises ``ConfigError`` and ``DotError``."""
+    files = LoadedFiles()
+    with only(files):
+        waiting = [path]
+        while waiting:
+            file = waiting.pop()
+            if str(file.absolute()) in files:
+                continue
+            try:
+                graph = with_absolute_children(load_unchecked(file, workspace), file.parent)
+            except CorralError:
+                if file == path:
+                    raise
+                continue  # a run says so
+            waiting += [workspace / child for _, child in children(graph)]
+            for node in graph.nodes.values():
+                if (schema := node.text("output_schema").strip()) and not schema.startswith("{"):
+                    with contextlib.suppress(OSError):
+                        load_file(workspace / schema)
+    files.is_complete = True
+    return files
+
+
+def load_file(path: Path) -> bytes:
+    """A file that a pipeline loads. Raises ``OSError`` and ``ValueError``."""
+    files, name = _files.get(), os.path.abspath(path)
+    if files is None:
+        return fs.read_bytes(path)
+    if not files.is_complete:
+        files[name] = fs.read_bytes(path)
+    elif name not in files:
+        reason = "it is not a file that the pipeline loaded when the server started"
+        raise OSError(errno.EACCES, reason, name)
+    return files[name]
+
+
+def _is_file(path: Path) -> bool:
+    files = _files.get()
+    complete = files is not None and files.is_complete
+    return os.path.abspath(path) in (files or ()) if complete else fs.is_file(path)
 
 
 @short_traceback
@@ -51,9 +120,9 @@ def load(
     return graph
 
 
-def load_unchecked(path_or_text: str | os.PathLike[str]) -> Graph:
+def load_unchecked(path_or_text: str | os.PathLike[str], cwd: Path | None = None) -> Graph:
     """The same without values, and with errors that only the linter finds."""
-    return apply_transforms(_read_with_prompts(path_or_text, None))
+    return apply_transforms(_read_with_prompts(path_or_text, cwd))
 
 
 def _read_with_prompts(path_or_text: str | os.PathLike[str], cwd: Path | None) -> Graph:
@@ -69,7 +138,7 @@ def read(path_or_text: str | os.PathLike[str]) -> Graph:
         return dot_parser.parse(str(path_or_text))
     path = Path(path_or_text)
     try:
-        data = fs.read_bytes(path)
+        data = load_file(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
@@ -100,15 +169,15 @@ def _read_text(name: str, roots: list[Path]) -> str:
     """Raises ``ValueError`` with the reason if the file cannot be read."""
     paths = [(root / name).resolve() for root in roots]
     inside = [path for path in paths if any(path.is_relative_to(root) for root in roots)]
-    file = next((path for path in inside if fs.is_file(path)), None)
+    file = next((path for path in inside if _is_file(path)), None)
     if file is None:
-        if not inside or any(fs.is_file(path) for path in paths):
+        if not inside or any(_is_file(path) for path in paths):
             raise ValueError("is outside of the pipeline's folder and of the workspace")
         raise ValueError("does not exist, neither beside the pipeline nor in the workspace")
     try:
-        if file.stat().st_size > MAX_PROMPT_FILE:
+        if fs.is_file(file) and file.stat().st_size > MAX_PROMPT_FILE:
             raise ValueError(f"has more than {MAX_PROMPT_FILE:,} bytes")
-        return fs.read_text(file)
+        return load_file(file).decode()
     except UnicodeDecodeError:
         raise ValueError("is not UTF-8") from None
     except OSError as error:
@@ -176,4 +245,4 @@ def children(graph: Graph) -> Iterator[tuple[Node, str]]:
 
 def _absolute(value: Value, folder: Path) -> Value:
     path = folder / str(value)
-    return str(path.absolute()) if value and fs.is_file(path) else value
+    return str(path.absolute()) if value and _is_file(path) else value

@@ -23,11 +23,11 @@ that may run any command, which can start programs without the variable.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -51,6 +51,9 @@ from corral.options import KNOWN
 from corral.policy import PRESETS, Policy, is_narrower, policy_from_table
 from corral.run_kwargs import RunKwargs
 from corral.values import Effort, JsonObject, convert_to, is_object
+
+if TYPE_CHECKING:
+    from corral._pipelines.loader import LoadedFiles
 
 CallerAnswers: TypeAlias = Literal["nothing", "questions", "all"]
 """What a caller may answer: the questions of its agents, or also their permission requests and the
@@ -158,8 +161,9 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     """A run works in one of them or below. The first is the one of a request that names none."""
     pipelines: dict[str, str] = {}
     """Name → file. A caller cannot send one: a pipeline runs commands."""
-    digests: dict[str, str] = {}
-    """Of these files, when the server started: an agent of a caller may have changed one since."""
+    loaded: dict[str, LoadedFiles] = {}
+    """Of each pipeline, all the files that it loads, as they were when the server started: an agent
+    of a caller may change them, also during a run."""
     timeout: float = DEFAULT_TIMEOUT
     """The longest run, in seconds, and the time of a request that names none."""
     limits: BudgetLimits = BudgetLimits()
@@ -192,8 +196,10 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
         if (paths := options.get("hidden")) is not None:
             options["hidden"] = self._absolute(paths)
         force_setattr(self, "options", options)
-        force_setattr(self, "digests", {n: self.digests.get(n) or _digest(f)
-                                        for n, f in self.pipelines.items()})  # fmt: skip
+        loaded = {
+            name: self.loaded.get(name) or self._load(f) for name, f in self.pipelines.items()
+        }
+        force_setattr(self, "loaded", loaded)
         for name in ("concurrency", "depth"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got: {getattr(self, name)}")
@@ -206,6 +212,11 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
         folder is permitted."""
         base = "" if self.folders[0] == "/" else self.folders[0]
         return tuple(fs.real_path(os.path.join(base, os.path.expanduser(path))) for path in paths)
+
+    def _load(self, pipeline: str) -> LoadedFiles:
+        from corral._pipelines import loader
+
+        return loader.loaded_files(Path(pipeline), Path(self.folders[0]))
 
     def check(self, request: RunRequest) -> CheckedRun:
         """The options of a permitted run. Whether its session is one of the caller is not checked
@@ -226,11 +237,12 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
         win over them: who named the file permits what is in it."""
         if request.pipeline not in self.pipelines:
             raise self.refusal("pipelines", f"pipeline {request.pipeline!r}", self.pipelines)
-        if _digest(self.pipelines[request.pipeline]) != self.digests[request.pipeline]:
-            raise NotPermitted(
-                f"the file of the pipeline {request.pipeline} has changed since the server started:"
-                " it must be started again"
-            )
+        for file, content in self.loaded[request.pipeline].items():
+            if _content(file) != content:
+                raise NotPermitted(
+                    f"the file {file} of the pipeline {request.pipeline} has changed since the"
+                    " server started: it must be started again"
+                )
         agent, model = self._agent_and_model(RunRequest(prompt=""))
         options = self._options(request, request.cwd, None)  # its nodes may have other agents
         if model is not None:
@@ -504,11 +516,11 @@ def policy_text(policy: Policy) -> str:
     return next(names, repr(policy))
 
 
-def _digest(file: str) -> str:
+def _content(file: str) -> bytes | None:
     try:
-        return hashlib.sha256(fs.read_bytes(file)).hexdigest()
-    except OSError as error:
-        raise ConfigError(f"the pipeline {file} cannot be read: {error.strerror}") from error
+        return fs.read_bytes(file)
+    except OSError:
+        return None
 
 
 def _names_a_model(agent: str) -> bool:

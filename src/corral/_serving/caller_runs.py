@@ -597,6 +597,7 @@ class CallerRuns:
         self, run: CallerRun, request: PipelineRequest, checked: CheckedRun
     ) -> RunOutcome:
         from corral._engine import pipeline_runs
+        from corral._pipelines import loader
 
         options: RunKwargs = {**checked.options}
         cwd, model = options.pop("cwd", None), options.pop("model", None)
@@ -606,21 +607,22 @@ class CallerRuns:
         limit = asyncio.timeout(timeout)
         try:
             async with limit:
-                result = await pipeline_runs.run(
-                    Path(self.allowance.pipelines[request.pipeline]),
-                    goal=request.goal,
-                    values=request.values,
-                    agent=checked.agent,
-                    model=model,
-                    cwd=cwd,
-                    interviewer=_Gates(run),
-                    ask=run.ask if self.allowance.answers == "all" else None,
-                    on_event=run.on_pipeline_event,
-                    on_start=lambda id, _: self._open(run, id, SecretRedactor(secrets)),
-                    durable=False,
-                    budget=part,
-                    options=options,
-                )
+                with loader.only(self.allowance.loaded[request.pipeline]):
+                    result = await pipeline_runs.run(
+                        Path(self.allowance.pipelines[request.pipeline]),
+                        goal=request.goal,
+                        values=request.values,
+                        agent=checked.agent,
+                        model=model,
+                        cwd=cwd,
+                        interviewer=_Gates(run),
+                        ask=run.ask if self.allowance.answers == "all" else None,
+                        on_event=run.on_pipeline_event,
+                        on_start=lambda id, _: self._open(run, id, SecretRedactor(secrets)),
+                        durable=False,
+                        budget=part,
+                        options=options,
+                    )
         except TimeoutError:
             if not limit.expired():
                 raise

@@ -19,11 +19,11 @@ from corral._agents import registry
 from corral._core.nesting import decode_json
 from corral._core.spending import LIMITS, BudgetLimits
 from corral._option_definitions import BY_NAME, with_trait
-from corral._pipelines import node_kinds
+from corral._pipelines import loader, node_kinds
 from corral._pipelines.execution.handlers import NodeContext, NodeResources
 from corral._pipelines.execution.interviewers import ANSWER_TIMEOUT
 from corral._pipelines.graph import Node
-from corral._system import config, fs
+from corral._system import config
 from corral._system.environment import variables
 from corral.errors import ConfigError
 from corral.options import SANDBOX_MODES, RunOptions, SandboxMode, fallback_agents
@@ -283,7 +283,7 @@ def read_output_schema(work: NodeContext) -> JsonObject | None:
         path = Path(os.path.join(work.workspace, text))
         where = f"output_schema {path}"
         try:
-            text = fs.read_text(path)
+            text = loader.load_file(path).decode()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{work.node.id}: {where} cannot be read: {error}") from error
     try:
