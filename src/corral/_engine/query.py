@@ -18,11 +18,13 @@ from msgspec.structs import replace
 from corral._core.lookup import find_id
 from corral._engine.dbos.adapter import RECEIVED
 from corral._engine.dbos.client import (
+    LAST_POLL,
     DatabaseClient,
     JournalEntry,
     WorkflowInfo,
     list_labelled,
     open_client,
+    read_patiently,
     with_client,
 )
 from corral._engine.dbos.database import ENDED_STATES, Database, find, is_there, reading
@@ -72,8 +74,8 @@ from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError
 from corral.values import as_list
 
-FIRST_POLL, LAST_POLL = 0.05, 0.5
-"""Seconds between two reads of a followed run: after an event, and at most."""
+FIRST_POLL = 0.05
+"""Seconds between two reads of a followed run after an event."""
 
 LATE = 8
 """How many journal entries may be written after one with a higher number: a received message is
@@ -194,7 +196,7 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
     """The events of a run from the first one, as they come, until it has ended."""
     database = find(db)
     async with open_client(database) as client:
-        row = await asyncio.to_thread(client.get_workflow, run)
+        row = await read_patiently(database, lambda: client.get_workflow(run))
         if row is None or row.input is None:
             raise run_not_found(run)
         with reading(run, row.format):
@@ -205,7 +207,8 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
         async def read_new() -> bool:
             """Whether there were new entries."""
             nonlocal count, last_numbers
-            found = await asyncio.to_thread(client.journal, run, offset=max(0, count - LATE))
+            start = max(0, count - LATE)
+            found = await read_patiently(database, lambda: client.journal(run, offset=start))
             # What was read before and is in these entries was in the last ones, too.
             entries = [entry for entry in found if entry.number not in last_numbers]
             last_numbers, count = {entry.number for entry in found}, count + len(entries)
@@ -219,7 +222,7 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
             is_quiet, is_over = not await read_new(), False
             # While a run records steps, its state is not asked for: that takes as long.
             if is_quiet or replay.scheduler.state.finish is not None:
-                state = await asyncio.to_thread(client.state, run)
+                state = await read_patiently(database, lambda: client.state(run))
                 is_over = state is None or state in ENDED_STATES
                 if is_over:
                     await read_new()  # what it recorded before it ended

@@ -19,9 +19,11 @@ from corral._engine import process_engine, query, run_list
 from corral._engine.agent_host import client as agent_host_client
 from corral._engine.dbos.client import (
     DEFAULT_QUEUE,
+    LAST_POLL,
     DatabaseClient,
     moved_queue,
     open_client,
+    read_patiently,
     responsible_executor,
     with_client,
 )
@@ -32,7 +34,6 @@ from corral._engine.dbos.database import (
     find,
     prepare,
     reading,
-    storage_errors,
 )
 from corral._engine.dbos.leases import ExecutorLiveness
 from corral._engine.payloads import (
@@ -51,15 +52,13 @@ from corral._pipelines.scheduler.commands import Cancelled
 from corral._system import clock, paths
 from corral._system.process.tree import ProcessRegistry
 from corral._system.randomness import random_hex
-from corral.errors import ConfigError, FormatUnsupported, StorageFailed
+from corral.errors import ConfigError, FormatUnsupported
 from corral.values import Json, slug
 
 if TYPE_CHECKING:
     from corral._core.spending import Raise
     from corral._metering.budget import Budget
 
-SERVER_AWAY = 60.0
-"""Seconds that a database server may be away while a run is waited for."""
 GOAL = 200
 """Characters of a goal that are stored for lists."""
 
@@ -155,24 +154,17 @@ def _submit(client: DatabaseClient, run_input: RunInput, continues: str) -> bool
 
 
 async def wait(run: str, *, db: str | None = None, timeout: float | None = None) -> PipelineOutput:
-    """The output of the run, when it has ended. A database server may be away for
-    ``SERVER_AWAY`` seconds. Raises ``TimeoutError`` and ``StorageFailed``."""
+    """The output of the run, when it has ended. A database server may be away for a while
+    (``read_patiently``). Raises ``TimeoutError`` and ``StorageFailed``."""
     database = find(db)
     async with open_client(database) as client, asyncio.timeout(timeout):
-        pause, since_answer = 0.02, clock.Stopwatch()
+        pause = 0.02
         while True:
-            try:
-                with storage_errors(database):
-                    closed = await asyncio.to_thread(query.run_output, client, run)
-                since_answer = clock.Stopwatch()
-            except StorageFailed as error:
-                if not error.retryable or since_answer.seconds > SERVER_AWAY:
-                    raise
-                closed = None
+            closed = await read_patiently(database, lambda: query.run_output(client, run))
             if closed is not None:
                 return closed
             await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 0.5)
+            pause = min(pause * 1.5, LAST_POLL)
 
 
 async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:

@@ -10,44 +10,13 @@ from contextlib import ExitStack, suppress
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from support.postgres_relay import Stream
 
 from corral._engine.dbos import database
 from corral._engine.dbos.leases import ServerLeases
 from corral.errors import ConfigError
 
 pytestmark = pytest.mark.postgres
-
-STARTUP, SSL_REQUEST, GSS_REQUEST = 196608, 80877103, 80877104
-
-
-class Stream:
-    """Messages of one connection."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self._file = connection.makefile("rb")
-
-    def _bytes(self, count: int) -> bytes:
-        found = self._file.read(count)
-        if len(found) < count:
-            raise EOFError
-        return found
-
-    def start(self) -> bytes:
-        """The first message of a client; encryption is declined."""
-        while True:
-            size, code = struct.unpack("!II", self._bytes(8))
-            body = self._bytes(size - 8)
-            if code == STARTUP:
-                return struct.pack("!II", size, code) + body
-            assert code in (SSL_REQUEST, GSS_REQUEST)
-            self.connection.sendall(b"N")
-
-    def message(self) -> tuple[bytes, bytes]:
-        """Kind and the complete message."""
-        head = self._bytes(5)
-        size: int = struct.unpack("!I", head[1:])[0]
-        return head[:1], head + self._bytes(size - 4)
 
 
 class Pooler:

@@ -76,7 +76,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     ):
         record.msg, record.args, record.exc_info = f"{text} {error}", (), None
     closing = isinstance(error, RuntimeError) and "after shutdown" in str(error)
-    raised = "failed to launch" in text
+    raised = "failed to launch" in text or "Error connecting to" in text
     return "Cancelled" not in type(error).__name__ and not (unusable or closing or raised)
 
 
@@ -93,6 +93,13 @@ def _is_of_a_run(error: BaseException) -> bool:
         errors.DBOSUnexpectedStepError,
     )
     return isinstance(error, kinds)
+
+
+def set_up_log() -> None:
+    """Of the library's messages only errors are logged, unless corral reports them itself."""
+    logger = logging.getLogger("dbos")
+    logger.setLevel("ERROR")
+    logger.addFilter(_is_news)
 
 
 def is_cancellation(error: BaseException) -> bool:
@@ -113,7 +120,8 @@ def launch(
 ) -> None:
     """Start to run workflows of these queues, in the running loop. ``workflows``: name ->
     (function, how often it is started again after a crash). ``on_unusable`` is called when
-    the database cannot be written or opened any more."""
+    the database cannot be written or opened any more. If it fails, ``close`` is still needed: the
+    library's one instance, half started, would refuse every other launch."""
     database.require()
     _is_closing.clear()
     from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer
@@ -131,7 +139,7 @@ def launch(
     engine = config["system_database_engine"] = connections.open_engine(url, _POOL, on_unusable)
     _engines.append(engine)
     DBOS(config=config)
-    logging.getLogger("dbos").addFilter(_is_news)
+    set_up_log()
     for name, (function, recoveries) in workflows.items():
         _workflows[name] = DBOS.workflow(name=name, max_recovery_attempts=recoveries)(function)
     DBOS.listen_queues(queues)

@@ -19,12 +19,12 @@ only what was started through it.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import json
 import logging
+import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -49,8 +49,8 @@ from corral._engine.dbos.database import (
 )
 from corral._pipelines import node_kinds
 from corral._pipelines.graph import Node
-from corral._system import config
-from corral.errors import ConfigError, CorralError
+from corral._system import clock, config
+from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.values import Json, as_object, as_text, int_or_none, number_or_none
 
 if TYPE_CHECKING:
@@ -60,6 +60,11 @@ if TYPE_CHECKING:
     from corral._engine.dbos.claims import Claims
 
 T = TypeVar("T")
+
+SERVER_AWAY = 60.0
+"""Seconds that a database server may be away while a run is followed or waited for."""
+LAST_POLL = 0.5
+"""Seconds between two reads of what is followed or waited for, at most."""
 
 _log = logging.getLogger("corral.engine")
 
@@ -145,7 +150,7 @@ class DatabaseClient:
         require()
         from dbos import DBOSClient, DBOSPortableJSONSerializer
 
-        logging.getLogger("dbos").setLevel("ERROR")
+        adapter.set_up_log()
         self._engine: Engine = open_engine(url, CONNECTIONS)
         try:
             self._client: DBOSClient = DBOSClient(
@@ -472,12 +477,10 @@ def _first_argument(stored: object) -> Json:
 
 @contextmanager
 def connect(database: Database) -> Generator[DatabaseClient]:
-    """A client for the length of a block. Blocking."""
-    client = DatabaseClient(database.url)
-    try:
+    """A client for the length of a block. Blocking. Raises ``StorageFailed`` or ``ConfigError``
+    where the database fails."""
+    with storage_errors(database), closing(DatabaseClient(database.url)) as client:
         yield client
-    finally:
-        client.close()
 
 
 async def with_client(database: Database, call: Callable[[DatabaseClient], T]) -> T:
@@ -485,7 +488,7 @@ async def with_client(database: Database, call: Callable[[DatabaseClient], T]) -
     where the database fails."""
 
     def run() -> T:
-        with storage_errors(database), connect(database) as client:
+        with connect(database) as client:
             return call(client)
 
     return await asyncio.to_thread(run)
@@ -493,28 +496,42 @@ async def with_client(database: Database, call: Callable[[DatabaseClient], T]) -
 
 @asynccontextmanager
 async def open_client(database: Database) -> AsyncGenerator[DatabaseClient]:
-    """A client for many calls. A thread opens it. If the caller is cancelled meanwhile, that
-    thread runs on, and closes the client when it is open."""
-    opening: concurrent.futures.Future[DatabaseClient] = concurrent.futures.Future()
+    """A client for many calls, opened as ``read_patiently`` reads. A thread opens it. If the caller
+    is cancelled meanwhile, that thread runs on, and closes the client when it is open."""
+    opened: list[DatabaseClient] = []
+    is_over = threading.Event()
 
     def enter() -> DatabaseClient:
-        try:
-            opening.set_result(DatabaseClient(database.url))
-        except BaseException as error:
-            opening.set_exception(error)
-        return opening.result()
+        client = DatabaseClient(database.url)
+        opened.append(client)
+        if is_over.is_set():
+            leave()
+        return client
 
-    def leave(opened: concurrent.futures.Future[DatabaseClient]) -> None:
-        if opened.exception() is None:
-            opened.result().close()
+    def leave() -> None:
+        with suppress(IndexError):  # another thread has closed it
+            opened.pop().close()
 
     try:
-        yield await asyncio.to_thread(enter)
+        yield await read_patiently(database, enter)
     finally:
-        if opening.done():
-            await asyncio.to_thread(leave, opening)
-        else:
-            opening.add_done_callback(leave)
+        is_over.set()
+        if opened:
+            await asyncio.to_thread(leave)
+
+
+async def read_patiently(database: Database, read: Callable[[], T]) -> T:
+    """Run a call that only reads, in a thread. A database server may be away for ``SERVER_AWAY``
+    seconds. Raises ``StorageFailed`` or ``ConfigError``."""
+    away = clock.Stopwatch()
+    while True:
+        try:
+            with storage_errors(database):
+                return await asyncio.to_thread(read)
+        except StorageFailed as error:
+            if not error.retryable or away.seconds > SERVER_AWAY:
+                raise
+        await asyncio.sleep(LAST_POLL)
 
 
 # Names of queues.

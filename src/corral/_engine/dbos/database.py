@@ -359,14 +359,8 @@ def _prepare_server(database: Database) -> None:
                     phase="config",
                 )
     except psycopg.OperationalError as error:
-        name = unquote(urlsplit(database.url).path.lstrip("/"))
-        if f'database "{name}" does not exist' not in str(error):
-            raise StorageFailed(
-                f"the database {database.shown} cannot be reached: {_first_line(error)}",
-                hint="Is the server up, and are host, user and password right?",
-                phase="config",
-                retryable=True,
-            ) from error
+        if not _is_missing(database, error):
+            raise _unreachable(database, error) from error
     except psycopg.Error as error:
         raise StorageFailed(
             f"the database {database.shown}: {_first_line(error)}", phase="config"
@@ -375,6 +369,10 @@ def _prepare_server(database: Database) -> None:
         try:
             migrate(database.url)
         except Exception as error:
+            cause = getattr(error, "orig", None) or error
+            is_lost = isinstance(cause, psycopg.OperationalError)
+            if is_lost and not _is_missing(database, cause):
+                raise _unreachable(database, cause) from error
             if schema:
                 raise _tables_unsupported(database, schema, error) from error
             raise StorageFailed(
@@ -382,6 +380,21 @@ def _prepare_server(database: Database) -> None:
                 hint="Run corral once as the owner of the database.",
                 phase="config",
             ) from error
+
+
+def _is_missing(database: Database, error: Exception) -> bool:
+    """Whether the server was reached and has no such database."""
+    name = unquote(urlsplit(database.url).path.lstrip("/"))
+    return f'database "{name}" does not exist' in str(error)
+
+
+def _unreachable(database: Database, error: Exception) -> StorageFailed:
+    return StorageFailed(
+        f"the database {database.shown} cannot be reached: {_first_line(error)}",
+        hint=CANNOT_REACH,
+        phase="config",
+        retryable=True,
+    )
 
 
 POOLER_ROUNDS = 20
@@ -434,14 +447,21 @@ def storage_errors(database: Database) -> Generator[None]:
         yield
     except Exception as error:
         # SQLAlchemy wraps the errors of its drivers.
-        cause = error if isinstance(error, sqlite3.Error) else getattr(error, "orig", None)
+        cause = getattr(error, "orig", None) or error
         if isinstance(cause, sqlite3.Error):
             raise _explain(database, cause) from error
-        if cause is not None:
+        if cause is not error or _is_of_server(error):
             raise StorageFailed(
-                f"the database {database.shown}: {_first_line(cause)}", retryable=True
+                f"the database {database.shown}: {_first_line(cause)}",
+                hint=None if getattr(cause, "sqlstate", None) else CANNOT_REACH,
+                retryable=True,
             ) from error
         raise
+
+
+def _is_of_server(error: Exception) -> bool:
+    """Whether the driver of servers raised it, or SQLAlchemy, which had no connection."""
+    return type(error).__module__.partition(".")[0] in ("psycopg", "sqlalchemy")
 
 
 def _explain(database: Database, error: sqlite3.Error) -> StorageFailed | ConfigError:
@@ -487,4 +507,5 @@ def migrate(url: str) -> None:
     DBOS.migrate(url)
 
 
+CANNOT_REACH = "Is the server up, and are host, user and password right?"
 CANNOT_OPEN = "Is its folder there? Are there free descriptors (`ulimit -n`)?"

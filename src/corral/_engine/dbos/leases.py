@@ -157,9 +157,9 @@ class ServerLeases:
 
     def hold(self, executor: str) -> None:
         with self._lock:
-            self._executor = executor
-            if not self.check():
+            if not self._run("SELECT pg_try_advisory_lock(%s)", executor):
                 raise RuntimeError(f"another process holds the lease of {executor}")
+            self._executor = executor
             _held_here.add(executor)
 
     @contextlib.contextmanager

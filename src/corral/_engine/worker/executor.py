@@ -319,20 +319,12 @@ class Executor:
         self._loop.set_exception_handler(_on_loop_error)
         sweeper = threading.Thread(target=self._sweep, name="corral-sweep", daemon=True)
         try:
-            with storage_errors(self.database):
-                await asyncio.to_thread(self.leases.hold, self.id)
-                self.all_queues = await asyncio.to_thread(
-                    register_queues, self.database, self.queue_names, self.limits, self.poll
-                )
-                adapter.launch(
-                    self.database.url,
-                    executor=self.id,
-                    workflows=self._workflows,
-                    queues=self.all_queues,
-                    poll=min(self.poll, 1.0),
-                    on_unusable=self._on_unusable,
-                )
-            threads.start(sweeper)
+            try:
+                await self._launch()
+                threads.start(sweeper)
+            except BaseException:
+                await self._close_library()
+                raise
             self._ready.set_result(None)
             await self._stop.wait()
             while (left := min(self._deadlines, default=0.0) - time.monotonic()) > 0:
@@ -346,6 +338,21 @@ class Executor:
             if sweeper.is_alive():
                 await asyncio.to_thread(sweeper.join, CLOSE)
             self.leases.release()
+
+    async def _launch(self) -> None:
+        with storage_errors(self.database):
+            await asyncio.to_thread(self.leases.hold, self.id)
+            self.all_queues = await asyncio.to_thread(
+                register_queues, self.database, self.queue_names, self.limits, self.poll
+            )
+            adapter.launch(
+                self.database.url,
+                executor=self.id,
+                workflows=self._workflows,
+                queues=self.all_queues,
+                poll=min(self.poll, 1.0),
+                on_unusable=self._on_unusable,
+            )
 
     async def _close(self) -> None:
         self.closing = True
@@ -365,6 +372,9 @@ class Executor:
         if self.own is not None:
             with contextlib.suppress(Exception):
                 await asyncio.to_thread(remove_queue, self.database, self.own)
+        await self._close_library()
+
+    async def _close_library(self) -> None:
         with concurrent.futures.ThreadPoolExecutor(1) as thread:  # the loop's own is closed
             await asyncio.get_running_loop().run_in_executor(thread, adapter.close)
         # The library has shut down the loop's executor, which asyncio.run would wait for.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -24,11 +25,17 @@ from corral._engine.dbos.client import ANY_NODE, DEFAULT_QUEUE, QueueLimit
 from corral._engine.worker import executor, run_workflow
 from corral._engine.worker.executor import GRACE, Executor
 from corral._publishing import publisher
+from corral._system import clock
+from corral.errors import StorageFailed
 
 AT_ONCE = 16
 """Nodes that run at once in one worker; the rest waits, or other workers take it."""
 DRAIN = 60.0
 """Seconds that running nodes may take to finish after the first signal."""
+RETRY = 0.5
+"""Seconds until a database that was not reachable at the start is tried again."""
+
+_log = logging.getLogger("corral.engine")
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +53,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     poll: float = 1.0
     """Seconds between two checks for work."""
     grace: float = GRACE
-    """Seconds for which the database may be unreachable."""
+    """Seconds for which the database may be unreachable, also at the start."""
 
 
 def serve(
@@ -56,21 +63,26 @@ def serve(
     on_ready: Callable[[Executor], None] | None = None,
 ) -> None:
     """Serve until a signal. Call it in the main thread of a process that does nothing else. Raises
-    ``StorageFailed`` if the database is not reachable for more than ``grace`` seconds."""
+    ``StorageFailed`` if the database is not reachable for more than ``grace`` seconds, from the
+    start on."""
     chosen = options or WorkerOptions()
     for module in chosen.imports:
         importlib.import_module(module)
     limits = list(chosen.limits)
     if chosen.concurrency is not None:
         limits.append(QueueLimit(resource=ANY_NODE, each=chosen.concurrency))
-    worker = Executor(
-        database.find(db),
-        run_workflow.all_workflows(),
-        queue_names=chosen.queue_names,
-        limits=limits,
-        poll=chosen.poll,
-        grace=chosen.grace,
-    )
+
+    def new_worker() -> Executor:
+        return Executor(
+            database.find(db),
+            run_workflow.all_workflows(),
+            queue_names=chosen.queue_names,
+            limits=limits,
+            poll=chosen.poll,
+            grace=chosen.grace,
+        )
+
+    worker = new_worker()
     signals: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -86,8 +98,22 @@ def serve(
             on_ready(executor)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    away = clock.Stopwatch()
+    is_reported = False
     try:
-        worker.run_here(ready)
+        while not signals:
+            try:
+                worker.run_here(ready)
+                return
+            except StorageFailed as error:
+                # It has not started: an executor that has fails with an error for good.
+                if not error.retryable or away.seconds > chosen.grace:
+                    raise
+                if not is_reported:
+                    _log.warning("%s\nTrying again for %g s.", error, chosen.grace)
+                    is_reported = True
+            worker = new_worker()
+            time.sleep(RETRY)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
