@@ -70,9 +70,11 @@ DEFINITIONS = (
     ),
     Attribute("max_visits", _BOTH, "count", 1, default="50",
               aliases=("max_node_visits", "default_max_visits"), is_limit=True,
-              text="How often a node may be visited, against endless loops."),
+              text="How often a node may be visited, in all branches together, against endless"
+              " loops."),
     Attribute("retry_target", _BOTH,
-              text="Where to go if the node fails, or its goal gate does."),
+              text="Where to go if the node fails, or its goal gate does. That of the graph does"
+              " not count in branches."),
     Attribute("fallback_retry_target", _BOTH, text="The same, after `retry_target`."),
     Attribute("error_policy", _BOTH, "choice", choices=("fail", "continue"), default="fail",
               synonyms=(("fail_fast", "fail"), ("ignore", "continue")),
@@ -109,7 +111,8 @@ DEFINITIONS = (
     Attribute("auto_status", _NODE, "boolean", default="false",
               text="It has succeeded if no `status.json` was written."),
     Attribute("allow_partial", _NODE, "boolean", default="false",
-              text="After the last attempt: `partial_success` instead of `fail`."),
+              text="After the last attempt: `partial_success` instead of `fail`. A failure needs"
+              " `max_retries` at the node, which may be 0."),
     Attribute("timeout", _NODE, "duration", is_limit=True, is_setting=True, default="1h",
               text="Time for the node."),
     Attribute("on_crash", _NODE, "choice", choices=("rerun", "fail", "resume"), default="rerun",

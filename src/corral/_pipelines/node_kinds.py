@@ -241,9 +241,9 @@ INCLUDE = NodeKind(
 FOR_EACH = NodeKind(
     name="for_each",
     text=(
-        "Runs `prompt` or `tool_command` for each of `items`, 4 at once, at most 1,000 "
-        "(`max_items`). Texts have `{{item}}`, `{{item.field}}` and `{{index}}`. The "
-        "results are `<node>.results` (`results_key`)."
+        "Runs `prompt` or `tool_command` for each of `items` (a key, JSON, or words with "
+        "commas), 4 at once, at most 1,000 (`max_items`). Texts have `{{item}}`, "
+        "`{{item.field}}` and `{{index}}`. The results are `<node>.results` (`results_key`)."
     ),
     aliases=("map",),
     handler="for_each:for_each",
@@ -270,6 +270,15 @@ JSON_DECODE = _data_kind(
     "The JSON in `source`, into `key`; with `prefix` each field into its own key.",
     "source key prefix",
     ("source",),
+)
+TEXT_OPS = ("trim", "lower", "upper", "title")
+"""The values of ``ops`` of a ``string_transform``."""
+STRING_TRANSFORM = _data_kind(
+    "string_transform",
+    f"The text in `source` after `ops` ({', '.join(f'`{op}`' for op in TEXT_OPS)}), into `key`.",
+    "source ops key",
+    ("source",),
+    ("ops",),
 )
 ENV = _data_kind(
     "env",
@@ -436,8 +445,9 @@ KINDS: dict[str, NodeKind] = {
         ),
         _data_kind(
             "split",
-            "The text in `source` as a list, into `key`; `sep` is between the parts, `trim` "
-            "removes space around them.",
+            "The text in `source` as a list, into `key` (`<node>.output`); `sep` (a comma) is "
+            "between the parts, `trim` (`true`) removes space around them. Empty parts are left "
+            "out.",
             "source sep trim key", ("source",),
         ),
         _data_kind(
@@ -446,13 +456,7 @@ KINDS: dict[str, NodeKind] = {
             "`key`. `no_match` and `default` say what happens if it finds nothing.",
             "source pattern group key no_match default", ("source",), ("pattern",)
         ),
-        _data_kind(
-            "string_transform",
-            "The text in `source` after `ops` (`trim`, `lower`, `upper`, `title`), into "
-            "`key`.",
-            "source ops key", ("source",), ("ops",),
-        ),
-        ENV,
+        STRING_TRANSFORM, ENV,
         _data_kind(
             "assert",
             "Fails with `message` unless the condition `expr` holds.",

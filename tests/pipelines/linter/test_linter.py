@@ -34,6 +34,40 @@ def of(rule: str, body: str) -> list[Finding]:
 
 RED: list[tuple[str, str, str, object, str, str]] = [
     # rule, severity, pipeline, node or edge, part of the message, part of the fix
+    (
+        "allow_partial_has_retries",
+        "warning",
+        LINE + "a [allow_partial=true] graph [default_max_retries=3]",
+        "a",
+        "does not count for a failure",
+        "max_retries=0",
+    ),
+    (
+        "visits_of_branches",
+        "warning",
+        ENDS + "p [shape=component] t [max_visits=2] start -> p p -> a -> t p -> b -> t p -> c -> t"
+        " p -> d -> j t -> j j -> exit",
+        "t",
+        "3 branches of p come to t, and max_visits=2",
+        "max_visits=3",
+    ),
+    (
+        "fan_out_has_fan_in",
+        "warning",
+        ENDS + "p [shape=component] q [shape=component] f [shape=tripleoctagon] start -> p"
+        " p -> a -> f p -> q q -> b -> f q -> c -> f f -> exit",
+        "p",
+        "reach no fan-in: q",
+        "needs its own",
+    ),
+    (
+        "attribute_value",
+        "error",
+        LINE + 'a [type=string_transform, source=x, ops="trim, replace"]',
+        "a",
+        "no op is called 'replace'",
+        "title",
+    ),
     ("prompt_file", "error", LINE + 'a [prompt="@gone.md"]', "a", "gone.md", "workspace"),
     ("prompt_file", "error", LINE + 'b [prompt_file="gone.md"] a -> b -> exit', "b", "gone.md", ""),
     ("key_known", "warning", LINE + 'a [prompt="{{plann.output}}"]', "a", "plann.output", "--set"),
@@ -304,6 +338,11 @@ def test_an_edge_to_an_unknown_node_is_found_in_a_graph_built_by_a_program() -> 
 
 GREEN = [
     LINE,
+    LINE + "a [allow_partial=true, max_retries=0]",
+    LINE + 'b [type=string_transform, source=k, ops="trim, lower, {{k}}"] c [type=set, key=k,'
+    ' value="x"] a -> c -> b -> exit',
+    ENDS + "p [shape=component] j [max_visits=1, label=J] start -> p -> {b c} -> j -> exit"
+    " b [label=B] c [label=C]",
     'b [type=start] e [type=exit] a [prompt="x", shape=circle, type=codergen] b -> a -> e',
     LINE
     + 'a -> b [condition="outcome=fail && !x || context.y != z"] b [prompt="Set x, y."] b -> a',

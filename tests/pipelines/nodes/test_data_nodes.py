@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from support.nodes import NodeHarness
 
+from corral._pipelines import node_kinds
 from corral._pipelines.execution import attempt as works
 from corral._pipelines.execution.handlers import NodeResources
 from corral._pipelines.graph import Edge, Graph, Node
@@ -135,6 +136,22 @@ async def test_missing_json_fails_without_a_default(
     assert wrong in outcome.failure_reason
     outcome = await harness.attempt(attrs={**attrs, "default": 0}, context={"text": text})
     assert outcome.context_updates == {"step.output": 0}
+
+
+@pytest.mark.parametrize("kind", ["json_decode", "json_extract"])
+@pytest.mark.parametrize("value", [42, -1.5, True, None, "words", "", [], {"a": 1}])
+async def test_json_of_any_kind_is_decoded(harness: NodeHarness, kind: str, value: Json) -> None:
+    text = f" {msgspec.json.encode(value).decode()}\n"
+    attrs = {"type": kind, "source": "text", "key": "k"}
+    outcome = await harness.attempt(attrs=attrs, context={"text": text})
+    assert outcome.status == "success", outcome
+    assert outcome.context_updates == {"k": value}
+
+
+async def test_the_names_of_text_operations_are_those_that_exist(harness: NodeHarness) -> None:
+    attrs = {"type": "string_transform", "source": "t", "ops": ",".join(node_kinds.TEXT_OPS)}
+    outcome = await harness.attempt(attrs=attrs, context={"t": " some TEXT "})
+    assert outcome.context_updates == {"step.output": "Some Text"}
 
 
 async def test_json_of_a_missing_key_names_it(harness: NodeHarness) -> None:

@@ -12,7 +12,7 @@ from support.nodes import MODEL, NodeHarness, ScriptedModel
 from corral._pipelines.execution.handlers import NodeResources
 from corral._pipelines.execution.run_dir import RunDir
 from corral.testing import Request, Turn, fail, hang, say
-from corral.values import Json
+from corral.values import Json, as_object
 
 pytest_plugins = ("support.node_fixtures",)
 
@@ -199,6 +199,20 @@ async def test_some_failures_are_a_partial_success_and_all_a_failure(
     assert every.retryable is None
 
 
+@pytest.mark.parametrize("items", ["tool.output", "{{tool.output}}", "context.tool.output"])
+@pytest.mark.parametrize("output", ['["a", "b"]\n', "a, b\n", ["a", "b"]])
+async def test_items_name_a_key_with_a_list_or_its_text(
+    harness: NodeHarness, items: str, output: Json
+) -> None:
+    outcome = await harness.attempt(
+        attrs={"type": "for_each", "items": items, "tool_command": "printf %s {{item}}"},
+        context={"tool.output": output},
+    )
+    results = outcome.context_updates["step.results"]
+    assert isinstance(results, list)
+    assert [as_object(each)["output"] for each in results] == ["a", "b"]
+
+
 async def test_no_items_are_a_success(harness: NodeHarness) -> None:
     outcome = await harness.attempt(
         attrs={"type": "for_each", "items": "[]", "tool_command": "false"}
@@ -213,6 +227,7 @@ async def test_no_items_are_a_success(harness: NodeHarness) -> None:
         ({"items": "[1"}, "is not JSON"),
         ({"items": '{"a": 1}'}, "must be a list"),
         ({"items": "{{n}}"}, "must be a list"),
+        ({"items": "n"}, "must be a list"),
         ({"items": "1,2,3", "max_items": 2}, "over 2"),
         ({"items": "1,2", "max_parallel": 0}, "max_parallel must be at least 1"),
         ({}, "has no items"),

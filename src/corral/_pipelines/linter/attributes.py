@@ -301,6 +301,11 @@ def attribute_value(graph: Graph) -> Iterator[Problem]:
             message = f"reasoning_effort of {node.id}: {effort!r} is not a known effort"
             fix = f"One of {', '.join(EFFORTS)}."
             yield Problem(node, message, fix, "warning")
+    for node in graph.of_kind(node_kinds.STRING_TRANSFORM.name):
+        for name in node.names("ops"):
+            if name not in node_kinds.TEXT_OPS and not templates.PLACEHOLDER.search(name):
+                message = f"ops of {node.id}: no op is called {name!r}"
+                yield Problem(node, message, f"One of {', '.join(node_kinds.TEXT_OPS)}.")
     for node in graph.of_kind(node_kinds.WAIT_HUMAN.name):
         # An unknown default choice would be noticed only when a question times out.
         wanted = node.text("human.default_choice")
@@ -362,6 +367,18 @@ def goal_gate_has_retry(graph: Graph) -> Iterator[Problem]:
                 f"{node.id} is a goal gate without a retry target: if it fails, the run fails at"
                 " its exit",
                 "Set retry_target to the node where the run tries again.",
+            )
+
+
+def allow_partial_has_retries(graph: Graph) -> Iterator[Problem]:
+    """A node with ``allow_partial`` has ``max_retries``: without it, a failure stays one, because
+    it is not tried again."""
+    for node in graph.nodes.values():
+        if node.is_true("allow_partial") and "max_retries" not in node.attrs:
+            yield Problem(
+                node,
+                f"allow_partial of {node.id} does not count for a failure: it has no max_retries",
+                "Write max_retries=0 or more at the node.",
             )
 
 

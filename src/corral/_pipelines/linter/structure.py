@@ -139,7 +139,40 @@ def fan_out_has_fan_in(graph: Graph) -> Iterator[Problem]:
                     continue
         if message:
             fix = f"Lead every branch to one node of shape={node_kinds.FAN_IN.shape}."
+            if any(graph.nodes[head].kind == node_kinds.PARALLEL.name for head in loose):
+                fix += " A parallel node inside a branch needs its own."
             yield Problem(node, message, fix)
+
+
+def visits_of_branches(graph: Graph) -> Iterator[Problem]:
+    """``max_visits`` of a node lets each branch in that comes to it: visits are counted over the
+    run, not in each branch."""
+    joins: Joins | None = None
+    for parallel in graph.of_kind(node_kinds.PARALLEL.name):
+        heads = dict.fromkeys(edge.target for edge in graph.edges_from(parallel.id))
+        limits = {
+            name: int(text)
+            for name, node in graph.nodes.items()
+            if (text := node.text("max_visits")[:9]).isdecimal() and 0 < int(text) < len(heads)
+        }
+        if not limits:
+            continue
+        with suppress(ConditionError):  # which is another finding
+            joins = joins or Joins(graph)
+            outside = {parallel.id, *joins.section(parallel.id, heads, frozenset()).behind}
+            inside = {
+                name: [target for target in targets if target not in outside]
+                for name, targets in _successors(graph).items()
+            }
+            reached = [_reachable([head], inside) for head in heads if head not in outside]
+            for name, limit in limits.items():
+                count = sum(name in names for names in reached)
+                if limit < count:
+                    message = (
+                        f"{count} branches of {parallel.id} come to {name}, and"
+                        f" max_visits={limit} counts the visits of all"
+                    )
+                    yield Problem(graph.nodes[name], message, f"Write max_visits={count} or more.")
 
 
 def merge_has_branches(graph: Graph) -> Iterator[Problem]:

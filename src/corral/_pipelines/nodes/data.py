@@ -9,6 +9,7 @@ written.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import stat
@@ -325,9 +326,12 @@ _CONTAINER: Schema[Json] = Schema(
 
 
 def _json_in(value: Json) -> tuple[Json, str | None]:
-    """The JSON in a text, or what is wrong. Other values are returned as they are."""
+    """The JSON in a text, or what is wrong: of the whole text any value, in prose or fences an
+    object or a list. Other values are returned as they are."""
     if not isinstance(value, str):
         return value, None
+    with contextlib.suppress(msgspec.DecodeError):
+        return decode_json(value), None
     container, _, problems = find_json(value, _CONTAINER)
     return (None, "there is no JSON in it") if problems else (container, None)
 

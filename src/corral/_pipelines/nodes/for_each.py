@@ -1,11 +1,12 @@
 """``for_each``: an agent, a model or a command for each item of a list.
 
-``items`` is a placeholder for a list, the name of a key that has one, JSON, or words separated by
-commas. In ``prompt`` and ``tool_command`` the placeholders ``{{item}}``, ``{{item.field}}`` and
-``{{index}}`` stand for the current item. With ``tool_command`` a command runs; with ``model`` and
-no ``agent`` that model is called once; else an agent is. ``max_parallel`` (4) items run at the same
-time, each within ``item_timeout`` and in its own folder, ``items/<index>``. ``item_key`` is a
-second name for the item, ``results_key`` another key for the results.
+``items`` is a placeholder for a list, the name of a key, JSON, or words separated by commas. A key
+or a placeholder may have a list, or a text that is JSON or such words. In ``prompt`` and
+``tool_command`` the placeholders ``{{item}}``, ``{{item.field}}`` and ``{{index}}`` stand for the
+current item. With ``tool_command`` a command runs; with ``model`` and no ``agent`` that model is
+called once; else an agent is. ``max_parallel`` (4) items run at the same time, each within
+``item_timeout`` and in its own folder, ``items/<index>``. ``item_key`` is a second name for the
+item, ``results_key`` another key for the results.
 
 With ``worktree=branch`` each item works in its own worktree, which starts with the files as
 they are before the node. The node is visited again to merge what the items that succeeded changed
@@ -164,7 +165,9 @@ def items_of(work: NodeContext) -> list[Json]:
         # The name of a key, JSON, or words separated by commas.
         text = items.strip()
         value = find(work.context, text)
-        if isinstance(value, list):
+        if isinstance(value, str):  # the output of a command or a model
+            text = value.strip()
+        if value is not None and not isinstance(value, str):
             items = value
         elif work.resources.simulate and text.startswith(SIMULATED):
             simulated: list[Json] = [text]
