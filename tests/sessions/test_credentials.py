@@ -73,13 +73,13 @@ def test_a_sign_in_names_the_path_of_a_program_that_is_not_on_path(
     own = options(workspace, env={})
     program = Path(str(own.pop("program")))
     with pytest.raises(AuthenticationFailed, match="by running `gemini` in a terminal"):
-        prepare("gemini-cli", {**own, "program": str(program)}).check_launch(home)
+        check_ready(prepare("gemini-cli", {**own, "program": str(program)}), "a-session")
     managed = managed_program(registry.find("gemini-cli"))
     managed.parent.mkdir(parents=True)
     managed.symlink_to(program)
     monkeypatch.setenv("PATH", os.path.dirname(sys.executable) + ":/usr/bin:/bin")
     with pytest.raises(AuthenticationFailed, match=f"by running `{managed}` in a terminal"):
-        prepare("gemini-cli", own).check_launch(home)
+        check_ready(prepare("gemini-cli", own), "a-session")
 
 
 def test_a_session_without_credentials_is_not_ready(

@@ -22,6 +22,7 @@ from corral import Policy
 from corral._agents import grants, registry, report
 from corral._agents.grants import Grants
 from corral._agents.spec import AgentControls, AgentSpec
+from corral._core.protected_paths import Links
 from corral._sessions import enforcement, pool
 from corral._sessions.prepare import for_prompt, needs_new_process, prepare
 from corral._sessions.prepared_run import PreparedRun
@@ -109,7 +110,7 @@ def test_a_proxy_that_corral_cannot_use_is_an_error_before_the_start(
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
     run = prepared(workspace, policy=NO_NETWORK)
-    launch = run.agent.launch(run.run, run.launch_context(workspace), "x", None)
+    launch = run.agent.launch(run.run, run.launch_context(workspace, Links()), "x", None)
     with pytest.raises(ConfigError, match="socks5"):
         agent_sandbox(run, launch, workspace)
 

@@ -23,6 +23,7 @@ from corral._agents.spec import AgentSpec, InProcess
 from corral._cli.ui.progress import TurnProgress
 from corral._cli.ui.tables import policy_table, table
 from corral._cli.ui.terminal import echo, echo_json
+from corral._core.protected_paths import Links
 from corral._core.terminal_text import counted
 from corral._inference.client import Client
 from corral._sessions import probing, proof, store
@@ -505,7 +506,7 @@ def _credentials(prepared: PreparedRun) -> Readiness:
                 (name for name in prepared.agent.secret_env if agent_values.get(name)), None
             )
             return Readiness(credential=name, accepts=accepts, service_url=url)
-        context = prepared.launch_context(Path(prepared.cwd))
+        context = prepared.launch_context(Path(prepared.cwd), Links())
         launch = prepared.launch(context)
     except (AuthenticationFailed, ConfigError) as error:
         return Readiness(accepts=accepts, missing=error)

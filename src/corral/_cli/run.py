@@ -252,7 +252,9 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     missing: AuthenticationFailed | None = None
     if not isinstance(prepared.agent.transport, InProcess):
         try:
-            launch = prepared.launch(prepared.launch_context(sessions() / "SESSION"), prompt)
+            launch = prepared.launch(
+                prepared.launch_context(sessions() / "SESSION", prepared.links()), prompt
+            )
         except AuthenticationFailed as error:
             if as_json:
                 raise

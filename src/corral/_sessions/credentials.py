@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from corral._agents import registry as agents_registry
 from corral._agents.spec import AgentSpec, InProcess
+from corral._core.protected_paths import Links
 from corral._system import config, environment, fs, paths
 from corral._system.environment import Environment
 from corral.errors import AuthenticationFailed, ConfigError
@@ -88,7 +89,7 @@ def check_ready(prepared: PreparedRun, session: str) -> None:
     if isinstance(prepared.agent.transport, InProcess):
         check_model_key(prepared.agent, prepared.run)
     elif prepared.run.replay is None:
-        prepared.launch(prepared.launch_context(paths.sessions() / session, find_links=False))
+        prepared.launch(prepared.launch_context(paths.sessions() / session, Links()))
 
 
 def needed(agent: AgentSpec) -> bool:

@@ -392,7 +392,7 @@ class _Worker:
         """Raises where the agent could not be started for this prompt."""
         async with self._opening:
             if self._connection is not None:
-                self._check(prepared)
+                await self._check(prepared)
             else:
                 self._prepared = prepared
                 try:
@@ -403,13 +403,13 @@ class _Worker:
                 self._connection = opened
             return self._connection
 
-    def _check(self, prepared: PreparedRun) -> None:
+    async def _check(self, prepared: PreparedRun) -> None:
         """Check a prompt for a process that was started for another folder. Agents that obey or
         trust a folder do so per session."""
         first, run = self._prepared, prepared.run
         if (prepared.cwd, prepared.project_files) == (first.cwd, first.project_files):
             return
-        prepared.check_launch(self._record.folder)
+        await prepared.check_launch(self._record.folder)
         relative = [
             folder
             for folder in (*run.include_directories, *run.policy.writable)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shlex
 from pathlib import Path
@@ -28,7 +29,14 @@ from corral._sessions.proof import ProgramProof
 from corral._system import environment, fs, programs
 from corral._system.path_guard import PathGuard
 from corral._system.process.process import Exit
-from corral.errors import AuthenticationFailed, CorralError, ProcessFailed, PromptError
+from corral._system.threads import in_own_thread
+from corral.errors import (
+    AuthenticationFailed,
+    CorralError,
+    ProcessFailed,
+    PromptError,
+    StartupTimeout,
+)
 from corral.options import RunOptions
 from corral.prompt import Prompt, check_prompt
 from corral.values import Json, McpServer
@@ -137,11 +145,45 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             and not (asks and row.enforcer == "wire")
         )
 
-    def launch_context(self, folder: Path, *, find_links: bool = True) -> LaunchContext:
-        """What the agent's launch needs to know, for a session stored in ``folder``. Without
-        ``find_links``, which walks through all folders, only credentials and files are checked."""
-        needs_links = find_links and self.agent.needs_links and not self.run.policy.is_unlimited
-        links = self.guard.links() if needs_links else Links()
+    def links(self) -> Links:
+        """The links that ``launch_context`` needs, if the agent cannot ask about them. Looks at
+        every file of the workspace and of the policy's folders. Raises ``StartupTimeout``."""
+        if not self._needs_links:
+            return Links()
+        try:
+            return self.guard.links(seconds=self._startup_time)
+        except TimeoutError as error:
+            raise self._links_timeout(str(error)) from error
+
+    async def find_links(self) -> Links:
+        """As ``links``, while the event loop goes on. The walk ends by itself once nobody waits."""
+        if not self._needs_links:
+            return Links()
+        try:
+            async with asyncio.timeout(self._startup_time + 1):  # a file system may hang
+                return await in_own_thread(self.links)
+        except TimeoutError as error:
+            raise self._links_timeout("the file system does not answer") from error
+
+    @property
+    def _needs_links(self) -> bool:
+        return self.agent.needs_links and not self.run.policy.is_unlimited
+
+    @property
+    def _startup_time(self) -> float:
+        return min(self.run.startup_timeout, self.run.timeout)
+
+    def _links_timeout(self, reason: str) -> StartupTimeout:
+        return StartupTimeout(
+            f"the links in the workspace and the policy's folders were not known after"
+            f" {self._startup_time:g}s: {reason}",
+            hint="Name smaller folders in the policy's writable and in include_directories, raise"
+            " startup_timeout, or use an agent that asks before it writes (-acp).",
+        )
+
+    def launch_context(self, folder: Path, links: Links) -> LaunchContext:
+        """What the agent's launch needs to know, for a session stored in ``folder``. With no
+        ``links``, only credentials and files are checked."""
         return LaunchContext(
             program=self.program.argv,
             version=self.program.version,
@@ -159,10 +201,10 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             helpers=self.helpers,
         )
 
-    def check_launch(self, folder: Path) -> None:
+    async def check_launch(self, folder: Path) -> None:
         """Raise what would keep the agent from being launched, such as a repository that is not
         trusted. Nothing is started or written."""
-        self.launch(self.launch_context(folder))
+        self.launch(self.launch_context(folder, await self.find_links()))
 
     def launch(self, context: LaunchContext, prompt: str = "", resume: str | None = None) -> Launch:
         """How the agent is started for one prompt. Raises what keeps it from being launched."""

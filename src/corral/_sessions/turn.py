@@ -318,7 +318,7 @@ class Turn(Generic[T_co]):
             _log.debug("session %s: options: %s", meta.id, options)
         try:
             if await self._check():
-                await self._backend.prepare()
+                await self._completes(self._backend.prepare())
             self._files.claim()
             if run.track_files:
                 await self._files.look(keeps_contents=self._recorder.has_transcript)
@@ -357,10 +357,14 @@ class Turn(Generic[T_co]):
         """Run the check of the setup. It may take long, so ``_fail`` cancels it: then False."""
         if self._setup.check is None:
             return True
-        self._checking = check = asyncio.ensure_future(self._setup.check())
-        if not await self._wait_for(check):
+        return await self._completes(self._setup.check())
+
+    async def _completes(self, work: Awaitable[object]) -> bool:
+        """Whether this work was done before ``_fail`` cancelled it."""
+        self._checking = task = asyncio.ensure_future(work)
+        if not await self._wait_for(task):
             return False
-        check.result()
+        task.result()
         return True
 
     @staticmethod

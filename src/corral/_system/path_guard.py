@@ -24,15 +24,17 @@ from __future__ import annotations
 import errno
 import functools
 import itertools
+import math
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Literal
 
 from corral._core.protected_paths import Link, Links, protection_of, regex
 from corral._system import fs
-from corral._system.paths import is_inside, is_own
+from corral._system.paths import is_inside, is_own, own_files_in
 
 MOST_HOPS = 40
 """Links on the way of one path: as the kernel counts them."""
@@ -41,6 +43,8 @@ MOST_ENTRIES = 1_000_000
 MOST_LINKS = MOST_NAMES = 1_000
 """Links that lead out, and names of files that may not be written: more would make too many
 rules."""
+_ENTRIES_PER_LOOK = 1_000
+"""Files and folders between looks at the clock."""
 _GIT_OBJECT = re.compile(r"[0-9a-f]{38}|pack-[0-9a-f]{40}\.\w+")
 """Names of files that git compressed: nobody edits their text."""
 
@@ -178,15 +182,18 @@ class PathGuard:
                 return str(error)
         return None
 
-    def links(self, most: int = MOST_ENTRIES) -> Links:
+    def links(self, most: int = MOST_ENTRIES, seconds: float = math.inf) -> Links:
         """The links below the session's folders that lead out of the writable area, or to a
-        protected name. Folders are listed without following links."""
+        protected name. Folders are listed without following links. Raises ``TimeoutError`` if
+        this takes longer than ``seconds``."""
         found: list[Link] = []
         aliases: list[str] = []
         names: set[str] = set()
         can_write: dict[str, bool] = {}
+        own = own_files_in(self.readable)
         seen = 0
         complete = True
+        end = time.monotonic() + seconds
         for entry in _entries(self.readable):
             seen += 1
             if entry is None or seen > most or len(found) > MOST_LINKS:
@@ -194,28 +201,36 @@ class PathGuard:
                 if entry is not None:
                     break
                 continue
+            if seen % _ENTRIES_PER_LOOK == 0 and time.monotonic() > end:
+                raise TimeoutError(f"{seen:,} files and folders were looked at")
             if entry.is_symlink():
                 try:
                     target = resolve(entry.path, self.cwd)
                 except PathRefused:  # a circle, or a link of the kernel: it leads to no file
                     found.append(Link(entry.path, entry.path, readable=False))
                     continue
-                if self.refusal((entry.path,), "write") is not None:
+                is_own = any(is_inside(target, path) for path in own)
+                if is_own or not self._can_write(target):
                     readable = _root_of(target, self.readable) is not None
                     found.append(Link(entry.path, target, readable=readable))
                 elif entry.is_dir():
                     aliases.append(entry.path)
-            elif not entry.is_dir() and len(names) <= MOST_NAMES:
-                folder = entry.path[: -len(entry.name) - 1]
-                if folder not in can_write:  # a path without links: compared as text
-                    root = _root_of(folder, self.writable)
-                    protects = self._protects and root is not None
-                    is_protected = protects and _protected().search(folder, len(root or ""))
-                    can_write[folder] = root is not None and not is_protected
+            elif len(names) <= MOST_NAMES and not entry.is_dir(follow_symlinks=False):
+                folder = entry.path[: -len(entry.name) - 1]  # a path without links
+                if folder not in can_write:
+                    can_write[folder] = self._can_write(folder)
                 if not can_write[folder] and not _GIT_OBJECT.fullmatch(entry.name):
                     names.add(entry.name)
         unwritable = frozenset(names) if len(names) <= MOST_NAMES else None
         return Links(tuple(found), complete, tuple(aliases), unwritable)
+
+    def _can_write(self, real: str) -> bool:
+        """Whether a resolved path is in a writable folder and has no protected name. It is compared
+        as text."""
+        root = _root_of(real, self.writable)
+        if root is None:
+            return False
+        return not (self._protects and _protected().search(real[len(root) :].casefold()))
 
 
 def _readings(path: str, cwd: str) -> set[str]:

@@ -219,7 +219,10 @@ class AgentProvider(ResponseProvider):
             api_keys.access(provider, {**os.environ, **prepared.run.env})
             return
         prepared.agent.launch(
-            prepared.run, prepared.launch_context(sessions() / "SESSION"), "x", None
+            prepared.run,
+            prepared.launch_context(sessions() / "SESSION", prepared.links()),
+            "x",
+            None,
         )
 
     def generate(

@@ -170,7 +170,7 @@ class AgentProgram:
 
             self.meter = await Meter.open(prepared, judge)
             self.prepared = prepared = self.meter.prepared
-        context = prepared.launch_context(record.folder)
+        context = prepared.launch_context(record.folder, await prepared.find_links())
         if hook is not None:
             await hook.open()
             context = replace(context, hook_command=hook.command)

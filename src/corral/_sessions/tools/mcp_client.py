@@ -229,7 +229,7 @@ class ServerCheck:
         new = [each for each in prepared.servers if not each.own and each not in self._passed]
         if prepared.run.replay is not None or not new:
             return
-        prepared.check_launch(folder)
+        await prepared.check_launch(folder)
         await close_servers(await open_servers(new, prepared))
         self._passed += new
 
