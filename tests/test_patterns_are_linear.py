@@ -87,8 +87,6 @@ MADE: dict[tuple[str, str], str | Examples] = {
     ("corral._system.cassette.replay", "f'({forms})'"): Examples(
         "finditer", r"(/tmp/a|/tmp/a\-b|\\/tmp)"
     ),
-    ("corral._protocol.schema", "as_text(below.get('pattern'))"): "is compiled, and not run",
-    ("corral._protocol.schema", "pattern"): "of the schema, over at most MAX_MATCHED",
     ("corral._core.shell_patterns", "regex"): Examples(
         "fullmatch", r"-[a-z]+|!|[-+]?[0-9]+(?:\.[0-9]+)?"
     ),

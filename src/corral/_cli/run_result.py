@@ -13,8 +13,9 @@ import msgspec
 from corral._cli.ui.signals import INTERRUPTED, run_cancellable, signals
 from corral._cli.ui.terminal import answer, echo_err
 from corral._cli.ui.turn_output import exit_code, terminal_asker
-from corral._protocol.schema import Schema, find_properties, json_equal, schema_of
-from corral._protocol.schema import check as schema_errors
+from corral._protocol.schema import Schema, find_properties, schema_of
+from corral._protocol.validation import check as schema_errors
+from corral._protocol.validation import json_equal
 from corral._system import threads
 from corral.errors import ConfigError, SchemaInvalid
 from corral.result import Result

@@ -7,21 +7,14 @@ Anything else raises ``SchemaInvalid``.
 Keywords that would not be checked are rejected by name. ``format`` and unknown keywords are
 annotations. ``$ref`` must stay inside the document. ``Schema.json`` is complete: what a vendor
 does not accept is removed from a copy by that vendor's module.
-
-``check`` compares a value with a schema, with error messages that a model can act on.
-``jsonschema`` is not used: it needs five packages, and its messages are for readers who see the
-schema.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
-from operator import ge, gt, le, lt
 from typing import (
     Generic,
-    NamedTuple,
     Protocol,
     TypeAlias,
     TypedDict,
@@ -32,6 +25,20 @@ from typing import (
 
 import msgspec
 
+from corral._core.display import shorten
+from corral._protocol.validation import (
+    LENGTH_LIMITS,
+    LIMITS,
+    PATTERN_STEPS,
+    TYPES,
+    OutOfSteps,
+    Steps,
+    Validator,
+    check,
+    compile_pattern,
+    describe,
+    resolve_reference,
+)
 from corral.errors import SchemaInvalid, SchemaNotMet
 from corral.values import (
     Json,
@@ -41,208 +48,9 @@ from corral.values import (
     as_list,
     as_object,
     as_text,
-    as_texts,
     convert_to,
     is_mapping,
-    number_or_none,
 )
-
-MAX_MATCHED = 10_000
-"""Characters of a value that has a pattern: the pattern may be slow, and the value a model's."""
-MAX_SHOWN = 60
-"""Characters of a wrong value that are shown to the model."""
-
-
-TYPES: dict[str, tuple[str, Callable[[Json], bool]]] = {
-    "object": ("an object", lambda v: isinstance(v, dict)),
-    "array": ("a list", lambda v: isinstance(v, list)),
-    "string": ("a string", lambda v: isinstance(v, str)),
-    "number": ("a number", lambda v: number_or_none(v) is not None),
-    "integer": ("an integer", lambda v: (n := number_or_none(v)) is not None and n % 1 == 0),
-    "boolean": ("true or false", lambda v: isinstance(v, bool)),
-    "null": ("null", lambda v: v is None),
-}
-
-
-class LimitKeyword(NamedTuple):
-    """A keyword that limits a number or a length."""
-
-    size_of: Callable[[Json], float | None]
-    """The number to compare; ``None`` if the keyword does not apply to the value."""
-    holds: Callable[[float, float], bool]
-    description: str
-
-
-def _length_limits(name: str, kind: type, unit: str) -> dict[str, LimitKeyword]:
-    def length(value: Json) -> int | None:
-        return len(value) if isinstance(value, str | list | dict) and type(value) is kind else None
-
-    return {
-        f"min{name}": LimitKeyword(length, ge, f"at least {{}} {unit}"),
-        f"max{name}": LimitKeyword(length, le, f"at most {{}} {unit}"),
-    }
-
-
-LENGTH_LIMITS = {
-    **_length_limits("Length", str, "characters"),
-    **_length_limits("Items", list, "items"),
-    **_length_limits("Properties", dict, "properties"),
-}
-
-
-def _is_multiple(value: float, of: float) -> bool:
-    """Exact for the numbers as they are written: 0.07 is a multiple of 0.01, and no digit of a
-    large integer is lost in a float."""
-    if isinstance(value, int) and isinstance(of, int):
-        return value % of == 0
-    from fractions import Fraction  # slow to import, and rarely needed
-
-    try:
-        return Fraction(repr(value)) % Fraction(repr(of)) == 0
-    except ValueError:  # infinite
-        return False
-
-
-LIMITS: dict[str, LimitKeyword] = {
-    "minimum": LimitKeyword(number_or_none, ge, "at least {}"),
-    "maximum": LimitKeyword(number_or_none, le, "at most {}"),
-    "exclusiveMinimum": LimitKeyword(number_or_none, gt, "more than {}"),
-    "exclusiveMaximum": LimitKeyword(number_or_none, lt, "less than {}"),
-    "multipleOf": LimitKeyword(number_or_none, _is_multiple, "a multiple of {}"),
-    **LENGTH_LIMITS,
-}
-"""Keyword → what it limits."""
-
-
-def check(value: Json, schema: Json, root: JsonObject, path: str = "") -> list[str]:
-    """All errors of the value; none if it fits."""
-    here = path or "the value"
-    if not isinstance(schema, dict):
-        return [f"{here}: must not be there"] if schema is False else []
-    types = schema.get("type", [])
-    types = types if isinstance(types, list) else [types]
-    if types and not any(TYPES[str(name)][1](value) for name in types):
-        words = " or ".join(TYPES[str(name)][0] for name in types)
-        return [f"{here}: expected {words}, got {describe(value)}"]
-    wrong: list[str] = []
-    if isinstance(reference := schema.get("$ref"), str):
-        wrong += check(value, resolve_reference(reference, root), root, path)
-    wrong += _check_value(value, schema, here)
-    if isinstance(value, dict):
-        wrong += _check_object(value, schema, root, path)
-    elif isinstance(value, list):
-        wrong += _check_list(value, schema, root, path)
-    for part in as_list(schema.get("allOf")):
-        wrong += check(value, part, root, path)
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            wrong += _check_alternatives(
-                value, as_list(schema[key]), root, path, only_one=key == "oneOf"
-            )
-    return wrong
-
-
-def _check_value(value: Json, schema: JsonObject, here: str) -> list[str]:
-    """Errors of the value itself: allowed values, limits, pattern."""
-    wrong: list[str] = []
-    if isinstance(allowed := schema.get("enum"), list) and not any(
-        json_equal(value, a) for a in allowed
-    ):
-        one_of = ", ".join(msgspec.json.encode(a).decode() for a in allowed)
-        wrong.append(f"{here}: expected one of {one_of}, got {describe(value)}")
-    if "const" in schema and not json_equal(value, schema["const"]):
-        wrong.append(f"{here}: expected {describe(schema['const'])}, got {describe(value)}")
-    for key in LIMITS.keys() & schema.keys():
-        size, limit = LIMITS[key].size_of(value), number_or_none(schema[key])
-        if size is not None and limit is not None and not LIMITS[key].holds(size, limit):
-            expected = LIMITS[key].description.format(limit)
-            wrong.append(f"{here}: expected {expected}, got {describe(size)}")
-    pattern = schema.get("pattern")
-    if isinstance(value, str) and isinstance(pattern, str):
-        if len(value) > MAX_MATCHED:
-            wrong.append(f"{here}: expected at most {MAX_MATCHED:,} characters, got {len(value):,}")
-        elif not re.search(pattern, value):
-            wrong.append(f"{here}: expected a match of {pattern}, got {describe(value)}")
-    return wrong
-
-
-def _check_object(value: JsonObject, schema: JsonObject, root: JsonObject, path: str) -> list[str]:
-    known = as_object(schema.get("properties"))
-    others = schema.get("additionalProperties", True)
-    inside = f"{path}." if path else ""
-    required = as_texts(schema.get("required"))
-    wrong = [f"{inside}{name}: is required and missing" for name in required if name not in value]
-    for name, item in value.items():
-        if name in known or others is not False:
-            wrong += check(item, known.get(name, others), root, f"{inside}{name}")
-        else:
-            near = get_close_matches(name, known, 1)
-            advice = f"did you mean {near[0]}?" if near else f"known are: {', '.join(known)}"
-            wrong.append(f"{inside}{name}: is not a known property; {advice}")
-    return wrong
-
-
-def _check_list(value: list[Json], schema: JsonObject, root: JsonObject, path: str) -> list[str]:
-    first = as_list(schema.get("prefixItems"))
-    rest = schema.get("items", True)
-    wrong: list[str] = []
-    for number, item in enumerate(value):
-        part = first[number] if number < len(first) else rest
-        wrong += check(item, part, root, f"{path}[{number}]")
-    if schema.get("uniqueItems") is True:
-        for number, item in enumerate(value):
-            if any(json_equal(item, other) for other in value[:number]):
-                wrong.append(f"{path}[{number}]: is there twice: {describe(item)}")
-    return wrong
-
-
-def _check_alternatives(
-    value: Json, choices: list[Json], root: JsonObject, path: str, *, only_one: bool
-) -> list[str]:
-    tried = [check(value, choice, root, path) for choice in choices]
-    fits = tried.count([])
-    if fits == 1 or (fits and not only_one):
-        return []
-    here = path or "the value"
-    if fits:
-        return [f"{here}: expected to fit one of {len(choices)} alternatives, fits {fits}"]
-    # An error about a part of the value says more than one about its type.
-    deeper = [found for found in tried if not any(c.startswith(f"{here}: ") for c in found)]
-    if deeper:
-        return min(deeper, key=len)
-    begin, end = f"{here}: expected ", f", got {describe(value)}"
-    wanted = dict.fromkeys(
-        c.removeprefix(begin).removesuffix(end) for found in tried for c in found
-    )
-    return [f"{begin}{' or '.join(wanted)}{end}"]
-
-
-def json_equal(one: Json, other: Json) -> bool:
-    """Whether two values are equal as JSON: 1 equals 1.0, but not true."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(json_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(json_equal, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
-
-
-def describe(value: object) -> str:
-    """A short description of the value for an error message."""
-    if isinstance(value, dict | list):
-        return "an object" if isinstance(value, dict) else "a list"
-    if value is None or isinstance(value, bool | int | float):
-        return "null" if value is None else str(value).lower()[:MAX_SHOWN]
-    text = str(value)
-    return f"the string {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '…'!r}"
-
-
-def resolve_reference(reference: str, root: Json) -> Json:
-    """The schema that a reference names; None if it is outside the document or missing."""
-    document, *steps = reference.split("/")
-    for step in steps:
-        name = step.replace("~1", "/").replace("~0", "~")
-        root = root.get(name) if isinstance(root, dict) else None
-    return root if document == "#" else None
 
 
 def find_properties(root: JsonObject) -> dict[str, list[Json]]:
@@ -274,9 +82,17 @@ Read: TypeAlias = Callable[[Json], tuple[T | None, list[str]]]
 MAX_ERRORS = 20
 """Errors that are reported at once."""
 
+MAX_REFERENCES = 100
+"""Schemas, each in the one before, that are compared with the same value."""
+NO_LINEAR_PATTERN = (
+    "A pattern has the syntax of RE2: without look-around and back references, and with at most"
+    " 1,000 repetitions. One of a Python type is matched by the library of that type."
+)
+
 MAPS_OF_SCHEMAS = ("properties", "$defs", "definitions")
 SINGLE_SCHEMAS = ("items", "additionalProperties")
-LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+SAME_VALUE = ("anyOf", "oneOf", "allOf")
+LISTS_OF_SCHEMAS = (*SAME_VALUE, "prefixItems")
 """Keywords that hold further schemas: in a map by name, alone, or in a list."""
 
 UNCHECKED = (
@@ -336,7 +152,7 @@ class Schema(Generic[T_co]):
         print(names.json, names.typed_value(["a", "b"]))
     """
 
-    def __init__(self, name: str, json: JsonObject, read: Read[T_co]) -> None:
+    def __init__(self, name: str, json: JsonObject, read: Read[T_co] | Validator) -> None:
         self.name = name
         self.json = json
         self._read = read
@@ -344,10 +160,22 @@ class Schema(Generic[T_co]):
     def fit(self, value: Json) -> tuple[T_co | None, tuple[str, ...]]:
         """The typed value and no errors, or None and the errors. Never raises for a wrong
         value."""
+        return self.fit_within(value, Steps())
+
+    def fit_within(self, value: Json, steps: Steps) -> tuple[T_co | None, tuple[str, ...]]:
+        """As ``fit``, for one of several values that are tried: a schema that was made of JSON, by
+        a caller perhaps, is checked within the steps of all of them."""
+        typed: T_co | None
         try:
-            typed, errors = self._read(value)
+            if isinstance(self._read, Validator):
+                typed = cast("T_co", value)
+                errors = self._read.check(value, self.json, steps=steps)
+            else:
+                typed, errors = self._read(value)
         except (RecursionError, OverflowError):
             return None, ("the value is nested too deeply, or holds too large a number",)
+        except OutOfSteps:
+            return None, ("the value, or the schema, is too large to be checked",)
         if len(errors) > MAX_ERRORS:
             errors = [*errors[:MAX_ERRORS], f"and {len(errors) - MAX_ERRORS} more"]
         return (None if errors else typed), tuple(errors)
@@ -482,7 +310,7 @@ def _type_reader(kind: object, json: JsonObject) -> Read[object]:
             # the constraints that only the type has.
             wrong, _, path = str(error).partition(" - at `$")
             path = path.rstrip("`").removeprefix(".") or "the value"
-            return None, check(value, json, json) or [f"{path}: {wrong}"]
+            return None, check(value, json) or [f"{path}: {wrong}"]
 
     return read
 
@@ -520,37 +348,84 @@ def _format_model_error(wrong: ModelError) -> str:
 
 
 def _schema_from_json(json: JsonObject, name: str | None) -> Schema[Json]:
+    border = _Border(json)
     try:
-        wrong = check(json, META, META, "schema") or _find_unusable(json, json)
+        border.check(json)
     except RecursionError as error:
         raise SchemaInvalid("the schema cannot be used: it is nested too deeply") from error
-    if wrong:
-        errors = "; ".join(wrong[:MAX_ERRORS])
-        raise SchemaInvalid(f"the schema cannot be used: {errors}")
-    label = name or str(json.get("title") or "result")
-    return Schema(label, json, lambda value: (value, check(value, json, json)))
+    except OutOfSteps as error:
+        raise SchemaInvalid("the schema cannot be used: it is too large") from error
+    if border.wrong:
+        errors = "; ".join(dict.fromkeys(border.wrong[:MAX_ERRORS]))
+        raise SchemaInvalid(f"the schema cannot be used: {errors}", hint=border.hint)
+    return Schema(name or str(json.get("title") or "result"), json, border.validator)
 
 
-def _find_unusable(schema: JsonObject, root: JsonObject) -> list[str]:
-    """Errors for references that lead nowhere or in circles, and for invalid patterns."""
-    wrong: list[str] = []
+class _Border:
+    """What makes a schema from outside unusable: keywords that are not checked, references that
+    lead nowhere or in circles, patterns that cannot be matched in linear time. Its size is limited
+    by the steps that this takes."""
 
-    def search(below: JsonObject) -> JsonObject:
-        seen: list[str] = []
-        step: Json = below
-        while isinstance(step, dict) and "$ref" in step:
-            reference = as_text(step["$ref"])
-            step = None if reference in seen else resolve_reference(reference, root)
-            seen.append(reference)
-        if step is None:
-            wrong.append(f"$ref {below['$ref']!r} does not lead to a schema")
+    def __init__(self, json: JsonObject) -> None:
+        self.validator = Validator(json)
+        """With the patterns, compiled."""
+        self.wrong: list[str] = []
+        self.hint: str | None = None
+        self._meta = Validator(META)
+        self._steps = Steps()
+        self._seen: set[int] = set()
+        self._depths: dict[int, int] = {}
+
+    def check(self, json: JsonObject, where: str = "schema") -> None:
+        self.wrong += self._meta.check(json, META, where, self._steps)
+        if not self.wrong:
+            self._search(json)
+
+    def _search(self, part: JsonObject) -> JsonObject:
+        if id(part) in self._seen:
+            return part
+        self._seen.add(id(part))
+        self._steps.take()
+        pattern, reference = part.get("pattern"), part.get("$ref")
+        if isinstance(pattern, str):
+            self._compile(pattern)
+        if isinstance(reference, str):
+            target = self._target(reference)
+            if not isinstance(target, dict | bool):
+                self.wrong.append(f"$ref {shorten(reference)!r} does not lead to a schema")
+            elif isinstance(target, dict) and id(target) not in self._seen:
+                self.check(target, shorten(reference))  # perhaps below a keyword that is not ours
+        if self._depth(part) > MAX_REFERENCES:
+            self.wrong.append(
+                f"a part of it refers to itself, or to more than {MAX_REFERENCES} others in a row"
+            )
+        for key, value in part.items():
+            _map_subschemas(key, value, self._search)
+        return part
+
+    def _compile(self, pattern: str) -> None:
+        if pattern in self.validator.patterns:
+            return
+        self._steps.take(PATTERN_STEPS)
         try:
-            re.compile(as_text(below.get("pattern")))
-        except re.error as error:
-            wrong.append(f"pattern {below['pattern']!r}: {error}")
-        for key, value in below.items():
-            _map_subschemas(key, value, search)
-        return below
+            self.validator.patterns[pattern] = compile_pattern(pattern)
+        except ValueError as error:
+            self.wrong.append(f"pattern {shorten(pattern)!r}: {error}")
+            self.hint = NO_LINEAR_PATTERN
 
-    search(schema)
-    return wrong
+    def _target(self, reference: str) -> Json:
+        self._steps.take(len(reference) // 10)
+        return resolve_reference(reference, self.validator.root)
+
+    def _depth(self, part: Json) -> int:
+        """How many schemas, each in the one before, are compared with the same value."""
+        if not isinstance(part, dict):
+            return 0
+        if id(part) not in self._depths:
+            self._steps.take()
+            self._depths[id(part)] = MAX_REFERENCES  # if it leads to itself
+            below = [each for key in SAME_VALUE for each in as_list(part.get(key))]
+            if isinstance(reference := part.get("$ref"), str):
+                below.append(self._target(reference))
+            self._depths[id(part)] = 1 + max(map(self._depth, below), default=0)
+        return self._depths[id(part)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._protocol.schema import check, resolve_reference
+from corral._protocol.validation import check, resolve_reference
 from corral.values import Json, JsonObject, as_list, as_object, as_text, as_texts, number_or_none
 
 FORMATS = {
@@ -27,7 +27,7 @@ def sample_value(schema: JsonObject, text: str) -> Json:
         value = _sample(schema, schema, text, ())
     except _Endless:
         raise ValueError("it refers to itself without an end") from None
-    if errors := check(value, schema, schema):
+    if errors := check(value, schema):
         raise ValueError("; ".join(errors))
     return value
 
@@ -109,7 +109,7 @@ def _number(schema: JsonObject, kind: str) -> Json:
     found = [1.0, 0.0, *near, sum(limits) / (len(limits) or 1)]
     numbers: list[Json] = [int(each) if each % 1 == 0 else each for each in found]
     plain: JsonObject = {**{key: schema[key] for key in names if key in schema}, "type": kind}
-    return next((each for each in numbers if not check(each, plain, plain)), 1)
+    return next((each for each in numbers if not check(each, plain)), 1)
 
 
 def _text(schema: JsonObject, text: str) -> str:

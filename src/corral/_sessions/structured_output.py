@@ -19,6 +19,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from corral._protocol.schema import Schema, schema_not_met, schema_of
+from corral._protocol.validation import Steps
 from corral._sessions.tools.tools import Tool
 from corral.errors import ConfigError, SchemaInvalid, SchemaNotMet
 from corral.result import Answer, Result, with_output, without_output
@@ -85,21 +86,22 @@ def find(text: str, schema: Schema[T]) -> FoundValue[T]:
     """The value in an answer: the complete text, the last fenced block, or the first object or
     list that fits; else the complaints about the likeliest candidate."""
     complaints: tuple[str, ...] = ()
+    steps = Steps()
     for candidate in _candidates(text):
-        found = unwrap(candidate, schema)
+        found = unwrap(candidate, schema, steps)
         if not found.complaints:
             return found
         complaints = complaints or found.complaints
-    value, wrong = schema.fit(text.strip())
+    value, wrong = schema.fit_within(text.strip(), steps)
     if not wrong and text.strip():
         return FoundValue(value, text.strip())
     return FoundValue(None, complaints=complaints or ("there is no JSON in the answer",))
 
 
-def unwrap(value: Json, schema: Schema[T]) -> FoundValue[T]:
+def unwrap(value: Json, schema: Schema[T], steps: Steps) -> FoundValue[T]:
     """The valid value, as it is or inside ``{"output": …}``, ``{"result": …}`` or a string of
     JSON; else the complaints about it."""
-    fitted, complaints = schema.fit(value)
+    fitted, complaints = schema.fit_within(value, steps)
     layers = 0
     inner = value
     wrong = complaints
@@ -115,7 +117,7 @@ def unwrap(value: Json, schema: Schema[T]) -> FoundValue[T]:
                     break
             case _:
                 break
-        fitted, wrong = schema.fit(inner)
+        fitted, wrong = schema.fit_within(inner, steps)
     return FoundValue(None, complaints=complaints) if wrong else FoundValue(fitted, inner)
 
 
@@ -209,7 +211,7 @@ class SubmitTool:
             inner = given
             if not is_object and isinstance(given, dict) and given.keys() == {"value"}:
                 inner = given["value"]
-            found = unwrap(inner, schema)
+            found = unwrap(inner, schema, Steps())
             return {"found": found}, list(found.complaints)
 
         async def submit(found: FoundValue[object]) -> str:

@@ -258,3 +258,19 @@ def test_types_that_name_one_another_do_not_grow_without_end() -> None:
     converted, lost = to_gemini_schema({**of_all, "$defs": dict.fromkeys(names, of_all)})
     assert any("recursive" in each for each in lost)
     assert len(json.dumps(converted)) < 1_000_000
+
+
+@pytest.mark.parametrize("keyword", ["properties", "anyOf", "allOf"])
+def test_large_definitions_that_are_used_often_are_not_copied_each_time(keyword: str) -> None:
+    """Without a limit of all parts the copies have 10 million of them."""
+    large: dict[str, Any] = {
+        "type": "object",
+        "properties": {f"p{number}": {"type": "string"} for number in range(4_000)},
+    }
+    uses: Any = [{"$ref": "#/$defs/large"}] * 2_500
+    if keyword == "properties":
+        uses = {f"u{number}": use for number, use in enumerate(uses)}
+    schema: dict[str, Any] = {"type": "object", keyword: uses, "$defs": {"large": large}}
+    converted, lost = to_gemini_schema(schema)
+    assert any("recursive" in each for each in lost)
+    assert len(json.dumps(converted)) < 1_000_000

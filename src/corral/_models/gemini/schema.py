@@ -10,8 +10,9 @@ import msgspec
 from corral.errors import ConfigError
 from corral.values import Json, JsonObject, as_list, as_object, as_objects, as_texts
 
-MAX_REFERENCES = 2000
-"""References that are replaced by their target; recursive types would need infinitely many."""
+MAX_COPIED = 5000
+"""Parts of schemas that replace references to them. Recursive types would need infinitely many, and
+a few definitions that refer to one another often many millions."""
 MAX_DEPTH = 64
 """References within one another that are replaced."""
 TYPES = {"string", "number", "integer", "boolean", "array", "object"}
@@ -105,7 +106,7 @@ class _Conversion:
     def __init__(self, root: JsonObject) -> None:
         self._root = root
         self.lost: dict[str, None] = {}
-        self._left = MAX_REFERENCES
+        self._left = MAX_COPIED
 
     def convert(self, schema: JsonObject, inside: tuple[str, ...]) -> JsonObject:
         out = self._convert_parts(schema, inside)
@@ -120,6 +121,7 @@ class _Conversion:
     def _convert_parts(self, schema: JsonObject, inside: tuple[str, ...]) -> JsonObject:
         """The schema merged with those of its ``allOf`` and with the target of its reference: one
         of them may require what another one defines."""
+        self._left -= bool(inside)
         own = {key: value for key, value in schema.items() if key not in ("allOf", "$ref")}
         parts = [self._convert_parts(part, inside) for part in as_objects(schema.get("allOf"))]
         if isinstance(reference := schema.get("$ref"), str):
@@ -130,7 +132,6 @@ class _Conversion:
         """A recursive reference becomes an object of any kind."""
         target = _find_target(reference, self._root)
         deep = reference in inside or len(inside) > MAX_DEPTH or self._left <= 0
-        self._left -= 1
         if deep or target is None:
             self.lost["recursive $ref" if deep else "dangling $ref"] = None
             return {"type": "OBJECT"}
@@ -198,8 +199,8 @@ class _Conversion:
                 )
             elif key == "required":
                 both[key] = [*as_list(mine), *as_list(theirs)]
-            elif key == "enum" and (common := [v for v in as_list(mine) if v in as_list(theirs)]):
-                both[key] = common
+            elif key == "enum" and (common := {*as_texts(theirs)}.intersection(as_texts(mine))):
+                both[key] = [value for value in as_texts(mine) if value in common]
             elif isinstance(mine, int | float) and isinstance(theirs, int | float):
                 both[key] = (max if key.startswith("min") else min)(mine, theirs)
             elif (mine, theirs) in (("INTEGER", "NUMBER"), ("NUMBER", "INTEGER")):

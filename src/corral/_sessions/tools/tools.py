@@ -29,7 +29,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import msgspec
 
-from corral._protocol.schema import Schema, check, schema_of
+from corral._protocol.schema import Schema, schema_of
+from corral._protocol.validation import check
 from corral._sessions.tools.hooks import (
     CallFailed,
     Deny,
@@ -348,7 +349,7 @@ def _object(
             values[name], complaints = schemas[name].fit(arguments[name])
             wrong += [f"{name}: {complaint}" for complaint in complaints]
         if wrong or not values.keys() >= {*required} or arguments.keys() != values.keys():
-            return {}, check(given, combined, combined) or wrong
+            return {}, check(given, combined) or wrong
         return values, []
 
     return Schema(label, combined, read)
