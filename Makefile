@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LOOP ?= asyncio
 # The real agents that the tests use; AGENTS=all adds those that are less common.
 AGENTS ?=
-AGENTS_HERE = gemini opencode codex codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi cline goose antigravity)
+AGENTS_HERE = gemini opencode codex-cli codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi cline goose antigravity)
 # Agents of which corral knows no build for this machine.
 NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline goose)
 

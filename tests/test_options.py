@@ -36,7 +36,6 @@ def test_every_option_is_a_field_of_the_record() -> None:
         "interactive",
         "has_person",
         "own_tools",
-        "at_wire",
         "hooked",
     }
     assert set(KNOWN) == set(RunKwargs.__annotations__)

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         Probe as Probe,
         StreamTransport as StreamTransport,
         TurnEnding as TurnEnding,
-        WireTools as WireTools,
     )
     from corral._protocol.acp.quirks import AcpQuirks as AcpQuirks
 
@@ -43,7 +42,7 @@ _HOMES = {
     "corral._agents.acp_command": "agent_for keyed_agent",
     "corral._agents.grants": "Grants",
     "corral._agents.spec": "AcpTransport AgentControls AgentSpec CommandHook Enforced Launch"
-    " LaunchContext MeterRoute Package Probe StreamTransport TurnEnding WireTools",
+    " LaunchContext MeterRoute Package Probe StreamTransport TurnEnding",
     "corral._protocol.acp.quirks": "AcpQuirks",
 }
 

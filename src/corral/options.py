@@ -205,9 +205,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hooked: bool = False
     """The caller's ``on_tool_call`` decides about each tool call, so the agent must ask before each
     of them. Set by the session, not an option."""
-    at_wire: bool = False
-    """The tool calls of the agent are judged in its model's responses. Set by the session, not an
-    option: the agent itself need not ask about them."""
 
     @property
     def is_answered_remotely(self) -> bool:
@@ -310,7 +307,6 @@ COMPUTED = (
     "has_person",
     "own_tools",
     "hooked",
-    "at_wire",
 )
 """Fields that are not options."""
 KNOWN = (*(name for name in RunOptions.__struct_fields__ if name not in COMPUTED), *SPELLINGS)

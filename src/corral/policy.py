@@ -29,11 +29,10 @@ __all__ = [
 
 Verdict = Literal["allow", "ask", "deny"]
 Capability = Literal["read", "write", "shell", "network", "mcp"]
-Enforcer = Literal["native", "brokered", "wire", "sandbox", "advisory", "impossible", "not offered"]
+Enforcer = Literal["native", "brokered", "sandbox", "advisory", "impossible", "not offered"]
 """Who enforces a verdict: the agent's own controls, corral's answers to its permission requests,
-corral's judgement of the calls in the model's responses, the operating system; nobody, although the
-agent is asked to comply; nobody. ``not offered``: the agent has no way to let such calls through,
-so that they are not made."""
+the operating system; nobody, although the agent is asked to comply; nobody. ``not offered``: the
+agent has no way to let such calls through, so that they are not made."""
 Preset = Literal["reads", "edits", "all"]
 SandboxCell = Literal[
     "read outside",

@@ -174,3 +174,21 @@ def test_the_base_url_of_an_agent_reaches_it_and_is_documented(agent: AgentSpec)
 def test_the_table_of_agents_has_what_their_records_say() -> None:
     page = ROOT / "docs" / "agents.md"
     check_golden(page, with_agents(page.read_text("utf-8")))
+
+
+def test_a_short_name_is_the_agent_that_asks_for_permission() -> None:
+    short = {"gemini": "gemini-acp", "claude": "claude-cli", "codex": "codex-acp"}
+    short |= {"opencode": "opencode-acp", "copilot": "copilot-acp", "qwen": "qwen-acp"}
+    for name, full in short.items():
+        agent = registry.find(name)
+        assert (agent.name, agent.asks) == (full, True)
+
+
+def test_an_agent_that_cannot_ask_has_a_twin_that_asks_if_the_product_has_one() -> None:
+    twins = {each.name: registry.twin_that_asks(each.name) for each in registry.all_agents()}
+    assert {name: twin.name for name, twin in twins.items() if twin is not None} == {
+        "codex-cli": "codex-acp",
+        "copilot-cli": "copilot-acp",
+        "gemini-cli": "gemini-acp",
+        "opencode-cli": "opencode-acp",
+    }

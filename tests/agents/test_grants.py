@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from support.odd_policies import ODD_POLICIES, PRESETS
 from support.stream_checks import no_deadline
 
-from corral import McpServer
 from corral._agents.grants import Grant, Grants, compute_grants
 from corral.events import ToolKind
 from corral.options import RunOptions
@@ -30,7 +29,7 @@ TOOLS: dict[str, ToolKind] = {
 
 
 def grants(policy: Policy, *, answered: bool = False, run: RunOptions = RUN) -> Grants:
-    return compute_grants(policy, run, TOOLS, answered=answered, judged=CAPABILITIES)
+    return compute_grants(policy, run, TOOLS, answered=answered)
 
 
 def shown(grant: Grant) -> list[str]:
@@ -137,25 +136,6 @@ def test_a_shell_is_free_if_commands_are_allowed_that_no_rule_decides(
     auto = replace(RUN, permission_mode="auto")
     asks = policy.shell == "ask"
     assert grants(policy, answered=True, run=auto).free_shell is (free or asks)
-
-
-def test_calls_that_are_judged_at_the_wire_are_left_to_the_agent() -> None:
-    wire = replace(RUN, at_wire=True)
-    asked = grants(Policy(write="deny"), answered=True, run=wire)
-    assert (asked.shell.default, asked.shell.given, asked.shell.at_wire) == ("ask", "allow", True)
-    assert (asked.write.default, asked.write.given, asked.write.at_wire) == ("deny", "deny", False)
-    ruled = grants(Policy(shell="deny", shell_rules=("allow ls",)), run=wire)
-    assert (ruled.shell.default, ruled.shell.given) == ("deny", "allow")
-    assert not grants(Policy(), answered=True).shell.at_wire
-
-
-def test_servers_are_judged_at_the_wire_if_there_are_any() -> None:
-    own, other = McpServer("corral", command=("own",), own=True), McpServer("x", command=("x",))
-    wire = replace(RUN, at_wire=True)
-    for servers in ((), (own,), (other,), (own, other)):
-        found = grants(Policy(), answered=True, run=replace(wire, mcp_servers=servers))
-        assert found.own_mcp.at_wire is (own in servers)
-        assert found.mcp.at_wire is (other in servers)
 
 
 def test_every_odd_policy_has_grants_and_only_native_and_full_are_not_limited() -> None:

@@ -399,7 +399,7 @@ def without_functions(controls: AgentControls) -> AgentControls:
 # One meaning for all agents.
 
 EVERY = [*registry.all_agents()]
-ASKING = [agent for agent in EVERY if agent.asks or agent.wire or agent.name == "manual"]
+ASKING = [agent for agent in EVERY if agent.asks or agent.name == "manual"]
 SILENT = [agent for agent in EVERY if agent.name != "manual"]
 """``manual`` is a person, who can always answer."""
 
@@ -416,7 +416,7 @@ def compiled_in(agent: AgentSpec, policy: Policy, situation: str) -> CompiledPol
     options = {"policy": policy, **({"model": agent.probe.model} if agent.probe else {})}
     run = RunOptions.build(agent.name, options)
     if situation != "nobody":
-        run = replace(run, interactive=True, at_wire=agent.wire is not None)
+        run = replace(run, interactive=True)
     compiled = compile_policy(agent, run.policy, run)
     if situation != "sandbox":
         return compiled
@@ -473,7 +473,7 @@ def test_strict_refuses_what_nothing_holds_and_what_was_allowed_by_name() -> Non
     def row(enforcer: Enforcer, *exceptions: RowException) -> tuple[str, ...]:
         return PolicyRow("shell", "deny", enforcer, exceptions).unenforced
 
-    assert row("native") == row("brokered") == row("wire") == row("sandbox") == ()
+    assert row("native") == row("brokered") == row("sandbox") == ()
     assert row("advisory") == row("impossible") == ("shell=deny",)
     assert PolicyRow("shell", "ask", "not offered").unenforced == ()  # narrower than asked for
     allowed = RowException("rule", "git status", "allow", "not offered")
@@ -493,63 +493,3 @@ def test_equal_parts_of_a_row_are_named_together() -> None:
     assert row.decision == (
         "deny (brokered) · git push *: deny (brokered) · git log, git status: allow (brokered)"
     )
-
-
-# Calls that are judged in the model's responses.
-
-JUDGED = ("codex-cli", "gemini-cli", "opencode-cli", "pi-cli")
-
-
-def at_wire(name: str, policy: Policy) -> dict[str, str]:
-    return decisions(compiled_in(registry.find(name), policy, "person"))
-
-
-def test_these_agents_are_judged_at_the_wire() -> None:
-    assert sorted(agent.name for agent in EVERY if agent.wire is not None) == sorted(JUDGED)
-
-
-@pytest.mark.parametrize("name", JUDGED)
-def test_what_the_policy_asks_about_is_judged_and_the_rest_stays_native(name: str) -> None:
-    rows = at_wire(name, Policy(write="deny"))
-    assert (rows["shell"], rows["write"]) == ("ask (wire)", "deny (native)")
-    rows = at_wire(name, Policy(write="deny", shell="deny", shell_rules=("allow git status",)))
-    assert rows["shell"] == "deny (wire) · git status: allow (wire)"
-
-
-def test_a_web_search_that_the_vendor_runs_is_not_offered() -> None:
-    assert at_wire("codex-cli", Policy())["network"] == "not offered"
-
-
-def test_the_sandbox_of_codex_stays_read_only_if_commands_need_no_permission() -> None:
-    agent = registry.find("codex-cli")
-    free = compiled_in(agent, Policy(shell="allow"), "person").controls
-    asking = compiled_in(agent, Policy(), "person").controls
-    assert free.flags[:2] == ("--sandbox", "read-only")
-    assert asking.flags[:2] == ("--sandbox", "workspace-write")
-
-
-def test_where_the_rules_for_paths_are_lifted_paths_are_judged_at_the_wire() -> None:
-    rows = at_wire("opencode-cli", Policy(write="allow"))
-    assert rows["read"] == "allow (wire)"
-    assert rows["write"] == "allow (wire) · protected names: deny (wire)"
-    rows = at_wire("opencode-cli", Policy(write="allow", shell="deny"))
-    assert rows["read"] == "allow (native)"
-    assert rows["write"] == "allow (native) · protected names: deny (native)"
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "command"),
-    [
-        ("exec_command", {"cmd": "git status"}, "git status"),
-        ("shell", {"command": ["bash", "-lc", "git status"]}, "git status"),
-        ("shell", {"command": ["git", "commit", "-m", "a b"]}, "git commit -m 'a b'"),
-        ("local_shell", {"action": {"command": ["ls"]}}, "ls"),
-        ("apply_patch", {"input": "*** Begin Patch"}, None),
-    ],
-)
-def test_the_command_of_a_call_of_codex_is_found(
-    name: str, arguments: dict[str, str], command: str | None
-) -> None:
-    wire = registry.find("codex-cli").wire
-    assert wire is not None
-    assert wire.rewrite(name, {**arguments})[1].get("command") == command

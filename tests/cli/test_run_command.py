@@ -83,7 +83,7 @@ def test_json_prints_one_event_per_line(workspace: Path) -> None:
 
 def test_denied_capabilities_are_printed_once_if_no_one_can_be_asked(workspace: Path) -> None:
     done = run(GOOD, cwd=workspace)
-    assert "gemini-cli has no channel for questions" in done.stderr
+    assert "gemini-cli has no channel for questions (gemini-acp can ask)" in done.stderr
     assert "write, shell, network denied" in done.stderr
     assert "no channel" not in run(GOOD, "--approve", "all", cwd=workspace).stderr
 

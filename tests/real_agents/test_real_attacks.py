@@ -427,7 +427,7 @@ async def test_allow_rules_run_the_named_programs_and_no_others(
     calls = [agent.shell(command) for command in (*EVASIONS, *good)]
     rules: tuple[str, ...] = RULES
     if agent.name == "gemini-cli":
-        # The CLI's own rules express these. With the others, calls are judged at the wire.
+        # The CLI's own rules express these. It refuses the others.
         rules = ("allow pytest *", "allow cp *")
     policy = Policy(shell="deny", network="deny", shell_rules=rules)
     results = await agent.attempt(calls, policy=policy)

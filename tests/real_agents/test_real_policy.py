@@ -429,12 +429,7 @@ REFUSED: dict[str, list[tuple[RunKwargs, type[Exception], str]]] = {
     ],
     "pi-cli": [
         ({"policy": Policy.plan()}, errors.PolicyError, "planning mode"),
-        # The rules for commands are judged in the model's responses, by the proxy.
-        (
-            {"policy": Policy(shell_rules=("allow git *",)), "meter": False},
-            errors.PolicyNotEnforceable,
-            "shell",
-        ),
+        ({"policy": Policy(shell_rules=("allow git *",))}, errors.PolicyNotEnforceable, "shell"),
         (
             {"policy": UNENFORCEABLE_NETWORK, "sandbox": "off"},
             errors.PolicyNotEnforceable,

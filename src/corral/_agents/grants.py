@@ -24,14 +24,14 @@ mcp                   ``own``: the caller's own functions           of ``own_mcp
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
-from corral.policy import CAPABILITIES, CAPABILITY_OF, Capability, Policy, ShellRule, Verdict
+from corral.policy import CAPABILITY_OF, Capability, Policy, ShellRule, Verdict
 from corral.values import McpServer
 
 GrantName = Literal["read", "write", "shell", "network", "mcp", "own_mcp"]
@@ -58,20 +58,12 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     ``default`` if ``allow_tools`` lists tools of this capability."""
     would_ask: bool = False
     """The policy asks."""
-    at_wire: bool = False
-    """Calls that are not simply allowed or denied are judged in the model's responses."""
     exceptions: tuple[GrantException, ...] = ()
 
     @property
     def is_denied(self) -> bool:
         """Whether no call can be allowed, so that the tools need not be offered."""
         return self.verdict == "deny" and not self.subjects("rule", "allow")
-
-    @property
-    def given(self) -> Verdict:
-        """The verdict for the agent's own controls: if calls are judged before the agent sees them,
-        the agent may make each call that it sees."""
-        return "allow" if self.at_wire else self.verdict
 
     def subjects(self, kind: ExceptionKind, verdict: Verdict) -> tuple[str, ...]:
         return tuple(e.subject for e in self.exceptions if (e.kind, e.verdict) == (kind, verdict))
@@ -146,12 +138,10 @@ def compute_grants(
     tools: Mapping[str, ToolKind],
     *,
     answered: bool,
-    judged: Collection[Capability] = (),
 ) -> Grants:
     """The grants of a run. ``tools`` are the agent's tools with their kinds. ``answered``: someone
-    can answer what the policy asks. ``judged``: the capabilities that can be judged in the model's
-    responses, if the run is."""
-    reader = _PolicyReader(policy, run, tools, answered=answered, judged=judged)
+    can answer what the policy asks."""
+    reader = _PolicyReader(policy, run, tools, answered=answered)
     return Grants(
         read=reader.grant("read"),
         write=reader.grant("write"),
@@ -176,34 +166,6 @@ def read_tool_lists(policy: Policy) -> ToolLists:
     return None if listed is None else tuple(n for n in listed if n not in denied), denied
 
 
-class WireNeeds(msgspec.Struct, frozen=True):
-    """What judging the tool calls of a run in the model's responses would be needed for."""
-
-    rules: tuple[ShellRule, ...]
-    """The shell rules that decide something, also without it."""
-    asked: tuple[Capability, ...]
-    """The capabilities about which a person would be asked."""
-
-
-def wire_needs(
-    policy: Policy,
-    run: RunOptions,
-    tools: Mapping[str, ToolKind],
-    judged: Collection[Capability],
-) -> WireNeeds:
-    """For an agent that cannot ask, before it is known whether the run can be judged, and so before
-    its grants are computed."""
-    reader = _PolicyReader(policy, run, tools, answered=False, judged=judged)
-
-    def is_asked(name: GrantName) -> bool:
-        return run.interactive and reader.would_ask(name) and reader.can_be_judged(name)
-
-    asked: list[Capability] = [name for name in CAPABILITIES if is_asked(name)]
-    if is_asked("own_mcp") and "mcp" not in asked:
-        asked.append("mcp")  # the last of the capabilities
-    return WireNeeds(reader.rules, tuple(asked))
-
-
 class _PolicyReader:
     def __init__(
         self,
@@ -212,13 +174,10 @@ class _PolicyReader:
         tools: Mapping[str, ToolKind],
         *,
         answered: bool,
-        judged: Collection[Capability],
     ) -> None:
         self._policy = policy
-        self._run = run
         self._tools = tools
         self._answered = answered
-        self._judged = judged if policy.mode != "native" else ()
         self.listed, denied = read_tool_lists(policy)
         listed = self.listed
         by_capability: dict[Capability | None, set[str]] = {}
@@ -240,12 +199,10 @@ class _PolicyReader:
 
     def grant(self, name: GrantName) -> Grant:
         verdict = self._verdict(name)
-        is_judged = verdict == "ask" and self.can_be_judged(name)
         return Grant(
             default=verdict if self.listed is None else "deny",
             verdict=verdict,
             would_ask=self.would_ask(name),
-            at_wire=self._run.at_wire and (is_judged or (name == "shell" and bool(self.rules))),
             exceptions=tuple(self._exceptions(name, verdict)),
         )
 
@@ -253,14 +210,6 @@ class _PolicyReader:
         """Whether the policy asks, and no list of tools decides instead."""
         by_list = self.listed is not None or _capability(name) in self._all_denied
         return not by_list and self._wanted(name) == "ask"
-
-    def can_be_judged(self, name: GrantName) -> bool:
-        """Whether the calls of a capability can be judged in the model's responses."""
-        if name in ("mcp", "own_mcp"):
-            servers = (server.name == OWN_SERVER for server in self._run.mcp_servers)
-            if (name == "own_mcp") not in servers:
-                return False
-        return _capability(name) in self._judged
 
     def _wanted(self, name: GrantName) -> Verdict:
         return self._policy.verdict(_capability(name), own=name == "own_mcp")

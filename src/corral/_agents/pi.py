@@ -48,7 +48,6 @@ from corral._agents.spec import (
     Package,
     Probe,
     StreamTransport,
-    WireTools,
 )
 from corral._agents.tested_files import digests_of
 from corral._core.protected_paths import regex
@@ -141,7 +140,7 @@ def controls(grants: Grants, run: RunOptions) -> AgentControls:
         name
         for name, kind in TOOLS.items()
         if (capability := CAPABILITY_OF[kind]) is not None
-        and grants.of(capability).given == "allow"
+        and grants.of(capability).verdict == "allow"
         and name in grants.offered(capability, (name,))
     ]
 
@@ -340,11 +339,6 @@ AGENT = AgentSpec(
         frames=union_of(_NAMES),
         translator=translator,
         command_hook=scripted_hook(_kind_of, "corral_"),
-        wire=WireTools(
-            kind_of=_kind_of,
-            own_prefix="corral_",
-            capabilities=("read", "write", "shell"),
-        ),
     ),
     tool_call_hook="edit",
     programs=("pi",),

@@ -40,6 +40,14 @@ def find(name: str) -> AgentSpec:
     raise UnknownAgent(f"no agent is called {name!r}", hint=hint)
 
 
+def twin_that_asks(name: str) -> AgentSpec | None:
+    """The agent that asks for permission and is of the same product as the agent with this name,
+    which cannot."""
+    agents = [*all_agents()]
+    titles = [each.title for each in agents if each.name == name and not each.asks]
+    return next((each for each in agents if each.asks and each.title in titles), None)
+
+
 def _model_hint(name: str) -> str:
     """What to write if the name is that of a model or of a vendor; else empty."""
     from corral._models import registry as models

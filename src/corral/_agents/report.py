@@ -28,9 +28,7 @@ from corral._agents.grants import (
     Grant,
     GrantException,
     Grants,
-    WireNeeds,
     compute_grants,
-    wire_needs,
 )
 from corral._agents.spec import AgentControls, AgentSpec, Enforced
 from corral.options import RunOptions
@@ -138,27 +136,12 @@ class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
 def compile_for(agent: AgentSpec, run: RunOptions) -> CompiledPolicy:
     """The policy of a run in the agent's controls, with its report. Raises ``PolicyError`` for a
     policy that the agent cannot have."""
-    asks = run.interactive and (agent.asks or run.at_wire)
+    asks = run.interactive and agent.asks
     # A person who is the agent decides about what the policy asks.
     answered = asks or _is_person(agent)
-    judged = _judged(agent, run)
-    grants = compute_grants(run.policy, run, agent.tools, answered=answered, judged=judged)
+    grants = compute_grants(run.policy, run, agent.tools, answered=answered)
     controls = agent.controls(grants, run)
     return CompiledPolicy(grants, controls, _report(agent, grants, controls))
-
-
-def needs_at_wire(agent: AgentSpec, run: RunOptions) -> WireNeeds:
-    """What judging the tool calls of this agent at the wire would be needed for."""
-    return wire_needs(run.policy, run, agent.tools, _judged(agent, run))
-
-
-def _judged(agent: AgentSpec, run: RunOptions) -> set[Capability]:
-    """The capabilities that can be judged at the wire."""
-    wire = agent.wire
-    judged: set[Capability] = set() if wire is None else {*wire.capabilities}
-    if wire is not None and run.policy.verdict("shell") == "allow":
-        judged -= {*wire.not_beside_shell}
-    return judged
 
 
 def _is_person(agent: AgentSpec) -> bool:
@@ -228,9 +211,7 @@ def _row(
     agent: AgentSpec, grants: Grants, controls: AgentControls, capability: Capability
 ) -> PolicyRow:
     grant, enforced = grants.of(capability), controls.enforced.get(capability, Enforced())
-    by: Enforcer = "wire" if grant.at_wire else _offered(enforced.default, grant.default)
-    if by == "native" and grant.default == "ask" and not (agent.asks or _is_person(agent)):
-        by = "not offered"  # an agent that cannot ask, and a call that is not judged at the wire
+    by = _offered(enforced.default, grant.default)
     row = PolicyRow(
         capability,
         grant.default,
@@ -249,8 +230,6 @@ def _row(
 
 def _enforcer(exception: GrantException, grant: Grant, enforced: Enforced) -> Enforcer:
     kind = exception.kind
-    if kind == "rule" and grant.at_wire:
-        return "wire"
     if exception in enforced.left_out:
         return "not offered"
     if kind in enforced.exceptions:
@@ -259,8 +238,6 @@ def _enforcer(exception: GrantException, grant: Grant, enforced: Enforced) -> En
         return "impossible"  # only a sandbox limits them
     if kind == "host":
         return "advisory" if grant.subjects("commands", "deny") else "not offered"
-    if grant.at_wire:
-        return "wire"
     return _offered(enforced.default, exception.verdict)
 
 

@@ -25,7 +25,7 @@ from corral._protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.errors import CorralError
 from corral.events import ToolKind
 from corral.options import RunOptions
-from corral.policy import CAPABILITIES, Capability, Enforcer, Policy, ShellRule
+from corral.policy import Capability, Enforcer, Policy
 from corral.values import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -403,33 +403,6 @@ class CommandHook(msgspec.Struct, frozen=True, kw_only=True):
     """Tools that the hook calls by another name than the model does."""
 
 
-class WireTools(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tool calls in the responses of an agent's model mean. With it, an agent that cannot
-    ask is judged at the wire: corral's proxy decides about each call before the agent sees it.
-
-    ::
-
-        wire = agents.WireTools(
-            kind_of=lambda tool: "execute" if tool == "bash" else "other",
-            own_prefix="mcp__corral__",
-        )
-    """
-
-    kind_of: Callable[[str], ToolKind]
-    own_prefix: str
-    """Name prefix of the tools of the caller's own server."""
-    rewrite: Callable[[str, JsonObject], Form] = lambda name, arguments: (name, arguments)
-    """The name and arguments of a call, as the agent's events have them: with ``command`` for
-    commands."""
-    capabilities: tuple[Capability, ...] = CAPABILITIES
-    """What a person can be asked about. Without a capability that the agent does not have, or whose
-    tools the vendor itself runs."""
-    not_beside_shell: tuple[Capability, ...] = ()
-    """Those about which no person can be asked if commands need no permission."""
-    judges_rules: Callable[[tuple[ShellRule, ...]], bool] = bool
-    """Whether the agent's own controls cannot enforce these shell rules."""
-
-
 class StreamTransport(msgspec.Struct, frozen=True, kw_only=True):
     """One process per prompt. It writes one JSON object per line to stdout.
 
@@ -456,8 +429,6 @@ class StreamTransport(msgspec.Struct, frozen=True, kw_only=True):
     command_hook: CommandHook | None = None
     """How ``on_tool_call`` gets the calls of an agent that cannot ask. ``launch`` registers
     ``LaunchContext.hook_command`` with the agent."""
-    wire: WireTools | None = None
-    """How tool calls are judged at the wire; None if they cannot be."""
     stdout: Literal["pipe", "file"] = "pipe"
     """``file`` for a program that exits before its pipe is flushed."""
 
@@ -662,8 +633,3 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
         oldest, newest = self.package.minimum, self.package.newest or self.package.tested
         tested = newest if oldest == newest else f"{oldest} to {newest}"
         return f"{self.title} {version} was never tested with corral (tested: {tested})"
-
-    @property
-    def wire(self) -> WireTools | None:
-        """How its tool calls are judged in the model's responses; None if they cannot be."""
-        return self.transport.wire if isinstance(self.transport, StreamTransport) else None

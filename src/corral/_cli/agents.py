@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Unpack
 import click
 import msgspec
 
-from corral._agents.report import needs_at_wire
 from corral._agents.spec import (
     AgentSpec,
     HookSupport,
@@ -207,9 +206,6 @@ def policy(
             reason = f"none, though it is needed: {each.obstacle.message}"
         echo(f"{agent.name}, {label}:\n{policy_table(each.compiled.report)}")
         echo(f"on_tool_call: {hook}\nsandbox: {reason}")
-        run = msgspec.structs.replace(each.run, interactive=True)
-        if names := needs_at_wire(agent, run).asked:
-            echo(f"with an API key and a person to ask: {', '.join(names)} by wire")
         if rows := _sandbox_rows(agent, each):
             echo(sandbox_table(rows))
         echo("")

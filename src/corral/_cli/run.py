@@ -206,7 +206,7 @@ async def _run(
     async with Session(agent, {**options}, asker) as session:
         check_ready(session.prepared, session.id)
         remote = session.prepared.run.is_answered_remotely
-        can_ask = session.prepared.asks and (asker is not None or remote)
+        can_ask = session.prepared.agent.asks and (asker is not None or remote)
         progress.begin(session.prepared, asks=can_ask)
         if asker is None and can_ask:
             progress.answer_with = f"corral sessions answer {session.id} --allow"

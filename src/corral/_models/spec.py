@@ -131,9 +131,6 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     if it does so anyway. For APIs whose streams report none unless asked."""
     is_usage_event: Callable[[bytes], bool] = lambda _data: False
     """Whether the data of an event is only the usage that ``ask_for_usage`` asked for."""
-    call_format: str = ""
-    """``module:name`` of the ``CallFormat`` (``corral._models.tool_gate``), with which tool calls
-    are judged before an agent sees them. Empty: they cannot be judged."""
 
 
 class FailedResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,11 +13,6 @@ then happens depends on the option ``sandbox``:
 
 A run with ``hidden`` folders always gets a complete sandbox, or is refused.
 
-``gains_at_wire`` says, before anything is compiled, whether an agent that cannot ask would be asked
-about or could enforce more if its tool calls were judged in the model's responses
-(``_sessions/backends/judges``), before the agent sees them. That needs corral's proxy. Whether a
-run has it (``RunOptions.at_wire``) is an input of the compilation.
-
 A run with ``strict=False`` accepts parts that nothing enforces, so it needs no sandbox. In a replay
 nothing runs that could be limited: the report is that of the sandbox, and there is none.
 
@@ -33,18 +28,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from corral._agents import registry
 from corral._agents.report import (
     CompiledPolicy,
     SandboxLimits,
     compile_for,
     for_sandbox,
-    needs_at_wire,
     with_failed,
 )
 from corral._agents.spec import AgentSpec, InProcess
 from corral._system import config
 from corral.errors import ConfigError, CorralError, PolicyNotEnforceable, SandboxFailed
 from corral.options import RunOptions
+from corral.policy import Capability
 
 if TYPE_CHECKING:
     from corral._system.sandbox.sandbox import Support
@@ -139,12 +135,17 @@ def _hiding(agent: AgentSpec, alone: Decision, cwd: str) -> Decision:
     return _with_sandbox(agent, alone, support, "it hides folders")
 
 
-def gains_at_wire(agent: AgentSpec, run: RunOptions) -> bool:
-    """Whether more could be asked or enforced if the tool calls were judged at the wire."""
-    if agent.wire is None or run.hooked or run.replay is not None or run.meter is False:
-        return False
-    needs = needs_at_wire(agent, run)
-    return agent.wire.judges_rules(needs.rules) or bool(needs.asked)
+def _enforcing_twin(agent: AgentSpec, run: RunOptions, capability: Capability) -> str | None:
+    """The agent that runs the same program, asks for permission and so enforces this part."""
+    twin = registry.twin_that_asks(agent.name)
+    if twin is None:
+        return None
+    try:
+        report = compile_for(twin, run).report
+    except CorralError:
+        return None
+    held = all(not row.unenforced for row in report if row.capability == capability)
+    return twin.name if held else None
 
 
 def can_contain(agent: AgentSpec) -> bool:
@@ -192,6 +193,8 @@ def check(agent: AgentSpec, decision: Decision) -> None:
                 " enforceable policy is shell='deny' with network='deny', or leave network unset."
                 " strict=False runs it anyway."
             )
+        elif twin := _enforcing_twin(agent, run, row.capability):
+            hint = f"{twin} enforces it: it asks for permission. strict=False runs it anyway."
         raise PolicyNotEnforceable(what, hint=hint)
     if run.hooked:
         controls = decision.compiled.controls

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from corral._agents.spec import Launch, MeterRoute
 from corral._metering.budget_gate import BudgetGate
 from corral._metering.call_log import CallLog, Emit
-from corral._metering.proxy.open_calls import ToolJudge
 from corral._metering.proxy.proxy import ModelProxy, ProxySettings
 from corral._models.registry import all_providers, find_provider
 from corral._models.spec import Provider
@@ -53,8 +52,7 @@ class Meter:
         self._close = weakref.finalize(self, proxy.close)
 
     @classmethod
-    async def open(cls, prepared: PreparedRun, judge: ToolJudge | None = None) -> Meter:
-        """``judge`` decides about the tool calls in the model's responses."""
+    async def open(cls, prepared: PreparedRun) -> Meter:
         route = prepared.meter
         if route is None:
             raise TypeError("the run is not metered")
@@ -74,7 +72,6 @@ class Meter:
             settings,
             log.on_call,
             gate,
-            judge,
             on_start=log.on_start,
             on_limit=log.on_limit,
             on_key=log.on_key,
@@ -85,7 +82,7 @@ class Meter:
         given = {**proxy.dummy_keys, route.url_env: url}
         # A call may wait for a raise, or for others that share the budget.
         holds = budget is not None or prepared.run.on_limit == "wait"
-        if holds or judge is not None:
+        if holds:
             given |= route.pause_env
         # The proxy enforces the limit, not the agent.
         run = replace(prepared.run, max_cost=None)

@@ -121,16 +121,12 @@ def prepare(
         own_tools=tuple(own_tools),
         hooked=on_tool_call is not None,
     )
-    found = None
-    if enforcement.gains_at_wire(agent, run):
-        found = _find_on_machine(agent, run)
-        run = msgspec.structs.replace(run, at_wire=isinstance(found.route, MeterRoute))
     checks, run = _with_checks(run)
     decision = enforcement.decide(agent, run, cwd)
     enforcement.check(agent, decision)
     run = decision.run
     _check_files_and_services(agent, run, cwd)
-    found = found or _find_on_machine(agent, run)
+    found = _find_on_machine(agent, run)
     agent, chosen, route = found.agent, found.chosen, found.route
     proof = find_proof(agent, run, found.program)
     if proof.failed:

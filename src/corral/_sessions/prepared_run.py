@@ -126,23 +126,17 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             raise TypeError(f"{self.agent.name} does not speak the Agent Client Protocol")
         return self.agent.transport
 
-    @property
-    def asks(self) -> bool:
-        """The agent can send permission requests, or its calls are judged at the wire."""
-        return self.agent.asks or self.run.at_wire
-
     def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
         """Capabilities that the policy would ask about and that are denied because no one can be
         asked. ``asks``: a person can be asked."""
         grants = self.compiled.grants
-        if grants.is_native or (asks and not self.run.at_wire):
+        if grants.is_native or asks:
             return ()
         return tuple(
             row.capability
             for row in self.compiled.report
             if grants.of(row.capability).would_ask
             and (row.capability != "mcp" or self.run.mcp_servers)
-            and not (asks and row.enforcer == "wire")
         )
 
     def links(self) -> Links:

@@ -142,7 +142,8 @@ def helpers(agent: AgentSpec, path: str | None) -> dict[str, str]:
 
 
 def install_command(agent: AgentSpec) -> str:
-    return f"corral agents install {agent.programs[0]}"
+    name, *_ = (*agent.aliases, agent.name)
+    return f"corral agents install {name}"
 
 
 def managed_folder(agent: AgentSpec) -> Path:

@@ -15,15 +15,13 @@ from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch
 
 from corral import McpServer, Policy, errors
 from corral._agents import registry
-from corral._agents.codex.stream import wire_call
 from corral._agents.spec import Launch, LaunchContext, TurnEnding
 from corral._protocol.ndjson import TurnEnd
 from corral._system import programs
 from corral.events import ToolResult
 from corral.options import RunOptions
-from corral.values import JsonObject
 
-AGENT = registry.find("codex")
+AGENT = registry.find("codex-cli")
 KEY = {"OPENAI_API_KEY": "canary-key-in-env", "OPENAI_BASE_URL": "http://host/v1"}
 NOTES: dict[str, Any] = {"name": "notes", "command": ["notes", "-x"], "env": {"TOKEN": "canary-1"}}
 OWN = McpServer("corral", url="http://h/", headers={"Authorization": "canary-2"}, own=True)
@@ -482,26 +480,3 @@ def test_a_call_that_the_hook_blocks_is_reported_as_denied() -> None:
     )
     assert isinstance(image, ToolResult)
     assert (image.status, image.name, image.error) == ("denied", "view_image", why)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "command"),
-    [
-        ("exec_command", {"cmd": "ls"}, "ls"),
-        ("shell_command", {"command": "ls"}, "ls"),
-        ("shell", {"command": ["bash", "-lc", "ls -a"]}, "ls -a"),
-        ("shell", {"command": ["ls", "a b"]}, "ls 'a b'"),
-        ("local_shell", {"action": {"command": ["sh", "-c", "ls"]}}, "ls"),
-        # Only what Codex itself reads, and only a shell has its command in the third word.
-        ("exec_command", {"cmd": "rm x", "command": "ls"}, "rm x"),
-        ("shell_command", {"cmd": "ls", "command": "rm x"}, "rm x"),
-        ("local_shell", {"cmd": "ls", "action": {"command": ["rm", "x"]}}, "rm x"),
-        ("shell", {"command": ["./program", "-c", "ls"]}, "./program -c ls"),
-        ("shell", {"command": ["./bash", "-c", "ls"]}, "./bash -c ls"),
-        ("exec_command", {"command": "ls"}, None),
-    ],
-)
-def test_the_command_that_is_judged_is_the_one_that_codex_runs(
-    name: str, arguments: JsonObject, command: str | None
-) -> None:
-    assert wire_call(name, arguments)[1].get("command") == command

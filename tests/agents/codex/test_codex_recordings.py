@@ -31,7 +31,7 @@ from corral.events import (
 )
 from corral.options import RunOptions
 
-AGENT = registry.find("codex")
+AGENT = registry.find("codex-cli")
 FOLDER = Path(__file__).parents[2] / "recordings" / "codex"
 NAMES = sorted(path.name.removesuffix(".exit.json") for path in FOLDER.glob("*.exit.json"))
 

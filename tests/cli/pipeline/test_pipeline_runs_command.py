@@ -428,7 +428,7 @@ def test_a_limit_has_counts_for_all_workers_for_each_and_per_time() -> None:
     assert worker_command.parse_limit("codex-cli=2") == QueueLimit(
         resource="codex-cli", everywhere=2
     )
-    assert worker_command.parse_limit("codex@a=2").resource == "codex-cli@a"
+    assert worker_command.parse_limit("codex@a=2").resource == "codex-acp@a"
     limit = worker_command.parse_limit("gemini-acp@team=4,each:2, 30/1m")
     assert limit == QueueLimit(resource="gemini-acp@team", everywhere=4, each=2, starts=30, per=60)
 

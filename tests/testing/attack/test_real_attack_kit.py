@@ -14,7 +14,6 @@ from support.installed_agents import ON_DEMAND, installed, mark_of
 
 from corral._agents import registry
 from corral._agents.report import RACES, PolicyRow, compile_for
-from corral._sessions import enforcement
 from corral._testing.attack import POLICIES, SANDBOX_POLICIES
 from corral._testing.attack.plan import ATTEMPTS, CAPABILITY
 from corral._testing.attack.report import MARKS
@@ -116,8 +115,6 @@ def reported(name: str, policy: str) -> dict[str, PolicyRow]:
     assert agent.probe is not None
     run = replace(RunOptions.build(name, {"model": agent.probe.model}), interactive=setting.person)
     run = replace(run, policy=setting.policy)
-    # The kit's model calls go through the proxy, which judges the tool calls.
-    run = replace(run, at_wire=enforcement.gains_at_wire(agent, run))
     return {row.capability: row for row in compile_for(agent, run).report}
 
 

@@ -55,7 +55,7 @@ READ = ("view_image",)
 NETWORK = ("web_search",)
 
 HARMLESS = ("update_plan", "tool_search")
-"""Tools without an effect, which only the judge at the wire sees."""
+"""Tools without an effect, which only a hook sees."""
 TOOLS: dict[str, ToolKind] = {
     **dict.fromkeys(SHELL, "execute"),
     **dict.fromkeys(WRITE, "edit"),
@@ -101,7 +101,7 @@ FORMS: dict[Act, tuple[Form, ...]] = {
 def _is_on(grants: Grants, capability: Capability) -> bool:
     """Whether the tools of a capability are offered: Codex cannot leave out one of them."""
     grant = grants.of(capability)
-    return grant.given == "allow" and not grant.subjects("tool", "deny")
+    return grant.verdict == "allow" and not grant.subjects("tool", "deny")
 
 
 def _server_settings(grants: Grants, name: str) -> str | None:
@@ -113,7 +113,7 @@ def _server_settings(grants: Grants, name: str) -> str | None:
     if grants.listed is not None:
         listed = [tool.removeprefix(own) for tool in grants.listed if tool.startswith(own)]
         return f"{settings},enabled_tools={toml_list(listed)}" if listed else None
-    return settings if grants.of_server(name).given == "allow" else None
+    return settings if grants.of_server(name).verdict == "allow" else None
 
 
 def _path_hook(

@@ -51,7 +51,6 @@ OPENAI = "https://api.openai.com/v1"
 PROVIDER = "corral"
 """Our own provider entry, which uses HTTP directly. Codex's own entry ignores OPENAI_BASE_URL and
 tries a web socket five times first."""
-_LONGEST_SILENCE_MS = 86_400_000
 _OFF = ("plugins", "apps", "goals", "image_generation", "tool_suggest", "shell_snapshot")
 """Features that contact OpenAI, offer tools that no policy knows, or run the user's profile."""
 _NO_TRAFFIC = (
@@ -233,8 +232,6 @@ def provider(run: RunOptions, place: LaunchContext) -> tuple[list[str], tuple[st
         'wire_api="responses"',
     ]
     fields += [f"{what}_max_retries={run.retries}" for what in ("request", "stream")]
-    if run.at_wire:  # a response may wait for a person
-        fields.append(f"stream_idle_timeout_ms={_LONGEST_SILENCE_MS}")
     if key is not None:
         fields.append(f"env_key={toml_string(key)}")
     note = f"credentials: {key or 'none'}; the model is at {url or OPENAI}"

@@ -26,7 +26,6 @@ from corral._agents.spec import (
     Package,
     Probe,
     StreamTransport,
-    WireTools,
 )
 from corral._agents.tested_files import digests_of
 from corral._models.openai.schema import is_strict
@@ -37,7 +36,6 @@ _LIBC = "unknown-linux-musl"
 
 HEADLESS = AgentSpec(
     name="codex-cli",
-    aliases=("codex",),
     title="Codex",
     description="OpenAI's Codex: one process per prompt, in its own sandbox",
     notes=(
@@ -55,15 +53,6 @@ HEADLESS = AgentSpec(
             deny=lambda reason: stream.hook_answer("deny", permissionDecisionReason=reason),
             edit=lambda arguments: stream.hook_answer("allow", updatedInput=arguments),
             names={"Bash": "exec_command"},
-        ),
-        wire=WireTools(
-            kind_of=stream.kind_of,
-            own_prefix=f"mcp__{OWN_SERVER}__",
-            rewrite=stream.wire_call,
-            # OpenAI itself searches the web. If commands need no permission, Codex's sandbox
-            # decides what they write: then it stays read-only.
-            capabilities=("read", "write", "shell", "mcp"),
-            not_beside_shell=("write",),
         ),
     ),
     tool_call_hook="edit",
@@ -126,7 +115,7 @@ QUIRKS = AcpQuirks(
 ACP = replace(
     HEADLESS,
     name="codex-acp",
-    aliases=(),
+    aliases=("codex",),
     description="OpenAI's Codex, persistent (ACP, through codex-acp): asks for each change",
     notes=(
         "No shell except with `--approve all`. A folder with a `.codex/config.toml`, "
@@ -158,4 +147,4 @@ ACP = replace(
     tool_call_hook="decide",
 )
 
-AGENTS = (HEADLESS, ACP)
+AGENTS = (ACP, HEADLESS)

@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from typing import TypeAlias
 
 import msgspec
 
 from corral import errors
-from corral._agents.codex.controls import HARMLESS, SHELL, TOOLS, is_agent_tool
+from corral._agents.codex.controls import HARMLESS, TOOLS, is_agent_tool
 from corral._agents.shared.errors import (
     FORBIDDEN,
     LOGIN_REQUIRED,
@@ -39,7 +38,7 @@ from corral.events import (
     ToolUse,
     Unknown,
 )
-from corral.values import Json, JsonObject, Usage, as_object, as_objects, as_texts, text_or_none
+from corral.values import Json, JsonObject, Usage, as_object, as_objects, text_or_none
 
 
 class ThreadStarted(msgspec.Struct, gc=False, tag_field="type", tag="thread.started"):
@@ -77,9 +76,6 @@ class ErrorLine(msgspec.Struct, gc=False, tag_field="type", tag="error"):
     message: str
 
 
-_SHELLS = frozenset(
-    f"{folder}{name}" for folder in ("", "/bin/", "/usr/bin/") for name in ("bash", "sh", "zsh")
-)
 _ITEMS = frame_types(Items, ("item.started", "item.updated", "item.completed"))
 Frame: TypeAlias = ThreadStarted | TurnStarted | Items | TurnCompleted | TurnFailed | ErrorLine
 Frames: object = union_of(
@@ -274,23 +270,6 @@ def kind_of(name: str) -> ToolKind:
     return "think" if name in HARMLESS else TOOLS.get(name, "other")
 
 
-def wire_call(name: str, arguments: JsonObject) -> tuple[str, JsonObject]:
-    """A call of the model, with its command as text."""
-    if name not in SHELL:
-        return name, arguments
-    # Each tool has its own field. Codex ignores the others, so a call may not hide behind them.
-    holder = as_object(arguments.get("action")) if name == "local_shell" else arguments
-    given = holder.get("cmd" if name == "exec_command" else "command")
-    if given is None:
-        return name, {key: value for key, value in arguments.items() if key != "command"}
-    words = as_texts(given)
-    if len(words) == 3 and words[0] in _SHELLS and words[1] in ("-c", "-lc"):
-        given = words[2]
-    elif words:
-        given = shlex.join(words)
-    return name, {**arguments, "command": given}
-
-
 def hook_answer(decision: str, **fields: Json) -> JsonObject:
     """The answer of a hook."""
     answer: JsonObject = {"hookEventName": "PreToolUse", "permissionDecision": decision, **fields}
@@ -305,10 +284,10 @@ IGNORED_STDERR = (
     "   ",
 )
 
-_OTHER_VERSION = "corral knows Codex 0.166: install that with `corral agents install codex`."
+_OTHER_VERSION = "corral knows Codex 0.166: install that with `corral agents install codex-cli`."
 ERRORS = AgentErrors(
     title="Codex",
-    program="codex",
+    program="codex-cli",
     key_hint="Set OPENAI_API_KEY, or sign in once with `codex login`.",
     address="OPENAI_BASE_URL",
     hints={errors.AccessDenied: FORBIDDEN},
@@ -350,7 +329,7 @@ def explain_acp(ending: TurnEnding) -> CorralError | None:
     """For codex-acp: the error that it reported, or how its process ended."""
     finish = ending.finish
     if finish is None:
-        return _without_result(ending)
+        return _without_result(ending, msgspec.structs.replace(ERRORS, program="codex-acp"))
     if finish.kind == LOGIN_REQUIRED:
         return ERRORS.make(errors.AuthenticationFailed, finish.message or "no reason given")
     return error_from_text((finish.message or "Codex reported an error without a message").strip())
@@ -358,7 +337,7 @@ def explain_acp(ending: TurnEnding) -> CorralError | None:
 
 def explain(ending: TurnEnding) -> CorralError | None:
     """None for a success: a completed turn, some answer, and a clean exit."""
-    return _without_result(ending) if ending.finish is None else ERRORS.explain(ending)
+    return _without_result(ending, ERRORS) if ending.finish is None else ERRORS.explain(ending)
 
 
 def error_from_text(message: str) -> CorralError:
@@ -377,8 +356,8 @@ def error_from_text(message: str) -> CorralError:
     return error
 
 
-def _without_result(ending: TurnEnding) -> CorralError:
-    error = ERRORS.without_result(ending)
+def _without_result(ending: TurnEnding, made: AgentErrors) -> CorralError:
+    error = made.without_result(ending)
     if type(error) not in (errors.AuthenticationFailed, errors.ProcessFailed):
         return error
     stderr = last_lines(ending.stderr, IGNORED_STDERR)

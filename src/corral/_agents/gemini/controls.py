@@ -62,7 +62,7 @@ from corral._core.shell_patterns import allow_regex
 from corral.errors import PolicyError, PolicyNotEnforceable
 from corral.events import ToolKind
 from corral.options import OWN_SERVER, RunOptions
-from corral.policy import Capability, Enforcer, ShellRule
+from corral.policy import Capability, Enforcer
 from corral.values import Json
 
 READ = ("read_file", "list_directory", "grep_search", "glob", "read_many_files")
@@ -158,7 +158,7 @@ def controls(grants: Grants, run: RunOptions) -> AgentControls:
         flags=_mode_flags(grants),
         tools=_offered(grants, asks=False),
         for_folders=policy_file,
-        notes=(note,) if missing and not grants.shell.at_wire else (),
+        notes=(note,) if missing else (),
         unhooked=("a hook in the CLI's own sandbox cannot reach this process",)
         if run.sandbox == "agent"
         else other_hooks(run),
@@ -270,11 +270,6 @@ def _add_shell_rules(grants: Grants, rules: _Rules) -> tuple[GrantException, ...
     return tuple(left_out)
 
 
-def cannot_enforce(rules: tuple[ShellRule, ...]) -> bool:
-    """Whether the headless CLI's rules cannot express one of these."""
-    return any(rule.verdict == "allow" and not _allowing(rule.pattern) for rule in rules)
-
-
 def _is_taken(regex: str) -> bool:
     return len(regex) <= LONGEST_PATTERN and not re.search(_REFUSED_PATTERN, regex)
 
@@ -304,7 +299,7 @@ def _granted(grants: Grants, *, asks: bool) -> tuple[dict[str, bool], bool | Non
         return {name: False for name in grants.listed if is_agent_tool(name)}, None
     tools: dict[str, bool] = dict.fromkeys(HARMLESS, False)
     for capability, names in _TOOLS_OF.items():
-        verdict = grants.of(capability).given
+        verdict = grants.of(capability).verdict
         if verdict == "allow":
             tools |= dict.fromkeys(names, False)
         elif verdict == "ask" and asks:
@@ -312,7 +307,7 @@ def _granted(grants: Grants, *, asks: bool) -> tuple[dict[str, bool], bool | Non
             tools |= dict.fromkeys((name for name in names if name not in OTHER), True)
     if grants.is_plan:
         tools["exit_plan_mode"] = False
-    mcp = {"allow": False, "ask": True if asks else None, "deny": None}[grants.mcp.given]
+    mcp = {"allow": False, "ask": True if asks else None, "deny": None}[grants.mcp.verdict]
     return tools, mcp
 
 
@@ -333,8 +328,8 @@ def _add_servers(grants: Grants, mcp: bool | None, rules: _Rules, *, asks: bool)
         return
     if mcp is not None:
         rules.add("mcp_*", "ask_user" if mcp else "allow", _GRANT - 1)
-    own = grants.own_mcp.given
-    if own != grants.mcp.given:
+    own = grants.own_mcp.verdict
+    if own != grants.mcp.verdict:
         question = "ask_user" if asks else "deny"
         rules.add(f"mcp_{OWN_SERVER}_*", question if own == "ask" else own, _GRANT)
 

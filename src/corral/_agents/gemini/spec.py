@@ -14,7 +14,6 @@ from corral._agents.spec import (
     Package,
     Probe,
     StreamTransport,
-    WireTools,
 )
 from corral._agents.tested_files import digests_of
 from corral._protocol.acp.quirks import AcpQuirks
@@ -106,11 +105,6 @@ _HEADLESS = AgentSpec(
             own_prefix=f"mcp_{OWN_SERVER}_",
             deny=lambda reason: {"decision": "deny", "reason": reason},
             edit=lambda arguments: {"hookSpecificOutput": {"tool_input": arguments}},
-        ),
-        wire=WireTools(
-            kind_of=stream.kind_of,
-            own_prefix=f"mcp_{OWN_SERVER}_",
-            judges_rules=controls.cannot_enforce,
         ),
     ),
     programs=("gemini",),

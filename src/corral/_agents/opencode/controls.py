@@ -267,25 +267,23 @@ def offers_shell(rules: Mapping[str, Json]) -> bool:
 def _enforced_headless(
     grants: Grants, run: RunOptions, rules: Mapping[str, Json]
 ) -> dict[Capability, Enforced]:
-    # Its own rules for paths do not apply while it has a shell. At the wire, paths are judged too.
-    files: Enforcer = "wire" if grants.shell.at_wire and not grants.free_shell else "native"
     read = "outside the workspace only the writable folders may be read"
     if not grants.free_shell and not grants.read.is_denied:
         read += "; glob and grep are off where links lead out of the workspace"
-    write = Enforced(files)
+    write = Enforced()
     one_name = "its rules do not tell edit, write and apply_patch apart"
     if rules.get("edit", "deny") == "deny":
         write = Enforced("not offered", one_name if grants.write.subjects("tool", "deny") else "")
     elif grants.listed is not None and not {"edit", "write"} <= {*grants.listed}:
         write = Enforced("advisory", f"{one_name}: list edit and write")
-    elif files == "native" and writes_by_patches(run.model or ""):
+    elif writes_by_patches(run.model or ""):
         why = "its rules do not see where a patch moves a file to: use opencode-acp"
         write = Enforced("impossible", why)
     shell = _shell_note(grants)
     if grants.rules:
         shell = f"its rules see no line without a command (`> file`); {shell}"
     return {
-        "read": Enforced(files, read),
+        "read": Enforced("native", read),
         "write": write,
         "shell": Enforced("advisory" if grants.rules else "native", shell),
     }
@@ -335,7 +333,7 @@ def _outside(grants: Grants, cwd: str) -> dict[str, Json]:
 
 
 def _flat(grant: Grant) -> str:
-    return "allow" if grant.given == "allow" else "deny"
+    return "allow" if grant.verdict == "allow" else "deny"
 
 
 def _key(tool: str) -> str:

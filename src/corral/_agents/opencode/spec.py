@@ -27,7 +27,7 @@ import msgspec
 
 from corral._agents.opencode import controls, launch, stream
 from corral._agents.shared.launch import scripted_hook
-from corral._agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport, WireTools
+from corral._agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
 from corral._agents.tested_files import digests_of
 from corral._protocol.acp.quirks import AcpQuirks
 from corral.options import OWN_SERVER
@@ -122,11 +122,6 @@ _HEADLESS = msgspec.structs.replace(
         frames=stream.Frames,
         translator=stream.translator,
         command_hook=scripted_hook(stream.kind_of, f"{OWN_SERVER}_"),
-        wire=WireTools(
-            kind_of=stream.kind_of,
-            own_prefix=f"{OWN_SERVER}_",
-            rewrite=stream.wire_call,
-        ),
     ),
     controls=controls.controls,
     launch=launch.launch_headless,

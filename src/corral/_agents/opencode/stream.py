@@ -183,11 +183,6 @@ def kind_of(name: str) -> ToolKind:
     return TOOLS.get(name.lower()) or ("mcp" if "_" in name else "other")
 
 
-def wire_call(name: str, arguments: JsonObject) -> tuple[str, JsonObject]:
-    """A call of the model. OpenCode corrects names that are not in lower case."""
-    return (name.lower() if name.lower() in TOOLS else name), arguments
-
-
 def _failure(name: str, error: str) -> tuple[ToolStatus, str]:
     """Whether a call that did not succeed was denied, and the reason."""
     # A tool that neither OpenCode nor a server has is a mistake of the model, not a denial.

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from corral._agents.registry import DEFAULT_AGENT
+from corral._agents import registry
 from corral._cli.ui import terminal
 from corral._cli.ui.live_progress import MARKS, LiveProgress, spinner
 from corral._cli.ui.spans import Line, StyledText, shorten
@@ -82,7 +82,7 @@ class TurnProgress(LiveProgress):
         if "person" in prepared.agent.capabilities:
             self._is_live = self._beats = False
         denied = prepared.denied_without_asking(asks=asks)
-        self.show_denied(prepared.agent.name, denied, agent_asks=prepared.asks)
+        self.show_denied(prepared.agent.name, denied, agent_asks=prepared.agent.asks)
 
     def show_denied(self, agent: str, denied: Sequence[str], *, agent_asks: bool) -> None:
         """Print which capabilities are denied because no one can be asked. ``agent_asks``: the
@@ -92,7 +92,8 @@ class TurnProgress(LiveProgress):
         why = "there is no terminal to ask on"
         if not agent_asks:
             why = f"{agent} has no channel for questions"
-            why += f" ({DEFAULT_AGENT} can ask)" if agent != DEFAULT_AGENT else ""
+            twin = registry.twin_that_asks(agent)
+            why += f" ({twin.name if twin else registry.DEFAULT_AGENT} can ask)"
         allow = "use --approve edits or all to allow more."
         self.print_line(f"{why}: {', '.join(denied)} denied; {allow}")
 

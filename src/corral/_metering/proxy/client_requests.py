@@ -1,6 +1,6 @@
 """The requests that an agent sends to the model proxy: read from its connection, and checked.
 
-The target of a request is read once (``parse_target``): what is judged is what is sent. Servers
+The target of a request is read once (``parse_target``): what is checked is what is sent. Servers
 read the same target in different ways: ``/v1/messages#/count_tokens`` is ``/v1/messages`` for one
 and an unknown path for another, and so it is with ``models/../files``, ``%2e%2e``, ``//`` and
 ``;a=b``. A target that could have more than one meaning is refused. All others are sent in one

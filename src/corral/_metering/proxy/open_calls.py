@@ -1,11 +1,10 @@
 """A request while it is made: the bytes for the agent, what is counted of a model call, and what
-may decide about it (a gate for calls, a judge of tool calls)."""
+may decide about it (a gate for calls)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -22,9 +21,6 @@ from corral._models.spec import EVENT_STREAM, FailedResponse
 from corral._system import clock
 from corral.errors import CorralError
 from corral.values import Cost, Usage
-
-if TYPE_CHECKING:
-    from corral._models.tool_gate import WireCall
 
 
 class Ticket(Protocol):
@@ -45,27 +41,6 @@ class CallGate(Protocol):
     async def admit(self, request: ModelRequest) -> Ticket | str:
         """Waits until the call may be made. A text is a refusal, which the agent gets with the
         status 402."""
-        ...
-
-
-class ToolJudge(Protocol):
-    """Decides about the tool calls in a model's response before the agent sees them."""
-
-    def refuse_tools(self, names: Sequence[str]) -> str | None:
-        """Why a request with these tools, which the vendor itself runs, may not be sent."""
-        ...
-
-    async def decide(self, calls: Sequence[WireCall]) -> list[str] | None:
-        """None if all calls may be made. Else none of them is: a text for each that the model
-        gets as its result. Waits for a person if one is asked."""
-        ...
-
-    def fail(self, text: str) -> None:
-        """A refusal could not be passed on to the model: the run must end."""
-        ...
-
-    def fail_unreadable(self, text: str) -> None:
-        """A response has a form in which its tool calls cannot be judged: the run must end."""
         ...
 
 

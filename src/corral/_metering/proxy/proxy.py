@@ -10,7 +10,7 @@ the real key: it is sent in the place where the vendor's API expects it and nowh
 
 Nothing is translated. Of a request, only authentication, ``Host``, ``Accept-Encoding``, compression
 and the headers that concern one connection are changed; all others keep their order. A target that
-servers could read in several ways is refused; the others are sent as they were judged
+servers could read in several ways is refused; the others are sent as they were checked
 (``parse_target``). The bytes of a response are passed on as they came. One exception: a streamed
 chat completion reports no usage unless the request asks for it. Then the proxy asks, and takes the
 additional event out.
@@ -26,7 +26,6 @@ Each connection of the agent is one task:
 4. For a model call the ``CallGate`` is asked, if there is one: it waits, lets the call pass or
    refuses it. It is asked again while the response comes, and may end it.
 5. The response is passed on, and a ``CallMeter`` reads its usage.
-   With a ``ToolJudge``, the tool calls in the response are judged first (``judged``).
 6. ``on_call`` gets each model call, exactly once, also if the agent or the vendor closes its
    connection, or the proxy is closed. What was not reported then is marked as partial.
 
@@ -69,7 +68,6 @@ from corral._metering.proxy.open_calls import (
     OpenModelCall,
     OpenRequest,
     Ticket,
-    ToolJudge,
 )
 from corral._metering.proxy.upstream import ResponseFailed, Upstream, searched_forms
 from corral._models.spec import Provider
@@ -82,7 +80,6 @@ if TYPE_CHECKING:
     from corral._metering.rate_limits import CallWaits, LimitWaits
 
 T = TypeVar("T")
-AnyCall = TypeVar("AnyCall", bound="OpenModelCall")
 
 _log = logging.getLogger("corral.models")
 CLOSE_SECONDS = 5.0
@@ -123,7 +120,6 @@ class ModelProxy:
         settings: ProxySettings,
         on_call: Callable[[MeteredCall], None],
         gate: CallGate | None = None,
-        judge: ToolJudge | None = None,
         *,
         on_start: Callable[[Sequence[bytes]], object] = lambda _request: None,
         on_limit: Callable[[CorralError | None], None] = lambda _error: None,
@@ -142,7 +138,6 @@ class ModelProxy:
         self._target = parse_url(settings.upstream)
         self._on_call = on_call
         self._gate = gate
-        self._judge = judge
         self._server: asyncio.Server | None = None
         self._connections: set[_AgentConnection] = set()
         self._providers: Sequence[Provider] | None = None
@@ -196,7 +191,7 @@ class ModelProxy:
                 if not (keeps_open and request.keeps_open):
                     break
         except BadRequest as bad:
-            self.answer(writer, bad.status, bad.text, close=True)
+            self._answer(writer, bad.status, bad.text, close=True)
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
@@ -208,7 +203,7 @@ class ModelProxy:
                 text = f"the request failed: {type(error).__name__}: {error}"
                 for key in self._settings.keys.values():
                     text = text.replace(key, "[REDACTED]")
-                self.answer(writer, 502, text, close=True)
+                self._answer(writer, 502, text, close=True)
         finally:
             requests.close()
             upstream.close()
@@ -225,7 +220,7 @@ class ModelProxy:
         request = self._check.check(received, self._base)
         kind = self._read(request)
         if isinstance(kind, UnknownRequest):
-            self.answer(writer, 403, kind.reason)
+            self._answer(writer, 403, kind.reason)
             return True
         if isinstance(kind, FreeRequest):
             return await self._pass_on(request, writer, upstream, OpenRequest())
@@ -244,32 +239,27 @@ class ModelProxy:
     ) -> bool:
         """Whether the connection can be used again. A call that meets a rate limit is made again
         after the limit, if the run waits; the agent does not notice."""
-        if self._judge is not None:
-            from corral._metering.proxy.judged import JudgedExchange
-
-            exchange = JudgedExchange(self, self._judge, writer, upstream)
-            return await exchange.run(request, kind)
-        waits = self.waits_for(request, kind)
+        waits = self._waits_for(request, kind)
 
         async def send() -> OpenModelCall:
-            call = OpenModelCall(kind, await self.admit(kind), holds_limits=waits is not None)
-            call.owner = self.owner_of(request)
+            call = OpenModelCall(kind, await self._admit(kind), holds_limits=waits is not None)
+            call.owner = self._owner_of(request)
             call.keeps_open = await self._pass_on(request, writer, upstream, call)
             return call
 
         try:
-            call = await self.send_within_limits(waits, send)
+            call = await self._send_within_limits(waits, send)
         except ResponseFailed as refused:
-            self.answer(writer, refused.status, refused.text)
+            self._answer(writer, refused.status, refused.text)
             return True
         if call.held:
             writer.write(call.held)
             await writer.drain()
         return call.keeps_open
 
-    async def send_within_limits(
-        self, waits: CallWaits | None, send: Callable[[], Awaitable[AnyCall]]
-    ) -> AnyCall:
+    async def _send_within_limits(
+        self, waits: CallWaits | None, send: Callable[[], Awaitable[OpenModelCall]]
+    ) -> OpenModelCall:
         """Make a model call with ``send``, again after each rate limit that the run waits for.
         Returns the last call; if it met a limit that is not waited for, it has the response in
         ``held``. Raises ``ResponseFailed`` if the call is not made because of a limit."""
@@ -302,12 +292,7 @@ class ModelProxy:
         task = asyncio.current_task()
         return next((each for each in self._connections if each.task is task), None)
 
-    def agent_side_closed(self) -> asyncio.Event:
-        """Is set when the agent has closed its side of the connection that this task serves."""
-        connection = self._connection()
-        return asyncio.Event() if connection is None else connection.is_half_closed
-
-    def waits_for(self, request: AgentRequest, kind: ModelRequest) -> CallWaits | None:
+    def _waits_for(self, request: AgentRequest, kind: ModelRequest) -> CallWaits | None:
         """The waits of a model call, if the run waits for rate limits."""
         if self._waits is None:
             return None
@@ -316,7 +301,7 @@ class ModelProxy:
         credential = credential_id(self._target.origin.authority, request.key, kind.model)
         return self._waits.call(credential, self._settings.longest_hold)
 
-    async def admit(self, request: ModelRequest) -> Ticket | None:
+    async def _admit(self, request: ModelRequest) -> Ticket | None:
         """Wait until the call may be made. Raises ``ResponseFailed`` if it is refused."""
         if self._gate is None:
             return None
@@ -325,16 +310,11 @@ class ModelProxy:
             raise ResponseFailed(402, admitted)
         return admitted
 
-    def owner_of(self, request: AgentRequest) -> object:
+    def _owner_of(self, request: AgentRequest) -> object:
         """What a model call belongs to, which begins now."""
         values = (value for _, value in request.headers)
         target = request.target.encode().encode()
         return self._on_start((b"\n".join([target, *values]), request.body))
-
-    def read_call(self, request: AgentRequest) -> ModelRequest | None:
-        """What is to be counted of a request; None if it is not a model call."""
-        kind = self._read(request)
-        return kind if isinstance(kind, ModelRequest) else None
 
     async def _pass_on(
         self,
@@ -347,7 +327,7 @@ class ModelProxy:
         connection can be used again."""
         response = call.response
         try:
-            await self.send(request, call, upstream)
+            await self._send(request, call, upstream)
             while not response.is_complete:
                 data = await upstream.read()
                 body = response.receive(data) if data else response.end()
@@ -360,24 +340,24 @@ class ModelProxy:
             call.error = failed.text
             upstream.close()
             if not call.has_begun:
-                self.answer(writer, failed.status, failed.text)
+                self._answer(writer, failed.status, failed.text)
             return not call.has_begun
         finally:
             response.close()
-            self.report(call)
+            self._report(call)
         if not response.keeps_open:
             upstream.close()
         return response.has_length
 
-    async def send(self, request: AgentRequest, call: OpenRequest, upstream: Upstream) -> None:
+    async def _send(self, request: AgentRequest, call: OpenRequest, upstream: Upstream) -> None:
         """Send the request to the vendor. Raises ``ResponseFailed`` if it cannot be reached."""
         if call.added_usage is not None:
             request = request.with_body(call.added_usage)
         call.response.refuse_keys(self._searched)
-        await upstream.send(self.head(request), request.body)
+        await upstream.send(self._head(request), request.body)
         call.is_sent = True
 
-    def report(self, call: OpenRequest) -> None:
+    def _report(self, call: OpenRequest) -> None:
         """The call has ended."""
         if call.response.has_key:
             _log.error("a response of %s contained the key", self._target.origin.authority)
@@ -386,7 +366,7 @@ class ModelProxy:
         if done is not None:
             self._on_call(done)
 
-    def head(self, request: AgentRequest) -> bytes:
+    def _head(self, request: AgentRequest) -> bytes:
         """The request as it is sent to the vendor, up to its body."""
         origin, size = self._target.origin, len(request.body)
         ours = {
@@ -415,7 +395,7 @@ class ModelProxy:
             self._providers = self._settings.providers()
         return self._providers
 
-    def answer(
+    def _answer(
         self, writer: asyncio.StreamWriter, status: int, text: str, *, close: bool = False
     ) -> None:
         """Answer a request of the agent with an error, in the vendor's format."""
@@ -457,16 +437,16 @@ class _AgentConnection(asyncio.StreamReaderProtocol):
         self._transport_open: asyncio.BaseTransport | None = None
         self.task: asyncio.Task[None] | None = None
         self._is_held = False
-        self.is_half_closed: asyncio.Event = asyncio.Event()
+        self._is_half_closed = False
 
     def set_held(self, *, is_held: bool) -> None:
         """Its request waits for a rate limit."""
         self._is_held = is_held
-        if is_held and self.is_half_closed.is_set():
+        if is_held and self._is_half_closed:
             self.end()
 
     def eof_received(self) -> bool | None:
-        self.is_half_closed.set()
+        self._is_half_closed = True
         if self._is_held:
             self.end()
         return super().eof_received()

@@ -27,7 +27,6 @@ WIRE = Wire(
     free_paths=("/messages/count_tokens",),
     key_places=(BEARER,),
     error_body=error_body,
-    call_format="corral._models.anthropic.tool_calls:AnthropicCalls",
 )
 
 PROVIDERS = (

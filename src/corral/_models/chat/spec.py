@@ -19,7 +19,6 @@ WIRE = Wire(
     error_body=error_body,
     ask_for_usage=ask_for_usage,
     is_usage_event=is_usage_event,
-    call_format="corral._models.chat.tool_calls:ChatCalls",
 )
 
 _USUAL = Traits()

@@ -22,7 +22,6 @@ WIRE = Wire(
     free_paths=("/models/{model}:countTokens",),
     key_places=(BEARER, KeyPlace(parameter="key")),
     error_body=error_body,
-    call_format="corral._models.gemini.tool_calls:GeminiCalls",
 )
 
 PROVIDERS = (

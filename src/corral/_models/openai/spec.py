@@ -16,7 +16,6 @@ WIRE = Wire(
     reset_headers=RESETS,
     billed_paths=("/responses", "/responses/compact"),
     error_body=error_body,
-    call_format="corral._models.openai.tool_calls:ResponsesCalls",
 )
 
 PROVIDERS = (

@@ -24,7 +24,6 @@ from corral.errors import CorralError, ProcessFailed
 from corral.values import weak_callback
 
 if TYPE_CHECKING:
-    from corral._metering.proxy.open_calls import ToolJudge
     from corral._sessions.meter import Meter
     from corral._sessions.permissions import Asker
     from corral._sessions.tools.tools import GivenTools
@@ -159,16 +158,14 @@ class AgentProgram:
         self,
         prompt: str = "",
         resume: str | None = None,
-        judge: ToolJudge | None = None,
         hook: HookSocket | None = None,
     ) -> Launch:
-        """Open the proxy and the hook, and write the agent's private home. ``judge`` decides about
-        the tool calls in the model's responses."""
+        """Open the proxy and the hook, and write the agent's private home."""
         prepared, record = self.prepared, self._record
         if prepared.meter is not None:
             from corral._sessions.meter import Meter
 
-            self.meter = await Meter.open(prepared, judge)
+            self.meter = await Meter.open(prepared)
             self.prepared = prepared = self.meter.prepared
         context = prepared.launch_context(record.folder, await prepared.find_links())
         if hook is not None:

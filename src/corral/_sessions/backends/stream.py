@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         StreamQuestion,
     )
     from corral._protocol.stream_json.frames import StreamQuirks
-    from corral._sessions.backends.judges import HookedCalls, WireJudge
+    from corral._sessions.backends.hooked_calls import HookedCalls
     from corral._sessions.permissions import (
         Asker,
         Granted,
@@ -88,20 +88,13 @@ class StreamBackend(Backend):
         self._hook_socket: HookSocket | None = None
         self._hooked: HookedCalls | None = None
         if transport.command_hook is not None and prepared.hook is not None:
-            from corral._sessions.backends.judges import HookedCalls, hook_questions
+            from corral._sessions.backends.hooked_calls import HookedCalls, hook_questions
             from corral._system.hook_socket import HookSocket
 
             self._questions = hook_questions(prepared, self._decisions.append)
             self._hooked = HookedCalls(transport.command_hook, self._questions)
             in_sandbox = prepared.sandbox is not None
             self._hook_socket = HookSocket(self._hooked.decide, sandboxed=in_sandbox)
-        self._judge: WireJudge | None = None
-        if prepared.run.at_wire:
-            from corral._sessions.backends.judges import WireJudge
-            from corral._sessions.permissions import broker_of
-
-            self._judge = WireJudge.of(prepared, broker_of(prepared, ask, record), granted, self)
-            self._questions = self._judge.questions
         self._stream = NdjsonStream(transport.frames, translate, clean=redactor.clean)
         self._program = AgentProgram(prepared, record, redactor, self.emit, self._on_fatal_stderr)
         self._turn_ended = False
@@ -127,9 +120,7 @@ class StreamBackend(Backend):
         meta, program = self._record.meta, self._program
         if meta.lost:
             raise no_conversation(meta)
-        launch = await program.prepare(
-            self._prompt, meta.session_id, self._judge, self._hook_socket
-        )
+        launch = await program.prepare(self._prompt, meta.session_id, self._hook_socket)
         if program.meter is not None:
             program.meter.subscribe(self.emit)
         self._stdin = launch.stdin

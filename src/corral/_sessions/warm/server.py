@@ -250,12 +250,12 @@ class _WarmServer:
                 session, prompt_options = await self._open(request)
                 prepared = session.prepared
                 goal = _goal(request, prepared)
-                can_ask = request.interactive and prepared.asks
+                can_ask = request.interactive and prepared.agent.asks
                 accepted = [
                     Accepted(
                         session=session.id,
                         agent=prepared.agent.name,
-                        agent_asks=prepared.asks,
+                        agent_asks=prepared.agent.asks,
                         denied_without_asking=prepared.denied_without_asking(asks=can_ask),
                     )
                 ]

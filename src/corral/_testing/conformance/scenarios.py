@@ -269,7 +269,7 @@ async def shell_runs(stage: Stage) -> str:
 
 
 def asks(stage: Stage) -> None:
-    if not stage.agent.asks and stage.agent.wire is None:
+    if not stage.agent.asks:
         raise ScenarioSkipped("it cannot ask for permission")
 
 
