@@ -141,7 +141,7 @@ def test_a_model_without_a_tool_that_writes_is_refused_if_it_may_write(
 def test_a_permitted_shell_reaches_the_network() -> None:
     policy = Policy(shell="allow", network="deny")
     network = decisions(compile_policy(AGENT, policy))["network"]
-    assert network == "deny (native) · commands: deny (impossible)"
+    assert network == "deny (native) · commands: deny (not enforced)"
 
 
 def test_the_file_after_an_at_sign_is_not_added_to_the_prompt() -> None:

@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 import corral
+from corral._agents.report import compile_for
+from corral._sessions.prepare import prepare
 from corral._system import config
 from corral.errors import ConfigError, PolicyNotEnforceable, UnknownAgent
 from corral.events import Error, ToolUse
+from corral.options import RunOptions
+from corral.run_kwargs import RunKwargs
 from corral.testing import check_agent
 
 PLAIN = Path(__file__).parents[1] / "programs" / "plain_acp.py"
@@ -119,7 +123,52 @@ async def test_a_stream_that_is_killed_after_its_answer_is_an_error(
 async def test_a_policy_that_cannot_be_enforced_is_refused(declare: Path, workspace: Path) -> None:
     with pytest.raises(PolicyNotEnforceable, match="cannot restrict"):
         await corral.run("lines", "hi", cwd=workspace, policy="edits")
-    assert (await corral.run("lines", "hi", cwd=workspace, policy="edits", strict=False)).ok
+    events: list[corral.Event] = []
+    loose = await corral.run(
+        "lines", "hi", cwd=workspace, policy="edits", strict=False, on_event=events.append
+    )
+    assert loose.ok
+    (warned,) = [event for event in events if isinstance(event, Error)]
+    assert (warned.code, warned.level, warned.recoverable) == (
+        "policy_not_enforced", "warning", True,
+    )  # fmt: skip
+    assert warned.message.startswith(
+        "nothing enforces read=allow, write=allow, write=deny for protected names, shell=deny,"
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "rows"),
+    [
+        (
+            corral.Policy.edits(),
+            {
+                "write": "allow (not enforced) · protected names: deny (not enforced)",
+                "shell": "deny (not enforced)",
+            },
+        ),
+        (
+            corral.Policy(write="allow", shell="allow", network="allow", deny_tools=("web_fetch",),
+                          shell_rules=("deny rm *",)),
+            {
+                "write": "allow (native) · protected names: deny (not enforced)",
+                "shell": "allow (native) · rm *: deny (not enforced)",
+            },
+        ),
+        (corral.Policy.all(), {"write": "allow (native)", "shell": "allow (native)"}),
+    ],
+)  # fmt: skip
+def test_the_report_says_what_nothing_enforces(
+    declare: Path, policy: corral.Policy, rows: dict[str, str]
+) -> None:
+    run = RunOptions(agent="lines", policy=policy, strict=False)
+    report = compile_for(config.find_agent("lines"), run).report
+    assert {row.capability: row.decision for row in report if row.capability in rows} == rows
+
+
+def test_what_nothing_enforces_is_not_called_denied(declare: Path, workspace: Path) -> None:
+    options: RunKwargs = {"cwd": workspace, "strict": False}
+    assert prepare("lines", options, has_asker=False).denied_without_asking(asks=False) == ()
 
 
 async def test_a_file_in_the_current_directory_declares_nothing(

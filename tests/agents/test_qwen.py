@@ -130,7 +130,7 @@ def test_if_somebody_can_answer_tools_that_ask_are_offered_and_each_call_asks() 
         (
             Policy(shell="allow", network="deny"),
             "network",
-            "deny (native) · commands: deny (impossible)",
+            "deny (native) · commands: deny (not enforced)",
         ),
         (
             Policy(shell="deny", shell_rules=("allow git *",)),

@@ -456,16 +456,16 @@ def test_the_same_policy_has_the_same_rows_with_every_agent(name: str, situation
         ("codex-cli", "deny (native) · git status: not offered"),
         ("codex-acp", "deny (native) · git status: not offered"),
         ("pi-cli", "deny (native) · git status: not offered"),
-        ("opencode-acp", "deny (advisory) · git status: allow (advisory)"),
-        ("opencode-cli", "deny (advisory) · git status: allow (advisory)"),
-        ("copilot-acp", "deny (advisory) · git status: allow (advisory)"),
+        ("opencode-acp", "deny (not enforced) · git status: allow (not enforced)"),
+        ("opencode-cli", "deny (not enforced) · git status: allow (not enforced)"),
+        ("copilot-acp", "deny (not enforced) · git status: allow (not enforced)"),
     ],
 )
 def test_one_allowed_command_is_reported_in_the_same_words(agent: str, decision: str) -> None:
     policy = Policy(shell="deny", shell_rules=("allow git status",))
     compiled = compiled_in(registry.find(agent), policy, "nobody")
     assert decisions(compiled)["shell"] == decision
-    is_refused = "advisory" in decision or "not offered" in decision
+    is_refused = "not enforced" in decision or "not offered" in decision
     assert bool(compiled.unenforced) is is_refused
 
 

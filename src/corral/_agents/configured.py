@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from corral import errors
 from corral._agents.acp_command import QUIRKS, agent_for, explain
-from corral._agents.grants import Grants
+from corral._agents.grants import ExceptionKind, Grants
 from corral._agents.spec import (
     AcpTransport,
     AgentControls,
@@ -43,7 +43,7 @@ from corral._protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.errors import ConfigError, CorralError, classes_by_code
 from corral.events import Done, Event, Text
 from corral.options import RunOptions
-from corral.policy import CAPABILITIES
+from corral.policy import CAPABILITIES, Capability, Enforcer
 from corral.values import JsonObject, convert_to
 
 AGENTS = ()
@@ -109,15 +109,18 @@ def declared_agent(name: str, table: Mapping[str, object], source: str) -> Agent
 
 
 def advice(grants: Grants, run: RunOptions) -> AgentControls:
-    """Corral cannot restrict the agent: only what is allowed without exception holds."""
+    """Corral cannot restrict the agent: only what is allowed without any limit holds. Reading and
+    writing end at the workspace, unless commands may do everything anyway."""
     note = "corral cannot restrict it"
-    return AgentControls(
-        enforced={
-            name: Enforced("native" if grants.of(name).default == "allow" else "advisory", note)
-            for name in CAPABILITIES
-        },
-        own_default=note,
+    exceptions: dict[ExceptionKind, Enforcer] = dict.fromkeys(
+        ("rule", "tool", "folder", "protected", "own"), "advisory"
     )
+    enforced: dict[Capability, Enforced] = {}
+    for name in CAPABILITIES:
+        ends = name in ("read", "write") and not grants.free_shell
+        is_free = grants.of(name).default == "allow" and not ends
+        enforced[name] = Enforced("native" if is_free else "advisory", note, exceptions)
+    return AgentControls(enforced=enforced, own_default=note)
 
 
 def translator() -> Translate:

@@ -104,7 +104,8 @@ class PolicyRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def _words(subject: str, verdict: str, enforcer: Enforcer) -> str:
-    words = enforcer if enforcer == "not offered" else f"{verdict} ({enforcer})"
+    by = "not enforced" if enforcer in UNHELD else enforcer
+    words = enforcer if enforcer == "not offered" else f"{verdict} ({by})"
     return f"{subject}: {words}" if subject else words
 
 

@@ -166,7 +166,7 @@ def policy(
     """Show how a policy is enforced.
 
     Each line has what happens to a call by default, and in brackets who enforces it: native,
-    brokered, wire, sandbox, advisory or impossible. Exceptions follow. What the agent cannot let
+    brokered, wire, sandbox, or not enforced. Exceptions follow. What the agent cannot let
     through is not offered. A run gets a sandbox if the agent alone is not enough."""
     agent = config.find_agent(name or config.default_agent())
     wanted = {"nothing approved": Policy(), **{str(name): value for name, value in PRESETS.items()}}

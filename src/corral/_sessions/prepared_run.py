@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from corral._agents.report import CompiledPolicy
+from corral._agents.report import UNHELD, CompiledPolicy
 from corral._agents.shared.errors import unauthenticated
 from corral._agents.spec import (
     AcpTransport,
@@ -128,7 +128,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     def denied_without_asking(self, *, asks: bool) -> tuple[str, ...]:
         """Capabilities that the policy would ask about and that are denied because no one can be
-        asked. ``asks``: a person can be asked."""
+        asked. What nothing enforces is not denied. ``asks``: a person can be asked."""
         grants = self.compiled.grants
         if grants.is_native or asks:
             return ()
@@ -136,6 +136,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             row.capability
             for row in self.compiled.report
             if grants.of(row.capability).would_ask
+            and row.enforcer not in UNHELD
             and (row.capability != "mcp" or self.run.mcp_servers)
         )
 

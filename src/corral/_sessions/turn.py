@@ -331,6 +331,7 @@ class Turn(Generic[T_co]):
             if self._failure is None:  # it may have been cancelled during the snapshot
                 await self._backend.begin(self._fail)
                 self._warn_of_version()
+                self._warn_of_policy()
         except RemoteError as error:
             if not self._backend.started and not isinstance(error, ToolFailed):
                 raise
@@ -352,6 +353,14 @@ class Turn(Generic[T_co]):
         if message is not None and self._record.meta.session_id is None:
             untested = warning("untested_version", message)
             self._backend.emit(msgspec.structs.replace(untested, phase="handshake"))
+
+    def _warn_of_policy(self) -> None:
+        """What nothing enforces is accepted without ``strict``, but not silently."""
+        agent, rows = self._prepared.agent, self._prepared.compiled.unenforced
+        if rows and "person" not in agent.capabilities:
+            parts = ", ".join(part for row in rows for part in row.unenforced)
+            message = f"nothing enforces {parts}: {agent.name} may act otherwise (strict=False)"
+            self._backend.emit(warning("policy_not_enforced", message))
 
     async def _check(self) -> bool:
         """Run the check of the setup. It may take long, so ``_fail`` cancels it: then False."""

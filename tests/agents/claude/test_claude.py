@@ -219,7 +219,7 @@ def test_the_report_says_how_each_capability_is_enforced() -> None:
     assert report(Policy.edits())["write"] == writes.replace("ask", "allow")
     assert report(Policy.all())["write"] == "allow (native)"
     network = report(Policy(shell="allow", network="deny"))["network"]
-    assert network == "deny (native) · commands: deny (impossible)"
+    assert network == "deny (native) · commands: deny (not enforced)"
     shell = report(Policy(shell="allow", shell_rules=("deny rm *",)))["shell"]
     assert shell == "allow (brokered) · rm *: deny (brokered)"
     shell = report(Policy(shell="deny", shell_rules=("allow git status",)))["shell"]

@@ -301,8 +301,8 @@ def test_native_has_no_rules() -> None:
     [
         (Policy(), "write", "deny (native)"),
         (Policy(read="deny"), "read", "deny (native)"),
-        (Policy(read="deny", shell="allow"), "read", "deny (impossible)"),
-        (Policy(read="ask", shell="allow"), "read", "deny (impossible)"),
+        (Policy(read="deny", shell="allow"), "read", "deny (not enforced)"),
+        (Policy(read="ask", shell="allow"), "read", "deny (not enforced)"),
         (
             Policy(shell="allow", network="deny"),
             "network",
@@ -312,7 +312,7 @@ def test_native_has_no_rules() -> None:
         (
             Policy(shell="allow", shell_rules=("deny rm *",)),
             "shell",
-            "allow (native) · rm *: deny (impossible)",
+            "allow (native) · rm *: deny (not enforced)",
         ),
         (
             Policy(allow_tools=("mcp__notes__keep",)),
@@ -321,7 +321,7 @@ def test_native_has_no_rules() -> None:
         ),
         (Policy(allow_tools=("exec_command",)), "write", "deny (native)"),
         (Policy(allow_tools=("exec_command",)), "read", "deny (native)"),
-        (Policy(shell="allow", deny_tools=("view_image",)), "read", "deny (impossible)"),
+        (Policy(shell="allow", deny_tools=("view_image",)), "read", "deny (not enforced)"),
         (
             Policy(shell="allow", deny_tools=("shell",)),
             "shell",

@@ -84,7 +84,7 @@ def test_it_never_starts_in_the_mode_that_writes_without_asking() -> None:
         (Policy.edits(), "write", "allow (brokered) · protected names: deny (brokered)"),
         (Policy(), "write", "ask (brokered) · protected names: deny (brokered)"),
         (Policy(), "shell", "not offered"),
-        (Policy(shell="allow"), "shell", "allow (impossible)"),
+        (Policy(shell="allow"), "shell", "allow (not enforced)"),
         (Policy(shell_rules=("allow ls",)), "shell", "not offered · ls: not offered"),
         (
             Policy(shell="deny", shell_rules=("allow ls",)),
@@ -97,13 +97,13 @@ def test_it_never_starts_in_the_mode_that_writes_without_asking() -> None:
         (Policy(allow_tools=("web_search",)), "network", "allow (native)"),
         (Policy(allow_tools=("web_search",)), "write", "deny (brokered)"),
         (Policy(allow_tools=()), "mcp", "deny (native)"),
-        (Policy(allow_tools=("exec_command",)), "shell", "allow (impossible)"),
+        (Policy(allow_tools=("exec_command",)), "shell", "allow (not enforced)"),
         (
             Policy(allow_tools=("mcp__notes__keep",)),
             "mcp",
-            "deny (impossible) · mcp__notes__keep: allow (impossible)",
+            "deny (not enforced) · mcp__notes__keep: allow (not enforced)",
         ),
-        (Policy.native(), "read", "own default (impossible)"),
+        (Policy.native(), "read", "own default (not enforced)"),
         (Policy.all(), "shell", "allow (native)"),
         (Policy(mcp="deny"), "mcp", "deny (native)"),
     ],
@@ -126,7 +126,7 @@ def test_its_settings_follow_the_lists_of_tools() -> None:
 def test_a_server_that_asks_is_refused_and_a_denied_one_is_not_started() -> None:
     notes: dict[str, Any] = {"name": "notes", "command": ["notes"]}
     own = McpServer("corral", url="http://h/", own=True)
-    assert report(Policy(mcp="ask"), mcp_servers=[notes])["mcp"] == "ask (impossible)"
+    assert report(Policy(mcp="ask"), mcp_servers=[notes])["mcp"] == "ask (not enforced)"
     assert report(Policy(mcp="deny"), mcp_servers=[notes])["mcp"] == "deny (native)"
     assert report(Policy(mcp="allow"), mcp_servers=[notes])["mcp"] == "allow (brokered)"
     ours = report(Policy(mcp="deny", own_mcp="allow"), mcp_servers=[notes, own])["mcp"]

@@ -228,7 +228,7 @@ def test_what_it_does_not_ask_about_is_denied_even_if_somebody_can_answer(
     assert f"--deny-tool={flag}" in compiled.controls.flags
     assert "--deny-tool=corral" not in compiled.controls.flags
     loose = compile_policy(PEER, policy, replace(run, interactive=True, strict=False))
-    assert decisions(loose)[capability] == "ask (advisory)"
+    assert decisions(loose)[capability] == "ask (not enforced)"
 
 
 def test_writable_folders_are_named() -> None:
@@ -248,7 +248,7 @@ def test_shell_rules_become_permission_requests_or_flags() -> None:
         with pytest.raises(errors.PolicyNotEnforceable, match="shell=deny"):
             prepare(agent.name, {"policy": policy})
     ruled = report(PEER, Policy(shell_rules=("allow git *",)))["shell"]
-    assert ruled == "deny (advisory) · git *: allow (advisory)"
+    assert ruled == "deny (not enforced) · git *: allow (not enforced)"
 
 
 def test_the_report_says_what_ask_becomes() -> None:
@@ -266,7 +266,7 @@ def test_the_report_says_what_ask_becomes() -> None:
         rows = compile_policy(agent, Policy(network="allow")).report
         assert "has no web tools" in next(r.note for r in rows if r.capability == "network")
     free = report(ALONE, Policy(shell="allow", network="deny"))["network"]
-    assert free == "deny (native) · commands: deny (impossible)"
+    assert free == "deny (native) · commands: deny (not enforced)"
 
 
 def test_a_name_that_is_similar_to_a_tool_is_refused() -> None:

@@ -445,7 +445,7 @@ def test_ask_is_reported_as_deny_if_no_one_can_answer() -> None:
 
 
 def test_denying_the_network_with_a_free_shell_is_impossible() -> None:
-    refused = "deny (native) · commands: deny (impossible)"
+    refused = "deny (native) · commands: deny (not enforced)"
     assert report(Policy(shell="allow", network="deny"))["network"] == refused
     listed = Policy(allow_tools=("run_shell_command",), network="deny")
     assert report(listed)["network"] == refused

@@ -222,7 +222,7 @@ def test_a_name_that_is_similar_to_a_tool_is_refused() -> None:
 def test_the_report_says_what_cannot_be_enforced() -> None:
     compiled = compile_policy(AGENT, Policy(shell="allow", network="deny"))
     report = decisions(compiled)
-    assert report["network"] == "deny (native) · commands: deny (impossible)"
+    assert report["network"] == "deny (native) · commands: deny (not enforced)"
     assert report["write"] == "deny (native)"
     assert report["read"] == "allow (brokered)"
     notes = {row.capability: row.note for row in compiled.report}

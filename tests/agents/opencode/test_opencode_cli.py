@@ -240,8 +240,8 @@ def test_the_report_says_what_ask_becomes_and_what_cannot_be_enforced() -> None:
     assert decisions(compiled)["write"] == "deny (native)"
     assert "ask→deny" in next(row.note for row in compiled.report if row.capability == "write")
     network = report(Policy(shell="allow", network="deny"))["network"]
-    assert network == "deny (native) · commands: deny (impossible)"
-    assert report(Policy(allow_tools=("write",)))["write"].startswith("deny (advisory)")
+    assert network == "deny (native) · commands: deny (not enforced)"
+    assert report(Policy(allow_tools=("write",)))["write"].startswith("deny (not enforced)")
     assert report(Policy(allow_tools=("write", "edit")))["write"].startswith("deny (native)")
     one = report(Policy(write="allow", deny_tools=("write",)))["write"]
     assert one == "not offered · write, protected names: deny (native)"
