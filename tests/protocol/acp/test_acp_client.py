@@ -316,6 +316,11 @@ UPDATES: list[tuple[str, bytes, list[RawEvent]]] = [
         [ToolUse("1", "fetch", kind="fetch"), ToolResult("1", "success", name="fetch")],
     ),
     (
+        "code-execution",
+        update("tool_call", toolCallId="1", kind="code_execution", status="in_progress"),
+        [ToolUse("1", "code_execution", kind="execute")],
+    ),
+    (
         "born-complete",
         update("tool_call", toolCallId="1", kind="read", status="completed", content=content("x")),
         [ToolUse("1", "read", kind="read", input={"description": "x"}),
@@ -336,6 +341,51 @@ UPDATES: list[tuple[str, bytes, list[RawEvent]]] = [
                      content=None, locations=None, rawInput=None),
      [ToolUse("1", "other")]),
 ]  # fmt: skip
+
+
+LATE = [
+    ("open-call", "1", {"status": "completed"}),
+    ("ended-call", "2", {"status": "failed"}),
+    ("unknown-call", "9", {"status": "completed"}),
+    ("without-id", "", {"status": "cancelled"}),
+    ("no-end", "9", {"status": "in_progress"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("id", "fields", "next_turn"),
+    # An unknown call of the next turn is a new one, as far as anyone can tell.
+    [(*late[1:], False) for late in LATE] + [(*late[1:], True) for late in LATE[:2]],
+)
+def test_an_update_of_a_call_after_the_reply_opens_no_call(
+    id: str, fields: dict[str, Any], next_turn: bool
+) -> None:
+    acp = prompted()
+    acp.receive(
+        update("tool_call", toolCallId="1", kind="read", status="in_progress")
+        + update("tool_call", toolCallId="2", kind="read", status="completed")
+        + line(id=1, result={"stopReason": "end_turn"})
+    )
+    if next_turn:
+        acp.prompt("s", [TextBlock("go")])
+    late = {"call_id": id, "status": fields["status"], "title": None}
+    data = update("tool_call_update", toolCallId=id, **fields)
+    assert acp.receive(data) == [Emit("s", [Vendor("late_tool_call_update", late)])]
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_the_next_turn_may_use_the_id_of_a_call_again(repeats: bool) -> None:
+    acp = prompted(AcpQuirks(repeats_finished_calls=repeats))
+    call = update("tool_call", toolCallId="1", kind="read", status="in_progress")
+    end = update("tool_call_update", toolCallId="1", status="completed")
+    acp.receive(call + end + line(id=1, result={"stopReason": "end_turn"}))
+    acp.prompt("s", [TextBlock("go")])
+    (emitted,) = acp.receive(call + end)
+    assert isinstance(emitted, Emit)
+    assert emitted.events == [
+        ToolUse("1", "read", kind="read"),
+        ToolResult("1", "success", name="read"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,13 @@ async def test_a_session_is_listed_loaded_resumed_and_closed(
             with pytest.raises(RpcFailed) as failed:
                 await client.call("session/load", sessionId=id, cwd=str(cwd), mcpServers=[])
             assert failed.value.code == code
+        unused = await client.session(workspace)
+        async with editor(*MODEL, env=lane.env) as other:  # for this process there is none
+            with pytest.raises(RpcFailed, match="no stored session") as failed:
+                await other.call(
+                    "session/load", cwd=str(workspace), sessionId=unused, mcpServers=[]
+                )
+            assert "first prompt" in failed.value.message
         loaded = await client.call("session/load", cwd=str(workspace), **opening)
         assert loaded["modes"]["currentModeId"] == "ask"
         assert kinds(client)[0] == "user_message_chunk"

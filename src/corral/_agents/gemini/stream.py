@@ -37,7 +37,7 @@ from corral._protocol.common_events import (
 from corral._protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.errors import CorralError
 from corral.events import Error, Init, ToolKind, ToolResult, ToolStatus, ToolUse
-from corral.values import JsonObject, Usage, as_object, as_objects, int_or_none, text_or_none
+from corral.values import Json, JsonObject, Usage, as_object, as_objects, int_or_none, text_or_none
 
 TOOLS = controls.KINDS
 
@@ -83,15 +83,30 @@ class GeminiTokens(msgspec.Struct):
     input_tokens: int = 0
     output_tokens: int = 0
     cached: int = 0
+    is_plausible: bool = True
+
+    @classmethod
+    def read(cls, given: JsonObject) -> GeminiTokens:
+        """The counts that are there. An odd one does not make the answer worse: it is left out."""
+        counts = {name: int_or_none(given.get(name)) for name in _COUNTS}
+        odd = {name for name in _COUNTS if counts[name] is None and given.get(name) is not None}
+        odd |= {name for name, count in counts.items() if count is not None and count < 0}
+        tokens = cls(**{name: 0 if name in odd else counts[name] or 0 for name in _COUNTS})
+        if (
+            tokens.cached > tokens.input_tokens and "input_tokens" not in odd
+        ):  # they are a part of them
+            tokens.cached, tokens.is_plausible = 0, False
+        if odd or tokens.input_tokens + tokens.output_tokens > tokens.total_tokens > 0:
+            tokens.is_plausible = False
+        return tokens
 
 
-class Stats(GeminiTokens):
-    models: dict[str, GeminiTokens] = {}
+_COUNTS = ("total_tokens", "input_tokens", "output_tokens", "cached")
 
 
 class GeminiResult(msgspec.Struct, gc=False, tag_field="type", tag="result"):
     status: str
-    stats: Stats | None = None
+    stats: Json = None
     error: GeminiError | None = None
 
 
@@ -211,20 +226,20 @@ _DENIED = {
 
 
 def finish(frame: GeminiResult, complaint: str | None, *, searched: bool = False) -> TurnEnd:
-    stats = frame.stats or Stats()
+    stats = as_object(frame.stats)
+    models = {
+        name: GeminiTokens.read(as_object(counts))
+        for name, counts in as_object(stats.get("models")).items()
+    }
     looped = frame.status == "success" and complaint == LOOP
     error = frame.error or GeminiError()
     return TurnEnd(
         ok=frame.status == "success" and not looped,
         stop_reason="loop_detected" if looped else None,
-        usage=usage(stats, searched=searched),
-        usage_by_model={
-            name: usage(each, searched=searched) for name, each in stats.models.items()
-        },
+        usage=usage(GeminiTokens.read(stats), searched=searched),
+        usage_by_model={name: usage(each, searched=searched) for name, each in models.items()},
         # With ``auto`` a small router model is in the list too.
-        model=max(
-            reversed(stats.models), key=lambda name: stats.models[name].output_tokens, default=None
-        ),
+        model=max(reversed(models), key=lambda name: models[name].output_tokens, default=None),
         kind=error.type,
         message=error.message or complaint,
     )
@@ -234,6 +249,13 @@ def usage(stats: GeminiTokens, *, searched: bool = False) -> Usage:
     """All counts are zero if they are unknown. Thinking is only in the total. So are the prompts of
     the service's own web tools (``searched``): then the two cannot be distinguished, and neither is
     counted."""
+    if not stats.is_plausible:
+        return Usage(
+            input=stats.input_tokens or None,
+            output=stats.output_tokens or None,
+            cache_read=stats.cached or None,
+            coverage="partial",
+        )
     if not stats.total_tokens:
         return Usage()
     reasoning = max(0, stats.total_tokens - stats.input_tokens - stats.output_tokens)

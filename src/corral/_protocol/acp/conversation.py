@@ -78,6 +78,10 @@ class AcpConversation:
         self._without_id: OrderedDict[str, OpenToolCall] = OrderedDict()
         """Open calls that came without an id, the oldest first."""
         self._closed: dict[str, None] = {}
+        """Calls of this turn that have ended, and those that were open when it ended."""
+        self._earlier: dict[str, None] = {}
+        """Those of the turns before it, whose ids a new call may have."""
+        self._is_between_turns = False
         self._generated_ids = 0
         self._usage = Usage()
         self._cost_before: float | None = None if replaying else 0.0
@@ -128,7 +132,10 @@ class AcpConversation:
 
     def start_turn(self) -> None:
         """A prompt was sent: updates from here on belong to its turn."""
-        self._replaying = False
+        self._replaying = self._is_between_turns = False
+        self._earlier |= self._closed
+        self._closed.clear()
+        _forget_oldest(self._earlier)
         self.is_cancelling = False
         self._error_chunk = None
         self._usage = Usage()
@@ -216,7 +223,10 @@ class AcpConversation:
     ) -> None:
         id, is_new = update.tool_call_id, isinstance(update, ToolCallFrame)
         call = self._open.get(id) if is_new else self._find_open_call(id)
-        if call is None and id in self._closed:
+        # An update without a call: after the reply to the prompt, or the end of an earlier one.
+        is_end = update.status in FINAL_STATUSES and id in self._earlier
+        is_late = not is_new and (self._is_between_turns or is_end)
+        if call is None and (id in self._closed or is_late):
             if is_new and self._quirks.repeats_finished_calls:
                 return
             if not is_new:
@@ -278,8 +288,7 @@ class AcpConversation:
         self._ready.pop(id, None)
         self._without_id.pop(id, None)
         self._closed[id] = None
-        if len(self._closed) > MAX_CLOSED_IDS:
-            del self._closed[next(iter(self._closed))]
+        _forget_oldest(self._closed)
 
     def abandon_turn(self, items: list[RawEvent]) -> None:
         """The turn has ended, or the agent has exited: open calls are reported."""
@@ -287,11 +296,12 @@ class AcpConversation:
             self._report(call, items)
             if call.outcome:
                 items.append(call.result_without_update())
+        self._closed |= dict.fromkeys(self._open)
         self._open.clear()
         self._ready.clear()
         self._without_id.clear()
-        self._closed.clear()
         self.is_cancelling = False
+        self._is_between_turns = True
 
     def _add_chunk_usage(self, meta: Json, items: list[RawEvent]) -> None:
         """Add the usage that some agents send with text chunks, once per model call."""
@@ -311,6 +321,11 @@ class AcpConversation:
         if self._cost is None or self._cost_before is None:  # unknown for some loaded sessions
             return Cost()
         return Cost(usd=round(max(0.0, self._cost - self._cost_before), 9), source="reported")
+
+
+def _forget_oldest(ids: dict[str, None]) -> None:
+    for id in [*ids][: len(ids) - MAX_CLOSED_IDS] if len(ids) > MAX_CLOSED_IDS else ():
+        del ids[id]
 
 
 def _without_tag(update: Json) -> Json:

@@ -26,11 +26,13 @@ KINDS: dict[str, ToolKind] = {
     "move": "move",
     "search": "search",
     "execute": "execute",
+    "code_execution": "execute",
     "think": "think",
     "fetch": "fetch",
     "switch_mode": "think",
 }
-"""The protocol's kinds. Any other is ``other``, which a policy treats like the shell."""
+"""The protocol's kinds, and one that agents use beside them. Any other is ``other``, which a policy
+treats like the shell."""
 
 
 class OpenToolCall:

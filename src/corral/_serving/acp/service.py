@@ -292,7 +292,13 @@ class AcpService:
         if served is not None and self._server.is_prompting(params.session_id):
             raise ConfigError("the session is answering a prompt: wait for its end, or cancel it")
         if served is None:
-            record = await in_thread(store.find, params.session_id)
+            try:
+                record = await in_thread(store.find, params.session_id)
+            except ResumeLost as error:
+                raise ResumeLost(
+                    f"there is no stored session {params.session_id[:100]!r}",
+                    hint="A session is stored at its first prompt. Open a new one.",
+                ) from error
             meta = record.meta
             if meta.id != params.session_id or meta.agent != self._spec.name:
                 raise ResumeLost(f"{self._spec.name} has no session {params.session_id[:100]!r}")
