@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -12,11 +13,20 @@ import time
 from pathlib import Path
 
 import pytest
-from support.merge_queues import GATE, add_branches, check_result, make_repository, repairing_agent
+from support.merge_queues import (
+    GATE,
+    add_branch,
+    add_branches,
+    check_result,
+    make_repository,
+    repairing_agent,
+)
 from support.repositories import git
 
-from corral._merging.queue import QueueStore
+from corral import merge_queue
+from corral._merging.queue import MergeEntry, MergeQueue, QueueStore
 
+KILLS = Path(__file__).parents[1] / "programs" / "merge_kills.py"
 pytestmark = pytest.mark.whole_program
 
 
@@ -77,8 +87,6 @@ def test_a_checkout_that_was_moved_in_part_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if the process was killed after it had written some files of the checkout."""
-    from corral import merge_queue
-
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
     repo = make_repository(tmp_path / "repo")
     add_branches(repo, clean=2, textual=0, semantic=0)
@@ -96,6 +104,126 @@ def test_a_checkout_that_was_moved_in_part_is_completed(
     assert git(repo, "status", "--porcelain") == ""
     assert git(repo, "rev-parse", "HEAD") == report.tip
     assert (repo / "files" / "1").exists()
+
+
+@pytest.fixture
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Main is checked out, with a change that is not committed."""
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
+    repo = make_repository(tmp_path / "repo")
+    (repo / "list").write_text("mine\n")
+    return repo
+
+
+def merge(repo: Path, *branches: str) -> merge_queue.MergeReport:
+    return merge_queue.run_sync(branches, into="main", gates=["! test -e broken"], cwd=repo)
+
+
+def commit_own(repo: Path) -> str:
+    git(repo, "commit", "-qam", "mine")
+    return git(repo, "rev-parse", "HEAD")
+
+
+def test_a_branch_that_was_staged_when_the_process_was_killed_is_merged_again(repo: Path) -> None:
+    """The user's commit makes the staged commits useless."""
+    add_branch(repo, "work/a", {"a": "a"})
+    assert merge(repo, "work/a").pending
+
+    def as_killed(queue: MergeQueue) -> None:
+        (entry,) = queue.entries
+        entry.state, entry.staged, entry.unreported, entry.ended = "checking", False, False, None
+
+    QueueStore.of(repo, "main").change(as_killed)
+    assert merge(repo).merged == 1
+    own = commit_own(repo)
+    assert merge(repo).pending == ""
+    assert git(repo, "show", "main:a") == "a"
+    assert git(repo, "merge-base", own, "main") == own
+
+
+def test_a_branch_whose_change_was_in_a_staged_one_is_merged_again(repo: Path) -> None:
+    """The one that was staged conflicts with the user's commit."""
+    add_branch(repo, "work/a", {"a": "a", "list": "a\n"})
+    add_branch(repo, "work/b", {"a": "a"})
+    assert merge(repo, "work/a").pending
+    report = merge(repo, "work/b")
+    assert "nothing to merge" in report.entries[0].reason
+    commit_own(repo)
+    report = merge(repo)
+    assert {entry.branch: entry.state for entry in report.entries} == {
+        "work/a": "failed",
+        "work/b": "merged",
+    }
+    assert git(repo, "show", "main:a") == "a"
+
+
+def test_a_failure_that_was_stored_before_a_crash_is_reported(repo: Path) -> None:
+    add_branch(repo, "work/a", {"broken": "x"})
+    add_branch(repo, "work/b", {"b": "b"})
+
+    def crash(entry: MergeEntry) -> None:
+        if entry.state == "failed":
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        merge_queue.run_sync(
+            ["work/a", "work/b"], into="main", gates=["! test -e broken"], cwd=repo, on_entry=crash
+        )
+    report = merge(repo)
+    assert [(entry.branch, entry.state) for entry in report.entries] == [
+        ("work/a", "failed"),
+        ("work/b", "merged"),
+    ]
+    assert not report.ok
+    assert merge(repo).entries == []
+
+
+def test_a_commit_of_the_user_after_a_crash_in_the_checkout_stays(repo: Path) -> None:
+    add_branch(repo, "work/a", {"a": "a"})
+    tip = merge(repo, "work/a").tip
+    QueueStore.of(repo, "main").change(lambda queue: setattr(queue, "updating", tip))
+    own = commit_own(repo)
+    assert merge(repo).pending == ""
+    assert git(repo, "merge-base", own, "main") == own
+    assert git(repo, "show", "main:a") == "a"
+
+
+def test_a_checkout_with_submodules_is_moved(repo: Path, tmp_path: Path) -> None:
+    """One is on a branch, as git leaves it where it is added; one has another one inside."""
+    inner, outer = make_repository(tmp_path / "inner"), make_repository(tmp_path / "outer")
+    allow = ("-c", "protocol.file.allow=always")
+    git(outer, *allow, "submodule", "--quiet", "add", str(inner), "inner")
+    git(outer, "commit", "-qm", "inner")
+    git(repo, "checkout", "-q", "--", "list")
+    for source in (inner, outer):
+        git(repo, *allow, "submodule", "--quiet", "add", str(source), source.name)
+    git(repo, *allow, "submodule", "--quiet", "update", "--init", "--recursive")
+    git(repo, "commit", "-qm", "submodules")
+    add_branch(repo, "work/a", {"a": "a"})
+    assert merge(repo, "work/a").pending == ""
+    assert (repo / "a").read_text() == "a"
+    assert git(repo, "status", "--porcelain") == ""
+    (repo / "outer" / "inner" / "list").write_text("mine")
+    add_branch(repo, "work/b", {"b": "b"})
+    assert "outer" in merge(repo, "work/b").pending
+
+
+def run_kills(folder: Path, first: int, count: int, timeout: float) -> None:
+    words = [sys.executable, str(KILLS), str(folder), str(first), str(count)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout)
+    *wrong, last = done.stdout.splitlines()
+    assert (wrong, done.returncode) == ([], 0), done.stderr
+    assert json.loads(last)["killed"] > count // 3
+
+
+def test_no_branch_is_lost_when_random_queues_are_killed(tmp_path: Path) -> None:
+    run_kills(tmp_path / "kills", 19, 4, 300)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_no_branch_of_three_hundred_random_queues_is_lost(tmp_path: Path) -> None:
+    run_kills(tmp_path / "kills", 0, 300, 7000)
 
 
 def test_a_round_that_was_interrupted_does_not_count(

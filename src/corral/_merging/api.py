@@ -213,6 +213,8 @@ async def run_order(
     while True:
         with store.working() as is_ours:
             if is_ours:
+                if not order.id:
+                    own |= await in_thread(_unreported_numbers, store)
                 await merger.run({*own} if order.id else own)
             elif not order.wait:
                 return await in_thread(_report, store, root, own, elsewhere=True)
@@ -279,7 +281,10 @@ def remove(
                     raise ConfigError(
                         f"another process is merging {name}", hint="Interrupt it first, or wait."
                     )
-            return [queue.end(by_name[name], "failed", REMOVED) for name in branches]
+            removed = [queue.end(by_name[name], "failed", REMOVED) for name in branches]
+            for entry in removed:
+                entry.unreported = False  # whoever removes it knows
+            return removed
 
         return store.change(change)
 
@@ -359,6 +364,12 @@ def _add(
         return {entry.number for entry in own}
 
 
+def _unreported_numbers(store: QueueStore) -> set[int]:
+    """The numbers of the entries that ended in a process that was killed."""
+    stored = store.read()
+    return set() if stored is None else {each.number for each in stored.entries if each.unreported}
+
+
 def _open_numbers(store: QueueStore) -> set[int]:
     """The numbers of the entries that have not ended."""
     stored = store.read()
@@ -368,9 +379,13 @@ def _open_numbers(store: QueueStore) -> set[int]:
 def _report(
     store: QueueStore, root: Path, own: set[int], *, elsewhere: bool = False
 ) -> MergeReport:
-    stored = store.read()
-    if stored is None:
-        raise StorageFailed(f"the merge queue {store.id} was removed")
+    def change(stored: MergeQueue) -> MergeQueue:
+        for entry in stored.entries:
+            if entry.number in own and not entry.is_open and not elsewhere:
+                entry.unreported = False
+        return stored
+
+    stored = store.change(change)
     return MergeReport(
         queue=store.id,
         into=stored.into,
@@ -399,5 +414,6 @@ def _try(folder: Path, order: MergeOrder) -> MergeReport:
                 queue.end(entry, "merged", "nothing to merge" if done.is_empty else "")
             else:
                 queue.end(entry, "failed", conflict_text(done.files))
+        entry.staged = entry.unreported = False  # nothing was merged
         entries.append(entry)
     return MergeReport(queue="", into=into, tip=tip, entries=entries)

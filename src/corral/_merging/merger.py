@@ -17,10 +17,11 @@ wrote gets to the target without the gate.
 
 If the target is checked out somewhere, it is not moved. The tip is the branch ``corral/merge/INTO``
 then, and only at the end the checkout is moved to it, as ``git merge --ff-only`` does: if it has no
-changes, otherwise the report says what to do. If the target was moved meanwhile, entries that
-are on that branch only are queued again.
+changes, otherwise the report says what to do. If the target was moved meanwhile, that branch is
+thrown away, and entries that are on it only are queued again.
 
-Crashes: see ``queue``. The worktrees of the gate and of owners are made again.
+Crashes: see ``queue``. Which entries are on the target is asked of git (``_settle``), before a
+branch that has them is removed. The worktrees of the gate and of owners are made again.
 """
 
 from __future__ import annotations
@@ -155,10 +156,13 @@ class Merger:
         self._into = stored.into
         into, staging = stored.into, staging_of(stored.into)
         self._checkout = repository.checkouts(self._root).get(reference(into))
-        if stored.updating and self._checkout is not None and (old := tip_of(self._root, into)):
+        old, new = tip_of(self._root, into), stored.updating
+        # A commit of the user since then must stay: such a target is not moved.
+        is_next = old is not None and new and repository.is_ancestor(self._root, old, new)
+        if old is not None and is_next and self._checkout is not None:
             with contextlib.suppress(StorageFailed):
                 worktree.update_checkout(
-                    self._checkout, reference(into), old, stored.updating, after_crash=True
+                    self._checkout, reference(into), old, new, after_crash=True
                 )
         tip, staged = tip_of(self._root, into), tip_of(self._root, staging)
         if tip is None:
@@ -170,34 +174,45 @@ class Merger:
                 f" git branch -m {staging} NAME",
             )
         if staged is not None and not repository.is_ancestor(self._root, tip, staged):
+            self._settle(tip, tip)
             self._source.advance(staging, None, staged)  # the target has moved since
             staged = None
+        self._tip_branch = into if self._checkout is None else staging
         if self._checkout is None:
             if staged is not None and self._source.advance(into, staged, tip):
+                self._settle(staged, staged)
                 self._source.advance(staging, None, staged)
-            self._tip_branch = into
-        else:
-            if staged is None:
-                worktree.check_branches(self._root)
-                self._source.advance(staging, tip, None)
-            self._tip_branch = staging
-        end = tip_of(self._root, self._tip_branch) or tip
+        elif staged is None:
+            worktree.check_branches(self._root)
+            self._source.advance(staging, tip, None)
+        now = tip_of(self._root, into) or tip
+        self._settle(now, tip_of(self._root, self._tip_branch) or now)
+        self._store.change(lambda stored: setattr(stored, "pending", ""))
 
-        def correct(stored: MergeQueue) -> None:
-            stored.updating, stored.pending = "", ""
+    def _settle(self, target: str, end: str) -> bool:
+        """Correct the entries by what git says: which are on the commit ``target``, which only on
+        ``end``, and which on neither. Those are queued again. False: one of them was merged."""
+
+        def is_on(commit: str, entry: MergeEntry) -> bool:
+            return bool(entry.result) and repository.is_ancestor(self._root, entry.result, commit)
+
+        def correct(stored: MergeQueue) -> bool:
+            stored.updating, is_complete = "", True
             for entry in stored.entries:
-                is_there = bool(entry.result) and repository.is_ancestor(
-                    self._root, entry.result, end
-                )
-                if entry.is_open and is_there:
-                    queue.end(entry, "merged")
-                elif entry.number in self._asked.values():
-                    pass
-                elif entry.is_open or (entry.staged and not is_there):
-                    entry.state, entry.ended = "queued", None
-                entry.staged = entry.staged and self._checkout is not None
+                is_tried = entry.staged or (entry.is_open and bool(entry.base))
+                if is_tried and is_on(end, entry):
+                    if entry.is_open:
+                        queue.end(entry, "merged")
+                    entry.staged = not is_on(target, entry)
+                elif entry.staged:
+                    stored.put_last(entry)
+                    entry.ended, entry.staged, entry.unreported = None, False, False
+                    is_complete = False
+                elif entry.is_open and entry.number not in self._asked.values():
+                    entry.state = "queued"
+            return is_complete
 
-        self._store.change(correct)
+        return self._store.change(correct)
 
     def _is_own(self, stored: MergeQueue, staged: str, tip: str) -> bool:
         """Whether a commit was made by this queue, or has nothing that the target does not have."""
@@ -228,9 +243,10 @@ class Merger:
     def _finish(self) -> bool:
         """Move the checkout of the target to what is merged. False: the target was moved meanwhile,
         so that some branches must be merged again."""
-        if self._checkout is None:
-            return True
         root, top, into = self._root, self._checkout, self._into
+        if top is None:
+            tip = tip_of(root, into)
+            return tip is not None and self._settle(tip, tip)
         tip, staged = tip_of(root, into), tip_of(root, self._tip_branch)
         if tip is None or staged is None or not repository.is_ancestor(root, tip, staged):
             return False
@@ -245,12 +261,8 @@ class Merger:
                     f" To move it: git -C {top} merge --ff-only {self._tip_branch}"
                 )
 
-        def change(stored: MergeQueue) -> None:
-            stored.updating, stored.pending = "", pending
-            for entry in stored.entries if not pending else ():
-                entry.staged = False
-
-        self._store.change(change)
+        self._store.change(lambda stored: setattr(stored, "pending", pending))
+        self._settle(tip if pending else staged, staged)
         if not pending:
             self._source.advance(self._tip_branch, None, staged)
         return True
@@ -313,7 +325,7 @@ class Merger:
             return
         self._in_vain = 0
         self._set_green(done.commit)
-        self._set(number, staged=self._checkout is not None, output="", files=())
+        self._set(number, output="", files=())
         self._end(number, "merged")
 
     def _try_again(self, number: int, moved: str) -> None:
@@ -335,7 +347,7 @@ class Merger:
             entry = stored.find(number)
             if entry.state != "queued":
                 return None
-            entry.state = "rebasing"
+            entry.state, entry.base = "rebasing", ""
             return entry
 
         entry = self._store.change(change)

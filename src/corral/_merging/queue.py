@@ -17,7 +17,12 @@ States of an entry::
 
 What is stored says what was intended, and git what has happened. After a crash every entry that is
 not at its end is queued again, unless its ``result`` is on the target: then it is merged. So each
-step may be done twice.
+step may be done twice. An entry that is merged stays ``staged`` until git shows its result on the
+target itself; if it is neither there nor on the branch for a target that is checked out, because
+the target or that branch was changed by others, the entry is queued again.
+
+An entry that has ended is ``unreported`` until a call returns a report with it. So a failure that
+was stored before a crash is reported by the next call.
 """
 
 from __future__ import annotations
@@ -74,7 +79,7 @@ class MergeEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     rounds: int = 0
     """How often the owner has answered. What a crash interrupted does not count."""
     base: str = ""
-    """The commit of the target that it was tried on last."""
+    """The commit of the target that this commit of the branch was tried on; empty: on none."""
     result: str = ""
     """The commit that the target gets, or has got."""
     cost_usd: float = 0.0
@@ -83,7 +88,9 @@ class MergeEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     ended: float | None = None
     """Times in seconds since the epoch."""
     staged: bool = False
-    """Whether the target does not have it yet, because it is checked out."""
+    """Whether it was merged, and was not seen on the target itself yet: that is checked out."""
+    unreported: bool = False
+    """Whether it has ended, and no call has reported that."""
     turn: int = 0
     """Its place: the lowest is next."""
     order: str = ""
@@ -145,6 +152,7 @@ class MergeQueue(msgspec.Struct, kw_only=True, omit_defaults=True):
             if entry.branch == branch:
                 if entry.state == "queued":
                     entry.commit, entry.owner = commit, owner or entry.owner
+                    entry.base = ""
                 return entry
         number = len(self.entries) + 1
         entry = MergeEntry(
@@ -166,6 +174,7 @@ class MergeQueue(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def end(entry: MergeEntry, state: EndState, reason: str = "") -> MergeEntry:
     entry.state, entry.reason, entry.ended = state, reason, clock.now()
+    entry.staged, entry.unreported = state == "merged", True
     return entry
 
 

@@ -186,14 +186,17 @@ def _submodules(
         if inside:
             # It stays a submodule only if its folder holds this commit's files and nothing else.
             its_own = scan.find_repository(folder)
-            if its_own is None or its_own.top != folder or its_own.head != entry.id:
+            if its_own is None or its_own.top != folder:
                 continue
             env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(its_own.common / "objects")}
             try:
+                if repository.commit_of(folder, "HEAD") != entry.id:  # HEAD may name a branch
+                    continue
                 files = repository.entries(root, entry.id, env)
             except StorageFailed:  # it does not have the commit
                 continue
-            if {path + b"/" + name: each for name, each in files.items()} != inside:
+            its_files = {path + b"/" + name: each for name, each in files.items()}
+            if _submodules(root, place, its_files, inside) != its_files:
                 continue
         entries = {name: each for name, each in entries.items() if name not in inside}
         entries[path] = entry
