@@ -148,13 +148,24 @@ def test_a_computed_cost_is_marked_as_computed() -> None:
         ("x:pro", Usage(input=1, output=1, coverage="partial")),
         ("x:pro", used(input=1)),
         ("x:pro", used(output=1)),
-        ("x:pro", used(input=1, output=1, cache_read=2)),
-        ("x:pro", used(input=3_000, output=1, cache_read=1)),
-        ("x:pro", used(input=3_000, output=1, cache_write=1)),
     ],
 )
 def test_a_cost_is_unknown_if_a_price_or_a_count_is_missing(model: str, usage: Usage) -> None:
     assert KNOWN.cost(model, usage) == Cost()
+
+
+@pytest.mark.parametrize(
+    ("usage", "usd"),
+    [
+        (used(input=1, output=1, cache_read=2), 10.2e-6),  # more cached than sent
+        (used(input=3_000, output=1, cache_read=1_000), 0.01204),  # no price for the cache
+        (used(input=3_000, output=1, cache_write=1_000), 0.01204),
+    ],
+)
+def test_tokens_of_a_cache_without_a_price_count_as_other_input(usage: Usage, usd: float) -> None:
+    found = KNOWN.cost("x:pro", usage)
+    assert found.usd == pytest.approx(usd)
+    assert found.source == "estimated"
 
 
 def test_zero_tokens_have_a_known_cost_of_zero() -> None:
@@ -172,17 +183,24 @@ def test_zero_tokens_have_a_known_cost_of_zero() -> None:
         ("x:best", "best", 1),
         ("x:whatever-latest", "pro", 1),
         ("x:pro", "", 1),
-        ("x:pro", "plain", None),
-        ("x:pro", "pro-mini", None),
-        ("x:pro", "pro-1", None),
-        ("x:pro", "somebody-else", None),
+        ("x:whatever", "somebody-else", None),
     ],
 )
 def test_the_model_that_answered_decides_the_price(
     asked: str, answered: str, price: int | None
 ) -> None:
-    paid = KNOWN.cost(asked, used(input=1_000, output=0), answered).usd
-    assert paid == (None if price is None else pytest.approx(price / 1e3))
+    paid = KNOWN.cost(asked, used(input=1_000, output=0), answered)
+    assert paid.usd == (None if price is None else pytest.approx(price / 1e3))
+    assert paid.source == ("unknown" if price is None else "computed")
+
+
+@pytest.mark.parametrize("answered", ["plain", "pro-mini", "pro-1", "somebody-else"])
+def test_a_model_without_a_price_that_answered_costs_as_much_as_the_one_that_was_asked(
+    answered: str,
+) -> None:
+    paid = KNOWN.cost("x:pro", used(input=1_000, output=0), answered)
+    assert paid.usd == pytest.approx(1e-3)
+    assert paid.source == "estimated"
 
 
 def test_own_entries_are_merged_over_shipped_ones_field_by_field() -> None:
@@ -205,7 +223,7 @@ def test_own_entries_are_merged_over_shipped_ones_field_by_field() -> None:
 def test_own_prices_replace_all_prices_of_that_model() -> None:
     own = KNOWN.merged({"models": {"x:best": {"prices": {"input": 0, "output": 1}}}})
     assert usd(own, "x:pro", input=5_000, output=1_000_000) == 1
-    assert own.cost("x:pro", used(input=10, output=0, cache_read=5)) == Cost()
+    assert own.cost("x:pro", used(input=10, output=0, cache_read=5)) == Cost(0, "estimated")
 
 
 def bad(**fields: Any) -> dict[str, Any]:

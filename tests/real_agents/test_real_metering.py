@@ -161,6 +161,25 @@ async def test_an_unknown_price_is_an_error_only_with_a_limit_on_the_cost(agent:
     assert (await agent.run(script, model=model, max_total_tokens=200_000)).ok
 
 
+@for_agents("gemini-cli")
+async def test_a_limit_on_the_cost_holds_where_cached_tokens_have_no_price(
+    agent: RealAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "models.toml"
+    own.write_text(
+        f'[models."gemini:{agent.record.probe.model}"]\nprices = {{ input = 1.0, output = 1.0 }}\n'
+    )
+    monkeypatch.setenv("CORRAL_MODELS", str(own))
+    call = agent.calls("read", path="x.txt")[0]
+    usage = {"input": 100_000, "output": 10, "cached": 90_000}
+    script = [Turn(calls=[call], usage=usage, repeat="forever")]
+    result = await agent.run(script, max_cost=0.25)
+    assert result.status == "max_budget"
+    assert 0.1 <= (result.cost.usd or 0) <= 0.35
+    assert result.cost.source == "estimated"
+    assert len(agent.turns) <= 3
+
+
 @for_agents(lambda record: record.persistent, every_day=("gemini-acp",))
 async def test_each_prompt_of_a_pool_gets_its_own_calls(agent: RealAgent) -> None:
     numbers = {f"Tell me the result of task number {n}, please.": 100 * n for n in (1, 2, 3)}

@@ -115,13 +115,13 @@ class TurnTotals:
     def reset(self) -> None:
         self.usage: Usage = Usage()
         self.usage_by_model: dict[str, Usage] = {}
-        self._usd: float | None = 0.0
+        self._cost: Cost | None = None
+        """None before the first answer."""
         self.model: str | None = None
 
     def add(self, response: Response, requested: str) -> None:
         self.usage = self.usage + response.usage
-        known = response.cost.usd
-        self._usd = None if known is None or self._usd is None else self._usd + known
+        self._cost = response.cost if self._cost is None else self._cost + response.cost
         provider, _, name = requested.partition(":")
         # A dated version of the requested model is the same model; any other longer name is not.
         rest = response.model.removeprefix(name.removesuffix("-latest"))
@@ -133,9 +133,7 @@ class TurnTotals:
     @property
     def cost(self) -> Cost:
         """The cost; known only if it is known for every answer."""
-        if self._usd is None or self.model is None:
-            return Cost()
-        return Cost(usd=self._usd, source="computed")
+        return self._cost or Cost()
 
 
 class Mailbox:
@@ -418,7 +416,7 @@ class Loop:
             ModelCall(
                 model=totals.model or self._request.model,
                 usage=response.usage,
-                cost=replace(cost, source="metered") if cost.usd is not None else cost,
+                cost=replace(cost, source="metered") if cost.source == "computed" else cost,
                 partial=response.usage.coverage != "complete",
                 duration_ms=round(seconds * 1000),
             )

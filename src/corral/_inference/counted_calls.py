@@ -7,7 +7,15 @@ from collections.abc import AsyncIterator
 from corral._inference.client import Complete, Middleware, Streamed
 from corral._metering.budget_gate import BudgetGate
 from corral.errors import CorralError, TimedOut
-from corral.model_types import Finish, Request, Response, StreamEvent
+from corral.model_types import (
+    Finish,
+    Request,
+    Response,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+)
 
 
 class CountedCalls(Middleware):
@@ -32,12 +40,16 @@ class CountedCalls(Middleware):
     async def stream(self, request: Request, call: Streamed) -> AsyncIterator[StreamEvent]:
         reserved = await self._gate.reserve(request)
         response: Response | None = None
-        has_started = False
+        has_started, streamed = False, 0
         try:
             async for event in call(request):
                 has_started = True
                 if isinstance(event, Finish):
                     response = event.response
+                elif isinstance(event, TextDelta | ThinkingDelta):
+                    streamed += len(event.text)
+                elif isinstance(event, ToolCallDelta):
+                    streamed += len(event.arguments)
                 yield event
         finally:
-            reserved.settle_response(response, was_billed=has_started)
+            reserved.settle_response(response, was_billed=has_started, streamed=streamed)

@@ -102,10 +102,8 @@ class Generation(Displayed, msgspec.Struct, Generic[T_co], frozen=True, kw_only=
     @property
     def cost(self) -> Cost:
         """The sum, known only if the cost of every step is known."""
-        known = [step.response.cost.usd for step in self.steps]
-        if any(usd is None for usd in known):
-            return Cost()
-        return Cost(usd=sum(usd for usd in known if usd is not None), source="computed")
+        first, *others = (step.response.cost for step in self.steps)
+        return sum(others, start=first)
 
     @property
     def warnings(self) -> tuple[str, ...]:

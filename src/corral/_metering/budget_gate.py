@@ -21,7 +21,13 @@ from msgspec.structs import replace
 
 from corral._core.spending import Spent
 from corral._metering.budget import HINT, Budget, Reservation, Shortage
-from corral._metering.calls import BYTES_PER_TOKEN, CallMeter, MeteredCall, ModelRequest
+from corral._metering.calls import (
+    BYTES_PER_TOKEN,
+    OUTPUT_BYTES_PER_TOKEN,
+    CallMeter,
+    MeteredCall,
+    ModelRequest,
+)
 from corral._metering.prices import find_prices
 from corral._models.catalogue import Prices
 from corral._models.registry import split_model
@@ -138,7 +144,7 @@ class BudgetTicket:
         prices: Prices | None,
         learn: Callable[[ModelRequest, int], None],
     ) -> None:
-        self._reservation = reservation
+        self.reservation: Reservation = reservation
         self._request = request
         self._prices = prices
         self._learn = learn
@@ -148,7 +154,7 @@ class BudgetTicket:
     def may_continue(self, meter: CallMeter) -> bool:
         while meter.output > self._output:
             more = spent_for(0, OUTPUT_STEP, self._prices)
-            if not self._reservation.extend(Spent(more.cost, more.tokens)):
+            if not self.reservation.extend(Spent(more.cost, more.tokens)):
                 return False
             self._output += OUTPUT_STEP
         return True
@@ -158,19 +164,28 @@ class BudgetTicket:
         if usage.input and usage.coverage != "estimated":
             self._learn(self._request, usage.input)
         if not call.is_partial:
-            self._reservation.settle(Spent(call.cost.usd or 0.0, usage.total or 0, 1))
+            self.reservation.settle(Spent(call.cost.usd or 0.0, usage.total or 0, 1))
             return
-        estimate = spent_for(usage.input or self._request.input_bound, call.output, self._prices)
+        output = max(call.output, usage.output or 0)
+        estimate = spent_for(usage.input or self._request.input_bound, output, self._prices)
         cost = max(call.cost.usd or 0.0, estimate.cost)
-        self._reservation.settle(Spent(cost, max(usage.total or 0, estimate.tokens), 1))
+        self.reservation.settle(Spent(cost, max(usage.total or 0, estimate.tokens), 1))
 
-    def settle_response(self, response: Response | None, *, was_billed: bool) -> None:
-        """A call that corral made itself has ended, with a response or without."""
+    def settle_response(
+        self, response: Response | None, *, was_billed: bool, streamed: int = 0
+    ) -> None:
+        """A call that corral made itself has ended, with a response or without. ``streamed``: bytes
+        of output that came before."""
         call = MeteredCall(request=self._request, model=self._request.model, is_partial=was_billed)
+        output = streamed // OUTPUT_BYTES_PER_TOKEN
         if response is not None:
             is_partial = response.usage.coverage != "complete"
             call = replace(call, usage=response.usage, cost=response.cost, is_partial=is_partial)
-        self.settle(call)
+            output = len(msgspec.json.encode(response.message)) // OUTPUT_BYTES_PER_TOKEN
+        elif was_billed:  # what is not known counts as it was reserved
+            reserved = self.reservation.amount.tokens - self._request.input_bound
+            output = max(output, reserved)
+        self.settle(replace(call, output=output))
 
 
 def spent_for(input_tokens: int, output_tokens: int, prices: Prices | None) -> Spent:

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from corral.errors import ConfigError
-from corral.values import Cost, Usage, convert_to, is_list, is_object
+from corral.values import Cost, CostSource, Usage, convert_to, is_list, is_object
 
 Ability = Literal["tools", "images", "audio", "documents", "reasoning", "json_schema", "caching"]
 
@@ -71,9 +71,17 @@ class CatalogueEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """When the figures were last compared with the vendor's."""
 
     def prices_for(self, tokens: int) -> Prices | None:
-        """The prices of a request with this many input tokens."""
-        reached = [tier for tier in self.tiers if tokens > tier.above]
-        return max(reached, key=lambda tier: tier.above) if reached else self.prices
+        """The prices of a request with this many input tokens; those of the lowest tier if there
+        are no others."""
+        if not self.tiers:
+            return self.prices
+        tiers = sorted(self.tiers, key=lambda tier: tier.above)
+        reached = [tier for tier in tiers if tokens > tier.above]
+        return reached[-1] if reached else self.prices or tiers[0]
+
+    @property
+    def has_prices(self) -> bool:
+        return self.prices is not None or bool(self.tiers)
 
 
 class Catalogue:
@@ -118,8 +126,10 @@ class Catalogue:
     def cost(self, model_id: str, usage: Usage, answered_by: str | None = None) -> Cost:
         """The cost of *one* request: tiers apply per request, so a sum would be priced wrong.
 
-        ``answered_by`` is the model named in the response; it decides the price. The cost is
-        unknown if a price or a count is missing.
+        ``answered_by`` is the model named in the response; it decides the price. The cost is an
+        estimate if the list says less than the response: the model that answered is not listed
+        (the price is that of the one that was asked), or tokens of a cache have no price (they
+        count as other input). It is unknown if neither model has a price, or a count is missing.
         """
         known, asked = self._billed_cache, (model_id, answered_by)
         if asked not in known:  # to find it takes as long as reading the response
@@ -128,18 +138,24 @@ class Catalogue:
             known[asked] = self._find_billed_entry(model_id, answered_by)
         entry = known[asked]
         used, output = usage.input, usage.output
-        if entry is None or usage.coverage != "complete" or used is None or output is None:
-            return Cost()
-        prices = entry.prices_for(used) if entry.tiers else entry.prices
-        if prices is None:
+        if usage.coverage != "complete" or used is None or output is None:
             return Cost()
         read, written = usage.cache_read or 0, usage.cache_write or 0
-        unpriced = (read and prices.cache_read is None) or (written and prices.cache_write is None)
-        if unpriced or used < read + written:
+        source: CostSource = "computed"
+        if entry is None or not entry.has_prices:
+            entry, source = self.lookup(model_id), "estimated"
+        if used < read + written:
+            used, source = read + written, "estimated"
+        prices = None if entry is None else entry.prices_for(used)
+        if prices is None:
             return Cost()
-        millions = (used - read - written) * prices.input + output * prices.output
-        millions += read * (prices.cache_read or 0) + written * (prices.cache_write or 0)
-        return Cost(usd=millions / 1_000_000, source="computed")
+        plain, read_price, write_price = prices.input, prices.cache_read, prices.cache_write
+        if (read and read_price is None) or (written and write_price is None):
+            source = "estimated"
+        millions = (used - read - written) * plain + output * prices.output
+        millions += read * (plain if read_price is None else read_price)
+        millions += written * (plain if write_price is None else write_price)
+        return Cost(usd=millions / 1_000_000, source=source)
 
     def merged(self, table: Mapping[str, object], source: str = "models.toml") -> Catalogue:
         """A catalogue with the user's entries added, field by field; prices replace all prices.
@@ -249,5 +265,5 @@ def all_entries() -> Iterator[CatalogueEntry]:
 
 
 def cost(model_id: str, usage: Usage, answered_by: str | None = None) -> Cost:
-    """The cost of one request at the shipped prices; unknown if one is missing."""
+    """The cost of one request at the shipped prices: see ``Catalogue.cost``."""
     return shipped().cost(model_id, usage, answered_by)
