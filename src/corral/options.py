@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeGuard
 
 import msgspec
@@ -181,8 +181,12 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Patterns of ignored files and folders that the checks need."""
     verify_timeout: float = 600.0
     """Seconds that each check may take."""
+    work: tuple[str, ...] = ()
+    """Patterns of what the run may have changed; everything else is checked as before the run."""
     judge_files: tuple[str, ...] = ()
     """Patterns of further files that judge the work."""
+    put_back: bool = False
+    """Put files that judge back in the workspace before the checks."""
     scenarios: str | None = None
     """A folder of held-out scenarios that the work must satisfy."""
     scenario_threshold: float = 0.9
@@ -452,8 +456,21 @@ def _check_combinations(run: RunOptions) -> None:
         )
     if run.record_to is not None and run.replay is not None:
         raise ConfigError("record_to and replay both given: a replay cannot be recorded")
+    check_scope(run.verify_from, run.work, put_back=run.put_back)
     if run.record and not run.keep:
         raise ConfigError("record needs keep=True: the transcript is stored with the session")
+
+
+def check_scope(verify_from: VerifyFrom, work: Sequence[str], *, put_back: bool) -> None:
+    """Raises ``ConfigError`` for options that contradict each other."""
+    if verify_from == "after" and (work or put_back):
+        name = "work" if work else "put_back"
+        raise ConfigError(
+            f'{name} and verify_from="after" both given',
+            hint='With "after" the checks use all files as the agent left them.',
+        )
+    if not all(pattern.strip() for pattern in work):
+        raise ConfigError("work must be patterns of files, got an empty one")
 
 
 _SERVER_EXAMPLES = (

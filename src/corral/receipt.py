@@ -15,7 +15,7 @@ from corral.values import Cost, Json, JsonObject, Usage, UsageSource
 
 __all__ = [
     "CheckKind", "CleanTreeFacts", "Evidence", "LeftOut", "Outcome", "Receipt", "ReceiptFile",
-    "RunFacts", "TreeState", "Verdict", "VerifyFrom",
+    "RunFacts", "Scope", "TreeState", "Verdict", "VerifyFrom",
 ]  # fmt: skip
 
 Verdict: TypeAlias = Literal["verified", "gaps", "unverified"]
@@ -24,6 +24,9 @@ was asked for, or the run failed before any could be made."""
 VERDICTS: tuple[Verdict, ...] = ("verified", "gaps", "unverified")
 VerifyFrom: TypeAlias = Literal["before", "after"]
 """Where the files that judge the work come from: from before the run, or as the agent left them."""
+Scope: TypeAlias = Literal["work", "names"]
+"""Which files are as before the run: all that the option ``work`` does not name, or those that
+judge by their names."""
 CheckKind: TypeAlias = Literal["command", "files", "function", "schema", "scenarios"]
 Outcome: TypeAlias = Literal["passed", "failed", "missing"]
 """``missing``: the check could not be made, so it says nothing about the work."""
@@ -130,7 +133,8 @@ class CleanTreeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     tree: str
     """The id of the git tree."""
     restored: tuple[str, ...] = ()
-    """Files that judge the work and that the run had changed: they are as before the run."""
+    """Files that judge the work and that the run had changed: they are as before the run. With
+    ``put_back``, in the workspace too."""
     left_out: tuple[LeftOut, ...] = ()
     """What the run left and the checks did not see."""
     provided: tuple[str, ...] = ()
@@ -190,6 +194,10 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inside: str = ""
     """The working directory, from the root of the tree."""
     verify_from: VerifyFrom = "before"
+    scope: Scope | None = None
+    """None if all files are as the agent left them, or no check reads files."""
+    work: tuple[str, ...] = ()
+    """The patterns of what the run may have changed, from the working directory."""
     judge_files: tuple[str, ...] = ()
     """The patterns of files that judge, besides corral's own."""
     before: TreeState | None = None

@@ -218,8 +218,12 @@ class RunKwargs(AgentKwargs, total=False):
     """Ignored files and folders that the checks need, besides installed dependencies."""
     verify_timeout: float | str
     """Time for each check."""
+    work: Sequence[str]
+    """What the run may have changed, as patterns of .gitignore; all else is as before it."""
     judge_files: Sequence[str]
     """More files that judge the work, as patterns of .gitignore; !PATTERN takes one out."""
+    put_back: bool
+    """Put files that judge the work back as they were before the run, in the workspace itself."""
     scenarios: str | os.PathLike[str] | None
     """A folder of held-out scenarios that the work must satisfy: corral docs scenarios."""
     scenario_threshold: float

@@ -64,7 +64,13 @@ HONEST = {
         " > calc.py",
         PLAIN,
     ),
-    "a deleted file": Honest("rm README.md", "! test -e README.md"),
+    "a program that a command names, if it is the work": Honest(
+        "printf '#!/bin/sh\\n' > check.sh", "./check.sh", {"work": ["check.sh"]}
+    ),
+    "a test that is put back": Honest(
+        f"{FIX}\nrm tests/test_calc.py", UNITTEST, {"put_back": True}
+    ),
+    "a deleted file": Honest("rm README.md", "! test -e README.md", {"work": ["README.md"]}),
     "a moved file": Honest("mv README.md NOTES.md", "test -f NOTES.md"),
     "names of all kinds": Honest(
         f"{FIX}\necho > 'a b'; echo > 'ä'; echo > \"$(printf 'x\\377')\"; echo > '-n'", PLAIN
@@ -80,7 +86,7 @@ HONEST = {
     ),
     "an ignored folder that it made": Honest(f"{FIX}\nmkdir build; echo > build/x", PLAIN),
     "a check that writes": Honest(FIX, f"echo > output; mkdir build; {PLAIN}"),
-    "a check that formats": Honest(FIX, ["echo >> calc.py", PLAIN]),
+    "a check that formats": Honest(FIX, ["echo >> calc.py", PLAIN], {"work": ["*.py"]}),
     "a check that leaves processes": Honest(FIX, f"sleep 60 & {PLAIN}"),
     "a check with much output": Honest(FIX, f"yes | head -c 5000000; {PLAIN}"),
     "a variable": Honest(FIX, f'test "$MODE" = strict && {PLAIN}', {"env": {"MODE": "strict"}}),
@@ -146,15 +152,18 @@ async def test_every_kind_of_folder(tmp_path: Path, kind: str) -> None:
         (folder / "tests" / "test_calc.py").write_text(TEST.replace("(1, 2), 3", "(2, 2), 4"))
         (folder / "new.py").write_text("x = 1\n")
     cwd = folder / "tests" if kind == "below" else folder
-    script = f"cd {folder}\nrm tests/test_calc.py\n{FIX}"
+    script = f"cd {folder}\nrm tests/test_calc.py\necho > conftest.py\n{FIX}"
     verify = f"cd .. && {UNITTEST}" if kind == "below" else UNITTEST
-    result = await verified_run(cwd, script, verify=verify)
+    result = await verified_run(cwd, script, verify=verify, put_back=True)
     assert_verified(result)
+    assert (folder / "tests" / "test_calc.py").exists()
+    assert not (folder / "conftest.py").exists()
     receipt = result.receipt
     assert receipt is not None
     assert receipt.folder == ("folder" if kind == "no repository" else "repository")
     assert receipt.clean is not None
     assert receipt.clean.restored == ("tests/test_calc.py",)
+    assert [each.path for each in receipt.clean.left_out] == ["conftest.py"]
     changed = [file.path for file in receipt.before.uncommitted] if receipt.before else []
     assert changed == (["new.py", "tests/test_calc.py"] if kind == "uncommitted" else [])
 
@@ -168,7 +177,12 @@ async def test_in_the_sandbox_the_tree_stands_where_the_workspace_is(project: Pa
         "! test -e .git && echo > calc.py",
         "! cat ~/.ssh/id_rsa && echo > $TMPDIR/x",
     ]
-    options: dict[str, Any] = {"sandbox": "require", "policy": policy, "strict": True}
+    options: dict[str, Any] = {
+        "sandbox": "require",
+        "policy": policy,
+        "strict": True,
+        "work": ["*"],
+    }
     result = await verified_run(project, FIX, verify=checks, **options)
     assert_verified(result)
     assert (project / "calc.py").read_text() == RIGHT
@@ -237,13 +251,13 @@ async def test_a_run_of_several_rounds_is_verified_once_from_its_beginning(proje
         "gemini-cli",
         first,
         until=lambda result: None if result.final_text == "yes" else f"go on:\n{second}",
-        **scripted_options(project, verify=UNITTEST),
+        **scripted_options(project, verify=UNITTEST, put_back=True),
     )
     assert_verified(result)
     assert result.receipt is not None
     assert result.receipt.clean is not None
     assert result.receipt.clean.restored == ("tests/test_calc.py",)
-    assert [file.path for file in result.receipt.changed] == ["calc.py", "tests/test_calc.py"]
+    assert [file.path for file in result.receipt.changed] == ["calc.py"]
 
 
 async def test_secrets_are_not_in_the_receipt(project: Path) -> None:

@@ -50,7 +50,9 @@ def compare(  # noqa: PLR0913
     verify_timeout: float | None = None,
     verify_from: VerifyFrom | None = None,
     verify_with: Sequence[str] = (),
+    work: Sequence[str] = (),
     judge_files: Sequence[str] = (),
+    put_back: bool = False,
     scenarios: str | os.PathLike[str] | None = None,
     scenario_threshold: float | None = None,
     judge: str | None = None,
@@ -76,9 +78,10 @@ def compare(  # noqa: PLR0913
     that is run when the agent has ended, in a clean tree of what it left; exit code 0 passes.
     Without one, an attempt passes if the agent's turn succeeds. ``tests``: a file or folder that is
     copied there before the command runs, and does not exist while the agent works.
-    ``verify_timeout``: seconds for the verifier, 600 if not given. ``verify_from``, ``verify_with``
-    and ``judge_files`` as for ``corral.run``; with ``tests``, ``verify_from`` is ``after`` if not
-    given. ``scenarios``, ``scenario_threshold`` and ``judge``: held-out scenarios that each attempt
+    ``verify_timeout``: seconds for the verifier, 600 if not given. ``verify_from``,
+    ``verify_with``, ``work``, ``judge_files`` and ``put_back`` as for ``corral.run``; with
+    ``tests``, ``verify_from`` is ``after`` if not given. ``scenarios``, ``scenario_threshold`` and
+    ``judge``: held-out scenarios that each attempt
     must satisfy, too. ``output``: a type or JSON Schema that answers must fit.
 
     Each attempt works in its own git worktree at ``HEAD``, or in its own copy of the folder if it
@@ -118,7 +121,9 @@ def compare(  # noqa: PLR0913
         verify_timeout=verify_timeout,
         verify_from=verify_from,
         verify_with=tuple(verify_with),
+        work=tuple(work),
         judge_files=tuple(judge_files),
+        put_back=put_back,
         scenarios=None if scenarios is None else os.fspath(scenarios),
         scenario_threshold=scenario_threshold,
         judge=judge,

@@ -34,6 +34,7 @@ from corral._system import clock, config, fs, paths
 from corral._system.git import command, repository, source_repository, worktree
 from corral._system.git.worktree import name_part, repository_root
 from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent
+from corral.options import check_scope
 from corral.receipt import VerifyFrom
 from corral.run_kwargs import AgentKwargs
 from corral.values import Json, decode_as
@@ -133,7 +134,9 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     verify_timeout: float | None = None
     verify_from: VerifyFrom | None = None
     verify_with: tuple[str, ...] = ()
+    work: tuple[str, ...] = ()
     judge_files: tuple[str, ...] = ()
+    put_back: bool = False
     scenarios: str | None = None
     scenario_threshold: float | None = None
     judge: str | None = None
@@ -189,8 +192,9 @@ def fingerprint(tasks: Sequence[CompareTask], options: CompareOptions) -> str:
     run = {key: each for key, each in options.run.items() if key not in ("max_cost", "cwd")}
     given = (options.agents, options.repeat, options.verify, options.tests, options.verify_timeout)
     judged = (options.verify_from, options.verify_with, options.judge_files, options.scenarios)
+    scope = (options.work, options.put_back)
     held_out = (options.scenario_threshold, options.judge)
-    values = [tasks, given, judged, held_out, run]
+    values = [tasks, given, judged, scope, held_out, run]
     data = msgspec.json.encode(values, enc_hook=str, order="sorted")
     return blake2b(data, digest_size=8).hexdigest()
 
@@ -250,6 +254,7 @@ def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> 
             raise ConfigError(f"{key} must be greater than 0, got: {limit}")
     if options.verify_from not in (None, "before", "after"):
         raise ConfigError(f"verify_from must be before or after, got: {options.verify_from!r}")
+    check_scope(options.verify_from or "before", options.work, put_back=options.put_back)
     agents = choose_agents(options.agents)
     run = options.run.copy()
     cwd = Path(run.pop("cwd", None) or ".").absolute()
@@ -413,7 +418,7 @@ class _Builder:
         )
         tests, target = task.tests, ""
         # Files of the agent judge nothing if the task brings its own after the run.
-        hides_tests = bool(tests)
+        is_after = bool(tests) and not (self._options.work or self._options.put_back)
         if not tests and (script := self._script(task)):
             # A script of the user is the verifier: it runs as it is now, whatever agents do to it.
             tests, target = str(Path(task.folder or self._cwd, script)), script
@@ -430,7 +435,9 @@ class _Builder:
             digest=digest,
             is_confined=task.is_confined,
             timeout=limit or TIMEOUT,
-            verify_from=self._options.verify_from or ("after" if hides_tests else "before"),
+            verify_from=self._options.verify_from or ("after" if is_after else "before"),
+            work=self._options.work,
+            put_back=self._options.put_back,
             verify_with=self._options.verify_with,
             judge_files=self._options.judge_files,
             scenarios=self._options.scenarios or "",

@@ -32,7 +32,9 @@ class Verifier(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: float = TIMEOUT
     verify_from: VerifyFrom = "before"
     verify_with: tuple[str, ...] = ()
+    work: tuple[str, ...] = ()
     judge_files: tuple[str, ...] = ()
+    put_back: bool = False
     scenarios: str = ""
     """A folder of held-out scenarios."""
     threshold: float = 0.9

@@ -39,7 +39,9 @@ class RunVerifier:
         options = VerifyOptions(
             checks=prepared.checks,
             verify_from=run.verify_from,
+            work=run.work,
             judge_files=run.judge_files,
+            put_back=run.put_back,
             verify_with=run.verify_with,
             timeout=run.verify_timeout,
         )

@@ -2,18 +2,24 @@
 
 An agent that may change them decides itself whether it has done its task. So with
 ``verify_from="before"`` the checks see them as they were before the run, and none that the run has
-added. A file judges if
+added. There are two rules, and no command is parsed.
 
-* a pattern names it: ``PATTERNS`` below, and those of the option ``judge_files``. The patterns are
-  those of ``.gitignore``; the last one that matches decides, and ``!pattern`` takes a file out;
-* a command executes it: ``check.py`` in ``python check.py``, if it existed before the run;
-* the run has added it, and it has the name of a target of ``make`` that a command names: ``make
-  test`` does nothing if there is a file ``test``;
-* the run has added it, and it takes the place of a module that a test runner imports, such as
-  ``pytest.py`` or ``json.py`` beside the tests.
+With the option ``work`` (``scope="work"``), the work is what its patterns name, but for files of
+``judge_files``. Everything else judges.
 
-What is not known: a file that only the tests themselves read, by a name that no pattern has. Such
-files are named with ``judge_files``.
+Without it (``scope="names"``), everything is the work except
+
+* what a pattern names: ``PATTERNS`` below, and those of ``judge_files``. The patterns are those of
+  ``.gitignore``; the last one that matches decides, and ``!pattern`` takes a file out;
+* a file or folder that existed before the run and that a word of a command names, at any depth, and
+  everything below such a folder: ``tools/check.py`` in ``cd tools; sh < check.py``;
+* what the run has added under the name of a target of the Makefile: ``make test`` does nothing if
+  there is a file ``test``;
+* what the run has added in the place of a file that judges, or of a module that a test runner
+  imports: ``check/`` beside ``check.py``, ``json.py`` beside the tests.
+
+What is not known: a file that only the tests themselves read, by a name that no pattern has, and a
+module that is only imported. Such files are named with ``judge_files``, or the work with ``work``.
 """
 
 from __future__ import annotations
@@ -22,52 +28,102 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
-from pathlib import PurePath
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from fnmatch import translate
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+import msgspec
 
 from corral._system.git import scan
 from corral._system.git.scan import Rules
 
 PATTERNS = (
     # Tests and what they compare with.
-    *("test/", "tests/", "__tests__/", "spec/", "specs/", "e2e/", "testing/", "fixtures/"),
+    *("test/", "tests/", "__tests__/", "spec/", "specs/", "e2e/", "testing/", "fixtures/", "t/"),
     *("__fixtures__/", "testdata/", "test-data/", "test_data/", "snapshots/", "__snapshots__/"),
-    *("goldens/", "golden/", "__mocks__/", "cypress/", "*.feature"),
-    *("test_*.py", "*_test.py", "tests.py", "test.py", "*_test.go", "*_test.rb", "*_spec.rb"),
-    *("*.test.*", "*.spec.*", "*.snap", "*_test.exs", "*_test.dart", "*_test.c", "*_test.cc"),
-    *("*_test.cpp", "*Test.java", "*Tests.java", "*IT.java", "*Test.kt", "*Tests.cs"),
-    "*Test.php",
-    *("test_*.sh", "*_test.sh", "*.bats", "test.sh", "runtests*", "run_tests*", "run-tests*"),
+    *("goldens/", "golden/", "__mocks__/", "cypress/", "step_definitions/", "xt/", "testthat/"),
+    *("Test/", "Tests/", "Spec/", "Specs/", "*Test/", "*Tests/", "*.Test/", "*[._-]tests/"),
+    *(
+        "*[._-]test/",
+        "benches/",
+        "testsuite/",
+        "testsuites/",
+        "**/features/steps/",
+        "**/features/support/",
+    ),
+    *("*[._-]test.*", "*[._-]tests.*", "*[._-]spec.*", "*[._-]specs.*", "*_SUITE.erl"),
+    *("*Test.*", "*Tests.*", "*Spec.*", "*Specs.*", "*TestCase.*", "*TestSuite.*", "*Suite.scala"),
+    *("*IT.java", "*IT.kt", "*Cest.php", "*Cept.php", "Test[A-Z]*.*", "test[_-]*.*", "test.*"),
+    *("tests.*", "spec.*", "*.t", "*.bats", "*.feature", "*.robot", "*.pf", "*.cy.*", "*.e2e.*"),
+    *("test.sh", "runtest*", "run_test*", "run-test*", "run[_-]spec*", "*[_-]test", "*[_-]tests"),
+    *("*.snap", "*.ambr", "*.golden", "*.expected", "*.approved.*", "*.verified.*"),
     # Python: settings of test runners and linters, and what is imported at the start.
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"),
     *("tox.toml", "noxfile.py", "setup.cfg", "setup.py", "pyproject.toml", ".coveragerc"),
     *("mypy.ini", ".mypy.ini", "ruff.toml", ".ruff.toml", ".flake8", ".pylintrc", "pylintrc"),
     *("pyrightconfig.json", "sitecustomize.py", "usercustomize.py", "*.pth", "pyvenv.cfg"),
-    # JavaScript.
+    *(".bandit", ".isort.cfg", "ty.toml", ".stestr.conf", "manage.py", "dodo.py"),
+    # JavaScript and TypeScript.
     *("package.json", ".npmrc", ".yarnrc*", ".pnpmfile.*", "jest.config.*", "jest.setup.*"),
     *("vitest.*", "vite.config.*", "playwright.config.*", "cypress.config.*", "karma.conf.*"),
-    *(".mocharc*", "ava.config.*", "tsconfig*.json", "babel.config.*", ".babelrc*", ".swcrc"),
-    *(
-        "eslint.config.*",
-        ".eslintrc*",
-        ".eslintignore",
-        "biome.json*",
-        ".prettierrc*",
-        "deno.json*",
-    ),
-    *("bunfig.toml", "nx.json", "turbo.json"),
-    # Other languages, and what builds.
-    *("Makefile", "makefile", "GNUmakefile", "*.mk", "justfile", "Justfile", ".justfile"),
-    *("Taskfile.y*ml", "Rakefile", ".rspec", "Cargo.toml", ".cargo/", "build.rs", "go.mod"),
-    *("go.work", "phpunit.xml*", "composer.json", "pom.xml", "build.gradle*", "settings.gradle*"),
-    *("gradle.properties", "gradlew*", "mvnw*", "CMakeLists.txt", "CTest*.cmake", "*.csproj"),
-    *("Directory.Build.*", "mix.exs", "BUILD", "BUILD.bazel", "WORKSPACE*", "MODULE.bazel"),
-    # What runs elsewhere, and what chooses programs.
+    *(".mocharc*", "ava.config.*", "tsconfig*.json", "jsconfig*.json", "babel.config.*"),
+    *(".babelrc*", ".swcrc", ".taprc", ".nycrc*", "nyc.config.*", ".c8rc*", "wdio.conf.*"),
+    *("protractor.conf.*", "nightwatch.*", "stryker.*", ".testcaferc*", "jasmine.json"),
+    *("eslint.config.*", ".eslintrc*", "biome.json*", ".prettierrc*", "prettier.config.*"),
+    *("stylelint.config.*", ".stylelintrc*", ".oxlintrc*", "deno.json*", "bunfig.toml"),
+    *("webpack.config.*", "rollup.config.*", "nx.json", "turbo.json", "lerna.json", "rush.json"),
+    *("pnpm-workspace.yaml", ".pnp.*", "gulpfile.*", "Gruntfile.*", "angular.json"),
+    # Go, Rust, C and C++.
+    *("go.mod", "go.work", ".golangci.*", "staticcheck.conf", "magefile.go", "Cargo.toml"),
+    *(".cargo/", "build.rs", "nextest.toml", "clippy.toml", ".clippy.toml", "rustfmt.toml"),
+    *(".rustfmt.toml", "deny.toml", "rust-toolchain*", "CMakeLists.txt", "CMakePresets.json"),
+    *("*.cmake", "meson.build", "meson_options.txt", "meson.options", "configure"),
+    *("configure.ac", "SConstruct", "SConscript", "wscript", "build.ninja", "conanfile.*"),
+    *("vcpkg.json", ".clang-tidy", ".clang-format", "build.zig*", "dub.json", "dub.sdl"),
+    # Java, Kotlin, Scala, Groovy, Clojure; C#, F#, Visual Basic.
+    *("pom.xml", "build.gradle*", "settings.gradle*", "gradle.properties", "gradlew*", "mvnw*"),
+    *("*.versions.toml", ".mvn/", "gradle/", "buildSrc/", "build.xml", "build.sc", "build.mill"),
+    *("*.sbt", "testng*.xml", "junit-platform.properties", "checkstyle*.xml", "pmd*.xml"),
+    *("spotbugs*.xml", "detekt.y*ml", "lint.xml", ".scalafix.conf", ".scalafmt.conf"),
+    *("project.clj", "deps.edn", "tests.edn", "bb.edn", "shadow-cljs.edn", "*.csproj", "*.fsproj"),
+    *("*.vbproj", "*.sln", "*.slnx", "*.runsettings", "Directory.Build.*", "Directory.Packages.*"),
+    *("global.json", "[Nn]u[Gg]et.[Cc]onfig", "xunit.runner.json", ".globalconfig"),
+    # Ruby, PHP, Perl, Lua, R, Julia.
+    *("Rakefile", "*.rake", ".rspec", "Gemfile", "*.gemspec", ".rubocop*", "Guardfile"),
+    *(".simplecov", "phpunit.xml*", "Pest.php", "composer.json", "phpcs.xml*", "phpstan.*"),
+    *("psalm.xml*", "codeception.y*ml", "behat.y*ml", "infection.json*", ".php-cs-fixer*"),
+    *("Makefile.PL", "Build.PL", ".proverc", "cpanfile", "dist.ini", ".perlcriticrc"),
+    *(".luacheckrc", ".busted", "*.rockspec", "DESCRIPTION", ".Rprofile", ".lintr"),
+    *("Project.toml", "Manifest.toml"),
+    # Swift, Dart, Haskell, OCaml, Elixir, Erlang, Nim, Crystal.
+    *("Package.swift", "*.xctestplan", "*.pbxproj", "*.xcscheme", ".swiftlint.yml"),
+    *("pubspec.yaml", "analysis_options.yaml", "dart_test.yaml", "*.cabal", "cabal.project*"),
+    *("stack.yaml", "package.yaml", "hie.yaml", "dune", "dune-project", "*.opam", "mix.exs"),
+    *(".formatter.exs", ".credo.exs", "rebar.config*", "*.nimble", "nim.cfg", "shard.yml"),
+    # What builds and runs.
+    *("[Mm]akefile", "GNUmakefile", "BSDmakefile", "*.mk", "*.mak", "Makefile.*"),
+    *("[Jj]ustfile", ".justfile", "*.just", "[Tt]askfile*.y*ml", "BUILD", "BUILD.bazel"),
+    *("WORKSPACE*", "MODULE.bazel", ".bazelrc", "*.bzl", "BUCK", ".buckconfig", "pants.toml"),
+    *("Earthfile", "Tiltfile", "flake.nix", "shell.nix", "default.nix", "devenv.nix"),
+    # What runs elsewhere, and what chooses programs or files.
     *(".github/", ".gitlab-ci.yml", ".circleci/", "Jenkinsfile", "azure-pipelines.yml"),
-    *(".pre-commit-config.yaml", ".husky/", ".gitattributes", ".python-version", ".node-version"),
+    *(".buildkite/", ".travis.yml", "bitbucket-pipelines.yml", ".drone.yml", ".woodpecker*"),
+    *("appveyor.yml", ".appveyor.yml", ".teamcity/", ".cirrus.yml", "lefthook.y*ml"),
+    *(".pre-commit-config.yaml", ".husky/", ".lintstagedrc*", ".gitattributes", ".gitmodules"),
+    *(".editorconfig", ".python-version", ".node-version", ".ruby-version", ".java-version"),
     *(".nvmrc", ".tool-versions", "mise.toml", ".mise.toml", ".envrc", ".env", ".env.*"),
-    "rust-toolchain*",
+    ".*ignore",
+    # Installed programs and caches, which no person reads, and what was compiled.
+    *("node_modules/", ".venv/", "venv/", "site-packages/", "vendor/bin/", "vendor/bundle/"),
+    *(".bundle/", ".yarn/", "*.dist-info/", "*.egg-info/", "*.egg-link", "*.egg"),
+    *("__pycache__/", ".*_cache/", ".cache/", ".tox/", ".nox/", ".hypothesis/", ".gradle/"),
+    *(".task/", ".nyc_output/", ".turbo/", ".parcel-cache/", ".stack-work/", ".phpunit.*"),
+    *(".eslintcache", ".stylelintcache", "*.tsbuildinfo", ".rspec_status", "*.py[cod]"),
+    *("*.so", "*.dylib", "*.dll", "*.class", "*.o", "*.obj", "*.a", "*.beam", "*.elc"),
+    *("*.luac", "*.rbc", "*.hi", "*.cm[aiox]", "*.jar", "*.rlib"),
 )
+"""Names of files that judge, as people write them for the languages in use."""
 
 _RUNNERS = frozenset(
     (
@@ -79,106 +135,290 @@ _RUNNERS = frozenset(
     )
 )
 """Modules that Python's test runners and linters import."""
+_MODULES = _RUNNERS | sys.stdlib_module_names
 _IMPORTED = (".py", ".pyc", ".so", ".pyd")
 """How the names of files end that Python imports."""
+_SHADOWS = Rules(
+    b"minitest/\nminitest.rb\nrspec/\nrspec.rb\nrspec-core.rb\nassert.h\ngtest/\ncatch2/\ncmocka.h\n"
+    b"junit/\njupiter/\nkotest/\nscalatest/\nluaunit.lua\nbusted/\nbusted.lua\n"
+)
+"""What runners of other languages load, if the run has added it."""
 _ROOTS = ("src/", "lib/", "python/")
 """Folders in which imports begin, besides the working directory."""
-_INTERPRETERS = re.compile(
-    r"(?:ba|da|z|k|fi)?sh|python[\d.]*|pypy[\d.]*|node|nodejs|deno|bun|tsx|ts-node|ruby|perl|php|lua"
-    r"|Rscript|pwsh|source|\.\Z"
-)
-"""Programs whose first argument is what they execute."""
-_BEFORE = frozenset(
-    (
-        *("env", "time", "nice", "nohup", "exec", "command", "sudo", "xvfb-run", "uv"),
-        *("poetry", "pipenv", "pdm", "hatch", "rye", "npx", "pnpm", "yarn", "bundle"),
-        *("coverage", "run", "then", "do", "!", "{", "("),
-    )
-)
-"""Words that may stand before the program."""
-_MAKES = frozenset(("make", "gmake", "bmake", "just", "task", "rake", "ninja"))
-"""Programs that do nothing for a target that exists as a file."""
+_SCRIPTS = (".py", ".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx", ".rb", ".pl",
+            ".pm", ".lua", ".php", ".rs")  # fmt: skip
+"""Files that are run by a name without its end: ``node check``, ``cargo run --bin check``."""
+_LOADED = (*_SCRIPTS, *_IMPORTED)
+_SCRIPT_FOLDERS = ("", "src/bin/", "examples/")
+_SEPARATORS = re.compile(r"[\s\"'`;&|()<>{}$=,:!@]+")
+_VARIABLE = re.compile(r"\$(?:\w+|\{[^}]*\})/?")
+_MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_MODULE_OPTION = re.compile(r"-[A-Za-z]*m")
+_IMPORT = re.compile(r"\b(?:import|from)\s+([A-Za-z_]\w*)")
+_GLOB = re.compile(r"[*?\[]")
+_DEEPEST = 3
+"""Commands within quotes of a command that are read, and variables within those of a Makefile."""
+LONGEST_LINE = 4_000
+"""Characters of a line of a Makefile that are read, and of a variable."""
+MAKEFILES = re.compile(rb"(?:.*/)?(?:[Mm]akefile(?:\..*)?|(?:GNU|BSD)makefile|.*\.ma?k)")
+_ASSIGNMENT = re.compile(r"\s*(?:export\s+|override\s+)?([\w.-]+)\s*(?:[:?+!]{0,3}=)\s*(.*)")
+_REFERENCE = re.compile(r"\$[({]([\w.-]+)[)}]")
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the files are."""
+
+    inside: str = ""
+    """The working directory, from the root of the tree."""
+    roots: tuple[str, ...] = ()
+    """Names of the root on this machine."""
 
 
 class Judges:
-    """Decides which files judge."""
+    """Decides which files judge. All paths are from the root of the tree."""
 
     def __init__(
-        self, patterns: Iterable[str] = (), commands: Iterable[str] = (), inside: str = ""
+        self,
+        before: Collection[bytes] = (),
+        *,
+        work: Sequence[str] = (),
+        patterns: Sequence[str] = (),
+        commands: Iterable[str] = (),
+        place: Place | None = None,
+        makefiles: Mapping[bytes, bytes] | None = None,
     ) -> None:
-        """``commands`` are those that are run, in the folder ``inside`` of the tree."""
-        text = "\n".join((*PATTERNS, *patterns))
-        self._rules = Rules(text.encode("utf-8", "surrogateescape"))
-        self._inside = f"{inside}/" if inside else ""
-        self._executed: set[str] = set()
-        self._targets: set[str] = set()
-        for command in commands:
-            for folder, words in _simple_commands(command):
-                self._add(os.path.join(inside, folder), words)
-
-    def _add(self, folder: str, words: list[str]) -> None:
-        program, arguments = _program_of(words)
-        if os.path.basename(program) in _MAKES:
-            self._targets |= {os.path.normpath(os.path.join(folder, each)) for each in arguments}
-        scripts = [program] if "/" in program else []
-        if _INTERPRETERS.fullmatch(os.path.basename(program)):
-            scripts += [each for each in arguments if not each.startswith("-")][:1]
-        self._executed |= {os.path.normpath(os.path.join(folder, each)) for each in scripts}
+        """``before``: the files before the run. ``work`` is from the working directory.
+        ``makefiles``: the content of those from before the run."""
+        place = place or Place()
+        self._inside = f"{place.inside}/" if place.inside else ""
+        self._own = _rules(tuple(patterns))
+        self._rules = _rules((*PATTERNS, *patterns))
+        self._work = _rules(tuple(work)) if work else None
+        self._existing = _Existing(before, place)
+        self._named = {path for each in commands for path in self._existing.named_by(each)}
+        self._named_stems = {path.removesuffix(_end_of(path)) for path in self._named}
+        self._targets = [
+            re.compile(_target_expression(target))
+            for path, content in (makefiles or {}).items()
+            for target in _targets(path, content.decode("utf-8", "replace"), place.inside)
+        ]
 
     def decides(self, path: bytes, *, is_new: bool) -> bool:
-        """Whether the file judges. ``path`` is from the root of the tree, ``is_new``: the run has
-        added it."""
+        """Whether the file is as before the run. ``is_new``: the run has added it."""
+        if self._work is None:
+            return self.decides_by_name(path, is_new=is_new)
+        inside = os.fsencode(self._inside)
+        if not path.startswith(inside):
+            return True
+        is_work = bool(scan.verdict_below(self._work, path.removeprefix(inside)))
+        return not is_work or bool(scan.verdict_below(self._own, path))
+
+    def decides_by_name(self, path: bytes, *, is_new: bool) -> bool:
+        """The same, by the rule for runs without ``work``."""
         verdict = scan.verdict_below(self._rules, path)
         if verdict is not None:
             return verdict
         name = os.fsdecode(path)
-        if not is_new:
-            return name in self._executed
-        above = (name, *map(str, PurePath(name).parents))
-        return not self._targets.isdisjoint(above) or self._shadows(name)
+        if not self._named.isdisjoint(_with_folders(name)):
+            return True
+        return is_new and (
+            any(target.match(name) for target in self._targets)
+            or bool(scan.verdict_below(_SHADOWS, path))
+            or self._replaces(name)
+            or self._shadows(name)
+        )
+
+    def _replaces(self, name: str) -> bool:
+        """Whether a new file is loaded in place of a script that judges: it differs only after a
+        dot, or is in a folder with that name."""
+        if not name.endswith(_LOADED):
+            return False
+        *folders, _ = _with_folders(name)
+        above, slash, last = name.rpartition("/")
+        words = last.split(".")
+        stems = {
+            *folders,
+            *(f"{above}{slash}{'.'.join(words[:end])}" for end in range(1, len(words))),
+        }
+        return any(
+            stem in self._named_stems or any(map(self._judged_before, self._existing.scripts(stem)))
+            for stem in stems
+        )
 
     def _shadows(self, name: str) -> bool:
         """Whether a new file has the name of a module that a runner imports, or is in a package
         with such a name. Only where imports begin: a package may have a module of any name."""
-        if not name.startswith(self._inside) or not name.endswith(_IMPORTED):
+        if not name.endswith(_IMPORTED):
             return False
-        beside = name.removeprefix(self._inside)
-        roots = (beside, *(beside.removeprefix(each) for each in _ROOTS))
-        names = {re.split(r"[/.]", each, maxsplit=1)[0] for each in roots}
-        return bool(names & (_RUNNERS | sys.stdlib_module_names))
+        folders = ["", *(f"{each}/" for each in _with_folders(name)[:-1])]
+        return any(
+            re.split(r"[/.]", name[len(folder) :], maxsplit=1)[0] in _MODULES
+            and self._begins_imports(folder)
+            for folder in folders
+        )
+
+    def _begins_imports(self, folder: str) -> bool:
+        if folder in {self._inside, *(f"{self._inside}{each}" for each in _ROOTS)}:
+            return True
+        if f"{folder}__init__.py" in self._existing:
+            return False
+        return any(map(self._judged_before, self._existing.modules_in(folder)))
+
+    def _judged_before(self, name: str) -> bool:
+        return self.decides_by_name(os.fsencode(name), is_new=False)
 
 
-def _simple_commands(command: str) -> Iterator[tuple[str, list[str]]]:
-    """The words of each command of a line, and the folder that it runs in."""
-    lexer = shlex.shlex(command, posix=True, punctuation_chars=";&|()\n<>")
-    lexer.whitespace_split, lexer.commenters, lexer.whitespace = True, "", " \t\r"
-    folder, words = "", list[str]()
+@lru_cache(maxsize=8)
+def _rules(patterns: tuple[str, ...]) -> Rules:
+    return Rules("\n".join(patterns).encode("utf-8", "surrogateescape"))
+
+
+def _with_folders(name: str) -> list[str]:
+    """The folders above the file, and the file."""
+    parts = name.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts) + 1)]
+
+
+def _end_of(path: str) -> str:
+    """The end of the name of a script; empty for other files."""
+    end = os.path.splitext(path)[1]
+    return end if end in _SCRIPTS else ""
+
+
+class _Existing:
+    """The files and folders before the run."""
+
+    def __init__(self, before: Iterable[bytes], place: Place) -> None:
+        self._place = place
+        self._paths: set[str] = set()
+        self._by_name: dict[str, list[str]] = {}
+        self._by_stem: dict[str, list[str]] = {}
+        self._modules: dict[str, list[str]] = {}
+        for name in map(os.fsdecode, before):
+            self._paths.update(_with_folders(name))
+            if name.endswith(_SCRIPTS):
+                self._by_stem.setdefault(os.path.splitext(name)[0], []).append(name)
+            if name.endswith(".py"):
+                folder = name[: name.rfind("/") + 1]
+                self._modules.setdefault(folder, []).append(name)
+        for path in self._paths:
+            self._by_name.setdefault(path.rpartition("/")[2], []).append(path)
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._paths
+
+    def scripts(self, stem: str) -> Sequence[str]:
+        return self._by_stem.get(stem, ())
+
+    def modules_in(self, folder: str) -> Sequence[str]:
+        return self._modules.get(folder, ())
+
+    def named_by(self, command: str) -> set[str]:
+        """What the words of a command name."""
+        imported = {*_IMPORT.findall(command)}
+        named: set[str] = set()
+        for word, is_module in {*_words(command)}:
+            named |= self._below(word)
+            if is_module and _MODULE.fullmatch(word):
+                named |= self._module(word, least=1)
+            elif word.split(".")[0] not in imported:  # what is only imported is the work
+                named |= self._script(word)
+                if _MODULE.fullmatch(word):
+                    named |= self._module(word, least=2)
+        return named
+
+    def _below(self, word: str) -> set[str]:
+        """The files and folders with this path, at any depth."""
+        if word.startswith(("/", "~")):
+            for root in self._place.roots:
+                if f"{word}/".startswith(f"{root}/"):
+                    return self._below(os.path.relpath(word, root))
+            parts = PurePosixPath(word).parts[1:]
+            return {"/".join(parts[at:]) for at in range(len(parts))} & self._paths
+        path = os.path.normpath(word)
+        while path.startswith("../"):
+            path = path[3:]
+        if not path.strip("./*"):
+            return set()  # the whole folder
+        if _GLOB.search(path):
+            matches = re.compile(f"(?:.*/)?{translate(path)}").match
+            return {each for each in self._paths if matches(each)}
+        return {
+            each
+            for each in self._by_name.get(path.rpartition("/")[2], ())
+            if each == path or each.endswith(f"/{path}")
+        }
+
+    def _module(self, word: str, *, least: int) -> set[str]:
+        """The files and folders of a module of Python, also if the last words are names in it."""
+        parts = word.split(".")
+        for end in range(len(parts), least - 1, -1):
+            path = "/".join(parts[:end])
+            if named := self._below(f"{path}.py") | self._below(path):
+                return named
+        return set()
+
+    def _script(self, word: str) -> set[str]:
+        """The scripts that are named without the end of their names."""
+        if "/" in word:
+            return {path for end in _SCRIPTS for path in self._below(f"{word}{end}")}
+        inside = f"{self._place.inside}/" if self._place.inside else ""
+        return self._paths & {
+            f"{above}{folder}{word}{end}"
+            for above in ("", inside)
+            for folder in _SCRIPT_FOLDERS
+            for end in _SCRIPTS
+        }
+
+
+def _words(text: str, depth: int = 0) -> Iterator[tuple[str, bool]]:
+    """The words of a command, whatever shell or program reads it, and whether each is the name of
+    a module after ``-m``. Texts in quotes are words, and commands too."""
     try:
-        tokens = [*lexer, ";"]
-    except ValueError:  # the shell does not read it either
-        tokens = [*command.split(), ";"]
+        tokens = shlex.split(text)
+    except ValueError:  # not for a shell
+        tokens = []
     for token in tokens:
-        if token.strip(";&|()\n"):
-            words.append(token)
+        if token != text and depth < _DEEPEST:
+            yield token, False
+            yield from _words(token, depth + 1)
+    for each in {text, _VARIABLE.sub(" ", text)}:
+        previous = ""
+        for word in _SEPARATORS.split(each):
+            yield word.lstrip("-+"), bool(_MODULE_OPTION.fullmatch(previous))
+            if word.startswith("-"):
+                yield word[2:], word.startswith("-m")  # -fFILE, -mMODULE
+            previous = word
+
+
+def _targets(makefile: bytes, text: str, inside: str) -> Iterator[str]:
+    """The paths of the targets of a Makefile, as patterns of make, but for phony ones."""
+    values: dict[str, str] = {}
+    targets: set[str] = set()
+    phony: set[str] = set()
+    for line in text.replace("\\\n", " ").splitlines():
+        if assignment := _ASSIGNMENT.match(line):
+            value = f"{values.get(assignment[1], '')} {assignment[2]}"
+            values[assignment[1]] = value[:LONGEST_LINE]
             continue
-        if words[:1] == ["cd"] and len(words) > 1:
-            folder = os.path.join(folder, words[1])
-        elif words:
-            yield folder, words
-        words = []
+        head, colon, rest = _expanded(line[:LONGEST_LINE], values).partition(":")
+        if not colon or line[0].isspace() or "#" in head or "=" in head:
+            continue
+        if head.split() == [".PHONY"]:
+            phony |= {*rest.split()}
+        targets |= {*head.removesuffix("&").split()}
+    folders = {os.path.dirname(os.fsdecode(makefile)), inside, ""}
+    for target in targets - phony - {".PHONY"}:
+        if target.strip("%./*") and "$" not in target:
+            yield from {os.path.normpath(os.path.join(folder, target)) for folder in folders}
 
 
-def _program_of(words: list[str]) -> tuple[str, list[str]]:
-    """The program that a simple command starts, and its arguments. Assignments, and programs that
-    start another one, are passed over."""
-    at = 0
-    while at < len(words) - 1:
-        word = words[at]
-        if not (word in _BEFORE or re.match(r"[A-Za-z_]\w*=", word)):
-            break
-        at += 1
-    program, arguments = words[at], words[at + 1 :]
-    if program in ("timeout", "gtimeout") and len(arguments) > 1:
-        rest = [each for each in arguments if not each.startswith("-")][1:]
-        return _program_of(rest) if rest else (program, arguments)
-    return program, arguments
+def _expanded(line: str, values: Mapping[str, str]) -> str:
+    for _ in range(_DEEPEST):
+        line = _REFERENCE.sub(lambda found: values.get(found[1], found[0]), line)[:LONGEST_LINE]
+    return line
+
+
+def _target_expression(target: str) -> str:
+    """What matches a file with the name of a target, and what is below a folder with that name."""
+    return "[^/]*".join(map(re.escape, target.split("%"))) + r"(?:/|\Z)"

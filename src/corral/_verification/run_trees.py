@@ -5,7 +5,8 @@ repository around the working directory, or of the working directory itself. Its
 a repository of corral's own, so nothing is written to the user's.
 
 The clean tree has the files that the agent left. With ``verify_from="before"``, files that judge
-(``judging``) are put back as they were, and those that the run has added are left out. Files that
+(``judging``) are put back as they were, and those that the run has added are left out; with
+``put_back`` in the workspace, too, so that what is checked is what is there. Files that
 git ignores are left out too, but for dependencies: ignored folders with a name of ``DEPENDENCIES``,
 submodules, and what ``verify_with`` names. They are provided if they were the same before and after
 the run. Blocking.
@@ -27,7 +28,7 @@ from corral._system.git import tree as git_tree
 from corral._system.git.folder_store import Entries, FolderStore
 from corral._system.git.repository import TreeDifference, TreeEntry
 from corral._system.git.scan import Rules
-from corral._verification.judging import Judges
+from corral._verification.judging import MAKEFILES, Judges, Place
 from corral.errors import StorageFailed
 from corral.events import FileKind
 from corral.receipt import CleanTreeFacts, LeftOut, ReceiptFile, TreeState, VerifyFrom
@@ -40,6 +41,8 @@ DEPENDENCIES = (
 """Ignored folders in which dependencies are installed. Others, such as ``build``, are left out:
 what is made of the work is made again."""
 STORE = "trees.git"
+LARGEST_MAKEFILE = 256 * 1024
+"""Bytes of a Makefile whose targets are read."""
 MOST_FILES = 5_000
 """Changed files that a receipt lists."""
 
@@ -49,6 +52,8 @@ class TreeChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     verify_from: VerifyFrom = "before"
     judge_files: tuple[str, ...] = ()
+    work: tuple[str, ...] = ()
+    """What the run may have changed, as patterns from the working directory."""
     verify_with: tuple[str, ...] = ()
     """Patterns of ignored files and folders that the checks need."""
     commands: tuple[str, ...] = ()
@@ -86,8 +91,13 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
     judge: Judges
 
     def judges(self, path: bytes) -> bool:
-        """Whether a file that a check has added judges."""
-        return self.judge.decides(path, is_new=True)
+        """Whether a file that a check has added judges. What it has built does not."""
+        return self.judge.decides_by_name(path, is_new=True)
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether the run has added files that the clean tree has not."""
+        return any(path in self.after_entries and path not in self.entries for path in self.new)
 
     @property
     def of_before(self) -> WorkTrees:
@@ -134,7 +144,6 @@ class RunTrees:
         below = os.path.relpath(os.path.abspath(cwd), self.root)
         self.inside: str = "" if below == "." else below
         self._choice = choice
-        self._judges = Judges(choice.judge_files, choice.commands, self.inside)
         key = blake2b(os.fsencode(self.root), digest_size=10).hexdigest()
         known = paths.cache() / "trees" / key
         earlier = None if more is None else more / STORE
@@ -164,6 +173,13 @@ class RunTrees:
         git_tree.update(store, self.root, changes, force=True)
         inside = self.inside or "."
         return frozenset(os.path.relpath(os.fsdecode(each.path), inside) for each in changes)
+
+    def put_back(self) -> CleanTreeFacts:
+        """Put the files that judge back as they were before the run, and remove those that it has
+        added."""
+        clean = self.end().clean
+        self.restore(clean.tree)
+        return clean
 
     def end(self) -> WorkTrees:
         if self._before is None:
@@ -229,7 +245,8 @@ class RunTrees:
         store = self._store.own
         changes = tuple(self._store.differences(before.tree, after.tree))
         old, left = self._store.entries(before.tree), self._store.entries(after.tree)
-        entries, restored, left_out = self._clean(left, changes)
+        judge = self._judges(old)
+        entries, restored, left_out = self._clean(left, changes, judge)
         tree = after.tree if entries == left else git_tree.make_tree(store, entries)
         provided, others, fresh_bytecode = self._compare_dependencies(stamp)
         inside = os.fsencode(self.inside) + b"/" if self.inside else b""
@@ -256,7 +273,21 @@ class RunTrees:
             before_files=frozenset(
                 os.fsdecode(path.removeprefix(inside)) for path in old if path.startswith(inside)
             ),
-            judge=self._judges,
+            judge=judge,
+        )
+
+    def _judges(self, before: Entries) -> Judges:
+        """Which files judge."""
+        found = {path: each.id for path, each in before.items() if MAKEFILES.fullmatch(path)}
+        blobs = repository.blobs(self._store.own, [*found.values()], LARGEST_MAKEFILE)
+        choice, root = self._choice, str(self.root)
+        return Judges(
+            before,
+            work=choice.work,
+            patterns=choice.judge_files,
+            commands=choice.commands,
+            place=Place(self.inside, (root, fs.real_path(root))),
+            makefiles={path: blobs.get(blob, b"") for path, blob in found.items()},
         )
 
     def _state(self, tree: str) -> TreeState:
@@ -267,7 +298,7 @@ class RunTrees:
         return TreeState(tree=tree, commit=commit, uncommitted=receipt_files(changes))
 
     def _clean(
-        self, left: Entries, changes: Iterable[TreeDifference]
+        self, left: Entries, changes: Iterable[TreeDifference], judge: Judges
     ) -> tuple[Entries, tuple[str, ...], tuple[LeftOut, ...]]:
         """The files of the clean tree, those that were put back, and those that are left out."""
         entries = dict(left)
@@ -276,7 +307,7 @@ class RunTrees:
         back: Entries = {}
         left_out: list[bytes] = []
         for change in changes:
-            if not self._judges.decides(change.path, is_new=change.old is None):
+            if not judge.decides(change.path, is_new=change.old is None):
                 continue
             if change.old is None:
                 entries.pop(change.path)
@@ -290,6 +321,8 @@ class RunTrees:
                 entries.pop(path)
                 left_out.append(path)
         reason = "the run added it, and it judges the work"
+        if self._choice.work:
+            reason = "the run added it, and it is not part of the work"
         return (
             entries | back,
             tuple(printable_path(os.fsdecode(path)) for path in sorted(back)),

@@ -9,10 +9,11 @@ another agent after a rate limit, the rounds of ``until``).
    calls do nothing.
 2. ``conclude`` when the last turn has ended as a success, and all processes of the agent have too.
    It stores the files again, makes the clean tree, runs the checks in it, one after the other, and
-   returns the receipt.
+   returns the receipt. With ``put_back``, files that judge are put back in the workspace before.
 
 The verdict is ``verified`` only if every check passed, every check that reads files had something
-of the run to judge, and nothing that decides about the checks was changed. Whatever else happens
+of the run to judge, and nothing that decides about the checks was changed: what was checked is
+what is there. Whatever else happens
 is a gap with its reason: a check that hangs, its program is missing, the folder is too large, a
 disk is full. An error never becomes ``verified``, and never fails the run, whose work is done.
 """
@@ -44,7 +45,7 @@ from corral._verification.function_check import FunctionCheck, ResultFunction
 from corral._verification.run_trees import RunTrees, TreeChoice, WorkTrees, receipt_files
 from corral.errors import ConfigError, CorralError
 from corral.events import FileKind
-from corral.receipt import Evidence, Receipt, RunFacts, VerifyFrom
+from corral.receipt import CleanTreeFacts, Evidence, Receipt, RunFacts, Scope, VerifyFrom
 from corral.result import Result
 from corral.values import JsonObject, int_or_none, is_sequence
 from corral.version import __version__
@@ -58,7 +59,9 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     checks: tuple[Check, ...]
     verify_from: VerifyFrom = "before"
+    work: tuple[str, ...] = ()
     judge_files: tuple[str, ...] = ()
+    put_back: bool = False
     verify_with: tuple[str, ...] = ()
     timeout: float = TIMEOUT
     commands: tuple[str, ...] = ()
@@ -71,9 +74,17 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
         return any(check.reads_files for check in self.checks)
 
     @property
+    def scope(self) -> Scope | None:
+        """Which rule says what judges."""
+        if self.verify_from == "after" or not self.reads_files:
+            return None
+        return "work" if self.work else "names"
+
+    @property
     def choice(self) -> TreeChoice:
         return TreeChoice(
             verify_from=self.verify_from,
+            work=self.work,
             judge_files=self.judge_files,
             verify_with=self.verify_with,
             commands=(
@@ -146,7 +157,7 @@ class Verification:
         """Why the files could not be stored."""
         self._files: dict[str, FolderStamp | None] = {}
         self._programs: dict[str, FolderStamp | None] = {}
-        self._seconds = 0.0
+        self._put_back = CleanTreeFacts(tree="")
         self.is_begun: bool = False
 
     async def begin(self) -> None:
@@ -200,10 +211,29 @@ class Verification:
             raise RuntimeError("there is no stored state")
         return await in_thread(self._trees.restore, tree)
 
+    def put_back(self) -> None:
+        """With the option ``put_back``, put the files that judge back in the workspace. Blocking.
+        Raises ``StorageFailed``."""
+        if not self.options.put_back or self._trees is None:
+            return
+        known, found = self._put_back, self._trees.put_back()
+        restored = {*known.restored, *found.restored}
+        left_out = dict.fromkeys((*known.left_out, *found.left_out))
+        self._put_back = CleanTreeFacts(
+            tree=found.tree, restored=tuple(sorted(restored)), left_out=tuple(left_out)
+        )
+
     def _end(self) -> WorkTrees:
         if self._trees is None:
             raise RuntimeError("conclude comes after begin")
-        return self._trees.end()
+        self.put_back()
+        trees = self._trees.end()
+        if not self.options.put_back:
+            return trees
+        known = self._put_back
+        left_out = tuple(dict.fromkeys((*known.left_out, *trees.clean.left_out)))
+        clean = msgspec.structs.replace(trees.clean, restored=known.restored, left_out=left_out)
+        return msgspec.structs.replace(trees, clean=clean)
 
     async def run_checks(
         self, trees: WorkTrees | None, result: Result | None, setting: CheckSetting
@@ -241,7 +271,7 @@ class Verification:
         self, clean: CleanTree, context: CheckContext, trees: WorkTrees
     ) -> tuple[list[Evidence], list[str]]:
         evidence: list[Evidence] = []
-        gaps = [*trees.gaps]
+        gaps = [*trees.gaps, *self._of_changed_judges(trees)]
         problem = ""
         for check in self.options.checks:
             if check.kind == "scenarios":
@@ -250,6 +280,8 @@ class Verification:
                 found = await self._run_check(check, context, problem)
             if found.details.get("skipped") and found.passed:
                 found = await self._compare_skipped(check, context, clean, found)
+            if check.kind == "command" and found.passed and trees.unchecked and not gaps:
+                found = await self._check_as_left(check, context, clean, found)
             if check.reads_files and not problem:
                 try:
                     changed = await in_thread(clean.repair)
@@ -280,6 +312,28 @@ class Verification:
         if isinstance(check, ScenarioCheck):
             context = msgspec.structs.replace(context, timeout=check.longest)
         return await self._run_in(clean.as_left(), check, context)
+
+    def _of_changed_judges(self, trees: WorkTrees) -> list[str]:
+        """What was checked is not what is there, one sentence for each file."""
+        names = trees.clean.restored
+        is_checked = any(check.kind == "command" for check in self.options.checks)
+        if self.options.put_back or not is_checked or not names:
+            return []
+        gaps = [f"{name} was changed; {FROM_BEFORE}" for name in names[:MOST_NAMES]]
+        if more := len(names) - MOST_NAMES:
+            gaps += [f"{more:,} more files were changed; {FROM_BEFORE}"] if more > 0 else []
+        return gaps
+
+    async def _check_as_left(
+        self, check: Check, context: CheckContext, clean: CleanTree, found: Evidence
+    ) -> Evidence:
+        """The evidence of a check that did not see what the run has added to the files that judge.
+        It must pass with these files, too: they are there."""
+        left = await self._run_in(clean.as_left(), check, context)
+        if left.passed:
+            return found
+        reason = f"it passed only without the files that the run added: {left.reason}"
+        return msgspec.structs.replace(found, outcome="failed", reason=reason, output=left.output)
 
     async def _run_in(self, clean: CleanTree, check: Check, context: CheckContext) -> Evidence:
         """The evidence of a check in a clean tree of its own."""
@@ -377,6 +431,8 @@ class Verification:
             folder="repository" if found is not None and found.is_repository else "folder",
             inside="" if found is None else found.inside,
             verify_from=self.options.verify_from,
+            scope=self.options.scope,
+            work=self.options.work,
             judge_files=self.options.judge_files,
             before=None if trees is None else trees.before,
             after=None if trees is None else trees.after,
@@ -387,6 +443,9 @@ class Verification:
         )
 
 
+FROM_BEFORE = "the check ran with the version from before the run"
+MOST_NAMES = 20
+"""Files that are named in gaps."""
 GRACE = 10.0
 """Seconds, beyond its limit, in which a check must end by itself."""
 

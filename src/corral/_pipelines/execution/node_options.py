@@ -47,6 +47,8 @@ _READ_APART = {
     *("policy", "allowed_tools", "timeout", "pass_env", "reasoning_effort", "sandbox", "verify"),
 }
 """Those whose attribute is read by its own function."""
+_CONVERTED = ("count", "amount", "paths", "texts")
+"""Kinds of options whose text is not their value."""
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 BUILT_IN = "corral"
 """The built-in agent, which runs on any model."""
@@ -189,7 +191,9 @@ def _read_attributes(node: Node) -> dict[str, object]:
             values[name] = number_of(node, name, int if kind == "count" else float)
         elif kind in ("paths", "texts") and (names := node.names(name)):
             values[name] = names
-        elif kind not in ("count", "amount", "paths", "texts") and (text := node.text(name)):
+        elif kind == "on" and name in node.attrs:
+            values[name] = node.is_true(name)
+        elif kind not in (*_CONVERTED, "on") and (text := node.text(name)):
             values[name] = text
     if command := node.text("verify"):
         values["verify"] = [command]

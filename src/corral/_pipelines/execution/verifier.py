@@ -140,7 +140,9 @@ def verification_of(work: NodeContext, verifier: Verifier, own: Path, trees: Pat
     options = VerifyOptions(
         checks=tuple(checks),
         verify_from=verifier.verify_from,
+        work=verifier.work,
         judge_files=verifier.judge_files,
+        put_back=verifier.put_back,
         verify_with=verifier.verify_with,
         timeout=verifier.timeout,
         commands=(verifier.command,) if verifier.command else (),

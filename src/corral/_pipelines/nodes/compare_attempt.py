@@ -24,6 +24,7 @@ for all agents. Without a verifier an attempt passes if the agent's turn succeed
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -186,6 +187,9 @@ async def _run(
     )
     await _write(work, task, ANSWER, result.text)
     if tree is not None:
+        if verification is not None:
+            with contextlib.suppress(StorageFailed):  # the checks say so
+                await in_thread(verification.put_back)
         change = await _store_work(task, tree, owner)
         if change is not None:
             fields |= {"commit": change.commit, "files": list(change.files)}
