@@ -164,7 +164,7 @@ def receipt(change: tuple[Path, str, str], runner: dict[str, str]) -> Path:
     file = folder.parent / "receipt.json"
     with ModelServer([call("shell", command="echo two > file"), say("done")]) as server:
         words = ("--agent", "gemini:gemini-2.5-flash", "--yolo", "--sandbox", "off", "--quiet")
-        checks = ("--verify", "grep -q two file", "--receipt", str(file))
+        checks = ("--verify", "grep -q two file", "--work", "file", "--receipt", str(file))
         done = subprocess.run(
             [CORRAL, "run", *words, *checks, "Do it"],
             cwd=folder,
@@ -198,6 +198,8 @@ def test_the_action_reviews_and_comments(
         "token": TOKEN,
         "receipt": str(receipt),
         "verify": "grep -q two file\n",
+        "work": "file\n",
+        "BEFORE": before,
     }
     github = {
         "GITHUB_ACTIONS": "true",
@@ -234,6 +236,10 @@ def test_the_action_reviews_and_comments(
     assert (path, token) == ("/repos/owner/name/issues/7/comments", f"Bearer {TOKEN}")
     assert json.loads(body)["body"].startswith("### Review")
     assert not (folder / "PWNED").exists()
+    without = {**runner, **github, **variables(verify, {**given, "verify": " \n"})}
+    done = bash(verify["run"], folder, without)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "set verify" in done.stderr
 
 
 def test_the_template_reviews_and_comments(

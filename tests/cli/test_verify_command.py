@@ -120,11 +120,46 @@ def test_a_receipt_is_repeated_and_says_the_same_here_and_elsewhere(
     elsewhere = tmp_path / "elsewhere"
     git(tmp_path, "clone", "-q", str(project), str(elsewhere))
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "other home"))
-    done = verify(elsewhere, str(receipt), "--verify", PLAIN, "--require", "verified")
+    demands = ("--verify", PLAIN, "--require", "verified")
+    done = verify(elsewhere, str(receipt), *demands)
+    assert done.returncode == 16, "the work would begin where it ends"
+    done = verify(elsewhere, str(receipt), *demands, "--before", "HEAD~1")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "  scope: names: files that judge by their names" in done.stdout
+    assert verify(elsewhere, str(receipt), "--before", "nowhere").returncode == 2
     done = verify(elsewhere, str(receipt), "--verify", "make -s lint")
     assert done.returncode == 16
     assert "it has no check 'make -s lint'" in done.stdout
+
+
+def test_a_receipt_that_names_its_own_file_as_the_stored_one_is_a_claim(
+    project: Path, receipt: Path
+) -> None:
+    """The number of a run is no path."""
+    fields = json.loads(receipt.read_text())
+    session = fields["run"]["run_id"].rpartition(".")[0]
+    lie = {"verify_from": "after", "scope": None}
+    for number in (str(receipt.with_name("edited")), "1/../1", "١"):
+        run = {**fields["run"], "run_id": f"{session}.{number}"}
+        file = edited(receipt, rehashed=True, run=run, **lie)
+        done = verify(project, str(file), "--verify", PLAIN, "--require", "verified")
+        assert done.returncode == 16, done.stdout
+        assert "as the agent left them" in done.stdout
+
+
+def test_no_line_of_a_receipt_is_a_command_of_a_ci_system(project: Path, receipt: Path) -> None:
+    text = "x\n::add-mask::a\n ##[command]b\x1b[2J"
+    checks = [{"kind": "command", "argv": ["sh", "-c", f": {text}"], "command": text}]
+    evidence = [{"kind": "command", "name": text, "outcome": "passed", "reason": text}]
+    for more in ({"checks": checks}, {"judge_files": [text]}, {"inside": text}, {"gaps": [text]}):
+        fields: dict[str, Any] = {"evidence": evidence, **more}
+        done = verify(project, str(edited(receipt, rehashed=True, **fields)), "--verify", text)
+        lines = (done.stdout + done.stderr).splitlines()
+        assert len(lines) > 1
+        for line in lines:
+            assert not line.lstrip().startswith("::"), line
+            assert "##[" not in line
+            assert "\x1b" not in line
 
 
 def test_a_receipt_in_the_workspace_does_not_make_itself_stale(project: Path) -> None:
@@ -192,6 +227,9 @@ def test_what_was_not_committed_before_the_run_is_needed_again(
     assert verify(project, str(file)).returncode == 0
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "other home"))
     done = verify(project, str(file))
+    assert done.returncode == 16
+    assert "not committed before the run: tests/test_calc.py (--uncommitted" in done.stdout
+    done = verify(project, str(file), "--uncommitted")
     assert done.returncode == 1
     assert "the files from before the run are not here" in done.stderr
 

@@ -32,7 +32,7 @@ def _scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_attempt_has_its_own_worktree_and_a_verdict(repository: Path) -> None:
     (repository / "new").write_text("not committed\n")
     check = "grep -q fixed file && ! test -e new"
-    found = compare(WORKS, [FLASH, PRO], repository, verify=check, repeat=2)
+    found = compare(WORKS, [FLASH, PRO], repository, verify=check, work=["file"], repeat=2)
     assert [(row.agent, row.repeat, row.verdict) for row in found.attempts] == [
         (FLASH, 1, "failed"),
         (PRO, 1, "passed"),
@@ -140,7 +140,7 @@ def test_what_counts_as_failed_and_what_as_missing(repository: Path) -> None:
         }
         for name, (script, check, *_) in CASES.items()
     ]
-    found = compare(tasks, [FLASH], repository, attempts=1, idle_timeout=60)
+    found = compare(tasks, [FLASH], repository, attempts=1, idle_timeout=60, work=["file"])
     rows = by_task(found)
     assert {name: row.verdict for name, row in rows.items()} == {
         name: case[2] for name, case in CASES.items()

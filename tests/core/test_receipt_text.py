@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from support.event_samples import session_events, write_events
 
 from corral._core.receipt_text import receipt_markdown
@@ -56,6 +57,14 @@ def test_a_receipt_is_a_verdict_its_gaps_and_a_row_for_each_check() -> None:
         "",
         "Files that judge the work are as the agent left them.",
     ]
+
+
+def test_the_rule_that_held_is_named() -> None:
+    by_work = msgspec.structs.replace(RECEIPT, verify_from="before", scope="work", work=("src/**",))
+    text = receipt_markdown(by_work)
+    assert "\nScope `work: all but src/** is as before the run`\n" in text
+    by_names = msgspec.structs.replace(RECEIPT, verify_from="before", scope="names")
+    assert "Scope `names: files that judge by their names" in receipt_markdown(by_names)
 
 
 def test_the_document_of_a_run_has_it(tmp_path: Path) -> None:

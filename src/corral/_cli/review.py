@@ -183,8 +183,8 @@ def _read_bytes(path: str) -> bytes:
 
 def _run(change: str | None, patch: bytes | None, about: str, flags: ReviewFlags) -> Review | None:
     from corral._cli.ui.signals import run_cancellable
+    from corral._core.neutral import log_text
     from corral._review import api
-    from corral._review.neutral import log_text
 
     values: Mapping[str, object] = flags
 
@@ -210,8 +210,8 @@ def _run(change: str | None, patch: bytes | None, about: str, flags: ReviewFlags
 
 
 def _write(found: Review, targets: Sequence[_OutputTarget], outputs: str | None) -> None:
+    from corral._core.neutral import log_text
     from corral._review.formats import FORMATS as WRITERS
-    from corral._review.neutral import log_text
     from corral._review.outputs import encode, of_review
 
     if outputs is not None:

@@ -13,9 +13,10 @@ from corral._cli.command_types import SectionedCommand, enable_gc, examples, opt
 from corral._cli.options import JSON, resolve_last
 from corral._cli.ui.terminal import echo, echo_err, echo_json
 from corral._cli.verdict import REQUIRE, SUMMARY, VerdictRule, append_summary
+from corral._core.neutral import log_text
 from corral._system import fs, threads
 from corral.errors import ConfigError, ResumeLost, SandboxFailed, StorageFailed
-from corral.options import RunOptions
+from corral.options import RunOptions, check_scope
 from corral.policy import Policy
 from corral.receipt import Receipt
 from corral.values import Json
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
         folder: str
         sandbox: str
         verify: tuple[str, ...]
+        before: str | None
+        uncommitted: bool
+        work: tuple[str, ...]
+        judge_files: tuple[str, ...]
         require: str | None
         git_note: bool
         agent_trace: str | None
@@ -65,7 +70,30 @@ EXIT_CODES = {
 @option(
     "Verification",
     "--verify CMD",
-    "The receipt must have this check (repeatable).",
+    "This check must be in the receipt and pass; it is run as you write it (repeatable).",
+    multiple=True,
+)
+@option(
+    "Verification",
+    "--before COMMIT",
+    "The commit that the work began at, or a branch that it will be merged into.  [default: the"
+    " merge base with origin's branch, else HEAD]",
+)
+@option(
+    "Verification",
+    "--uncommitted",
+    "Count files that judge and that were not committed before the run.",
+)
+@option(
+    "Verification",
+    "--work PATTERN",
+    "What the run may have changed; all else is as before it (repeatable).",
+    multiple=True,
+)
+@option(
+    "Verification",
+    "--judge-file judge_files PATTERN",
+    "More files that judge the work; !PATTERN takes one out (repeatable).",
     multiple=True,
 )
 @REQUIRE
@@ -91,7 +119,8 @@ def command(receipt: str | None, **flags: Unpack[VerifyFlags]) -> int:
     """Repeat RECEIPT: a file, the id of a session or 'last'.
 
     The files are compared with those that the receipt is about, and its checks are made again in a
-    clean tree. They are commands that the receipt names: read them if it is not yours.
+    clean tree. What a receipt claims counts for nothing: --verify says which checks there must be,
+    and --before where the work began. A receipt of a run on this machine needs neither.
 
     \b
     Exit codes: 0 it says the same · 1 it cannot be repeated · 2 usage, or no receipt ·
@@ -107,7 +136,7 @@ def command(receipt: str | None, **flags: Unpack[VerifyFlags]) -> int:
     if not fs.is_dir(folder):
         raise ConfigError(f"there is no folder {folder}")
     stored, earlier = _find(receipt)
-    found = _required(stored, flags) or _repeat(stored, folder, flags["sandbox"], earlier)
+    found = _repeat(stored, folder, flags, earlier)
     if flags["as_json"]:
         verdict = {"verdict": stored.receipt.verdict, **msgspec.to_builtins(found)}
         echo_json(msgspec.json.encode(verdict))
@@ -146,10 +175,14 @@ def _find(name: str) -> tuple[StoredReceipt, Path | None]:
 
     if fs.exists(name):
         stored = read_receipt(Path(name))
+        session, _, number = stored.receipt.run.run_id.rpartition(".")
         try:
-            record = store.find(stored.receipt.run.run_id.rpartition(".")[0])
+            record = store.find(session)
         except (ResumeLost, ConfigError):
             return stored, None
+        kept = record.receipt_file(stored.receipt.run.run_id)
+        if record.meta.id == session and number.isdecimal() and fs.is_file(kept):
+            stored = msgspec.structs.replace(stored, is_own=_is_same(stored, read_receipt(kept)))
         return stored, _existing(record.folder / TREES)
     if "/" in name or name.endswith(".json"):
         raise ConfigError(f"there is no receipt {name}")
@@ -160,7 +193,13 @@ def _find(name: str) -> tuple[StoredReceipt, Path | None]:
         raise ConfigError(
             f"session {record.meta.id} has no receipt", hint="Run it with --verify CMD."
         )
-    return read_receipt(folder / f"{max(numbers)}.json"), _existing(record.folder / TREES)
+    stored = read_receipt(folder / f"{max(numbers)}.json")
+    return msgspec.structs.replace(stored, is_own=True), _existing(record.folder / TREES)
+
+
+def _is_same(one: StoredReceipt, other: StoredReceipt) -> bool:
+    is_edited = one.is_edited or other.is_edited
+    return not is_edited and one.receipt.hash == other.receipt.hash
 
 
 def _names(folder: Path) -> list[str]:
@@ -171,26 +210,27 @@ def _existing(folder: Path) -> Path | None:
     return folder if fs.is_dir(folder) else None
 
 
-def _required(stored: StoredReceipt, flags: VerifyFlags) -> Repetition | None:
-    """The answer if the receipt has not the checks that it must have; None if it has."""
-    from corral._verification.repeat import Repetition
-
-    names = {each.name for each in stored.receipt.evidence}
-    missing = [f"it has no check {name!r}" for name in flags["verify"] if name not in names]
-    if flags["verify"] and stored.receipt.verify_from == "after":
-        missing.append("its checks used judging files as the agent left them")
-    return Repetition(answer="differs", reasons=tuple(missing)) if missing else None
-
-
-def _repeat(stored: StoredReceipt, folder: Path, sandbox: str, earlier: Path | None) -> Repetition:
+def _repeat(
+    stored: StoredReceipt, folder: Path, flags: VerifyFlags, earlier: Path | None
+) -> Repetition:
     from corral._verification.clean_tree import own_folder
-    from corral._verification.repeat import repeat
+    from corral._verification.repeat import Demands, repeat
 
-    box = None if stored.is_edited or sandbox == "off" else _sandbox(folder)
+    check_scope("before", flags["work"], put_back=False)
+    demands = Demands(
+        commands=flags["verify"],
+        is_required=flags["require"] is not None,
+        before=flags["before"],
+        uncommitted=flags["uncommitted"],
+        work=flags["work"],
+        judge_files=flags["judge_files"],
+    )
+    box = None if stored.is_edited or flags["sandbox"] == "off" else _sandbox(folder)
     own = own_folder()
     enable_gc()
     try:
-        return threads.run_event_loop(repeat(stored, folder, box, own, earlier=earlier))
+        repeating = repeat(stored, folder, box, own, demands=demands, earlier=earlier)
+        return threads.run_event_loop(repeating)
     finally:
         fs.remove_tree(own)
 
@@ -209,20 +249,21 @@ def _sandbox(folder: Path) -> Sandbox | None:
 
 
 def _print(receipt: Receipt, found: Repetition) -> None:
-    echo(f"{found.answer}; the verdict of the receipt is {receipt.verdict}")
-    for reason in found.reasons:
-        echo(f"  {reason}")
+    from corral._core.receipt_text import scope_text
+
+    lines = [f"{found.answer}; the verdict of the receipt is {receipt.verdict}"]
+    lines += [f"  {reason}" for reason in found.reasons]
     for evidence in found.evidence:
         how = evidence.outcome + (f": {evidence.reason}" if evidence.reason else "")
-        echo(f"  {evidence.kind:9} {evidence.name} → {how}")
-    for name in found.not_repeated:
-        echo(f"  not repeated: {name}")
-    if receipt.verify_from == "after":
-        echo("  its checks used judging files as the agent left them")
-    for pattern in receipt.judge_files:
-        echo(f"  judging files by pattern: {pattern}")
-    for gap in receipt.gaps:
-        echo(f"  gap: {gap}")
+        lines.append(f"  {evidence.kind:9} {evidence.name} → {how}")
+    lines += [f"  not repeated: {name}" for name in found.not_repeated]
+    if found.evidence:
+        shown = msgspec.structs.replace(receipt, scope=found.scope, work=found.work)
+        lines.append(f"  scope: {scope_text(shown)}")
+    lines += [f"  judging files by pattern: {pattern}" for pattern in receipt.judge_files]
+    lines += [f"  gap: {gap}" for gap in receipt.gaps]
+    for line in lines:  # a stranger's text
+        echo(log_text(line))
 
 
 def _add_note(folder: Path, receipt: Receipt, found: Repetition) -> None:

@@ -26,9 +26,21 @@ def receipt_markdown(receipt: Receipt) -> str:
             "provided": clean.provided,
         }
         lines += ["", *(f"- {what}: {_names(names)}" for what, names in facts.items() if names)]
-    if receipt.verify_from == "after":
-        lines += ["", "Files that judge the work are as the agent left them."]
+        lines += ["", _scope(receipt)]
     return "\n".join(lines).strip() + "\n"
+
+
+def scope_text(receipt: Receipt) -> str:
+    """Which rule says what was as before the run, in a few words."""
+    if receipt.scope == "work":
+        return f"work: all but {', '.join(receipt.work)} is as before the run"
+    if receipt.scope == "names":
+        return "names: files that judge by their names are as before the run"
+    return "Files that judge the work are as the agent left them."
+
+
+def _scope(receipt: Receipt) -> str:
+    return f"Scope {_cell(scope_text(receipt))}" if receipt.scope else scope_text(receipt)
 
 
 def _row(evidence: Evidence) -> str:

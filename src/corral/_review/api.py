@@ -7,7 +7,7 @@ reads it can do nothing: the policy is ``reads``, nothing of the repository's se
 (``inherit="nothing"``), there are no MCP servers and no further folders, no one answers permission
 requests, and the agent works in a copy of the files without ``.git`` (``corral._review.source``).
 What it wants is in its answer: findings with fixed fields. Findings that are not about the diff are
-dropped here; the texts are made safe where they are written (``corral._review.neutral``).
+dropped here; the texts are made safe where they are written (``corral._core.neutral``).
 
 Order: the diff is made and divided into parts, every agent is checked (``prepare``), and only then
 is the first one started. A run that fails is a part of the result: what the others found is not

@@ -12,8 +12,8 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from corral._core.neutral import log_text
 from corral._core.terminal_text import counted, one_line
-from corral._review.neutral import log_text
 from corral._review.outputs import Checked
 from corral._system import fs
 from corral._system.environment import variable

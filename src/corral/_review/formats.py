@@ -1,7 +1,7 @@
 """A review as text for people, Markdown, SARIF, JUnit XML, workflow commands of GitHub, and JSON.
 
 Each function takes a finished ``Review`` and returns a text. Everything in it that comes from the
-diff or from an agent passes through ``corral._review.neutral``."""
+diff or from an agent passes through ``corral._core.neutral``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from corral._core.terminal_text import counted, json_line, one_line, visible
-from corral._review.findings import SEVERITIES, Finding, Severity, count_by_severity
-from corral._review.neutral import (
+from corral._core.neutral import (
     log_text,
     markdown_code,
     markdown_name,
@@ -22,6 +20,8 @@ from corral._review.neutral import (
     workflow_property,
     xml_text,
 )
+from corral._core.terminal_text import counted, json_line, one_line, visible
+from corral._review.findings import SEVERITIES, Finding, Severity, count_by_severity
 from corral._review.result import Review
 from corral.values import Json, JsonObject, path_from_printable
 from corral.version import __version__

@@ -10,7 +10,7 @@ of the second step has named (how many comments, which labels, which paths of a 
 the file otherwise: nothing is applied in part.
 
 Where an output goes is never in the file: the repository and the number of the pull request are
-those of the CI job, or options. Texts become Markdown here (``corral._review.neutral``), so that
+those of the CI job, or options. Texts become Markdown here (``corral._core.neutral``), so that
 no text can contain markup. A patch is judged by what it does to the tree of files that git makes
 of it, not by what it says.
 """
@@ -22,10 +22,10 @@ from pathlib import Path
 
 import msgspec
 
+from corral._core.neutral import markdown_document
 from corral._core.protected_paths import unattended_protection_of
 from corral._core.terminal_text import counted, one_line, visible
 from corral._review.formats import MAX_MARKDOWN, markdown
-from corral._review.neutral import markdown_document
 from corral._review.result import Review
 from corral._system.environment import SecretRedactor, own_secrets
 from corral._system.git import repository, scan, tree, worktree

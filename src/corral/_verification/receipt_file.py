@@ -22,6 +22,8 @@ class StoredReceipt(msgspec.Struct, frozen=True):
     receipt: Receipt
     is_edited: bool
     """Its hash is not that of its content."""
+    is_own: bool = False
+    """It is what corral has stored of a run on this machine: its fields are no claims."""
 
 
 def read_receipt(path: Path) -> StoredReceipt:

@@ -15,7 +15,7 @@ the run. Blocking.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 
@@ -31,7 +31,14 @@ from corral._system.git.scan import Rules
 from corral._verification.judging import MAKEFILES, Judges, Place
 from corral.errors import StorageFailed
 from corral.events import FileKind
-from corral.receipt import CleanTreeFacts, LeftOut, ReceiptFile, TreeState, VerifyFrom
+from corral.receipt import (
+    CleanTreeFacts,
+    LeftOut,
+    Receipt,
+    ReceiptFile,
+    TreeState,
+    VerifyFrom,
+)
 from corral.values import path_from_printable, printable_path
 
 DEPENDENCIES = (
@@ -130,6 +137,17 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
         return self.clean.tree == self.before.tree
 
 
+class RepeatedTrees(msgspec.Struct, frozen=True, kw_only=True):
+    """What a receipt is repeated with."""
+
+    work: WorkTrees
+    stale: tuple[str, ...]
+    """Files that are not as the receipt says."""
+    uncommitted: tuple[str, ...]
+    """Files that judge, that the receipt says were not committed before the run, and that do not
+    count."""
+
+
 class RunTrees:
     """All methods block. They raise ``StorageFailed``, also if the folder is too large."""
 
@@ -191,52 +209,76 @@ class RunTrees:
         return self.work(before, after, self._stamp)
 
     def repeat(
-        self,
-        before: TreeState,
-        changed: Sequence[ReceiptFile],
-        provided: Collection[str],
-        *,
-        written_since: Path,
-    ) -> tuple[WorkTrees, tuple[str, ...]]:
-        """What a run changed from the state ``before`` to the files of now, and the files that have
-        changed since. ``changed`` is what the run changed, and ``provided`` the dependencies that
-        its checks had. ``written_since`` is the receipt: if it is in the tree, it counts as it was
-        at the end of the run. Raises ``StorageFailed`` if files from before the run are not here.
-        """
-        store = self._store.own
-        now = self._store.take()
-        base = self._store.entries(before.commit) if before.commit else {}
-        old = _with_changes(base, before.uncommitted)
-        if repository.check(store, "cat-file", "-e", f"{before.tree}^{{tree}}"):
-            old = self._store.entries(before.tree)
-            now = self._store.take(before.tree)
+        self, receipt: Receipt, file: Path, base: str | None, *, uncommitted: bool = False
+    ) -> RepeatedTrees:
+        """What a run changed from the commit ``base`` to the files of now; None: from the state
+        that the receipt names. ``uncommitted``: with what it says was not committed then. If the
+        ``file`` with the receipt is in the tree, it counts as it was at the end of the run. Raises
+        ``StorageFailed`` if files from before the run are not here."""
+        if receipt.before is None or receipt.clean is None:
+            raise StorageFailed("the receipt has no trees")
+        claimed = receipt.before
+        store, now = self._store.own, self._store.take()
+        at_commit = self._store.entries(claimed.commit) if claimed.commit else {}
+        old = _with_changes(at_commit, claimed.uncommitted)
+        expected = _with_changes(old, receipt.changed)
+        if base is not None:
+            before = self._state_at(base, claimed if uncommitted else None)
+        elif repository.check(store, "cat-file", "-e", f"{claimed.tree}^{{tree}}"):
+            before, expected = (
+                claimed,
+                _with_changes(self._store.entries(claimed.tree), receipt.changed),
+            )
+        elif self._made(old) == claimed.tree:
+            before = claimed
         else:
-            try:
-                made = git_tree.make_tree(store, old)
-            except StorageFailed:
-                made = ""
-            if made != before.tree:
-                raise StorageFailed(
-                    "the files from before the run are not here",
-                    hint="They were not committed then. Repeat it where the run was made.",
-                )
+            raise _not_here()
+        now = self._store.take(before.tree)
         found = self._store.entries(now)
-        expected = _with_changes(old, changed)
-        name = os.path.relpath(fs.real_path(written_since), fs.real_path(self.root))
-        receipt = os.fsencode(name)
-        if found.get(receipt) != expected.get(receipt):
-            found = {path: each for path, each in found.items() if path != receipt}
-            if receipt in expected:
-                found[receipt] = expected[receipt]
+        name = os.fsencode(os.path.relpath(fs.real_path(file), fs.real_path(self.root)))
+        if found.get(name) != expected.get(name):
+            found = {path: each for path, each in found.items() if path != name}
+            if name in expected:
+                found[name] = expected[name]
             now = git_tree.make_tree(store, found)
         known_names = found.keys() | expected.keys()
         names = [path for path in known_names if found.get(path) != expected.get(path)]
-        stale = tuple(printable_path(os.fsdecode(path)) for path in sorted(names))
         self._before = before
-        known = self._dependencies(now)
-        self._stamps = {path: self._stamp(path) for path in known if path in provided}
+        is_own = base is None
+        self._stamps = {
+            path: self._stamp(path)
+            for path in self._dependencies(now)
+            if not is_own or path in receipt.clean.provided
+        }
         stamps = dict(self._stamps)
-        return self.work(before, TreeState(tree=now), lambda path: stamps[path]), stale
+        work = self.work(before, TreeState(tree=now), lambda path: stamps[path])
+        return RepeatedTrees(
+            work=work,
+            stale=tuple(printable_path(os.fsdecode(path)) for path in sorted(names)),
+            uncommitted=() if is_own or uncommitted else _judging(claimed, work.judge),
+        )
+
+    def _state_at(self, commit: str, claimed: TreeState | None) -> TreeState:
+        """The files of a commit, with those of ``claimed`` that were not committed."""
+        tree = repository.tree_of(self._store.own, commit)
+        if claimed is None:
+            return TreeState(tree=tree, commit=commit)
+        if claimed.commit != commit:
+            raise StorageFailed(
+                f"the run started from {claimed.commit[:12]}, and not from {commit[:12]}: what was"
+                " not committed then cannot be counted",
+                hint="Name the commit that it started from: --before COMMIT.",
+            )
+        if not self._made(_with_changes(self._store.entries(commit), claimed.uncommitted)):
+            raise _not_here()
+        return claimed
+
+    def _made(self, entries: Entries) -> str:
+        """The id of the tree with these files; empty if one is not here."""
+        try:
+            return git_tree.make_tree(self._store.own, entries)
+        except StorageFailed:
+            return ""
 
     def work(
         self, before: TreeState, after: TreeState, stamp: Callable[[str], FolderStamp | None]
@@ -369,6 +411,22 @@ class RunTrees:
                 provided[path] = new
                 fresh_bytecode = fresh_bytecode or old.bytecode != new.bytecode
         return provided, others, fresh_bytecode
+
+
+def _judging(claimed: TreeState, judge: Judges) -> tuple[str, ...]:
+    """The files that were not committed and judge."""
+    return tuple(
+        each.path
+        for each in claimed.uncommitted
+        if judge.decides(os.fsencode(path_from_printable(each.path)), is_new=each.before is None)
+    )
+
+
+def _not_here() -> StorageFailed:
+    return StorageFailed(
+        "the files from before the run are not here",
+        hint="They were not committed then. Repeat it where the run was made.",
+    )
 
 
 def _folders_above(path: bytes) -> list[bytes]:

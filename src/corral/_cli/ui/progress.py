@@ -13,6 +13,7 @@ from corral._agents import registry
 from corral._cli.ui import terminal
 from corral._cli.ui.live_progress import MARKS, LiveProgress, spinner
 from corral._cli.ui.spans import Line, StyledText, shorten
+from corral._core.receipt_text import scope_text
 from corral._core.terminal_text import clean
 from corral.events import (
     AgentQuestion,
@@ -273,6 +274,8 @@ class TurnProgress(LiveProgress):
         if round_number is not None:
             prefix, self._judged = f"round {round_number}: ", receipt
         self.print_line(f"{prefix}{receipt.verdict}")
+        if receipt.clean is not None:
+            self.print_line(f"scope    {scope_text(receipt)}")
         for gap in receipt.gaps:
             self.print_line(f"gap      {gap}")
         for evidence in receipt.evidence:

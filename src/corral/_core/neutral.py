@@ -1,4 +1,4 @@
-"""Makes text of a reviewer safe for the format that it is put into.
+"""Makes text of a reviewer, or of a stranger, safe for the format that it is put into.
 
 A reviewer has read a stranger's text and may repeat it. What it writes ends in CI logs, comments,
 reports and XML, whose readers obey more than people see: a line ``::add-mask::`` is a command of
