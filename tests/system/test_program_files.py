@@ -11,7 +11,7 @@ import pytest
 from corral import errors
 from corral._agents import registry
 from corral._agents.spec import AgentSpec
-from corral._system import paths
+from corral._system import paths, program_files
 from corral._system.program_files import digest, known_digest
 from corral._system.programs import FoundProgram
 
@@ -69,6 +69,53 @@ def test_each_file_that_decides_how_it_behaves_changes_the_digest(
     path.write_text(path.read_text().upper().replace("{}", "[]"))
     os.utime(path, ns=(stored.st_atime_ns, stored.st_mtime_ns))  # as an archive restores it
     assert digest(agent, program) != before
+
+
+def linked(folder: Path) -> tuple[FoundProgram, Path]:
+    """A package in which ``bin/lib`` is a link to a folder elsewhere, with a file."""
+    launcher, elsewhere = package(folder), folder / "elsewhere"
+    (elsewhere / "below").mkdir(parents=True)
+    (elsewhere / "below" / "code.js").write_text("code")
+    (launcher.parent / "lib").symlink_to(elsewhere)
+    return found(launcher), elsewhere
+
+
+def test_what_a_linked_folder_has_changes_the_digest(agent: AgentSpec, tmp_path: Path) -> None:
+    program, elsewhere = linked(tmp_path / "a")
+    before = digest(agent, program)
+    assert digest(agent, linked(tmp_path / "b")[0]) == before
+    (elsewhere / "below" / "code.js").write_text("other")
+    changed = digest(agent, program)
+    (elsewhere / "below" / "new.js").write_text("")
+    assert len({before, changed, digest(agent, program)}) == 3
+
+
+def test_links_that_lead_back_are_counted_by_their_place(agent: AgentSpec, tmp_path: Path) -> None:
+    program, elsewhere = linked(tmp_path)
+    (elsewhere / "below" / "two").mkdir()
+    top = Path(program.argv[-1]).parents[1]
+    digests = {digest(agent, program)}
+    link = elsewhere / "below" / "link"
+    targets = (top, top / "bin", elsewhere, elsewhere / "below", elsewhere / "below" / "two")
+    for target in targets:
+        link.symlink_to(target)
+        digests.add(digest(agent, program))
+        link.unlink()
+    assert len(digests) == 1 + len(targets)
+
+
+def test_a_link_to_a_large_folder_is_an_error(
+    agent: AgentSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, elsewhere = linked(tmp_path)
+    own = len([path for path in package(tmp_path / "b").parents[4].rglob("*") if path.is_file()])
+    monkeypatch.setattr(program_files, "MOST_FILES", own + 10)
+    assert digest(agent, program)
+    for number in range(20):
+        (elsewhere / str(number)).touch()
+    assert known_digest(agent, program) is None
+    with pytest.raises(errors.BrokenInstall, match=r"over .* files"):
+        digest(agent, program)
 
 
 def test_a_file_that_is_not_its_own_does_not_change_the_digest(

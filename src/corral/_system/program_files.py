@@ -9,6 +9,9 @@ It covers what decides how the program behaves:
   hashes of the files of the packages beside it;
 - of any other program, its own file. What a wrapper starts is not known.
 
+A link to a file counts as that file. A link to a folder counts as what it leads to: by its place if
+that is in the package, by its files if it is elsewhere.
+
 Reading hundreds of megabytes takes a second. So a digest is kept with the sizes, times and inode
 numbers of these files. A file that is replaced or changed has another time of change (``ctime``),
 which no program can set.
@@ -20,16 +23,20 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from corral._agents.spec import AgentSpec
 from corral._system import paths, programs
+from corral._system.paths import is_inside
 from corral._system.programs import FoundProgram
 from corral.errors import BrokenInstall
 from corral.values import decode_as
 
+MOST_FILES = 200_000
+"""A package with a link to a large folder cannot be compared."""
 _TOPIC = "program-files"
 _LOCK = "/.package-lock.json"
 
@@ -48,13 +55,16 @@ class _Lock(msgspec.Struct):
 def digest(agent: AgentSpec, program: FoundProgram) -> str:
     """The digest of the program's files. Raises ``BrokenInstall`` if one cannot be read."""
     try:
-        files = dict(_files(agent, program))
+        files = _all_files(agent, program)
         stamp = _stamp(files)
         known = paths.known_answer(_TOPIC, stamp)
         if known is not None:
             return known
         content = blake2b(digest_size=20)
         for name, path in sorted(files.items()):
+            if not path:
+                content.update(f"{len(name)}:{name}:".encode())
+                continue
             with open(path, "rb") as file:
                 if path.endswith(_LOCK):
                     content.update(f"{len(name)}:{name}:{_packages(file.read())}:".encode())
@@ -75,19 +85,30 @@ def digest(agent: AgentSpec, program: FoundProgram) -> str:
 def known_digest(agent: AgentSpec, program: FoundProgram) -> str | None:
     """The digest if it was computed before; no file is read for it."""
     try:
-        return paths.known_answer(_TOPIC, _stamp(dict(_files(agent, program))))
-    except OSError:
+        return paths.known_answer(_TOPIC, _stamp(_all_files(agent, program)))
+    except (OSError, BrokenInstall):
         return None
 
 
+def _all_files(agent: AgentSpec, program: FoundProgram) -> dict[str, str]:
+    files = dict(islice(_files(agent, program), MOST_FILES + 1))
+    if len(files) > MOST_FILES:
+        raise BrokenInstall(
+            f"{program.argv[-1]} is in a package with over {MOST_FILES:,} files",
+            hint="Remove links to other folders from the package, or install it again.",
+        )
+    return files
+
+
 def _files(agent: AgentSpec, program: FoundProgram) -> Iterator[tuple[str, str]]:
-    """Name → path. The names do not depend on where the package is."""
+    """Name → path; of a link to a folder of the package, the path is empty and the name has the
+    place. The names do not depend on where the package is."""
     script = Path(os.path.realpath(program.argv[-1]))
     folder = programs.package_folder(str(script), agent)
     if folder is None:
         yield "program", str(script)
         return
-    yield from _tree("", str(folder))
+    yield from _tree("", str(folder), [os.path.realpath(folder)])
     if agent.package.registry == "PyPI":
         for path in script.glob("*.dist-info/RECORD"):
             yield str(path.relative_to(script)), str(path)
@@ -97,7 +118,8 @@ def _files(agent: AgentSpec, program: FoundProgram) -> Iterator[tuple[str, str]]
     for package in programs.binary_packages(agent):
         for modules in (nested, above):
             if (modules / package).is_dir() and modules / package != folder:
-                yield from _tree(f"{package}/", str(modules / package))
+                place = os.path.realpath(modules / package)
+                yield from _tree(f"{package}/", place, [place])
     yield from _dependencies("node_modules/", str(nested))
     for name, lock in (
         (f"node_modules{_LOCK}", nested / _LOCK[1:]),
@@ -107,15 +129,28 @@ def _files(agent: AgentSpec, program: FoundProgram) -> Iterator[tuple[str, str]]
             yield name, str(lock)
 
 
-def _tree(prefix: str, folder: str) -> Iterator[tuple[str, str]]:
+def _tree(prefix: str, folder: str, tops: list[str]) -> Iterator[tuple[str, str]]:
+    """The files of a folder. ``tops``: the package, and the folders elsewhere that links led to,
+    without links in their paths."""
     # Every run looks at these files: os.scandir takes a fifth of the time of pathlib.
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name != "node_modules":
-                    yield from _tree(f"{prefix}{entry.name}/", entry.path)
-            elif entry.is_file():
-                yield f"{prefix}{entry.name}", entry.path
+    with os.scandir(folder) as scanned:
+        entries = sorted(scanned, key=lambda entry: entry.name)
+    for entry in entries:
+        name = f"{prefix}{entry.name}"
+        if entry.is_file():
+            yield name, entry.path
+        elif entry.name == "node_modules" or not entry.is_dir():
+            continue
+        elif not entry.is_symlink():
+            yield from _tree(f"{name}/", entry.path, tops)
+        else:
+            place = os.path.realpath(entry.path)
+            number = next((at for at, top in enumerate(tops) if is_inside(place, top)), None)
+            if number is None:
+                tops.append(place)
+                yield from _tree(f"{name}/", place, tops)
+            else:
+                yield f"{name} -> {number}:{os.path.relpath(place, tops[number])}", ""
 
 
 def _dependencies(prefix: str, modules: str) -> Iterator[tuple[str, str]]:
@@ -140,7 +175,9 @@ def _packages(lock: bytes) -> str:
 def _stamp(files: dict[str, str]) -> str:
     stamp = blake2b(digest_size=20)
     for name, path in sorted(files.items()):
-        info = os.stat(path)
-        facts = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_dev)
+        facts: tuple[int, ...] = ()
+        if path:
+            info = os.stat(path)
+            facts = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino, info.st_dev)
         stamp.update(repr((name, path, facts)).encode())
     return stamp.hexdigest()
