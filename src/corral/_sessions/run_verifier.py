@@ -4,6 +4,7 @@ where its receipt is stored."""
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import TYPE_CHECKING, TypeVar
@@ -12,8 +13,9 @@ import msgspec
 
 from corral._core.nesting import decode_json
 from corral._sessions.sandbox import command_sandbox
-from corral._system import paths
+from corral._system import fs, paths
 from corral._system.environment import redactor_of
+from corral._system.paths import is_inside
 from corral._verification.judge_spending import judging_of
 from corral._verification.verification import CheckSetting, Verification, VerifyOptions
 from corral.errors import CorralError
@@ -44,6 +46,7 @@ class RunVerifier:
             put_back=run.put_back,
             verify_with=run.verify_with,
             timeout=run.verify_timeout,
+            writable=_outside(prepared),
         )
         self._prompt_hash = f"sha256:{sha256(prompt.encode('utf-8', 'replace')).hexdigest()}"
         self._verification = Verification(options, prepared.cwd, record.folder / TREES)
@@ -122,6 +125,13 @@ def store_receipt(prepared: PreparedRun, record: SessionRecord, receipt: Receipt
         with contextlib.suppress(OSError, CorralError):  # the result has it
             paths.write_private(file, msgspec.json.format(msgspec.json.encode(receipt)))
     return receipt
+
+
+def _outside(prepared: PreparedRun) -> tuple[str, ...]:
+    """The policy's folders outside of the workspace."""
+    folders = [os.path.join(prepared.cwd, path) for path in prepared.run.policy.writable]
+    root = fs.real_path(prepared.cwd)
+    return tuple(path for path in folders if not is_inside(fs.real_path(path), root))
 
 
 def _facts(prepared: PreparedRun, result: Result, prompt_hash: str) -> RunFacts:

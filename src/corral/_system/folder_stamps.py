@@ -26,12 +26,16 @@ class FolderStamp(msgspec.Struct, frozen=True):
 
 
 def take_stamp(path: str) -> FolderStamp | None:
-    """The stamp of a folder or a file; None if there is none, or it cannot be read completely."""
+    """The stamp of a folder or a file, also of what a link leads to; None if there is none, or it
+    cannot be read completely. Links in a folder are not followed."""
     files, bytecode = blake2b(digest_size=16), blake2b(digest_size=16)
     pending = [(path, False)]
     seen = 0
     try:
         top = os.lstat(path)
+        if stat.S_ISLNK(top.st_mode):
+            files.update(repr(_facts(top)).encode())
+            top = os.stat(path)
         if not stat.S_ISDIR(top.st_mode):
             files.update(repr(_facts(top)).encode())
             return FolderStamp(files.digest(), bytecode.digest())

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import msgspec
 
+from corral._system.environment import for_commands
+from corral._verification.check_environment import TreePlaces
 from corral.events import FileKind
 from corral.receipt import CheckKind, Evidence
 from corral.result import Result
@@ -59,6 +61,8 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
     """What is redacted in the output of a command, name → value."""
     scratch: Path | None = None
     """An empty folder for temporary files of the check, outside of the tree."""
+    places: TreePlaces | None = None
+    """Where the clean tree is; None in a folder that is none."""
     timeout: float = math.inf
     """Seconds that the check may take. Its own limit, if lower, wins."""
     budget: Budget | None = None
@@ -72,7 +76,15 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_session(self) -> bool:
         """It runs in the session's own folder, for ``until``."""
-        return self.folder == self.left
+        return self.scratch is None
+
+    def environment(
+        self, given: Mapping[str, str] | None = None, pass_env: Collection[str] = ()
+    ) -> dict[str, str]:
+        """The variables of a command, with those in ``given`` over them."""
+        names = (*self.pass_env, *pass_env)
+        values = for_commands(names, {**self.env, **(given or {})})
+        return values if self.places is None else self.places.moved(values)
 
     @property
     def has_no_network(self) -> bool:

@@ -30,6 +30,8 @@ from corral._system.git.repository import Stamp, TreeDifference, stamp_of
 from corral._system.paths import is_inside
 from corral._system.sandbox.box import Bind
 from corral._system.sandbox.sandbox import Sandbox
+from corral._verification.check import CheckContext
+from corral._verification.check_environment import TreePlaces
 from corral._verification.run_trees import WorkTrees
 from corral.errors import StorageFailed
 from corral.values import printable_path
@@ -128,6 +130,37 @@ class CleanTree:
             can_change_git=False,
         )
         return msgspec.structs.replace(given, box=box)
+
+    def context(self, context: CheckContext) -> CheckContext:
+        """The same, of a check in this tree."""
+        return msgspec.structs.replace(
+            context,
+            folder=self.folder,
+            outside_folder=self.outside_folder,
+            sandbox=self.sandbox,
+            env={**context.env, **self.env},
+            scratch=self.scratch,
+            places=self.places,
+        )
+
+    @property
+    def places(self) -> TreePlaces:
+        trees = self._trees
+        programs = (git_tree.EXECUTABLE, git_tree.LINK)
+        return TreePlaces(
+            workspace=str(trees.root),
+            inside=trees.inside,
+            tree=fs.real_path(trees.root) if self._is_bound else str(self._place),
+            outside_tree=str(self._place),
+            provided=tuple(trees.provided),
+            new_programs=frozenset(
+                os.path.dirname(os.fsdecode(each.path)) or "."
+                for each in trees.changes
+                if each.new is not None
+                and each.new.mode in programs
+                and self._entries.get(each.path) == each.new
+            ),
+        )
 
     @property
     def env(self) -> dict[str, str]:

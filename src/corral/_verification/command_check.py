@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from corral._core import durations
-from corral._system.environment import SecretRedactor, for_commands, named_secrets, variables
+from corral._system.environment import SecretRedactor, named_secrets, variables
 from corral._system.process.command import CommandResult, registry_for, run_command
 from corral._system.process.process import ProcessSpec
 from corral._verification.check import CheckContext
@@ -61,14 +61,17 @@ class CommandCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     async def run(self, context: CheckContext) -> Evidence:
         """Raises ``CorralError`` if the program of a list cannot be started."""
-        given = {**context.env, **self.env}
+        given = self.env
         if context.scratch is not None:
             # Caches of test runners that lie in the common folder may be the agent's.
-            given |= {"TMPDIR": str(context.scratch)}
+            given = {**given, "TMPDIR": str(context.scratch)}
+        argv = self.argv
+        if context.places is not None:
+            argv = tuple(context.places.in_text(word) for word in argv)
         spec = ProcessSpec(
-            self.argv,
+            argv,
             cwd=context.folder,
-            env=for_commands((*context.pass_env, *self.pass_env), given),
+            env=context.environment(given, self.pass_env),
             stderr_tail=self.tail,
             registry=registry_for("check"),
             sandbox=context.sandbox,

@@ -90,6 +90,8 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
     """Of what the run left."""
     new: frozenset[bytes]
     """What the run has added to the clean tree."""
+    withheld: tuple[LeftOut, ...]
+    """Dependencies that are not provided."""
     fresh_bytecode: bool
     """Python's compiled modules in what is provided changed during the run: none is used."""
     gaps: tuple[str, ...]
@@ -130,6 +132,23 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
             name = os.path.relpath(os.fsdecode(change.path), self.inside or ".")
             changed[name] = kind
         return changed
+
+    def changed_environments(self) -> list[str]:
+        """Folders of the tree in which programs are installed and that the run changed: virtual
+        environments and ``node_modules``. What is compiled there does not count."""
+        environments = {
+            os.path.dirname(path)
+            for path in self.before_entries
+            if os.path.basename(path) == b"pyvenv.cfg"
+        }
+        found: set[bytes] = set()
+        for change in self.changes:
+            if b"__pycache__" in change.path.split(b"/"):
+                continue
+            for folder in _folders_above(change.path):
+                if folder in environments or os.path.basename(folder) == b"node_modules":
+                    found.add(folder)
+        return [printable_path(os.fsdecode(each)) for each in sorted(found)]
 
     @property
     def changed_nothing(self) -> bool:
@@ -310,6 +329,7 @@ class RunTrees:
             ),
             provided=provided,
             new=frozenset(each.path for each in changes if each.old is None),
+            withheld=tuple(others),
             fresh_bytecode=fresh_bytecode,
             gaps=tuple(_links_out(store, entries, changes)),
             before_files=frozenset(

@@ -47,7 +47,7 @@ from corral.errors import ConfigError, CorralError
 from corral.events import FileKind
 from corral.receipt import CleanTreeFacts, Evidence, Receipt, RunFacts, Scope, VerifyFrom
 from corral.result import Result
-from corral.values import JsonObject, int_or_none, is_sequence
+from corral.values import JsonObject, int_or_none, is_sequence, printable_path
 from corral.version import __version__
 
 TIMEOUT = 600.0
@@ -68,6 +68,12 @@ class VerifyOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Those of checks that are no ``CommandCheck``."""
     provides_all: bool = False
     """As in ``TreeChoice``."""
+    writable: tuple[str, ...] = ()
+    """Folders that the agent may write besides the working directory."""
+
+    @property
+    def runs_commands(self) -> bool:
+        return any(check.kind in ("command", "scenarios") for check in self.checks)
 
     @property
     def reads_files(self) -> bool:
@@ -133,17 +139,6 @@ class CheckSetting(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Mapping[str, str] = {}
 
 
-def _in_tree(context: CheckContext, clean: CleanTree) -> CheckContext:
-    return msgspec.structs.replace(
-        context,
-        folder=clean.folder,
-        outside_folder=clean.outside_folder,
-        sandbox=clean.sandbox,
-        env={**context.env, **clean.env},
-        scratch=clean.scratch,
-    )
-
-
 class Verification:
     """Of one run in the folder ``cwd``. ``own`` is a folder of corral's own, which stays as long as
     the receipt is to be repeated."""
@@ -157,6 +152,7 @@ class Verification:
         """Why the files could not be stored."""
         self._files: dict[str, FolderStamp | None] = {}
         self._programs: dict[str, FolderStamp | None] = {}
+        self._writable: dict[str, FolderStamp | None] = {}
         self._put_back = CleanTreeFacts(tree="")
         self.is_begun: bool = False
 
@@ -171,6 +167,8 @@ class Verification:
     def _begin(self) -> None:
         self._files = self._stamps_of_files()
         self._programs = {path: take_stamp(path) for path in self._found_programs()}
+        if self.options.runs_commands:
+            self._writable = {path: take_stamp(path) for path in self.options.writable}
         try:
             trees = RunTrees(self._cwd, paths.make_dir(self._own), self.options.choice)
             trees.begin()
@@ -263,7 +261,7 @@ class Verification:
             context = msgspec.structs.replace(
                 context, changed=self._changed(trees), before=self._before(trees)
             )
-            return await self._run_in_tree(clean, _in_tree(context, clean), trees)
+            return await self._run_in_tree(clean, clean.context(context), trees)
         finally:
             await asyncio.shield(in_thread(clean.__exit__))
 
@@ -272,6 +270,7 @@ class Verification:
     ) -> tuple[list[Evidence], list[str]]:
         evidence: list[Evidence] = []
         gaps = [*trees.gaps, *self._of_changed_judges(trees)]
+        gaps += await in_thread(self._of_environment, context, trees)
         problem = ""
         for check in self.options.checks:
             if check.kind == "scenarios":
@@ -339,7 +338,7 @@ class Verification:
         """The evidence of a check in a clean tree of its own."""
         try:
             await in_thread(clean.__enter__)
-            return await self._run_check(check, _in_tree(context, clean))
+            return await self._run_check(check, clean.context(context))
         except (CorralError, OSError) as error:
             reason = f"the clean tree could not be made: {error}"
             return Evidence(kind=check.kind, name=check.name, outcome="missing", reason=reason)
@@ -362,6 +361,23 @@ class Verification:
             return msgspec.structs.replace(found, details=details)
         reason = f"{now} tests are skipped, and {then} were before the run"
         return msgspec.structs.replace(found, outcome="missing", reason=reason, details=details)
+
+    def _of_environment(self, context: CheckContext, trees: WorkTrees) -> list[str]:
+        """What commands may have used besides the files of the clean tree, and what they could not
+        use, if the run changed it. One sentence for each."""
+        if not self.options.runs_commands:
+            return []
+        gaps = [] if context.places is None else context.places.gaps()
+        for each in trees.withheld:
+            gaps.append(f"the checks ran without the dependencies in {each.path}: {each.reason}")
+        for path in trees.changed_environments():
+            gaps.append(f"the run changed the environment of programs in {path}")
+        for path, old in self._writable.items():
+            new = take_stamp(path)
+            if new != old or (new is None and fs.exists(path)):
+                name = printable_path(path)
+                gaps.append(f"the run may write {name}, and a check may have read what it changed")
+        return gaps
 
     def _changed_programs(self) -> list[str]:
         return [path for path, old in self._programs.items() if take_stamp(path) != old]

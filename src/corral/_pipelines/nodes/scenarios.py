@@ -100,19 +100,16 @@ async def _judge(work: NodeContext, check: ScenarioCheck, trees: RunTrees) -> tu
         clean = CleanTree(state, scenario_sandbox(work))
         await in_thread(stack.enter_context, clean)
         context = CheckContext(
-            folder=clean.folder,
-            outside_folder=clean.outside_folder,
+            folder=work.workspace,
             run_id=work.run_id,
             left=work.workspace,
             changed=state.changed_files(),
-            sandbox=clean.sandbox,
-            scratch=clean.scratch,
-            env={**resources.command_env(work), **clean.env},
+            env=resources.command_env(work),
             pass_env=resources.pass_env(work),
             secrets=resources.secrets,
             budget=budget_of(work),
         )
-        return await check.run(context), state.after.tree
+        return await check.run(clean.context(context)), state.after.tree
 
 
 def _own_folder(work: NodeContext) -> Path:

@@ -38,6 +38,7 @@ from corral.values import printable_path
 
 SUBMODULE = "160000"
 LINK = "120000"
+EXECUTABLE = "100755"
 _CHUNK = 1024 * 1024
 _REST = 2_000_000_000
 """Nanoseconds that a file must have rested before its id is cached."""
@@ -298,7 +299,7 @@ def _mode(info: os.stat_result) -> str | None:
     if stat.S_ISLNK(info.st_mode):
         return LINK
     if stat.S_ISREG(info.st_mode):
-        return "100755" if info.st_mode & 0o100 else "100644"
+        return EXECUTABLE if info.st_mode & 0o100 else "100644"
     return None
 
 
@@ -443,7 +444,7 @@ def _replace(
         if entry.mode == LINK:
             os.symlink(contents.read(size), draft, dir_fd=folder)
         else:
-            mode = 0o777 if entry.mode == "100755" else 0o666
+            mode = 0o777 if entry.mode == EXECUTABLE else 0o666
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             with os.fdopen(os.open(draft, flags, mode, dir_fd=folder), "wb") as file:
                 while size:

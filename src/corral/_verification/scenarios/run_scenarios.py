@@ -31,7 +31,7 @@ import msgspec
 from corral._core.nesting import decode_json
 from corral._system import fs
 from corral._system.clock import Stopwatch
-from corral._system.environment import SecretRedactor, for_commands
+from corral._system.environment import SecretRedactor
 from corral._system.paths import is_inside
 from corral._system.process.command import CommandResult, registry_for, run_command
 from corral._system.process.process import ProcessSpec
@@ -247,7 +247,7 @@ class ScenarioRunner:
         spec = ProcessSpec(
             argv,
             cwd=context.folder,
-            env=for_commands(context.pass_env, {**context.env, **own}),
+            env=context.environment(own),
             stdin=stdin,
             stderr_tail=TAIL,
             registry=registry_for("check"),
