@@ -148,6 +148,66 @@ async def writes(flow: Flow) -> str:
     assert len(logged(tmp_path)) == 5
 
 
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_what_reads_the_workspace_after_a_caught_failure_is_repeated(
+    tmp_path: Path, db: str, is_edited: bool
+) -> None:
+    """The step that failed runs again with the same inputs, and may write something else then."""
+    body = (
+        LOGGED
+        + """
+from corral.errors import StepError
+
+@corral.workflow
+async def catches(flow: Flow) -> str:
+    await step(flow, "first")
+    try:
+        await step(flow, "make", "test -f fixed && touch made", check=True)
+    except StepError:
+        pass
+    look = await step(flow, "look", "ls made; true")
+    await flow.sleep(0.01)
+    await step(flow, "last", "test -f fixed", check=True)
+    return look.stdout.split()[-1]
+"""
+    )
+    assert start(tmp_path, body, db, run_id="r").status == "fail"
+    (tmp_path / "fixed").touch()
+    if is_edited:
+        rewrite(tmp_path, ("return look", "return 'seen ' + look"))
+    plan = workflows.plan_resume_sync("r", db=db)
+    assert (plan.kept, plan.repeated, plan.depends) == (
+        ["first", "sleep"], ["make", "look", "last"], [],
+    )  # fmt: skip
+    result = workflows.resume_sync("r", db=db)
+    assert result.output == ("seen made" if is_edited else "made")
+    assert logged(tmp_path) == ["first", "make", "look", "last", "make", "look", "last"]
+
+
+def test_what_reads_the_workspace_after_a_stopped_step_is_repeated(tmp_path: Path, db: str) -> None:
+    """The step that was stopped may have written a part."""
+    body = (
+        LOGGED
+        + """
+import asyncio
+
+@corral.workflow
+async def stops(flow: Flow) -> str:
+    work = asyncio.create_task(step(flow, "work", "sleep 60"))
+    await flow.sleep(0.01)
+    work.cancel()
+    await asyncio.wait([work])
+    await step(flow, "look")
+    await step(flow, "last", "test -f fixed", check=True)
+    return "done"
+"""
+    )
+    assert start(tmp_path, body, db, run_id="r").status == "fail"
+    (tmp_path / "fixed").touch()
+    plan = workflows.plan_resume_sync("r", db=db)
+    assert "look" not in plan.kept
+
+
 def test_the_plan_says_nothing_of_what_only_the_run_will_know(tmp_path: Path, db: str) -> None:
     body = """
 @corral.workflow

@@ -39,7 +39,7 @@ from corral._engine.run_result import (
 from corral._engine.start_run import RunRequest, execute
 from corral._pipelines.execution.interviewers import Interviewer
 from corral._pipelines.graph import Graph
-from corral._pipelines.scheduler.commands import Answered, Message
+from corral._pipelines.scheduler.commands import Answered, Ended, Message
 from corral._pipelines.simulation import SimulateMode
 from corral._system import fs
 from corral._system.threads import in_own_thread, short_traceback_async, sync_twin
@@ -297,7 +297,8 @@ async def _new_run(
             hint=f"It was started with {given or 'no arguments'}. Give the function parameters for"
             " them (a new one needs a default), or start a new run.",
         ) from error
-    plan = await _plan(run, await load_program(program, run), known)
+    # The new run has another id, which the inputs of steps may depend on.
+    plan = await _plan(run, await load_program(program, f"{run}+"), known, failed_steps(replay))
     new = NewRun(
         replay=replay,
         known={id: each.message for id, each in known.items() if each.message is not None},
@@ -334,6 +335,17 @@ def known_steps(replay: Replay, answers: Mapping[str, Message]) -> dict[str, Kno
     return known
 
 
+def failed_steps(replay: Replay) -> dict[str, KnownStep]:
+    """The steps of a run that failed."""
+    received = {message.id: message for message in replay.messages if isinstance(message, Ended)}
+    return {
+        step.id: KnownStep(digest=step.digest, kind=step.kind, message=received[step.id])
+        for turn, _ in replay.turns
+        for step in turn.steps
+        if step.id in received and not received[step.id].outcome.ok
+    }
+
+
 async def verify(replay: Replay) -> None:
     """Run the program of a run against what is recorded, without a step. Raises
     ``ReplayMismatch``."""
@@ -349,9 +361,11 @@ async def verify(replay: Replay) -> None:
         await program.close()
 
 
-async def _plan(run: str, program: Program, known: dict[str, KnownStep]) -> ResumePlan:
+async def _plan(
+    run: str, program: Program, known: dict[str, KnownStep], failed: dict[str, KnownStep]
+) -> ResumePlan:
     """Run the program with the known results, without a step. A step that is repeated has its old
-    result here, so that the steps after it are found as far as possible."""
+    result or failure here, so that the steps after it are found as far as possible."""
     plan = ResumePlan(run=run, is_new_run=True)
     scheduler = WorkflowScheduler(Graph(name=run), known=known)
     scheduler.start()
@@ -367,8 +381,9 @@ async def _plan(run: str, program: Program, known: dict[str, KnownStep]) -> Resu
                 follows = not changed.isdisjoint(step.after)
                 if step.id not in found:
                     plan.repeated.append(step.name)
-                    if step.id in known and step.id not in scheduler.kept.values():
-                        found[step.id] = known[step.id]
+                    earlier = known.get(step.id) or failed.get(step.id)
+                    if earlier is not None and step.id not in scheduler.kept.values():
+                        found[step.id] = earlier
                         used.add(step.id)
                     changed.add(step.id)
                     continue

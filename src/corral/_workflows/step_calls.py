@@ -223,9 +223,14 @@ class StepCalls:
         except asyncio.CancelledError:
             if self._waiting.pop(step.id, None) is not None:
                 self._stopped.append(step.id)
+            if writes:
+                scope.wrote(frozenset((digest_of(digest, self.run_id),)))
             raise
         if writes:
-            scope.wrote(frozenset((digest,)))
+            # A run that continues this one does a step without a result again, and it may write
+            # something else then: so what reads after it has other inputs in each run.
+            written = digest_of(digest, self.run_id) if end.error else digest
+            scope.wrote(frozenset((written,)))
         return end
 
     def line(self) -> str:
